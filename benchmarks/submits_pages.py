@@ -52,11 +52,9 @@ async def _measure(calls: int) -> None:
         services = {size: await _filled(Path(scratch) / str(size), size) for size in SIZES}
         every, succeeded = JobFilters(), JobFilters(states=(State.SUCCEEDED,))
         ways: dict[str, Callable[[Service, int], Awaitable[object]]] = {
-            "page of 100": lambda service, _: service.lookup.page(ANN, every, 100, None),
-            "page of 100 from the middle": lambda service, size: service.lookup.page(
-                ANN, every, 100, str(size // 2 + 51)
-            ),
-            "page of one state": lambda service, _: service.lookup.page(ANN, succeeded, 100, None),
+            "page of 100": lambda service, _: service.page(ANN, every, 100, None),
+            "page of 100 from the middle": lambda service, size: service.page(ANN, every, 100, str(size // 2 + 51)),
+            "page of one state": lambda service, _: service.page(ANN, succeeded, 100, None),
             "status": lambda service, size: service.get(ANN, f"job-{size // 2}"),
         }
         print("| | " + " | ".join(f"{size} jobs, ms" for size in SIZES) + " | ratio |\n|---|---|---|---|")

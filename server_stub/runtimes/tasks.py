@@ -1,4 +1,4 @@
-"""Background tasks of an event loop: referenced until they end, and logged if they fail.
+"""Background tasks, timers and the clock of an event loop.
 
 The service and the runtimes each have a `Tasks` of their own.
 """
@@ -7,12 +7,29 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine
+from datetime import datetime, timezone
+from typing import Any, Protocol
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock:
+    """The machine's clock and the running event loop's timers; tests pass their own."""
+
+    def now(self) -> datetime:
+        """The time in UTC; it may jump."""
+        return datetime.now(timezone.utc)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Call on the event loop's thread after `delay_s` of monotonic time; at once if that is negative."""
+        return asyncio.get_running_loop().call_later(max(0.0, delay_s), callback)
 
 
 class Tasks:
-    """Event loop only."""
+    """Tasks that are referenced until they end, and logged if they fail. Event loop only."""
 
     def __init__(self, log: logging.Logger, failed: str, level: int = logging.ERROR) -> None:
         """`failed`: the message that is logged with the exception of a failed task."""

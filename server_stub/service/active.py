@@ -1,12 +1,20 @@
-"""A job that is not final, in memory: the newest decision, the stored version and the version that users see."""
+"""The jobs that are not final, in memory, and the calls that wait for a change of one.
+
+A job has its newest decision, its stored version and the version that users see.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import secrets
+from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
-from typing import Any
+from functools import partial
+from itertools import islice
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -14,11 +22,11 @@ from client_lib.errors import ClientLibError
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, SubmitRequest
 from client_lib.spec.states import TRANSITIONS, Reason, State
+from client_lib.spec.summary import summary
 from client_lib.spec.validation import invalid_request
-from client_lib.spec.wire import Event, JobInfo
-from server_stub.service.clock import Timer
+from client_lib.spec.wire import Event, JobInfo, StateChange
+from server_stub.runtimes.tasks import Timer
 from server_stub.service.lifecycle import COUNTS, JobStatus, Stop, Transition
-from server_stub.service.notifications import message_of
 from server_stub.service.values import JobText
 from server_stub.store.rows import JobRow
 
@@ -26,6 +34,10 @@ VERSIONS_NOT_STORED = 100_000
 """A restart of the server adds this to the version, so that no version that was shown and not stored is used twice."""
 _SHOWN = ("state", "reason", "message", "attempt", *COUNTS)
 """Fields of JobStatus that JobInfo has too."""
+Told = Literal["ended", "hangs", "moves"]
+"""What the webhook of a job (`notify`) is told of it."""
+_ANY = ""  # stands for all jobs among the waiting calls
+_CHANGES_KEPT = 10_000
 
 
 @dataclass
@@ -156,6 +168,81 @@ class ActiveJob:
         for timer in self.timers.values():
             timer.cancel()
         self.timers.clear()
+
+
+class ActiveJobs:
+    """The active jobs of one server. For each call that waits for a change there is one future, without threads, timers
+    or polling. The newest changes of states are kept until the process ends."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, ActiveJob] = {}
+        self.by_name: dict[tuple[str, str], ActiveJob] = {}
+        """By owner and name."""
+        self.members: Counter[str] = Counter()
+        """Number of jobs in each group."""
+        self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        self._states: deque[tuple[str, StateChange]] = deque(maxlen=_CHANGES_KEPT)
+        self._sequence, self._count = secrets.token_hex(8), 0
+
+    def add(self, active: ActiveJob) -> None:
+        self.by_id[active.row.id] = active
+        self.by_name[active.row.owner, active.row.name] = active
+        self.members[active.row.group_id or ""] += 1
+
+    def remove(self, active: ActiveJob) -> None:
+        self.by_id.pop(active.row.id, None)
+        self.by_name.pop((active.row.owner, active.row.name), None)
+        group_id = active.row.group_id or ""
+        self.members[group_id] -= 1
+        if not self.members[group_id]:
+            del self.members[group_id]
+
+    # --- changes
+
+    def publish(self, job_id: str) -> None:
+        """Wake all calls that wait for this job."""
+        for future in self._waiting.pop(job_id, ()):
+            if not future.done():
+                future.set_result(None)
+
+    def publish_state(self, owner: str, change: StateChange) -> None:
+        """Keep the change, and wake all calls that wait for one of any job."""
+        self._states.append((owner, change))
+        self._count += 1
+        self.publish(_ANY)
+
+    def next_change(self, job_id: str = _ANY) -> asyncio.Future[None]:
+        """A future that is done at the next `publish` of this job, or `publish_state` of any. Read what it is about and
+        call this without an await between them, and no change is missed. To stop waiting, cancel it."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[job_id].add(future)
+        future.add_done_callback(partial(self._forget, job_id))
+        return future
+
+    def _forget(self, job_id: str, future: asyncio.Future[None]) -> None:
+        waiting = self._waiting.get(job_id, set())
+        waiting.discard(future)
+        if not waiting:
+            self._waiting.pop(job_id, None)
+
+    @property
+    def cursor(self) -> str:
+        """The place behind the newest change of a state."""
+        return f"{self._sequence}-{self._count}"
+
+    def changes_since(self, cursor: str) -> list[tuple[str, StateChange]] | None:
+        """The changes of states behind `cursor`, each with the owner of its job; None: not all are known."""
+        sequence, _, count = cursor.rpartition("-")
+        missed = self._count - int(count) if sequence == self._sequence and count.isdecimal() else -1
+        if not 0 <= missed <= len(self._states):
+            return None
+        return list(islice(reversed(self._states), missed))[::-1]
+
+
+def message_of(info: JobInfo, event: Told) -> dict[str, Any]:
+    """The notification of a job in its present state."""
+    fields = {name: getattr(info, name) for name in ("owner", "state", "reason", "attempt")}
+    return {"text": summary(info), "event": event, "id": f"{info.id}-{info.version}", "job": info.name, **fields}
 
 
 def row_of(info: JobInfo, **columns: Any) -> JobRow:

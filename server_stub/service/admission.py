@@ -28,6 +28,7 @@ from client_lib.spec.request import (
 )
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime
+from server_stub.service.attempts import without_proof
 from server_stub.service.notifications import AllowedHosts
 from server_stub.service.values import User
 
@@ -274,10 +275,6 @@ def _sorted(spec: JobSpec) -> JobSpec:
     mappings = {name: getattr(spec, name) for name in _MAPPINGS & spec.model_fields_set}
     unsorted = {name: dict(sorted(found.items())) for name, found in mappings.items() if len(found) > 1}
     return spec.model_copy(update=unsorted) if unsorted else spec
-
-
-def without_proof(code: Code) -> Code:
-    return CodeInPlace(sha256=code.sha256) if isinstance(code, CodeInPlace) else code
 
 
 def draw_name(spec: JobSpec) -> str:

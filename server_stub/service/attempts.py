@@ -10,19 +10,22 @@ from pathlib import Path
 
 from client_lib.errors import ServerError
 from client_lib.spec.job import JobSpec
-from client_lib.spec.request import CodeInPlace, CodeSnapshot, Dependency, SubmitRequest
+from client_lib.spec.request import Code, CodeInPlace, CodeSnapshot, Dependency, SubmitRequest
 from client_lib.spec.states import State
 from client_lib.spec.validation import STORED
 from server_stub.files.request_log import RequestLog
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import CHECKPOINTS, Attempt, Source
 from server_stub.service.active import ActiveJob
-from server_stub.service.admission import without_proof
 from server_stub.store import Store, group_rows
 from server_stub.store.rows import JobRow
 
 _DRY_RUN_ID = "0" * 32
 _UNREADABLE = SubmitRequest(spec=JobSpec(script="unreadable"), code=CodeInPlace())
+
+
+def without_proof(code: Code) -> Code:
+    return CodeInPlace(sha256=code.sha256) if isinstance(code, CodeInPlace) else code
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from client_lib.worker.directory import sync
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
+from server_stub.runtimes.tasks import Clock
 from server_stub.service.active import ActiveJob
-from server_stub.service.clock import Clock
 from server_stub.service.recovery import needs_note, note
 from server_stub.service.retention import Retention, RetentionLimits, jobs_to_remove, snapshots_to_remove
 from server_stub.store import Store, rows

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import difflib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
 from client_lib.spec.states import State
@@ -17,9 +18,7 @@ from server_stub.logs import LoggedJob
 from server_stub.logs.stream import refuse_unknown
 from server_stub.runtimes import log_dir
 from server_stub.runtimes.inputs import newest_result
-from server_stub.service.active import ActiveJob, stand_in, unreadable
-from server_stub.service.changes import Changes
-from server_stub.service.reconciler import Reconciler
+from server_stub.service.active import ActiveJob, ActiveJobs, stand_in, unreadable
 from server_stub.service.values import ALL_OWNERS, JobText, User
 from server_stub.store import Store, group_rows, rows, search
 from server_stub.store.rows import JobRow
@@ -29,23 +28,21 @@ _NAMES_COMPARED = 1000
 Found = ActiveJob | JobRow
 """A job that is not final, or was not when it was found; or the stored row of another one."""
 
-ProgressOf = Callable[[User, Sequence[tuple[JobInfo, LoggedJob]]], Awaitable[dict[str, JobProgress]]]
-"""`Observer.progress`."""
+
+class Page(NamedTuple):
+    """A page of a list, newest first."""
+
+    jobs: list[JobRow]
+    groups: list[GroupInfo]
+    cursor: int | None
+    """Of the next page; None: this is the last one."""
 
 
 class JobLookup:
     """The lookup of one service."""
 
-    def __init__(
-        self,
-        store: Store,
-        reconciler: Reconciler,
-        changes: Changes,
-        progress_of: ProgressOf,
-        jobs_dir: Path,
-        share_jobs: bool,
-    ) -> None:
-        self._store, self._reconciler, self._changes, self._progress_of = store, reconciler, changes, progress_of
+    def __init__(self, store: Store, jobs: ActiveJobs, jobs_dir: Path, share_jobs: bool) -> None:
+        self._store, self._jobs = store, jobs
         self._jobs_dir, self._share_jobs = jobs_dir, share_jobs
         self._readable: set[int] = set()
         """`seq` of final jobs whose text was read once without an error."""
@@ -79,14 +76,14 @@ class JobLookup:
         loop, sees_all = asyncio.get_running_loop(), self._sees_all(user)
         until = loop.time() + timeout_s
         while True:
-            found, cursor = self._changes.since(after or ""), self._changes.cursor
+            found, cursor = self._jobs.changes_since(after or ""), self._jobs.cursor
             mine = [change for owner, change in found or () if sees_all or owner == user.name]
             left = until - loop.time()
             if found is None or mine or left <= 0:
                 return StateChanges(changes=mine, complete=found is not None, cursor=cursor)
             after = cursor
             with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._changes.next(), left)
+                await asyncio.wait_for(self._jobs.next_change(), left)
 
     async def next_logs(self, job: LoggedJob) -> LoggedJob:
         """Wait without limit until the job's version is greater than `job.version`, not at all for a final job. A
@@ -95,13 +92,13 @@ class JobLookup:
         if found is None:  # deleted: only final jobs are
             return job
         await self._wait_for_change(found, job.version, None)
-        return self.logs(found)
+        return self.logs(info_of(found))
 
     async def _wait_for_change(self, found: Found, version: int, timeout_s: float | None) -> None:
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
-        while isinstance(found, ActiveJob) and found.public_version <= version and self._reconciler.by_id(found.row.id):
-            change = self._changes.next(found.row.id)
+        while isinstance(found, ActiveJob) and found.public_version <= version and found.row.id in self._jobs.by_id:
+            change = self._jobs.next_change(found.row.id)
             if until is None:
                 await change
                 continue
@@ -110,8 +107,8 @@ class JobLookup:
             except asyncio.TimeoutError:
                 return
 
-    async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> bytes:
-        """A JobPage as JSON, newest first. Without owners in the filters it has the jobs of the user.
+    async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> Page:
+        """Without owners in the filters it has the jobs of the user.
 
         Raises InvalidRequest: the cursor is not from this server; Forbidden: the user may not see the jobs of an owner.
         """
@@ -122,14 +119,12 @@ class JobLookup:
         jobs = await self._store.read(search.page, wanted, limit + 1, before)
         groups = await self._store.read(group_rows.page, wanted, limit + 1, before)
         seqs = sorted([*groups, *(row.seq for row in jobs)], reverse=True)
-        last = seqs[limit - 1] if len(seqs) > limit else 0
-        found = [row for row in jobs if row.seq >= last]
-        active = [job for row in found if (job := self._reconciler.by_id(row.id))]
-        progress = await self._progress_of(user, [(job.public, self.logs(job)) for job in active])
-        texts = ",".join(self._newest_text(row, progress.get(row.id)) for row in found)
-        infos = ",".join(info.model_dump_json() for seq, info in groups.items() if seq >= last)
-        next_cursor = f'"{last}"' if last else "null"
-        return f'{{"jobs":[{texts}],"groups":[{infos}],"next_cursor":{next_cursor}}}'.encode()
+        last = seqs[limit - 1] if len(seqs) > limit else None
+        return Page(
+            [row for row in jobs if row.seq >= (last or 0)],
+            [info for seq, info in groups.items() if seq >= (last or 0)],
+            last,
+        )
 
     async def group(self, user: User, name: str, owner: str | None) -> GroupInfo:
         """The group. `owner` None: the user's own, also of an admin. Raises NotFound."""
@@ -146,14 +141,14 @@ class JobLookup:
         if not self._sees_all(user):
             owners = [owner for owner in owners if owner == user.name]
         count, found = await self._store.read(search.search, replace(wanted, owners=owners), limit, offset)
-        return count, [self._newest_text(stored).encode() for stored in found]
+        return count, [self.newest_text(stored) for stored in found]
 
-    def _newest_text(self, stored: JobRow, progress: JobProgress | None = None) -> str:
-        """The newest JobInfo: messages and workers of an active job may be newer than `stored`."""
-        active = self._reconciler.by_id(stored.id)
+    def newest_text(self, stored: JobRow, progress: JobProgress | None = None) -> bytes:
+        """The newest JobInfo as JSON: messages and workers of an active job may be newer than `stored`."""
+        active = self._jobs.by_id.get(stored.id)
         if active is None:
-            return self._shown(stored).info
-        return (with_progress(active.text.json, progress) if progress else active.text.json).decode()
+            return self._shown(stored).info.encode()
+        return with_progress(active.text.json, progress) if progress else active.text.json
 
     def _shown(self, stored: JobRow) -> JobRow:
         """`stored`, with a replacement for damaged text: clients could not read a list that contains it."""
@@ -179,10 +174,9 @@ class JobLookup:
 
     async def find_logs(self, user: User, name: str, owner: str | None = None) -> LoggedJob:
         """The place of the logs of a job and its state. Raises NotFound."""
-        return self.logs(await self.find(user, name, owner))
+        return self.logs(info_of(await self.find(user, name, owner)))
 
-    def logs(self, found: Found) -> LoggedJob:
-        info = info_of(found)
+    def logs(self, info: JobInfo) -> LoggedJob:
         return LoggedJob(
             job_id=info.id,
             job_dir=self._jobs_dir / info.id,
@@ -211,7 +205,7 @@ class JobLookup:
         raise NoResult(f"job {info.name} is {info.state}, and rank {rank} has not returned yet")
 
     async def by_id(self, job_id: str) -> Found | None:
-        if (active := self._reconciler.by_id(job_id)) is not None:
+        if (active := self._jobs.by_id.get(job_id)) is not None:
             return active
         stored = await self._store.read(rows.find_by_id, job_id)
         return self._shown(stored) if stored else None
@@ -247,7 +241,7 @@ class JobLookup:
         return None if owners == (ALL_OWNERS,) else owners
 
     async def _find_by_name(self, owner: str, name: str) -> Found | None:
-        if (active := self._reconciler.by_name(owner, name)) is not None:
+        if (active := self._jobs.by_name.get((owner, name))) is not None:
             return active
         stored = await self._store.read(rows.find, owner, name)
         return self._shown(stored) if stored else None

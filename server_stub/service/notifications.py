@@ -12,21 +12,22 @@ import json
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from fnmatch import fnmatchcase
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 from weakref import WeakValueDictionary
 
 from client_lib.errors import ClientLibError, Forbidden
 from client_lib.spec.job import MASK, SLACK
 from client_lib.spec.request import SubmitRequest
-from client_lib.spec.summary import summary
 from client_lib.spec.wire import JobInfo
 from server_stub.runtimes.tasks import Tasks
+from server_stub.service.active import Told, message_of
+from server_stub.service.attempts import Attempts
 from server_stub.store import Store, rows
 from server_stub.store.rows import JobRow
 
@@ -39,8 +40,6 @@ _RESOLVERS = 4  # threads: a name server that does not answer must not take thos
 _TEMPORARY = (408, 425, 429, *range(500, 600))  # statuses after which it is tried again
 _SLACK_HOST = "hooks.slack.com"
 _SECRET_MIN = 4  # characters: shorter values are words of any text
-
-Told = Literal["ended", "hangs", "moves"]
 
 
 class Refused(Exception):
@@ -85,18 +84,11 @@ class AllowedHosts:
         return any(found in network for network in self._networks)
 
 
-def message_of(info: JobInfo, event: Told) -> dict[str, Any]:
-    """The notification of a job in its present state."""
-    fields = {name: getattr(info, name) for name in ("owner", "state", "reason", "attempt")}
-    return {"text": summary(info), "event": event, "id": f"{info.id}-{info.version}", "job": info.name, **fields}
-
-
 class Notifier:
     """Event loop only."""
 
-    def __init__(self, store: Store, request_of: Callable[[JobRow], SubmitRequest], hosts: AllowedHosts) -> None:
-        """`request_of` returns what was submitted; it reads the disk."""
-        self._store, self._request_of, self._hosts = store, request_of, hosts
+    def __init__(self, store: Store, attempts: Attempts, hosts: AllowedHosts) -> None:
+        self._store, self._attempts, self._hosts = store, attempts, hosts
         self._tasks = Tasks(log, "a notification can't be sent")
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._host_limits: WeakValueDictionary[str | None, asyncio.Semaphore] = WeakValueDictionary()
@@ -139,7 +131,7 @@ class Notifier:
 
     def _url_and_body(self, row: JobRow, message: dict[str, Any]) -> tuple[str, bytes]:
         """All that is kept of the request for the minutes of the tries."""
-        request = self._request_of(row)
+        request = self._attempts.request_of(row)
         self._hosts.check(request.spec.notify)  # the setting may have changed
         return request.spec.notify or "", _body(message, request)
 

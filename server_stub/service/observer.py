@@ -16,7 +16,7 @@ from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
-from client_lib.errors import ClientLibError, Conflict
+from client_lib.errors import Conflict
 from client_lib.spec.metrics import Curve, JobGoodput, JobMetrics
 from client_lib.spec.request import SubmitRequest
 from client_lib.spec.stacks import JobStacks, RankStacks, groups, read_worker
@@ -28,8 +28,11 @@ from server_stub.curves import CurveReader, Whose, goodput
 from server_stub.logs import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.runtimes import RAN_IMAGE, Runtime, log_dir
-from server_stub.service.clock import Clock
+from server_stub.runtimes.tasks import Clock
+from server_stub.service.attempts import Attempts
+from server_stub.service.lookup import JobLookup, info_of, stored_row
 from server_stub.service.values import User, check_owner, check_running
+from server_stub.store import Store, rows
 from server_stub.worker_gateway.stacks import StackDump
 
 log = logging.getLogger(__name__)
@@ -50,30 +53,49 @@ _LINE = re.compile(("^" + pattern(rank="-", stream=METRICS, mark="", text=r"(\{.
 
 
 class Observer:
-    """Event loop only."""
+    """Event loop only. The methods for users take `owner` as those of `Service` do."""
 
-    def __init__(self, runtime: Runtime, clock: Clock, curves: CurveReader) -> None:
-        self._runtime, self._clock, self._curves = runtime, clock, curves
+    def __init__(self, runtime: Runtime, clock: Clock, store: Store, lookup: JobLookup, attempts: Attempts) -> None:
+        self._runtime, self._clock, self._store = runtime, clock, store
+        self._lookup, self._attempts = lookup, attempts
+        self._curves = CurveReader()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="curves")
         self._asked: dict[str, asyncio.Task[JobStacks]] = {}
         self._measured: dict[Asked, tuple[float, asyncio.Task[bytes]]] = {}
 
-    async def stacks(self, user: User, job: JobInfo) -> JobStacks:
-        """See `Service.stacks`."""
-        self._check(user, job, "stacks")
+    # --- for users
+
+    async def stacks(self, user: User, name: str, owner: str | None = None) -> JobStacks:
+        """The stacks of a running job. Requests for one job at the same moment share one answer.
+
+        Raises:
+            NotFound: there is no such job.
+            Forbidden: it belongs to another user, and this one is no admin.
+            Conflict: the job does not run, or forbids it.
+        """
+        job = info_of(await self._lookup.find(user, name, owner))
+        _check(user, job, "stacks")
         check_running(job, "only running processes have stacks")
         return await self.take(job)
 
     async def metrics(
-        self, user: User, job: JobInfo, logs: LoggedJob, rank: Whose, points: int, max_age_s: float
+        self, user: User, name: str, rank: Whose, points: int, owner: str | None, max_age_s: float = 0.0
     ) -> bytes:
-        """See `Service.metrics`."""
-        self._check(user, job, "metrics")
+        """The curves of one rank, of all, or of what the workers used, with at most `points` points each, as the JSON
+        of JobMetrics. `max_age_s`: an answer that another request got so long ago, at most 5 s, is good enough.
+
+        Raises:
+            NotFound: there is no such job.
+            Forbidden: it belongs to another user, and this one is no admin.
+            Conflict: the job forbids it.
+        """
+        job = info_of(await self._lookup.find(user, name, owner))
+        _check(user, job, "metrics")
         now, asked = time.monotonic(), (job.id, job.version, rank, points)
         self._measured = {key: known for key, known in self._measured.items() if now - known[0] < _SHARED_S}
         began, answer = self._measured.get(asked, (-math.inf, None))
         if answer is None or now - began >= max_age_s:
-            answer = asyncio.create_task(self._read_log(partial(self._metrics, job, rank, points), logs))
+            answer = asyncio.create_task(self._read_log(partial(self._metrics, job, rank, points), job))
             self._measured[asked] = now, answer
         return await asyncio.shield(answer)
 
@@ -99,7 +121,7 @@ class Observer:
             JobMetrics(
                 job=job.name,
                 attempt=job.attempt,
-                progress=self._progress([(job, logs)]).get(job.id) if job.state == State.RUNNING else None,
+                progress=self._progress([job]).get(job.id) if job.state == State.RUNNING else None,
                 curves=curves,
                 complete=found.complete,
                 dropped=found.dropped,
@@ -108,51 +130,50 @@ class Observer:
             .encode()
         )
 
-    async def goodput(self, user: User, job: JobInfo, logs: LoggedJob, events: Sequence[Event]) -> JobGoodput:
-        """See `Service.goodput`."""
-        self._check(user, job, "use of time")
-        until, end = time.monotonic() + _LONGEST_S, job.finished_at or self._clock.now()
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._goodput, job, logs, events, end, until)
+    async def goodput(self, user: User, name: str, owner: str | None) -> JobGoodput:
+        """The use of the job's time. Raises what `metrics` raises."""
+        found = await self._lookup.find(user, name, owner)
+        job = info_of(found)
+        _check(user, job, "use of time")
+        events = await self._store.read(rows.list_events, stored_row(found).seq)
+        return await self._read_log(partial(self._goodput, job, events, job.finished_at or self._clock.now()), job)
 
     def _goodput(
-        self, job: JobInfo, logs: LoggedJob, events: Sequence[Event], end: datetime, until: float
+        self, job: JobInfo, events: Sequence[Event], end: datetime, logs: LoggedJob, until: float
     ) -> JobGoodput:
         marks = {attempt: self._curves.marks(logs, attempt, until) for attempt in range(1, job.attempt + 1)}
         spent = {f"{name}_s": seconds for name, seconds in goodput.split(events, end, marks).items()}
         return JobGoodput(job=job.name, attempt=job.attempt, wall_s=sum(spent.values()), **spent)
 
-    async def details(self, user: User, job: JobInfo, logs: LoggedJob) -> JobProgress | None:
+    async def provenance(self, user: User, name: str, owner: str | None = None) -> JobProvenance:
+        """The record of what the job ran. Raises NotFound; Forbidden: the user is neither its owner nor admin."""
+        found = await self._lookup.find(user, name, owner)
+        row, job = stored_row(found), info_of(found)
+        check_owner(user, job, "can see what it ran")
+        request = await asyncio.to_thread(self._attempts.request_of, row)
+        events = await self._store.read(rows.list_events, row.seq)
+        succeeded = await self._store.read(rows.succeeded_before, row) if job.state is State.FAILED else []
+        return await asyncio.to_thread(provenance, job, request, self._lookup.logs(job), events, succeeded)
+
+    async def details(self, user: User, job: JobInfo) -> JobProgress | None:
         """The progress of a running job, with its slow rank; of one that has ended only what was wrong."""
-        with suppress(ClientLibError):  # this user may not observe it
-            self._check(user, job, "progress")
-            if job.state == State.RUNNING:
-                return (await asyncio.to_thread(self._progress, [(job, logs)], True)).get(job.id)
-            if job.state.final:
-                found = (await asyncio.to_thread(self._progress, [(job, logs)], True)).get(job.id)
-                return JobProgress(nan=found.nan, slow=found.slow) if found and (found.nan or found.slow) else None
-        return None
+        if not (_is_observable(user, job) and (job.state == State.RUNNING or job.state.final)):
+            return None
+        found = (await asyncio.to_thread(self._progress, [job], True)).get(job.id)
+        if found and job.state.final:
+            return JobProgress(nan=found.nan, slow=found.slow) if found.nan or found.slow else None
+        return found
 
-    async def first_steps(self, job: JobInfo, logs: LoggedJob) -> str:
-        """Tell how a job shows that it has made its first steps; "": it does not yet, or is not observed."""
-        if not job.spec.observe:
-            return ""
-        return await self._read_log(self._curves.first_steps, logs)
-
-    async def progress(self, user: User, jobs: Sequence[tuple[JobInfo, LoggedJob]]) -> dict[str, JobProgress]:
+    async def progress(self, user: User, jobs: Iterable[JobInfo]) -> dict[str, JobProgress]:
         """The progress of those of these jobs that run and that this user may observe, by their ids."""
-        chosen = []
-        for job, logs in jobs:
-            with suppress(ClientLibError):  # one that this user may not observe is left out
-                if job.state == State.RUNNING:
-                    self._check(user, job, "progress")
-                    chosen.append((job, logs))
+        chosen = [job for job in jobs if job.state == State.RUNNING and _is_observable(user, job)]
         return await asyncio.to_thread(self._progress, chosen) if chosen else {}
 
-    def _progress(self, jobs: Sequence[tuple[JobInfo, LoggedJob]], with_slow: bool = False) -> dict[str, JobProgress]:
+    def _progress(self, jobs: Sequence[JobInfo], with_slow: bool = False) -> dict[str, JobProgress]:
         until, now = time.monotonic() + _PATIENCE_S, self._clock.now().timestamp()
         found = {}
-        for job, logs in jobs:
+        for job in jobs:
+            logs = self._lookup.logs(job)
             try:
                 progress = self._curves.progress(logs, now, until)
                 if progress and job.reason == Reason.HUNG:
@@ -170,18 +191,19 @@ class Observer:
         straggler = self._curves.straggler(logs, until)
         return "; ".join([*self._curves.slow_workers(logs, until), *([str(straggler)] if straggler else [])])
 
-    async def _read_log(self, read: Callable[[LoggedJob, float], T], logs: LoggedJob) -> T:
-        """Call a method of the curves' reader in one of their threads, for at most `_LONGEST_S`."""
-        until = time.monotonic() + _LONGEST_S
-        return await asyncio.get_running_loop().run_in_executor(self._threads, read, logs, until)
+    # --- for the server
 
-    async def step(self, logs: LoggedJob) -> float | None:
+    async def first_steps(self, job: JobInfo) -> str:
+        """Tell how a job shows that it has made its first steps; "": it does not yet, or is not observed."""
+        return await self._read_log(self._curves.first_steps, job) if job.spec.observe else ""
+
+    async def step(self, job: JobInfo) -> float | None:
         """The step that an attempt reached which has ended; None: its log shows none, or can't be read. It is for the
         decision about a retry, and so also where nothing is shown to users."""
         try:
-            return await self._read_log(self._curves.step, logs)
+            return await self._read_log(self._curves.step, job)
         except Exception:  # a job may write anything to its log; it must end
-            log.exception("the step of job %s can't be read", logs.job_id)
+            log.exception("the step of job %s can't be read", job.id)
             return None
 
     async def take(self, job: JobInfo) -> JobStacks:
@@ -192,21 +214,29 @@ class Observer:
             task.add_done_callback(lambda _: self._asked.pop(job.id))
         return await asyncio.shield(task)
 
-    def _check(self, user: User, job: JobInfo, what: str) -> None:
-        check_owner(user, job, f"can see its {what}")
-        if not job.spec.observe:
-            raise Conflict(f"job {job.name} was submitted with observe=False: it shows no {what}")
-
     async def _take(self, job: JobInfo) -> JobStacks:
         dumps = await self._runtime.stacks(job.id, job.attempt)
         if not dumps:
             raise Conflict(f"attempt {job.attempt} of job {job.name} has just ended")
-        return await asyncio.to_thread(self._read, job, dumps)
-
-    def _read(self, job: JobInfo, dumps: list[StackDump]) -> JobStacks:
-        ranks, problems = read_dumps(dumps)
+        ranks, problems = await asyncio.to_thread(read_dumps, dumps)
         facts = {"job": job.name, "attempt": job.attempt, "time": self._clock.now()}
         return JobStacks(**facts, ranks=ranks, groups=groups(ranks), problems=problems)
+
+    async def _read_log(self, read: Callable[[LoggedJob, float], T], job: JobInfo) -> T:
+        """Call a function that reads the logs of a job in one of the threads for this, for at most `_LONGEST_S`."""
+        logs, until = self._lookup.logs(job), time.monotonic() + _LONGEST_S
+        return await asyncio.get_running_loop().run_in_executor(self._threads, read, logs, until)
+
+
+def _is_observable(user: User, job: JobInfo) -> bool:
+    """True if this user may see what the job prints."""
+    return job.spec.observe and (user.admin or job.owner == user.name)
+
+
+def _check(user: User, job: JobInfo, what: str) -> None:
+    check_owner(user, job, f"can see its {what}")
+    if not job.spec.observe:
+        raise Conflict(f"job {job.name} was submitted with observe=False: it shows no {what}")
 
 
 def read_dumps(dumps: Sequence[StackDump]) -> tuple[list[RankStacks], list[str]]:

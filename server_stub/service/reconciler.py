@@ -9,25 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from client_lib.errors import ClientLibError, ServerError, StorageFull
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, Failure, GroupInfo, StateChange
 from server_stub.failures import explain, script_change
-from server_stub.runtimes import Attempt, Observation, Runtime
-from server_stub.runtimes.tasks import Tasks
+from server_stub.runtimes import Observation, Runtime
+from server_stub.runtimes.tasks import Clock, Tasks
 from server_stub.service import lifecycle
-from server_stub.service.active import ActiveJob
-from server_stub.service.changes import Changes
-from server_stub.service.clock import Clock
+from server_stub.service.active import ActiveJob, ActiveJobs
+from server_stub.service.attempts import Attempts
+from server_stub.service.cleaning import Cleanup
 from server_stub.service.gate import Gate
-from server_stub.service.hangs import HangWatch, TakeStacks
 from server_stub.service.lifecycle import Decision, JobStatus, Stop
-from server_stub.service.notifications import Told
-from server_stub.service.watchdog import FirstSteps, Watchdog
+from server_stub.service.notifications import Notifier
+from server_stub.service.observer import Observer
+from server_stub.service.watchdog import Watchdog
 from server_stub.store import Store, StoreDamaged, StoreError, StoreUnavailable, group_rows
 from server_stub.store.rows import JobRow, save_job
 
@@ -36,53 +35,28 @@ _LONGEST_SAVE_PAUSE_S = 5.0
 _JOBS_A_TURN = 50
 _READ_AT_ONCE = 500  # jobs: a statement has a limited number of parameters
 
-MakeAttempt = Callable[[ActiveJob], Attempt]
-
 
 class Reconciler:
-    """The active jobs of one server; only this class changes them."""
+    """Drives the active jobs of one server; only this class changes them."""
 
     def __init__(
         self,
         store: Store,
         runtime: Runtime,
         clock: Clock,
-        changes: Changes,
-        make_attempt: MakeAttempt,
-        note: Callable[[JobRow], Coroutine[Any, Any, None]],
-        on_end: Callable[[ActiveJob], Coroutine[Any, Any, None]],
-        take_stacks: TakeStacks,
-        find_step: Callable[[ActiveJob], Coroutine[Any, Any, float | None]],
-        first_steps: FirstSteps,
-        tell: Callable[[ActiveJob, Told], None],
+        jobs: ActiveJobs,
+        attempts: Attempts,
+        observer: Observer,
+        notifier: Notifier,
+        cleanup: Cleanup,
     ) -> None:
-        """`note` is awaited before each row is stored, `on_end` once for each job after its final state is stored.
-        `take_stacks` takes those of a running job. `find_step` finds the step that the newest attempt, which has ended,
-        reached; `first_steps`: see `Watchdog`. `tell` is called when a job hangs or moves again."""
-        self._store, self._runtime, self._clock = store, runtime, clock
-        self._changes = changes
-        self._make_attempt, self._note, self._on_end, self._tell = make_attempt, note, on_end, tell
-        self._find_step = find_step
-        self._by_id: dict[str, ActiveJob] = {}
-        self._by_name: dict[tuple[str, str], ActiveJob] = {}
-        self._members: Counter[str] = Counter()
-        """Number of active jobs in each group."""
-        self.gate = Gate(self._by_id)
+        self._store, self._runtime, self._clock, self._jobs = store, runtime, clock, jobs
+        self._attempts, self._observer, self._notifier, self._cleanup = attempts, observer, notifier, cleanup
+        self.gate = Gate(jobs.by_id)
         self._asked: set[str] = set()
         """Jobs and groups that others wait for, and that may have ended."""
         self._tasks = Tasks(log, "the state of a job can't be updated", logging.CRITICAL)
-        self._hangs = HangWatch(clock, take_stacks, self._tell_hang, self.stop)
-        self._watchdog = Watchdog(clock, runtime.signs_of_life, first_steps, self.stop, self.add_event)
-
-    def __len__(self) -> int:
-        """The number of jobs that are not final."""
-        return len(self._by_id)
-
-    def by_name(self, owner: str, name: str) -> ActiveJob | None:
-        return self._by_name.get((owner, name))
-
-    def by_id(self, job_id: str) -> ActiveJob | None:
-        return self._by_id.get(job_id)
+        self._watchdog = Watchdog(clock, runtime, observer, self.stop, self.add_event, self._tell_hang)
 
     def add(self, active: ActiveJob, failed: str | None = None) -> None:
         """Begin to drive a stored job. `failed`: a member of its group that has failed."""
@@ -103,28 +77,25 @@ class Reconciler:
 
     async def _start_members(self, members: Sequence[ActiveJob]) -> None:
         for number, active in enumerate(members):
-            if active.row.id in self._by_id and not active.saving:  # else this follows, or it has ended
+            if active.row.id in self._jobs.by_id and not active.saving:  # else this follows, or it has ended
                 self._carry_out(active, active.status)
             if number % _JOBS_A_TURN == _JOBS_A_TURN - 1:
                 await asyncio.sleep(0)
 
     def _note_added(self, active: ActiveJob) -> None:
-        self._by_id[active.row.id] = active
-        self._by_name[active.row.owner, active.row.name] = active
-        self._members[active.row.group_id or ""] += 1
+        self._jobs.add(active)
         self._ask_end(each.id for each in active.status.dependencies if each.ended is None)
 
     async def close(self) -> None:
         """Stop driving. A decision that is not stored yet is made again at the next start."""
-        for active in self._by_id.values():
+        for active in self._jobs.by_id.values():
             active.cancel_timers()
-        await self._hangs.close()
         await self._watchdog.close()
         await self._tasks.close()
 
     def observe(self, seen: Observation) -> None:
         """Handle an observation of the runtime."""
-        active = self._by_id.get(seen.job_id)
+        active = self._jobs.by_id.get(seen.job_id)
         if active is None or seen.attempt != active.status.attempt:
             return
         if seen.phase == "ended":
@@ -135,9 +106,9 @@ class Reconciler:
             self._apply(active, seen, None)
             self._add_notes(active, seen)
         if seen.phase == "running":
-            self._hangs.note(active, seen.quiet)
+            self._watchdog.note_quiet(active, seen.quiet)
         else:
-            self._hangs.forget(active)
+            self._watchdog.forget_quiet(active)
 
     def stop(self, active: ActiveJob, stop: Stop) -> None:
         """Stop the running attempt, or end the pause between two attempts."""
@@ -147,7 +118,7 @@ class Reconciler:
 
     def stop_group(self, group_id: str, stop: Stop) -> list[ActiveJob]:
         """Stop the members of a group that have not ended, in one turn of the event loop: none starts in between."""
-        members = [active for active in self._by_id.values() if active.row.group_id == group_id]
+        members = [active for active in self._jobs.by_id.values() if active.row.group_id == group_id]
         for active in members:
             self.stop(active, stop)
         return members
@@ -157,7 +128,7 @@ class Reconciler:
         if decision:
             self._decide(active, decision)
             if decision.transitions:
-                self._tell(active, "hangs" if hangs else "moves")
+                self._notifier.tell(active.row, active.info, "hangs" if hangs else "moves")
 
     def remove_at_end(self, active: ActiveJob) -> None:
         """Delete the job as soon as it is final."""
@@ -180,10 +151,12 @@ class Reconciler:
         first, failure = seen.first_failing, None
         try:
             if first is not None:
-                failure = await asyncio.to_thread(explain, *first, active.info, lambda: self._python_of(active))
+                failure = await asyncio.to_thread(
+                    explain, *first, active.info, lambda: self._attempts.newest(active).submitter.python
+                )
         except Exception as error:  # noqa: BLE001  # the job has ended, with or without an explanation
             _failed(active, error)
-        step = await self._find_step(active) if active.status.retry_reset_steps else None
+        step = await self._observer.step(active.info) if active.status.retry_reset_steps else None
         self._apply(active, seen, failure, step)
 
     def _apply(self, active: ActiveJob, seen: Observation, failure: Failure | None, step: float | None = None) -> None:
@@ -229,7 +202,7 @@ class Reconciler:
         crash before that loses nothing, because the runtime repeats it. Storing it would be costly: each job that ends
         changes the message of every job in the queue."""
         if active.refresh(status, **shown):
-            self._changes.publish(active.row.id)
+            self._jobs.publish(active.row.id)
 
     def _save_soon(self, active: ActiveJob) -> None:
         if not active.saving:
@@ -244,9 +217,9 @@ class Reconciler:
                 await self._store_row(active, row, events)
                 before = active.row.state
                 active.stored_as(row, info)
-                self._changes.publish(row.id)
+                self._jobs.publish(row.id)
                 if row.state != before:
-                    self._changes.publish_state(row.owner, StateChange(id=row.id, state=row.state))
+                    self._jobs.publish_state(row.owner, StateChange(id=row.id, state=row.state))
                 self._carry_out(active, status)
         finally:
             active.saving = False
@@ -256,7 +229,7 @@ class Reconciler:
         pause_s = 0.5
         while True:
             try:
-                await self._note(row)
+                await self._cleanup.note(row)
                 await self._store.write(save_job, row, events)
                 active.not_saved = None
                 return
@@ -265,7 +238,7 @@ class Reconciler:
                 active.not_saved = error
             except Exception as error:  # noqa: BLE001  # a task that ended here would leave the job as it is for ever
                 active.not_saved = ServerError(_failed(active, error))
-            self._changes.publish(row.id)
+            self._jobs.publish(row.id)
             # a stop is safe before it is stored, and may free the disk; without a database another server may decide,
             # but none can take over a damaged one
             away = isinstance(active.not_saved, StoreUnavailable) and not isinstance(active.not_saved, StoreDamaged)
@@ -301,7 +274,7 @@ class Reconciler:
             self._tasks.begin(self._settle())
 
     async def _settle(self) -> None:
-        while asked := [each for each in self._asked if each not in self._by_id and not self._members[each]]:
+        while asked := [each for each in self._asked if each not in self._jobs.by_id and not self._jobs.members[each]]:
             asked = asked[:_READ_AT_ONCE]
             try:
                 states = await self._store.read(group_rows.states, asked)
@@ -342,7 +315,7 @@ class Reconciler:
             return
         active.submitted_attempt, active.silence_reported = status.attempt, False
         try:
-            attempt = self._make_attempt(active)
+            attempt = self._attempts.newest(active)
             self._runtime.submit(attempt)
         except ClientLibError as error:
             self._end(active, Reason.START_FAILED, error.message)
@@ -374,19 +347,12 @@ class Reconciler:
         if active.status.resume_at:
             self._decide(active, Decision(lifecycle.resume(active.status)))
 
-    def _python_of(self, active: ActiveJob) -> str | None:
-        return self._make_attempt(active).submitter.python
-
     def _retire(self, active: ActiveJob) -> None:
         active.cancel_timers()
-        self._by_id.pop(active.row.id, None)
-        self._by_name.pop((active.row.owner, active.row.name), None)
-        group = active.row.group_id or ""
-        self._members[group] -= 1
-        if not self._members[group]:
-            del self._members[group]
+        self._jobs.remove(active)
         self._ask_end(each for each in (active.row.id, active.row.group_id or "") if self.gate.waiting_for(each))
-        self._tasks.begin(self._on_end(active))
+        self._notifier.ended(active.row)
+        self._tasks.begin(self._cleanup.on_end(active))
         group_id, failed = active.row.group_id, active.row.name if active.row.state is State.FAILED else None
         if group_id and (why := self.gate.why_stop(group_id, failed)):
             self.stop_group(group_id, Stop(Reason.CANCELLED, why))

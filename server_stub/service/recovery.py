@@ -23,7 +23,7 @@ from server_stub.files.owned import opener
 from server_stub.files.request_log import UNWRITTEN, Heading, Place, RequestLog
 from server_stub.runtimes import worker_dir
 from server_stub.service.active import row_of
-from server_stub.service.admission import without_proof
+from server_stub.service.attempts import without_proof
 from server_stub.service.lifecycle import COUNTS
 from server_stub.store.rows import JobRow, Key, NewJob
 

@@ -9,44 +9,35 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any
 
-from pydantic import ValidationError
-
-from client_lib.errors import Conflict, Forbidden, ServerError, Unavailable
+from client_lib.errors import Conflict, ServerError, Unavailable
 from client_lib.spec.command_line import name_for
-from client_lib.spec.job import MASK
-from client_lib.spec.metrics import JobGoodput
-from client_lib.spec.request import CodeInPlace, GroupRequest, SessionRequest, SubmitRequest, Submitter
-from client_lib.spec.stacks import JobStacks
+from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.states import Reason, State
-from client_lib.spec.validation import invalid_request
-from client_lib.spec.wire import Check, DoctorReport, GroupInfo, JobProvenance, Manifest, newer_defaults, with_progress
-from server_stub.curves import CurveReader, Whose
+from client_lib.spec.wire import Check, DoctorReport, GroupInfo, Manifest, newer_defaults, with_progress
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime, checked
 from server_stub.runtimes.plan import working_dir
-from server_stub.service.active import ActiveJob, from_row
+from server_stub.runtimes.tasks import Clock
+from server_stub.service.active import ActiveJob, ActiveJobs, from_row
 from server_stub.service.admission import Admission
 from server_stub.service.attempts import Attempts
-from server_stub.service.changes import Changes
 from server_stub.service.cleaning import Cleanup
-from server_stub.service.clock import Clock
 from server_stub.service.lifecycle import Stop
 from server_stub.service.lookup import Found, JobLookup, info_of, stored_row, text_of
 from server_stub.service.notifications import AllowedHosts, Notifier
-from server_stub.service.observer import Observer, provenance
+from server_stub.service.observer import Observer
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.recovery import LOST, jobs_beside, lost_jobs
 from server_stub.service.retention import DEFAULT_GB, Retention
 from server_stub.service.sessions import Sessions
-from server_stub.service.submit import SubmitHandler
+from server_stub.service.submit import Submits
 from server_stub.service.values import JobOutputs, JobText, User
 from server_stub.settings import Settings
 from server_stub.store import Store, StoreDamaged, StoreError, group_rows, rows
+from server_stub.store.search import JobFilters
 
 log = logging.getLogger(__name__)
 _OF_THE_SERVER = dict.fromkeys(("checkpoints_name", "dependencies", "namespace", "provenance"), True)
@@ -65,43 +56,28 @@ class Service:
     ) -> None:
         """Make the parts; `start` connects them to the database and the runtime."""
         self._settings, self.runtime = settings, runtime
-        self._clock = clock or Clock()
+        clock = clock or Clock()
         self.room = room or Room(settings.data_dir, settings.min_free_bytes)
+        self._jobs_dir = settings.data_dir / "jobs"
         # the same folder as the Snapshots that takes the uploads, which is opened before `start`
         snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, self.room)
-        jobs_dir = settings.data_dir / "jobs"
-        gb = settings.retention_gb or DEFAULT_GB[settings.runtime]
-        self._retention = Retention(settings.retention_days, gb)
         self._request_log = RequestLog(settings.data_dir / "submissions")
-        self._store = Store(settings.database_url, self._request_log, self.room.spare.give_up)
-        self._attempts = Attempts(self._request_log, snapshots, jobs_dir, self._store)
-        self._changes = Changes()
-        self._cleanup = Cleanup(
-            self._store, self._request_log, snapshots, jobs_dir, self._retention, self._clock, self.room
-        )
-        self._observer = Observer(runtime, self._clock, CurveReader())
-        self.sessions = Sessions(runtime, allowed=settings.sessions)
         hosts = AllowedHosts(settings.notify_hosts, several_users=settings.several_users)
-        self._notifier = Notifier(self._store, self._attempts.request_of, hosts)
+        self._retention = Retention(settings.retention_days, settings.retention_gb or DEFAULT_GB[settings.runtime])
+        self._store = store = Store(settings.database_url, self._request_log, self.room.spare.give_up)
+        self._jobs = jobs = ActiveJobs()
+        self._attempts = attempts = Attempts(self._request_log, snapshots, self._jobs_dir, store)
+        self._cleanup = Cleanup(store, self._request_log, snapshots, self._jobs_dir, self._retention, clock, self.room)
+        self._notifier = Notifier(store, attempts, hosts)
+        self.lookup = JobLookup(store, jobs, self._jobs_dir, settings.share_jobs)
+        self.observer = Observer(runtime, clock, store, self.lookup, attempts)
         self._reconciler = Reconciler(
-            self._store,
-            runtime,
-            self._clock,
-            self._changes,
-            self._attempts.newest,
-            self._cleanup.note,
-            self._on_end,
-            self._observer.take,
-            lambda active: self._observer.step(self.lookup.logs(active)),
-            lambda active: self._observer.first_steps(active.info, self.lookup.logs(active)),
-            lambda active, event: self._notifier.tell(active.row, active.info, event),
+            store, runtime, clock, jobs, attempts, self.observer, self._notifier, self._cleanup
         )
-        self.lookup = JobLookup(
-            self._store, self._reconciler, self._changes, self._observer.progress, jobs_dir, settings.share_jobs
-        )
+        self.sessions = Sessions(runtime, self.lookup, self._reconciler, allowed=settings.sessions)
         self._admission = Admission(runtime, snapshots, settings.secrets_file, hosts)
-        self._submit = SubmitHandler(
-            runtime.name, self._admission, self._store, self.lookup, self._reconciler, self._clock, self.room
+        self.submits = Submits(
+            runtime.name, self._admission, store, jobs, self.lookup, attempts, self._reconciler, clock, self.room
         )
         self._retaining: asyncio.Task[None] | None = None
 
@@ -116,18 +92,17 @@ class Service:
         """
         self._admission.open()
         try:
-            (self._settings.data_dir / "jobs").mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._jobs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._request_log.open()
-            await asyncio.to_thread(self._submit.open)
+            await asyncio.to_thread(self.submits.open)
         except OSError as error:
             raise ServerError(
                 f"the data directory {self._settings.data_dir} can't be used: {error}",
                 hint="it must be writable for this user",
             ) from error
-        jobs_dir = self._settings.data_dir / "jobs"
-        is_new = await self._store.open(lambda: jobs_beside(jobs_dir, self._request_log), recover=recover)
+        is_new = await self._store.open(lambda: jobs_beside(self._jobs_dir, self._request_log), recover=recover)
         if is_new and recover:
-            lost = await asyncio.to_thread(lost_jobs, jobs_dir, self._request_log, self.runtime.name)
+            lost = await asyncio.to_thread(lost_jobs, self._jobs_dir, self._request_log, self.runtime.name)
             rebuilt = await self._store.write(group_rows.add_lost, *lost)
             log.warning("%d jobs were rebuilt from their files; %s", rebuilt, LOST)
         await self._cleanup.start()
@@ -153,84 +128,24 @@ class Service:
         await self._store.close()
         self._request_log.close()
 
-    async def _on_end(self, active: ActiveJob) -> None:
-        self._notifier.ended(active.row)
-        await self._cleanup.on_end(active)
-
     # --- one job
-
-    async def submit(
-        self, user: User, request: SubmitRequest, key: str | None, *, sent: bytes | None = None, shared: bool = False
-    ) -> tuple[JobText, bool]:
-        """Accept a job; it is durable when this returns. Returns False if a job with this key exists.
-
-        `sent`: the JSON of the request, which is stored unchanged; None: it is made from `request`. `shared`: True if
-        the caller knows that this server sees the folder of an in-place job, so that no proof is needed.
-
-        Raises:
-            KeyReused: the key belongs to another spec or code.
-            Conflict: the name is taken.
-            NotShared: `code` is in place and the server doesn't see the folder; nothing was stored, the key is free.
-            NotFound: the snapshot was not uploaded by this user.
-            InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and a hint.
-            StorageFull: nothing was accepted.
-        """
-        return await self._submit.submit(user, request, key, sent=sent, shared=shared)
-
-    async def submit_group(self, user: User, order: GroupRequest, key: str | None) -> tuple[GroupInfo, bool]:
-        """Accept a group: all of its members are durable when this returns. Returns False if a group with this key
-        exists. Raises as `submit`, and then no member is stored."""
-        created = await self._submit.submit_group(user, order, key)
-        return await self.lookup.group(user, order.name, user.name), created
-
-    async def resubmit(
-        self, user: User, name: str, changes: Mapping[str, Any] | None = None, key: str | None = None
-    ) -> JobText:
-        """Submit the request of this job again under a new name, with its environment and secrets. `changes`: other
-        values for fields of its spec, where `***` keeps the stored value of a variable; with some, it starts without
-        checkpoints. `key`: as of `submit`.
-
-        Raises:
-            NotFound: there is no such job.
-            Forbidden: it belongs to another user, and with it the values of its secrets.
-            Also what `submit` raises.
-        """
-        row = stored_row(await self.lookup.find(user, name, None))
-        if row.owner != user.name:
-            raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
-        request = await asyncio.to_thread(self._attempts.request_of, row)
-        if variables := (changes or {}).get("env_variables"):
-            stored = {name: request.spec.env_variables.get(name, MASK) for name in variables}
-            kept = {name: stored[name] if value == MASK else value for name, value in variables.items()}
-            changes = {**(changes or {}), "env_variables": kept}
-        unnamed = request.model_copy(update={"spec": request.spec.model_copy(update={"name": None, **(changes or {})})})
-        if changes:
-            unnamed = unnamed.model_copy(update={"checkpoints_of": None, "checkpoints_name": None})
-        try:  # an earlier version had no bounds
-            unnamed = SubmitRequest.model_validate_json(unnamed.model_dump_json())
-        except ValidationError as error:
-            raise invalid_request(error, SubmitRequest) from error
-        text, _ = await self._submit.submit(user, unnamed, key, shared=True)
-        return text
-
-    async def resubmit_group(self, user: User, name: str, key: str | None, *, failed: bool) -> GroupInfo:
-        """Run all members of a group again, or with `failed` those that are FAILED or CANCELLED, from their stored
-        requests and with copies of their checkpoints. New members take their places; they move to another group.
-
-        Raises Conflict: one of them has not ended, or there is none; NotFound; and what `submit` raises.
-        """
-        group = await self.lookup.group(user, name, user.name)
-        which = (State.FAILED, State.CANCELLED) if failed else tuple(State)
-        await self._submit.resubmit_group(user, group, which, self._attempts.request_of, key)
-        return await self.lookup.group(user, name, user.name)
 
     async def get(self, user: User, name: str, owner: str | None = None) -> JobText:
         """The job as it is now, with its progress. Raises NotFound."""
         found = await self.lookup.find(user, name, owner)
         text = text_of(found)
-        info = found.public if isinstance(found, ActiveJob) else info_of(found)
-        progress = await self._observer.details(user, info, self.lookup.logs(found))
+        progress = await self.observer.details(user, info_of(found))
         return text._replace(json=with_progress(text.json, progress)) if progress else text
+
+    async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> bytes:
+        """A JobPage as JSON, newest first, with progress. Raises as `JobLookup.page`."""
+        page = await self.lookup.page(user, wanted, limit, cursor)
+        active = [job.public for row in page.jobs if (job := self._jobs.by_id.get(row.id))]
+        progress = await self.observer.progress(user, active)
+        jobs = b",".join(self.lookup.newest_text(row, progress.get(row.id)) for row in page.jobs)
+        groups = b",".join(info.model_dump_json().encode() for info in page.groups)
+        next_cursor = b'"%d"' % page.cursor if page.cursor else b"null"
+        return b'{"jobs":[%b],"groups":[%b],"next_cursor":%b}' % (jobs, groups, next_cursor)
 
     async def manifest(self, user: User, name: str, owner: str | None = None) -> Manifest:
         """The Manifest of the newest attempt, with secrets masked."""
@@ -248,17 +163,6 @@ class Service:
         # a client of version 0.1.0 refuses the request if it has a field that it does not know
         unknown: dict[str, bool | set[str]] = {"spec": newer_defaults(shown.spec)}
         return shown.model_dump_json(exclude={**_OF_THE_SERVER, **unknown}).encode()
-
-    async def provenance(self, user: User, name: str, owner: str | None = None) -> JobProvenance:
-        """The record of what the job ran. Raises NotFound; Forbidden: the user is neither its owner nor admin."""
-        found = await self.lookup.find(user, name, owner)
-        row, info, logs = stored_row(found), info_of(found), self.lookup.logs(found)
-        if row.owner != user.name and not user.admin:
-            raise Forbidden(f"only {row.owner}, the owner of job {name}, and admins can see what it ran")
-        request = await asyncio.to_thread(self._attempts.request_of, row)
-        events = await self._store.read(rows.list_events, row.seq)
-        succeeded = await self._store.read(rows.succeeded_before, row) if info.state is State.FAILED else []
-        return await asyncio.to_thread(provenance, info, request, logs, events, succeeded)
 
     async def cancel(self, user: User, name: str, owner: str | None = None) -> JobText:
         """Stop the job, running or queued; a final job does not change. The order survives a restart of the server. The
@@ -300,60 +204,6 @@ class Service:
         await self._durable(active)
         return f'Job "{name}" is being stopped; it is deleted when it has ended.'
 
-    async def stacks(self, user: User, name: str, owner: str | None = None) -> JobStacks:
-        """The stacks of a running job. Requests for one job at the same moment share one answer.
-
-        Raises:
-            NotFound: there is no such job.
-            Forbidden: it belongs to another user, and this one is no admin.
-            Conflict: the job does not run, or forbids it.
-        """
-        found = await self.lookup.find(user, name, owner)
-        return await self._observer.stacks(user, info_of(found))
-
-    async def metrics(
-        self, user: User, name: str, rank: Whose, points: int, owner: str | None, max_age_s: float = 0.0
-    ) -> bytes:
-        """The curves of one rank, of all, or of what the workers used, with at most `points` points each, as the JSON
-        of JobMetrics. `max_age_s`: an answer that another request got so long ago, at most 5 s, is good enough.
-
-        Raises:
-            NotFound: there is no such job.
-            Forbidden: it belongs to another user, and this one is no admin.
-            Conflict: the job forbids it.
-        """
-        found = await self.lookup.find(user, name, owner)
-        return await self._observer.metrics(user, info_of(found), self.lookup.logs(found), rank, points, max_age_s)
-
-    async def goodput(self, user: User, name: str, owner: str | None) -> JobGoodput:
-        """The use of the job's time. Raises what `metrics` raises."""
-        found = await self.lookup.find(user, name, owner)
-        events = await self._store.read(rows.list_events, stored_row(found).seq)
-        return await self._observer.goodput(user, info_of(found), self.lookup.logs(found), events)
-
-    async def begin_session(
-        self, user: User, name: str, session: str, request: SessionRequest, owner: str | None = None
-    ) -> AsyncGenerator[bytes, None]:
-        """Begin a session in a worker of a running job, with an event; returns what it sends to the user. `session`: an
-        id for `send_to_session`.
-
-        Raises:
-            NotFound: there is no such job, rank or worker.
-            Forbidden: it belongs to another user, and this one is no admin.
-            NotSupported: the server has no sessions.
-            Conflict: the job does not run, or the worker does not answer.
-        """
-        found = await self.lookup.find(user, name, owner)
-        info = info_of(found)
-
-        def note(message: str) -> None:
-            if isinstance(found, ActiveJob) and (info.attempt, message) not in found.reported:
-                if request.port is not None:  # one event for all connections to it
-                    found.reported.add((info.attempt, message))
-                self._reconciler.add_event(found, found.status.reason, message)
-
-        return await self.sessions.begin(user, info, session, request, note)
-
     async def find_outputs(self, user: User, name: str, owner: str | None = None) -> JobOutputs:
         """The place of the outputs of a job. Raises NotFound."""
         row = stored_row(await self.lookup.find(user, name, owner))
@@ -367,7 +217,7 @@ class Service:
 
     def busy(self) -> bool:
         """True if some job is not final, or its end is not told yet: an idle server must not end then."""
-        return len(self._reconciler) > 0 or self._notifier.busy()
+        return len(self._jobs.by_id) > 0 or self._notifier.busy()
 
     # --- without a job
 
@@ -405,7 +255,7 @@ class Service:
         while active.public_version < decided:
             if (problem := active.not_saved) is not None:
                 raise type(problem)(f"the order was given, but can't be stored yet: {problem.message}")
-            await self._changes.next(active.row.id)
+            await self._jobs.next_change(active.row.id)
 
 
 def _driven(found: Found) -> ActiveJob | None:

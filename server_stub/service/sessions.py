@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import shlex
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 
 from client_lib.errors import Conflict, NotFound, NotSupported
 from client_lib.spec.request import SessionRequest
 from client_lib.spec.wire import JobInfo
 from server_stub.runtimes import Runtime
+from server_stub.service.active import ActiveJob
+from server_stub.service.lookup import Found, JobLookup, info_of
+from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import User, check_owner, check_running
 from server_stub.worker_gateway.sessions import SessionEnd
 
@@ -20,23 +23,32 @@ _SHOWN = 200  # characters of a command in an event
 class Sessions:
     """All sessions of one service. Event loop only."""
 
-    def __init__(self, runtime: Runtime, *, allowed: bool) -> None:
+    def __init__(self, runtime: Runtime, lookup: JobLookup, reconciler: Reconciler, *, allowed: bool) -> None:
         """`allowed`: the server's setting."""
-        self._runtime, self._allowed = runtime, allowed
+        self._runtime, self._lookup, self._reconciler, self._allowed = runtime, lookup, reconciler, allowed
         self._open: dict[tuple[str, str], SessionEnd | None] = {}
         """The name of the user and the id of the session -> this end of it; None: it begins."""
 
     async def begin(
-        self, user: User, job: JobInfo, session: str, request: SessionRequest, note: Callable[[str], None]
+        self, user: User, name: str, session: str, request: SessionRequest, owner: str | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """See `Service.begin_session`. `note` adds an event to the job. The session ends when the result is closed."""
-        self._check(user, job)
-        content = self._content((user.name, session), job, request, note)
+        """Begin a session in a worker of a running job, with an event; returns what it sends to the user. `session`: an
+        id for `take`. The session ends when the result is closed.
+
+        Raises:
+            NotFound: there is no such job, rank or worker.
+            Forbidden: it belongs to another user, and this one is no admin.
+            NotSupported: the server has no sessions.
+            Conflict: the job does not run, or the worker does not answer.
+        """
+        found = await self._lookup.find(user, name, owner)
+        self._check(user, info_of(found))
+        content = self._content((user.name, session), found, request)
         await anext(content)  # the end of a generator that has not begun would free nothing
         return content
 
     async def _content(
-        self, key: tuple[str, str], job: JobInfo, request: SessionRequest, note: Callable[[str], None]
+        self, key: tuple[str, str], found: Found, request: SessionRequest
     ) -> AsyncGenerator[bytes, None]:
         """Run one session: yield b"" once it has begun, then its output."""
         user, session = key
@@ -46,8 +58,8 @@ class Sessions:
             raise Conflict(f"{user} has {OPEN_MAX} open sessions, the limit", hint="end one of them")
         self._open[key] = end = None
         try:
-            self._open[key] = end = await SessionEnd.of(await self._connected(job, request))
-            note(f"{user} {_what(request)} {_place(request)}")
+            self._open[key] = end = await SessionEnd.of(await self._connected(info_of(found), request))
+            self._add_event(found, request, f"{user} {_what(request)} {_place(request)}")
             yield b""
             async for data in end.content():
                 yield data
@@ -55,6 +67,12 @@ class Sessions:
             del self._open[key]
             if end:
                 end.close()
+
+    def _add_event(self, found: Found, request: SessionRequest, message: str) -> None:
+        if isinstance(found, ActiveJob) and (found.info.attempt, message) not in found.reported:
+            if request.port is not None:  # one event for all connections to it
+                found.reported.add((found.info.attempt, message))
+            self._reconciler.add_event(found, found.status.reason, message)
 
     async def _connected(self, job: JobInfo, request: SessionRequest) -> socket.socket:
         try:

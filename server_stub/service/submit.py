@@ -8,24 +8,37 @@ import hashlib
 import json
 import shlex
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from client_lib.errors import ClientLibError, Conflict, InvalidRequest, KeyReused, NotFound, StorageFull, Unavailable
-from client_lib.spec.job import JobSpec, split_dependency
+from pydantic import ValidationError
+
+from client_lib.errors import (
+    ClientLibError,
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    KeyReused,
+    NotFound,
+    StorageFull,
+    Unavailable,
+)
+from client_lib.spec.job import MASK, JobSpec, split_dependency
 from client_lib.spec.request import MEMBER_NUMBERS, CodeInPlace, Dependency, GroupRequest, SubmitRequest
 from client_lib.spec.state_dir import mounts, on_network
 from client_lib.spec.states import Reason, State
+from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
 from server_stub.files.room import Room
-from server_stub.service.active import accepted, row_of
-from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint, folder_of, without_proof
-from server_stub.service.clock import Clock
-from server_stub.service.lookup import JobLookup, text_of
+from server_stub.runtimes.tasks import Clock
+from server_stub.service.active import ActiveJobs, accepted, row_of
+from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint, folder_of
+from server_stub.service.attempts import Attempts, without_proof
+from server_stub.service.lookup import JobLookup, stored_row, text_of
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import JobText, User
 from server_stub.store import Store, group_rows, rows
@@ -33,28 +46,29 @@ from server_stub.store.group_rows import NewGroup
 from server_stub.store.rows import Added, JobRow, Key, NewJob
 
 _Run = tuple[Membership, SubmitRequest]
-RequestOf = Callable[[JobRow], SubmitRequest]
 _FOLDERS_CACHED = 1024
 MAX_UNFINISHED_JOBS = 100_000  # a loop that submits without end is refused before it fills the disk
 _INDEXED_BYTES = 2000  # of one column: PostgreSQL's indexes hold 2704 of a row
 _NAMES_DRAWN = 8  # of 33 million names: more collisions than this are a bug
 
 
-class SubmitHandler:
-    """Accepts the jobs of one service."""
+class Submits:
+    """Accepts the jobs of one service. When a method returns, what it has accepted is on disk."""
 
     def __init__(
         self,
         runtime_name: str,
         admission: Admission,
         store: Store,
+        jobs: ActiveJobs,
         lookup: JobLookup,
+        attempts: Attempts,
         reconciler: Reconciler,
         clock: Clock,
         room: Room,
     ) -> None:
         self._runtime_name, self._admission = runtime_name, admission
-        self._store, self._lookup = store, lookup
+        self._store, self._jobs, self._lookup, self._attempts = store, jobs, lookup, attempts
         self._reconciler, self._clock, self._room = reconciler, clock, room
         self._on_network: Callable[[str], bool] = lambda _: True
 
@@ -66,7 +80,19 @@ class SubmitHandler:
     async def submit(
         self, user: User, request: SubmitRequest, key: str | None, *, sent: bytes | None = None, shared: bool = False
     ) -> tuple[JobText, bool]:
-        """See `Service.submit`."""
+        """Accept a job. Returns False if a job with this key exists.
+
+        `sent`: the JSON of the request, which is stored unchanged; None: it is made from `request`. `shared`: True if
+        the caller knows that this server sees the folder of an in-place job, so that no proof is needed.
+
+        Raises:
+            KeyReused: the key belongs to another spec or code.
+            Conflict: the name is taken.
+            NotShared: `code` is in place and the server doesn't see the folder; nothing was stored, the key is free.
+            NotFound: the snapshot was not uploaded by this user.
+            InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and a hint.
+            StorageFull: nothing was accepted.
+        """
         used = Key(user.name, key, fingerprint(request)) if key else None
         try:
             admitted = await self._admit(user, request, shared, request.spec.name)
@@ -79,50 +105,90 @@ class SubmitHandler:
                 return await self._repeated(used, before), False
             raise
 
-    async def submit_group(self, user: User, order: GroupRequest, key: str | None) -> bool:
-        """False: an earlier request with this key has made the group. See `Service.submit_group`."""
+    async def resubmit(
+        self, user: User, name: str, changes: Mapping[str, Any] | None = None, key: str | None = None
+    ) -> JobText:
+        """Submit the request of this job again under a new name, with its environment and secrets. `changes`: other
+        values for fields of its spec, where `***` keeps the stored value of a variable; with some, it starts without
+        checkpoints. `key`: as of `submit`.
+
+        Raises:
+            NotFound: there is no such job.
+            Forbidden: it belongs to another user, and with it the values of its secrets.
+            Also what `submit` raises.
+        """
+        row = stored_row(await self._lookup.find(user, name, None))
+        if row.owner != user.name:
+            raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
+        request = await asyncio.to_thread(self._attempts.request_of, row)
+        if variables := (changes or {}).get("env_variables"):
+            stored = {name: request.spec.env_variables.get(name, MASK) for name in variables}
+            kept = {name: stored[name] if value == MASK else value for name, value in variables.items()}
+            changes = {**(changes or {}), "env_variables": kept}
+        unnamed = _with(request, **{"name": None, **(changes or {})})
+        if changes:
+            unnamed = unnamed.model_copy(update={"checkpoints_of": None, "checkpoints_name": None})
+        try:  # an earlier version had no bounds
+            unnamed = SubmitRequest.model_validate_json(unnamed.model_dump_json())
+        except ValidationError as error:
+            raise invalid_request(error, SubmitRequest) from error
+        text, _ = await self.submit(user, unnamed, key, shared=True)
+        return text
+
+    async def submit_group(self, user: User, order: GroupRequest, key: str | None) -> tuple[GroupInfo, bool]:
+        """Accept a group with all of its members. Returns False if a group with this key exists. Raises as `submit`,
+        and then no member is stored."""
         used = Key(user.name, key, fingerprint(order.request, order)) if key else None
         try:
             self._admission.check_group(order.request, len(order.members))
             admitted = await self._admit(user, order.request, False, order.name, len(order.members))
             new, requests = await asyncio.to_thread(self._new_group, user, order, admitted, used)
-            # a caller that is cancelled here would leave members that are stored and never started
-            added = await asyncio.shield(asyncio.ensure_future(self._add_group(new, requests)))
+            created = await self._add_group(user, new, requests, used)
         except ClientLibError:
-            if used and (before := await self._store.read(rows.key_used, used)):
-                await self._repeated(used, before)
-                return False
-            raise
-        if added.seq is None:
-            if added.same_key and used:
-                await self._repeated(used, added.same_key)
-                return False
-            raise _taken(added.same_name, user)
-        return True
+            if not (used and (before := await self._store.read(rows.key_used, used))):
+                raise
+            await self._repeated(used, before)
+            created = False
+        return await self._lookup.group(user, order.name, user.name), created
 
-    async def resubmit_group(
-        self, user: User, group: GroupInfo, which: Collection[State], request_of: RequestOf, key: str | None
-    ) -> None:
-        """See `Service.resubmit_group`. `which`: states of the members that run again."""
+    async def resubmit_group(self, user: User, name: str, key: str | None, *, failed: bool) -> GroupInfo:
+        """Run all members of a group again, or with `failed` those that are FAILED or CANCELLED, from their stored
+        requests and with copies of their checkpoints. New members take their places; they move to another group.
+
+        Raises Conflict: one of them has not ended, or there is none; NotFound; and what `submit` raises.
+        """
+        group = await self._lookup.group(user, name, user.name)
+        which = (State.FAILED, State.CANCELLED) if failed else tuple(State)
         used = Key(user.name, key, hashlib.sha256(f"{group.id} {sorted(which)}".encode()).hexdigest()) if key else None
         if used and (before := await self._store.read(rows.key_used, used)):
             await self._repeated(used, before)
-            return
+            return group
         members = await self._store.read_all(group_rows.members, group.id)
         chosen = [row for row in members if row.state in which]
         if not chosen or not all(row.state.final for row in chosen):
             what = "no job that has failed or was cancelled" if not chosen else "jobs that have not ended"
             raise Conflict(f"the group {group.name} has {what}", hint=f"`client-lib list {group.name}` shows its jobs")
-        runs = await asyncio.to_thread(_again, members, chosen, request_of)
+        runs = await asyncio.to_thread(_again, members, chosen, self._attempts.request_of)
         runs = [(place, self._admission.of_team(user, run)) for place, run in runs]
         admitted = await self._admit(user, runs[0][1], True, group.name, len(chosen))
         new, requests = await asyncio.to_thread(self._with_members, user, group, runs, admitted, used)
-        new = replace(new, replaces=chosen)
-        added = await asyncio.shield(asyncio.ensure_future(self._add_group(new, requests)))
-        if added.seq is None and not added.same_key:
-            raise _taken(added.same_name, user)
+        await self._add_group(user, replace(new, replaces=chosen), requests, used)
+        return await self._lookup.group(user, name, user.name)
 
-    async def _add_group(self, new: NewGroup, requests: list[SubmitRequest]) -> Added:
+    async def _add_group(self, user: User, new: NewGroup, requests: list[SubmitRequest], key: Key | None) -> bool:
+        """Store the members and begin to drive them. Returns False if an earlier request with this key has made them.
+
+        Raises Conflict: a name is taken.
+        """
+        # a caller that is cancelled here would leave members that are stored and never started
+        added = await asyncio.shield(asyncio.ensure_future(self._store_group(new, requests)))
+        if added.seq is None and added.same_key and key:
+            await self._repeated(key, added.same_key)
+        elif added.seq is None:
+            raise _taken(added.same_name, user)
+        return added.seq is not None
+
+    async def _store_group(self, new: NewGroup, requests: list[SubmitRequest]) -> Added:
         with self._room.claim(sum(len(member.record) for member in new.members)):
             added = await self._store.add_group(new)
         if added.seq is not None:
@@ -231,9 +297,9 @@ class SubmitHandler:
         await self._admission.check_visible(user, request, script_path)
 
     def _check_unfinished(self, new: int) -> None:
-        if len(self._reconciler) + new > MAX_UNFINISHED_JOBS:
+        if len(self._jobs.by_id) + new > MAX_UNFINISHED_JOBS:
             raise StorageFull(
-                f"{len(self._reconciler)} jobs are not final yet, which is the limit of this server",
+                f"{len(self._jobs.by_id)} jobs are not final yet, which is the limit of this server",
                 hint="cancel some, or wait until they have run",
             )
 
@@ -307,7 +373,9 @@ def _new_job(
     return NewJob(row_of(info, script_path=_indexed(script_path)), info.spec.labels, key, heading.above(sent + b"\n"))
 
 
-def _again(members: Sequence[JobRow], chosen: Sequence[JobRow], request_of: RequestOf) -> list[_Run]:
+def _again(
+    members: Sequence[JobRow], chosen: Sequence[JobRow], request_of: Callable[[JobRow], SubmitRequest]
+) -> list[_Run]:
     """New runs of members that have ended, with copies of their checkpoints; their numbers follow on all others."""
     place_of = {row.id: Membership.model_validate(json.loads(row.info)["group"]) for row in members}
     first = 1 + max(place.index for place in place_of.values())

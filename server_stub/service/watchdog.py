@@ -1,21 +1,32 @@
-"""Enforces stop_timer, health_params and smoke with one timer per rule and running job.
+"""Watches running jobs: enforces stop_timer, health_params and smoke, and looks for hangs.
 
 Silence is measured in checks, not in clock time: a clock that is set, a machine that slept or a file server with
 another clock must neither end a job that writes logs nor spare one that hangs.
+
+The launchers tell which ranks are quiet. As long as one is, the stacks of the job are looked at, and `failures.hangs`
+decides.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from datetime import timedelta
 
+from client_lib.errors import ClientLibError
 from client_lib.spec.job import STOP_TIMER_MAX, HealthAction, HealthParams
+from client_lib.spec.stacks import RankStacks, named
 from client_lib.spec.states import Reason, State
-from server_stub.runtimes.tasks import Tasks
+from server_stub.failures import hangs
+from server_stub.runtimes import Runtime
+from server_stub.runtimes.tasks import Clock, Tasks
 from server_stub.service.active import ActiveJob
-from server_stub.service.clock import Clock
 from server_stub.service.lifecycle import Stop
+from server_stub.service.observer import Observer
+from server_stub.worker_gateway import Quiet
 
 log = logging.getLogger(__name__)
 
@@ -26,27 +37,44 @@ SMOKE_S = 60
 """Seconds that the ranks of a smoke test run, if nothing shows that they have made their first steps."""
 _LOOK_S = 1.0
 
-SignsOfLife = Callable[[str, int], Hashable]
-FirstSteps = Callable[[ActiveJob], Awaitable[str]]
+BETWEEN_S = 2.0
+"""Seconds between the two snapshots of one look for a hang."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 40.0
+"""Seconds between two looks while the same ranks are quiet: 10, 20, 40, 40 ..."""
+ACTION_S = 60.0
+"""A hang must have lasted for this time when `hang_action` stops the job."""
+UNHEARD_S = 60.0
+"""Launchers tell twice within this time which ranks are quiet."""
+
+
+@dataclass
+class _Case:
+    """A running attempt with quiet ranks."""
+
+    attempt: int
+    quiet: dict[int, float]
+    found: hangs.Hang | None = None
+    pause_s: float = FIRST_PAUSE_S
 
 
 class Watchdog:
-    """Calls `stop` to stop a job and `add_event` to report its silence."""
+    """Event loop only."""
 
     def __init__(
         self,
         clock: Clock,
-        signs_of_life: SignsOfLife,
-        first_steps: FirstSteps,
+        runtime: Runtime,
+        observer: Observer,
         stop: Callable[[ActiveJob, Stop], None],
         add_event: Callable[[ActiveJob, Reason, str], None],
+        tell_hang: Callable[[ActiveJob, str, bool], None],
     ) -> None:
-        """`first_steps`: what shows that a job has made some; "": nothing yet."""
-        self._clock = clock
-        self._signs_of_life, self._first_steps = signs_of_life, first_steps
-        self._stop = stop
-        self._add_event = add_event
-        self._tasks = Tasks(log, "the first steps of a job can't be read")
+        """`stop` stops a job, `add_event` reports its silence; `tell_hang` gets a sentence when a job hangs (True), and
+        when it goes on (False)."""
+        self._clock, self._runtime, self._observer = clock, runtime, observer
+        self._stop, self._add_event, self._tell_hang = stop, add_event, tell_hang
+        self._cases: dict[str, _Case] = {}
+        self._tasks = Tasks(log, "a job can't be watched")
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -68,19 +96,18 @@ class Watchdog:
         active.cancel_timer("health")
         active.cancel_timer("smoke")
 
+    # --- stop_timer
+
     def _limit(self, active: ActiveJob) -> None:
         first_start, minutes = active.row.first_started_at, active.info.spec.stop_timer
         if first_start and minutes:
             limit = timedelta(minutes=min(minutes, STOP_TIMER_MAX))  # an earlier version took any number
             left = first_start + limit - self._clock.now()
             left = min(left, limit)  # a clock that was set back must not make it longer
-            active.timers["stop_timer"] = self._clock.call_later(
-                left.total_seconds(), lambda: self._out_of_time(active)
-            )
+            stop = Stop(Reason.TIMEOUT, f"it ran for {minutes} min, the limit that stop_timer sets")
+            active.timers["stop_timer"] = self._clock.call_later(left.total_seconds(), lambda: self._stop(active, stop))
 
-    def _out_of_time(self, active: ActiveJob) -> None:
-        minutes = active.info.spec.stop_timer
-        self._stop(active, Stop(Reason.TIMEOUT, f"it ran for {minutes} min, the limit that stop_timer sets"))
+    # --- health_params
 
     def _schedule_check(self, active: ActiveJob, health: HealthParams) -> None:
         active.timers["health"] = self._clock.call_later(
@@ -108,21 +135,105 @@ class Watchdog:
         return health.action is not None
 
     def _activity(self, active: ActiveJob) -> Hashable:
-        return self._signs_of_life(active.row.id, active.status.attempt)
+        return self._runtime.signs_of_life(active.row.id, active.status.attempt)
+
+    # --- smoke
 
     def _schedule_look(self, active: ActiveJob, left_s: float) -> None:
-        active.timers["smoke"] = self._clock.call_later(_LOOK_S, lambda: self._tasks.begin(self._look(active, left_s)))
+        active.timers["smoke"] = self._clock.call_later(
+            _LOOK_S, lambda: self._tasks.begin(self._look_for_steps(active, left_s - _LOOK_S))
+        )
 
-    async def _look(self, active: ActiveJob, left_s: float) -> None:
+    async def _look_for_steps(self, active: ActiveJob, left_s: float) -> None:
         attempt, seen = active.status.attempt, ""
         try:
-            seen = await self._first_steps(active)
+            seen = await self._observer.first_steps(active.info)
         finally:
             if active.status.attempt == attempt and active.status.state is State.RUNNING:
-                self._end_smoke(active, left_s - _LOOK_S, seen)
+                if seen or left_s <= 0:
+                    message = f"smoke test passed: {seen or f'no failure in {SMOKE_S} s'}"
+                    self._stop(active, Stop(Reason.COMPLETED, message))
+                else:
+                    self._schedule_look(active, left_s)
 
-    def _end_smoke(self, active: ActiveJob, left_s: float, seen: str) -> None:
-        if seen or left_s <= 0:
-            self._stop(active, Stop(Reason.COMPLETED, f"smoke test passed: {seen or f'no failure in {SMOKE_S} s'}"))
+    # --- hangs
+
+    def note_quiet(self, active: ActiveJob, quiet: Quiet) -> None:
+        """Note which ranks of a running job do nothing now."""
+        job_id, now = active.row.id, dict(quiet)
+        case = self._cases.get(job_id)
+        if case and (case.attempt, case.quiet.keys()) == (active.status.attempt, now.keys()):
+            return
+        active.cancel_timer("hang")
+        found = case.found if case and case.attempt == active.status.attempt else None
+        if case and found and not now.keys() >= found.guilty:
+            self._tell_hang(active, _moves(case, now), False)
+            found = None
+        elif case is None and not now and active.status.hung:  # it did not run meanwhile, or this server started
+            active.timers["hang"] = self._clock.call_later(
+                UNHEARD_S, lambda: self._tell_hang(active, "its ranks move again", False)
+            )
+        if now:
+            self._cases[job_id] = _Case(active.status.attempt, now, found)
+            self._tasks.begin(self._look_for_hang(active, self._cases[job_id]))
         else:
-            self._schedule_look(active, left_s)
+            self._cases.pop(job_id, None)
+
+    def forget_quiet(self, active: ActiveJob) -> None:
+        """Note that the attempt has ended, or does not run yet."""
+        active.cancel_timer("hang")
+        self._cases.pop(active.row.id, None)
+
+    async def _look_for_hang(self, active: ActiveJob, case: _Case) -> None:
+        """Look at the job; look again later while nothing has changed."""
+        snapshots = await self._snapshots(active)
+        if self._cases.get(active.row.id) is not case or active.status.stop:
+            return
+        if snapshots:
+            now, clock = time.monotonic(), self._clock.now()
+            since = {rank: clock - timedelta(seconds=now - at) for rank, at in case.quiet.items()}
+            self._conclude(active, case, hangs.find(*snapshots, since, case.found is not None, _ended_workers(active)))
+        left_s = ACTION_S - (time.monotonic() - max(case.quiet.values()))  # until `hang_action` may act
+        pause_s = min(case.pause_s, left_s) if left_s > 0 else case.pause_s
+        active.timers["hang"] = self._clock.call_later(
+            pause_s, lambda: self._tasks.begin(self._look_for_hang(active, case))
+        )
+        case.pause_s = min(2 * case.pause_s, LONGEST_PAUSE_S)
+
+    async def _snapshots(self, active: ActiveJob) -> tuple[list[RankStacks], list[RankStacks]] | None:
+        """The stacks of all ranks, twice; None: some are not known, and a rank that is not seen may be at work."""
+        try:
+            waited = asyncio.Event()
+            self._clock.call_later(BETWEEN_S, waited.set)
+            before = await self._observer.take(active.info)
+            await waited.wait()
+            after = await self._observer.take(active.info)
+        except ClientLibError:  # it has just ended
+            return None
+        known = len(_ended_workers(active))  # each is one of the problems
+        return None if max(len(before.problems), len(after.problems)) > known else (before.ranks, after.ranks)
+
+    def _conclude(self, active: ActiveJob, case: _Case, found: hangs.Hang | None) -> None:
+        if found and not (case.found and case.found.guilty == found.guilty):
+            self._tell_hang(active, found.message, True)
+        elif not found and (case.found or active.status.hung):
+            self._tell_hang(active, "no rank waits for another one any more", False)
+        case.found = found
+        if found is None:
+            return
+        action = active.info.spec.hang_action
+        lasts_s = time.monotonic() - max(case.quiet[rank] for rank in found.guilty)
+        retry_on = Reason.HUNG in (active.info.spec.retry_on or ())
+        if (action != "report" or retry_on) and lasts_s >= ACTION_S:
+            why = "hang_action" if action != "report" else "retry_on"
+            self._stop(active, Stop(Reason.HUNG, f"{found.message} ({why})", retry=action == "retry"))
+
+
+def _ended_workers(active: ActiveJob) -> list[int]:
+    return [worker.worker for worker in active.info.workers if worker.state == "ended"]
+
+
+def _moves(case: _Case, now: dict[int, float]) -> str:
+    moving = sorted(case.quiet.keys() - now.keys())
+    lasted_s = time.monotonic() - min(case.quiet[rank] for rank in moving)
+    return f"{named(moving)} {'moves' if len(moving) == 1 else 'move'} again after {lasted_s:.0f} s"

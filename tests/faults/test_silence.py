@@ -17,8 +17,8 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace, SharedFolderProof, SubmitRequest, Submitter
 from client_lib.spec.wire import EventList, JobInfo
 from server_stub.runtimes.local import LocalOptions, LocalRuntime
+from server_stub.runtimes.tasks import Clock, Timer
 from server_stub.service import Service
-from server_stub.service.clock import Clock, Timer
 from server_stub.service.values import User
 from server_stub.settings import Settings
 from tests.faults.conftest import PATIENCE_S
@@ -46,7 +46,7 @@ async def submit(service: Service, folder: Path, name: str, script: str, **field
         code=CodeInPlace(proof=SharedFolderProof(path=str(folder / ".proof"), nonce=nonce)),
         submitter=Submitter(python=sys.executable, environment=dict(os.environ), working_dir=str(folder)),
     )
-    await service.submit(ANN, request, None)
+    await service.submits.submit(ANN, request, None)
 
 
 async def ended(service: Service, name: str) -> JobInfo:

@@ -84,7 +84,7 @@ class Bench:
         )
 
     async def submit(self, user: User = ANN, **spec: Any) -> JobInfo:
-        text, _ = await self.service.submit(user, self.request(**spec), None)
+        text, _ = await self.service.submits.submit(user, self.request(**spec), None)
         return JobInfo.model_validate_json(text.json)
 
     async def info(self, name: str, user: User = ANN, owner: str | None = None) -> JobInfo:

@@ -21,9 +21,9 @@ def test_the_same_again_under_a_new_name(bench: Bench) -> None:
     async def main() -> None:
         async with bench.server():
             request = bench.request(name="first", secrets=["HF_TOKEN"], secret_values={"HF_TOKEN": "s"}, flags={"a": 1})
-            await bench.service.submit(ANN, request, None)
+            await bench.service.submits.submit(ANN, request, None)
             (bench.scripts / ".proof").unlink()
-            again = JobInfo.model_validate_json((await bench.service.resubmit(ANN, "first")).json)
+            again = JobInfo.model_validate_json((await bench.service.submits.resubmit(ANN, "first")).json)
             assert again.name != "first"
             given = bench.runtime.attempts[again.id]
             assert given.spec == request.spec.model_copy(update={"name": None})
@@ -37,9 +37,9 @@ def test_nobody_starts_another_s_job_again(bench: Bench) -> None:
         async with bench.server():
             await bench.submit(name="first")
             with pytest.raises(NotFound):
-                await bench.service.resubmit(BEN, "first")
+                await bench.service.submits.resubmit(BEN, "first")
             with pytest.raises(Forbidden):  # it would run with ann's secrets as root's
-                await bench.service.resubmit(ROOT, "first")
+                await bench.service.submits.resubmit(ROOT, "first")
 
     asyncio.run(main())
 
@@ -51,7 +51,7 @@ def test_a_client_of_0_1_0_can_read_the_request_to_submit_it_again(bench: Bench)
         async with bench.server():
             first = await bench.submit(name="first")
             asked = {"checkpoints_of": first.id}
-            await bench.service.submit(ANN, bench.request(name="second").model_copy(update=asked), None)
+            await bench.service.submits.submit(ANN, bench.request(name="second").model_copy(update=asked), None)
             sent = json.loads(await bench.service.request(ANN, "second"))
             assert sent["checkpoints_of"] == first.id
             assert "checkpoints_name" not in sent
@@ -69,8 +69,8 @@ def test_a_command_in_a_folder_needs_a_proof_unless_the_caller_knows(bench: Benc
     async def main() -> None:
         async with bench.server():
             with pytest.raises(NotShared):
-                await bench.service.submit(ANN, request, None)
-            _, created = await bench.service.submit(ANN, request, None, shared=True)
+                await bench.service.submits.submit(ANN, request, None)
+            _, created = await bench.service.submits.submit(ANN, request, None, shared=True)
             assert created
 
     asyncio.run(main())
@@ -98,11 +98,12 @@ def test_the_server_names_the_job_whose_checkpoints_are_copied_whatever_the_clie
         async with bench.server():
             first = await bench.submit(name="first")
             asked = {"checkpoints_of": first.id, "checkpoints_name": "another"}
-            text, _ = await bench.service.submit(ANN, bench.request(name="second").model_copy(update=asked), None)
+            request = bench.request(name="second").model_copy(update=asked)
+            text, _ = await bench.service.submits.submit(ANN, request, None)
             second = JobInfo.model_validate_json(text.json).id
             assert bench.runtime.attempts.pop(second).checkpoints_name == "first"
             with pytest.raises(NotFound, match=r"no job .* of ben whose checkpoints could be copied"):
-                await bench.service.submit(BEN, bench.request().model_copy(update=asked), None)
+                await bench.service.submits.submit(BEN, bench.request().model_copy(update=asked), None)
         async with bench.server():
             assert bench.runtime.attempts[second].checkpoints_name == "first"
 

@@ -48,7 +48,7 @@ def damage(folder: Path, table: str, column: str, value: object, name: str) -> N
 
 
 async def listed(bench: Bench) -> dict[str, Any]:
-    page = JobPage.model_validate_json(await bench.service.lookup.page(ANN, JobFilters(), 10, None))
+    page = JobPage.model_validate_json(await bench.service.page(ANN, JobFilters(), 10, None))
     return {job.name: job for job in page.jobs}
 
 

@@ -37,7 +37,7 @@ async def ended(bench: Bench, name: str, state: State, **spec: Any) -> JobInfo:
 async def group(bench: Bench, name: str, size: int, **spec: Any) -> None:
     members = [GroupMember(args=[]) for _ in range(size)]
     order = GroupRequest(name=name, request=bench.request(**spec), members=members)
-    await bench.service.submit_group(ANN, order, None)
+    await bench.service.submits.submit_group(ANN, order, None)
 
 
 def has_started(bench: Bench, job: JobInfo) -> bool:
@@ -183,7 +183,7 @@ def test_a_client_can_not_set_the_ids_that_a_job_waits_for(bench: Bench) -> None
         async with bench.server() as service:
             forged = Dependency(name="x", id="0" * 32, condition="ok")
             request = bench.request(name="free").model_copy(update={"dependencies": [forged]})
-            await service.submit(ANN, request, None)
+            await service.submits.submit(ANN, request, None)
             assert (await bench.info("free")).dependencies == []
             await bench.submit(name="second", after=["free"])
             assert b"dependencies" not in await service.request(ANN, "second"), "a copy of it names jobs, not ids"

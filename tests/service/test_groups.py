@@ -30,13 +30,13 @@ def test_a_client_that_goes_away_leaves_no_member_that_is_stored_and_never_start
     async def main() -> None:
         async with bench.server() as service:
             for turn in range(30):
-                submit = asyncio.ensure_future(service.submit_group(ANN, order(bench, f"g{turn}", 10), None))
+                submit = asyncio.ensure_future(service.submits.submit_group(ANN, order(bench, f"g{turn}", 10), None))
                 await asyncio.sleep(turn / 1000)
                 submit.cancel()
                 await asyncio.gather(submit, return_exceptions=True)
             await asyncio.sleep(0.3)
             names = {bench.runtime.attempts[job_id].job_name for job_id, _ in bench.runtime.started}
-            stored = (await service.lookup.page(ANN, JobFilters(), 1000, None)).decode()
+            stored = (await service.page(ANN, JobFilters(), 1000, None)).decode()
             found = {job["name"] for job in json.loads(stored)["jobs"]}
             assert names == found
             assert len(found) % 10 == 0
@@ -48,7 +48,7 @@ def test_a_client_that_goes_away_leaves_no_member_that_is_stored_and_never_start
 def test_other_requests_get_their_turn_between_the_starts_of_members(bench: Bench) -> None:
     async def main() -> None:
         async with bench.server() as service:
-            submit = asyncio.ensure_future(service.submit_group(ANN, order(bench, "large", 300), None))
+            submit = asyncio.ensure_future(service.submits.submit_group(ANN, order(bench, "large", 300), None))
             started = [0]
             while not submit.done() or started[-1] < 300:
                 await asyncio.sleep(0)
@@ -61,7 +61,7 @@ def test_other_requests_get_their_turn_between_the_starts_of_members(bench: Benc
 def test_a_server_that_was_killed_after_a_failure_was_stored_stops_the_others(bench: Bench) -> None:
     async def main() -> None:
         async with bench.server() as service:
-            await service.submit_group(ANN, order(bench, "scan", 4, most=1), None)
+            await service.submits.submit_group(ANN, order(bench, "scan", 4, most=1), None)
             first = (await bench.info("scan-0")).id
             bench.runtime.end(first, Reason.EXIT_CODE, "exit code 1")
             await bench.until("scan-0", State.FAILED)
@@ -81,7 +81,7 @@ def test_a_server_that_was_killed_after_a_failure_was_stored_stops_the_others(be
 def test_a_resubmit_that_was_never_accepted_leaves_the_group_as_it_was(bench: Bench) -> None:
     async def main() -> None:
         async with bench.server() as service:
-            await service.submit_group(ANN, order(bench, "scan", 2), None)
+            await service.submits.submit_group(ANN, order(bench, "scan", 2), None)
             for name in ("scan-0", "scan-1"):
                 bench.runtime.end((await bench.info(name)).id)
                 await bench.until(name, State.SUCCEEDED)

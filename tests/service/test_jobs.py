@@ -34,7 +34,7 @@ def test_a_list_says_what_a_job_waits_for_now(bench: Bench) -> None:
         for place in ("waits for its turn; 2 jobs before it", "waits for its turn; 1 job before it"):
             bench.runtime.waits(job.id, place)
             await bench.until_info("one", lambda info, place=place: info.message == place)  # type: ignore[misc]
-            [listed] = JobPage.model_validate_json(await service.lookup.page(ANN, JobFilters(), 10, None)).jobs
+            [listed] = JobPage.model_validate_json(await service.page(ANN, JobFilters(), 10, None)).jobs
             assert listed == await bench.info("one")
             _, [found] = await service.lookup.search(ANN, JobFilters(), 10, 0)
             assert JobInfo.model_validate_json(found) == listed
@@ -85,7 +85,7 @@ def test_the_hint_names_a_file_that_the_snapshot_left_out(bench: Bench) -> None:
         (bench.scripts / "data.csv").write_text("1")
         code = CodeSnapshot(sha256=digest, root=str(bench.scripts), script="train.py")
         request = bench.request(name="one").model_copy(update={"code": code})
-        text, _ = await service.submit(ANN, request, None)
+        text, _ = await service.submits.submit(ANN, request, None)
         job = JobInfo.model_validate_json(text.json)
         attempt = bench.runtime.attempts[job.id]
         assert attempt.snapshot
@@ -309,7 +309,7 @@ def test_a_script_that_changed_while_it_waited_is_told_when_it_starts(bench: Ben
 
         async def submit(name: str) -> JobInfo:
             request: SubmitRequest = bench.request(name=name).model_copy(update={"code": code})
-            return JobInfo.model_validate_json((await service.submit(ANN, request, None))[0].json)
+            return JobInfo.model_validate_json((await service.submits.submit(ANN, request, None))[0].json)
 
         same, changed, hidden = await submit("same"), await submit("changed"), await submit("hidden")
         bench.runtime.runs(same.id)
@@ -400,7 +400,7 @@ def test_waiting_calls_that_go_away_leave_nothing_behind(bench: Bench) -> None:
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        assert not service._changes._waiting
+        assert not service._jobs._waiting
 
     in_server(bench, run)
 

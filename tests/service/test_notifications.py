@@ -258,7 +258,7 @@ def test_a_deleted_job_tells_nothing(bench: Bench, receiver: Receiver) -> None:
 def test_values_of_secrets_are_left_out(bench: Bench, receiver: Receiver) -> None:
     async def run() -> None:
         spec = {"env_variables": {"HF_TOKEN": "hf_abcdef"}, "secrets": ["PASS"], "name": "one", "notify": receiver.url}
-        text, _ = await bench.service.submit(
+        text, _ = await bench.service.submits.submit(
             User("ann"), bench.request(secret_values={"PASS": "xyz-123"}, **spec), None
         )
         job_id = (await bench.info("one")).id

@@ -45,7 +45,7 @@ def lose(bench: Bench) -> None:
 
 
 async def jobs(bench: Bench, **filters: Any) -> dict[str, Any]:
-    page = JobPage.model_validate_json(await bench.service.lookup.page(ANN, JobFilters(**filters), 100, None))
+    page = JobPage.model_validate_json(await bench.service.page(ANN, JobFilters(**filters), 100, None))
     return {job.name: job for job in page.jobs}
 
 
@@ -107,10 +107,10 @@ def test_a_group_is_rebuilt_with_its_limit_and_without_the_jobs_that_a_resubmit_
         async with bench.server() as service:
             runs = [GroupMember(args=[], values={"seed": seed}) for seed in range(4)]
             order = GroupRequest(name="scan", request=bench.request(), members=runs, max_parallel=1)
-            await service.submit_group(ANN, order, "key")
+            await service.submits.submit_group(ANN, order, "key")
             bench.runtime.end((await bench.info("scan-0")).id, Reason.EXIT_CODE)
             await bench.until("scan-0", State.FAILED)
-            await service.resubmit_group(ANN, "scan", None, failed=True)
+            await service.submits.resubmit_group(ANN, "scan", None, failed=True)
             bench.runtime.end((await bench.info("scan-1")).id)
             await bench.until("scan-1", State.SUCCEEDED)
             before, members = await service.lookup.group(ANN, "scan", None), await jobs(bench, group="scan")
@@ -124,7 +124,7 @@ def test_a_group_is_rebuilt_with_its_limit_and_without_the_jobs_that_a_resubmit_
             }
             assert (await bench.info("scan-0")).group is None
             assert [attempt.job_name for attempt in bench.runtime.attempts.values()] == ["scan-2"]
-            assert not (await service.submit_group(ANN, order, "key"))[1]
+            assert not (await service.submits.submit_group(ANN, order, "key"))[1]
 
     asyncio.run(run())
 
@@ -237,7 +237,7 @@ async def failed(bench: Bench, job_id: str, ends: list[Reason]) -> None:
     """End attempts one after the other, as far as the job has them."""
     for reason in ends:
         attempt = (await bench.info("one")).attempt
-        if not (active := bench.service._reconciler.by_id(job_id)):
+        if not (active := bench.service._jobs.by_id.get(job_id)):
             return
         bench.runtime.end(job_id, reason, "it failed")
         await bench.until_info("one", lambda info, before=attempt: info.state.final or info.attempt > before)
@@ -272,14 +272,14 @@ def test_a_repeated_submit_is_known_after_the_loss_of_the_database(
     async def run() -> None:
         request = bench.request(name="one")
         async with bench.server() as service:
-            first, _ = await service.submit(ANN, request, "key")
+            first, _ = await service.submits.submit(ANN, request, "key")
         lose(bench)
         async with bench.recovered() as service:
-            again, is_new = await service.submit(ANN, request, "key")
+            again, is_new = await service.submits.submit(ANN, request, "key")
             assert not is_new
             assert json.loads(again.json)["id"] == json.loads(first.json)["id"]
             with pytest.raises(KeyReused):
-                await service.submit(ANN, bench.request(name="other"), "key")
+                await service.submits.submit(ANN, bench.request(name="other"), "key")
         assert "1 jobs were rebuilt from their files; lost are their events" in caplog.text
 
     asyncio.run(run())
@@ -312,10 +312,10 @@ def test_a_job_that_is_deleted_while_it_ends_leaves_no_folder(bench: Bench) -> N
     async def run() -> None:
         async with bench.server() as service:
             await bench.submit(name="one")
-            active = service._reconciler.by_name("ann", "one")
+            active = service._jobs.by_name.get(("ann", "one"))
             assert active
             await service.delete(ANN, "one", force=True)
-            await eventually(lambda: not service._reconciler.by_name("ann", "one"))
+            await eventually(lambda: not service._jobs.by_name.get(("ann", "one")))
             await service._cleanup.finish()
             active.remove_at_end = False  # its end was handled before the order to delete it
             await service._cleanup.on_end(active)

@@ -71,7 +71,7 @@ def test_an_attempt_gets_again_what_was_submitted(bench: Bench) -> None:
             request = bench.request(
                 name="one", secrets=["HF_TOKEN"], env_variables={"MY_KEY": "k"}, secret_values={"HF_TOKEN": "v"}
             )
-            job = JobInfo.model_validate_json((await service.submit(ANN, request, None))[0].json)
+            job = JobInfo.model_validate_json((await service.submits.submit(ANN, request, None))[0].json)
             before = bench.runtime.attempts[job.id]
         async with bench.server():
             again = bench.runtime.attempts[job.id]
@@ -259,7 +259,7 @@ async def main(folder, first):
         print("up", flush=True)
         for number in range(first, 10**6):
             answers = await asyncio.gather(*(
-                service.submit(ANN, bench.request(name=f"n{number}-{i}"), f"k{number}-{i}") for i in range(4)))
+                service.submits.submit(ANN, bench.request(name=f"n{number}-{i}"), f"k{number}-{i}") for i in range(4)))
             for text, created in answers:
                 print(json.loads(text.json)["id"], flush=True)
             job = json.loads(answers[0][0].json)["id"]
@@ -314,7 +314,7 @@ def test_a_job_over_the_bounds_of_today_that_an_earlier_version_took_runs_on(ben
         code = CodeSnapshot.model_validate({"sha256": "0" * 64, "root": "/a", "working_dir": ".."}, context=STORED)
         async with bench.server() as service:
             request = bench.request(name="one").model_copy(update={"spec": spec.model_copy(update={"name": "one"})})
-            text, _ = await service.submit(ANN, request, None)
+            text, _ = await service.submits.submit(ANN, request, None)
             job = JobInfo.model_validate_json(text.json)
             bench.runtime.runs(job.id)
             await bench.until("one", State.RUNNING)
@@ -323,7 +323,7 @@ def test_a_job_over_the_bounds_of_today_that_an_earlier_version_took_runs_on(ben
         async with bench.server() as service:
             assert (await bench.info("one")).spec.model_dump() == job.spec.model_dump()
             with pytest.raises(InvalidRequest, match=r"spec.stop_timer(.|\n)*spec.labels"):
-                await service.resubmit(ANN, "one")
+                await service.submits.resubmit(ANN, "one")
             bench.runtime.end(job.id)
             await bench.until("one", State.SUCCEEDED)
 

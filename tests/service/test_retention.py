@@ -79,7 +79,7 @@ def test_after_30_days_nothing_of_a_job_is_left(bench: Bench) -> None:
     async def run(service: Service) -> None:
         digest = await upload(bench, b"archive")
         request = bench.request(name="old").model_copy(update={"code": CodeSnapshot(sha256=digest, root="/r")})
-        await service.submit(ANN, request, "k")
+        await service.submits.submit(ANN, request, "k")
         running = await bench.submit(name="running")
         bench.runtime.runs(running.id)
         jobs = bench.settings().data_dir / "jobs"
@@ -97,7 +97,7 @@ def test_after_30_days_nothing_of_a_job_is_left(bench: Bench) -> None:
         assert (await bench.info("running")).state is State.RUNNING
         assert [path.name for path in jobs.iterdir()] == [running.id]
         assert not bench.snapshots.exists(hashlib.sha256(b"archive").hexdigest())
-        _, created = await service.submit(ANN, bench.request(name="again"), "k")
+        _, created = await service.submits.submit(ANN, bench.request(name="again"), "k")
         assert created, "the key is forgotten too"
 
     in_server(bench, run)

@@ -38,12 +38,12 @@ BEN, ROOT = User("ben"), User("root", admin=True)
 
 def test_the_same_key_and_spec_is_the_same_job(bench: Bench) -> None:
     async def run(service: Service) -> None:
-        first, created = await service.submit(ANN, bench.request(), "k1")
-        again, created_again = await service.submit(ANN, bench.request(), "k1")
+        first, created = await service.submits.submit(ANN, bench.request(), "k1")
+        again, created_again = await service.submits.submit(ANN, bench.request(), "k1")
         assert (created, created_again) == (True, False)
         assert json.loads(first.json)["id"] == json.loads(again.json)["id"]
         assert len(bench.runtime.started) == 1
-        other, created = await service.submit(BEN, bench.request(), "k1")
+        other, created = await service.submits.submit(BEN, bench.request(), "k1")
         assert created
         assert json.loads(other.json)["id"] != json.loads(first.json)["id"]
 
@@ -61,7 +61,7 @@ def test_the_answer_is_written_as_the_model_writes_it(bench: Bench) -> None:
             plain.model_copy(update={"code": snapshot, "function": function}),
         ]
         for request in requests:
-            text, _ = await service.submit(ANN, request, None, shared=True)
+            text, _ = await service.submits.submit(ANN, request, None, shared=True)
             assert text.json.decode() == JobInfo.model_validate_json(text.json).model_dump_json()
 
     in_server(bench, run)
@@ -71,15 +71,13 @@ def test_what_was_sent_is_kept_as_it_was_but_for_its_proof(bench: Bench) -> None
     async def run(service: Service) -> None:
         request = bench.request(name="one", secrets=["HF_TOKEN"], secret_values={"HF_TOKEN": "v"})
         sent = json.dumps(json.loads(request.model_dump_json()), indent=2).encode()
-        await service.submit(ANN, request, None, sent=sent)
+        await service.submits.submit(ANN, request, None, sent=sent)
         files = [path.read_bytes().rstrip(b"\0") for path in (bench.folder).rglob("*.jsonl")]
         assert [file.partition(b"\n")[2] for file in files] == [sent + b"\n"], "below its heading"
         asked = SubmitRequest.model_validate_json(await service.request(ANN, "one"))
         assert asked.code == CodeInPlace()
         assert asked.spec == request.spec
-        assert service._attempts.request_of(service._reconciler.by_name("ann", "one").row).secret_values == {  # type: ignore[union-attr]
-            "HF_TOKEN": "v"
-        }
+        assert service._attempts.request_of(service._jobs.by_name["ann", "one"].row).secret_values == {"HF_TOKEN": "v"}
 
     in_server(bench, run)
 
@@ -98,7 +96,7 @@ def test_a_runtime_can_have_an_attempt_once_more(bench: Bench) -> None:
 
 def test_a_hundred_repeats_at_once_are_one_job(bench: Bench) -> None:
     async def run(service: Service) -> None:
-        answers = await asyncio.gather(*(service.submit(ANN, bench.request(), "k1") for _ in range(100)))
+        answers = await asyncio.gather(*(service.submits.submit(ANN, bench.request(), "k1") for _ in range(100)))
         assert sum(created for _, created in answers) == 1
         assert len({json.loads(text.json)["id"] for text, _ in answers}) == 1
         assert len(bench.runtime.started) == 1
@@ -108,9 +106,9 @@ def test_a_hundred_repeats_at_once_are_one_job(bench: Bench) -> None:
 
 def test_the_same_key_with_another_spec_is_refused(bench: Bench) -> None:
     async def run(service: Service) -> None:
-        await service.submit(ANN, bench.request(), "k1")
+        await service.submits.submit(ANN, bench.request(), "k1")
         with pytest.raises(KeyReused):
-            await service.submit(ANN, bench.request(n_workers=2), "k1")
+            await service.submits.submit(ANN, bench.request(n_workers=2), "k1")
 
     in_server(bench, run)
 
@@ -118,15 +116,15 @@ def test_the_same_key_with_another_spec_is_refused(bench: Bench) -> None:
 def test_a_repeat_is_answered_though_it_would_be_refused_by_now(bench: Bench) -> None:
     async def run(service: Service) -> None:
         request = bench.request(name="one")
-        first, _ = await service.submit(ANN, request, "k1")
+        first, _ = await service.submits.submit(ANN, request, "k1")
         (bench.scripts / ".proof").unlink()
         bench.free = 0
         bench.clock.pass_time(1)
-        again, created = await service.submit(ANN, request, "k1")
+        again, created = await service.submits.submit(ANN, request, "k1")
         assert not created
         assert again.json == first.json
         with pytest.raises(KeyReused):
-            await service.submit(ANN, bench.request(name="two"), "k1")
+            await service.submits.submit(ANN, bench.request(name="two"), "k1")
 
     in_server(bench, run)
 
@@ -135,10 +133,10 @@ def test_the_key_of_a_refused_submit_is_free(bench: Bench) -> None:
     async def run(service: Service) -> None:
         wrong = bench.request().model_copy(update={"code": CodeInPlace()})
         with pytest.raises(NotShared):
-            await service.submit(ANN, wrong, "k1")
+            await service.submits.submit(ANN, wrong, "k1")
         digest = await upload(bench, b"archive")
         code = CodeSnapshot(sha256=digest, root="/r", script="train.py")
-        _, created = await service.submit(ANN, wrong.model_copy(update={"code": code}), "k1")
+        _, created = await service.submits.submit(ANN, wrong.model_copy(update={"code": code}), "k1")
         assert created
 
     in_server(bench, run)
@@ -146,12 +144,12 @@ def test_the_key_of_a_refused_submit_is_free(bench: Bench) -> None:
 
 def test_the_key_of_a_deleted_job_is_not_a_new_job(bench: Bench) -> None:
     async def run(service: Service) -> None:
-        await service.submit(ANN, bench.request(name="one"), "k1")
+        await service.submits.submit(ANN, bench.request(name="one"), "k1")
         await service.cancel(ANN, "one")
         await bench.until("one", State.CANCELLED)
         await service.delete(ANN, "one")
         with pytest.raises(Conflict, match="was deleted"):
-            await service.submit(ANN, bench.request(name="one"), "k1")
+            await service.submits.submit(ANN, bench.request(name="one"), "k1")
 
     in_server(bench, run)
 
@@ -214,8 +212,8 @@ def test_a_folder_is_shared_only_where_the_nonce_proves_it(bench: Bench, tmp_pat
             with_proof(proof, ""),
         ):
             with pytest.raises(NotShared):
-                await service.submit(ANN, request, None)
-        await service.submit(ANN, with_proof(proof, bench.nonce), None)
+                await service.submits.submit(ANN, request, None)
+        await service.submits.submit(ANN, with_proof(proof, bench.nonce), None)
 
     in_server(bench, run)
 
@@ -225,10 +223,10 @@ def test_a_resubmit_of_what_ran_in_place_needs_no_proof(bench: Bench) -> None:
         await bench.submit(name="one")
         source = SubmitRequest.model_validate_json(await service.request(ANN, "one"))
         again = source.model_copy(update={"spec": source.spec.model_copy(update={"name": "two"})})
-        _, created = await service.submit(ANN, again, None)
+        _, created = await service.submits.submit(ANN, again, None)
         assert created
         with pytest.raises(NotShared):
-            await service.submit(BEN, again, None)
+            await service.submits.submit(BEN, again, None)
 
     in_server(bench, run)
 
@@ -238,8 +236,8 @@ def test_a_snapshot_belongs_to_its_uploader(bench: Bench) -> None:
         code = CodeSnapshot(sha256=await upload(bench, b"archive"), root="/r", script="train.py")
         request = bench.request().model_copy(update={"code": code})
         with pytest.raises(NotFound, match="no snapshot"):
-            await service.submit(BEN, request, None)
-        await service.submit(ANN, request, None)
+            await service.submits.submit(BEN, request, None)
+        await service.submits.submit(ANN, request, None)
 
     in_server(bench, run)
 
@@ -334,7 +332,7 @@ def test_the_value_of_a_secret_is_in_one_private_file_and_nowhere_else(bench: Be
         request = bench.request(
             name="one", secrets=["HF_TOKEN"], env_variables={"MY_TOKEN": token}, secret_values={"HF_TOKEN": value}
         )
-        text, _ = await service.submit(ANN, request, "k")
+        text, _ = await service.submits.submit(ANN, request, "k")
         job = JobInfo.model_validate_json(text.json)
         attempt = bench.runtime.attempts[job.id]
         assert attempt.secret_values == {"HF_TOKEN": value}
@@ -344,7 +342,7 @@ def test_the_value_of_a_secret_is_in_one_private_file_and_nowhere_else(bench: Be
             (await service.manifest(ANN, "one")).model_dump_json().encode(),
             service.render(ANN, request).model_dump_json().encode(),
             await service.lookup.events(ANN, "one"),
-            await service.lookup.page(ANN, JobFilters(), 10, None),
+            await service.page(ANN, JobFilters(), 10, None),
             await service.request(ROOT, "one", "ann"),
         ]
         assert not [text for text in shown if value.encode() in text]
@@ -367,7 +365,7 @@ def files_below(folder: Path) -> Iterable[Path]:
 def test_a_deleted_job_leaves_no_secret_on_the_disk(bench: Bench) -> None:
     async def run(service: Service) -> None:
         request = bench.request(name="one", secrets=["HF_TOKEN"], secret_values={"HF_TOKEN": "s3cr3t"})
-        await service.submit(ANN, request, None)
+        await service.submits.submit(ANN, request, None)
         await service.cancel(ANN, "one")
         await bench.until("one", State.CANCELLED)
         await service.delete(ANN, "one")
@@ -410,10 +408,10 @@ def test_the_jobs_of_others_do_not_exist(bench: Bench) -> None:
             for call in calls:
                 with pytest.raises(NotFound, match="no job named one"):
                     await call
-        assert JobPage.model_validate_json(await service.lookup.page(BEN, JobFilters(), 10, None)).jobs == []
+        assert JobPage.model_validate_json(await service.page(BEN, JobFilters(), 10, None)).jobs == []
         for owner in ("ann", "*"):
             with pytest.raises(Forbidden):
-                await service.lookup.page(BEN, JobFilters((owner,)), 10, None)
+                await service.page(BEN, JobFilters((owner,)), 10, None)
         assert (await bench.info("one")).state is State.PENDING
 
     in_server(bench, run)
@@ -427,7 +425,7 @@ def test_an_admin_sees_and_cancels_all(bench: Bench) -> None:
         await bench.submit(BEN, name="one")
         with pytest.raises(InvalidRequest, match="more than one user"):
             await bench.info("one", ROOT)
-        listed = JobPage.model_validate_json(await service.lookup.page(ROOT, JobFilters(("*",)), 10, None))
+        listed = JobPage.model_validate_json(await service.page(ROOT, JobFilters(("*",)), 10, None))
         assert [job.owner for job in listed.jobs] == ["ben", "ann"]
         await service.cancel(ROOT, "one", "ann")
         assert (await bench.until("one", State.CANCELLED)).message == "cancelled by root"
@@ -439,7 +437,7 @@ def test_a_server_that_shares_shows_the_jobs_of_others(bench: Bench) -> None:
     async def run(service: Service) -> None:
         await bench.submit(name="one")
         assert (await bench.info("one", BEN, "ann")).owner == "ann"
-        assert JobPage.model_validate_json(await service.lookup.page(BEN, JobFilters(("*",)), 10, None)).jobs
+        assert JobPage.model_validate_json(await service.page(BEN, JobFilters(("*",)), 10, None)).jobs
 
     in_server(bench, run, share_jobs=True)
 
@@ -460,16 +458,16 @@ def test_pages_follow_the_cursor_and_a_foreign_one_is_refused(bench: Bench) -> N
             await bench.submit(name=f"n{number}", labels={"even": str(number % 2 == 0)})
         names, cursor = [], None
         while True:
-            page = JobPage.model_validate_json(await service.lookup.page(ANN, JobFilters(), 2, cursor))
+            page = JobPage.model_validate_json(await service.page(ANN, JobFilters(), 2, cursor))
             names += [job.name for job in page.jobs]
             cursor = page.next_cursor
             if cursor is None:
                 break
         assert names == ["n4", "n3", "n2", "n1", "n0"]
-        even = await service.lookup.page(ANN, JobFilters(labels={"even": "True"}), 10, None)
+        even = await service.page(ANN, JobFilters(labels={"even": "True"}), 10, None)
         assert [job.name for job in JobPage.model_validate_json(even).jobs] == ["n4", "n2", "n0"]
         with pytest.raises(InvalidRequest):
-            await service.lookup.page(ANN, JobFilters(), 2, "x")
+            await service.page(ANN, JobFilters(), 2, "x")
 
     in_server(bench, run)
 

@@ -72,7 +72,7 @@ async def submit_job(
     idempotency_key: _IdempotencyKey = None,
 ) -> Response:
     """Accept a job. It is on disk before this answers."""
-    job, created = await parts.service.submit(user, order, idempotency_key, sent=await request.body())
+    job, created = await parts.service.submits.submit(user, order, idempotency_key, sent=await request.body())
     return json_text(job.json, 201 if created else 200)
 
 
@@ -89,7 +89,7 @@ async def submit_group(
     idempotency_key: _IdempotencyKey = None,
 ) -> GroupInfo:
     """Accept many runs of one job. All of its members are on disk before this answers, or none is."""
-    group, created = await parts.service.submit_group(user, order, idempotency_key)
+    group, created = await parts.service.submits.submit_group(user, order, idempotency_key)
     response.status_code = 201 if created else 200
     return group
 
@@ -115,7 +115,7 @@ async def resubmit_group(
     idempotency_key: _IdempotencyKey = None,
 ) -> GroupInfo:
     """Run members again that have ended. New ones take their places; the earlier ones move to the group `earlier`."""
-    return await parts.service.resubmit_group(user, name, idempotency_key, failed=failed)
+    return await parts.service.submits.resubmit_group(user, name, idempotency_key, failed=failed)
 
 
 @router.get(paths.JOBS, response_model=JobPage)
@@ -149,7 +149,7 @@ async def list_jobs(
         name_prefix=name,
         group="" if grouped else group,
     )
-    return json_text(await parts.service.lookup.page(user, wanted, limit, cursor))
+    return json_text(await parts.service.page(user, wanted, limit, cursor))
 
 
 @router.get(paths.CHANGES)
@@ -237,13 +237,13 @@ async def get_result(
 @router.get(f"{JOB}/stacks")
 async def get_stacks(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> JobStacks:
     """The stacks of all threads of the running job, for its owner and admins."""
-    return await parts.service.stacks(user, name, owner)
+    return await parts.service.observer.stacks(user, name, owner)
 
 
 @router.get(f"{JOB}/provenance")
 async def get_provenance(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> JobProvenance:
     """The record of what the job ran: code, packages, hardware and images; for its owner and admins."""
-    return await parts.service.provenance(user, name, owner)
+    return await parts.service.observer.provenance(user, name, owner)
 
 
 @router.get(f"{JOB}/metrics", response_model=JobMetrics)
@@ -264,13 +264,13 @@ async def get_job_metrics(
     """The metrics that the job has printed, as curves, and its progress; for its owner and admins."""
     max_age = re.search(r"\bmax-age=(\d{1,9})", cache_control)
     age_s = float(max_age[1]) if max_age else 0.0
-    return json_text(await parts.service.metrics(user, name, rank, points, owner, age_s))
+    return json_text(await parts.service.observer.metrics(user, name, rank, points, owner, age_s))
 
 
 @router.get(f"{JOB}/goodput")
 async def get_job_goodput(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> JobGoodput:
     """The use of the job's time: waiting, starting, steps, lag, checkpoints, and so on; for its owner and admins."""
-    return await parts.service.goodput(user, name, owner)
+    return await parts.service.observer.goodput(user, name, owner)
 
 
 @router.post(f"{JOB}/cancel", response_model=JobInfo)

@@ -37,7 +37,7 @@ async def begin_session(
     owner: Owner = None,
 ) -> StreamingResponse:
     """Begin a session in a worker of the running job, for its owner and admins. The session ends with this answer."""
-    return LiveResponse(await parts.service.begin_session(user, name, session, wanted, owner), BYTES)
+    return LiveResponse(await parts.service.sessions.begin(user, name, session, wanted, owner), BYTES)
 
 
 @router.put(SESSION, openapi_extra=raw_body(BYTES))

@@ -47,7 +47,7 @@ async def shown(parts: Context, user: User, name: str, owner: str | None, file: 
     service = parts.service
     info = JobInfo.model_validate_json((await service.get(user, name, owner)).json)
     if not isinstance(info.code, CodeSnapshot):
-        ran = (await service.provenance(user, name, owner)).submitted
+        ran = (await service.observer.provenance(user, name, owner)).submitted
         place = await service.find_outputs(user, name, owner)
         return {"job": info, "ran": ran, "in_place": place.in_place, "files": []}
     of_file = {file or info.code.script or ""}
@@ -79,9 +79,9 @@ async def difference(parts: Context, user: User, name: str, other: str, owner: s
 
 async def _ran(parts: Context, user: User, name: str, owner: str | None) -> Ran:
     info = JobInfo.model_validate_json((await parts.service.get(user, name, owner)).json)
-    ran = Ran(info, await parts.service.provenance(user, name, owner))
+    ran = Ran(info, await parts.service.observer.provenance(user, name, owner))
     with suppress(ClientLibError):  # it was submitted with observe=False
-        found = await parts.service.metrics(user, name, 0, _POINTS, owner)
+        found = await parts.service.observer.metrics(user, name, 0, _POINTS, owner)
         ran = ran._replace(metrics=JobMetrics.model_validate_json(found))
     return ran
 

@@ -118,12 +118,12 @@ class Pages:
 
     async def _jobs(self, request: Request, user: User) -> Response:
         query = {key: value for key, value in request.query_params.items() if value}
-        lookup, opened, members = self._parts.service.lookup, query.pop("open", ""), []
-        page = json.loads(await lookup.page(user, views.filters(query), JOBS, query.get("cursor")))
+        service, opened, members = self._parts.service, query.pop("open", ""), []
+        page = json.loads(await service.page(user, views.filters(query), JOBS, query.get("cursor")))
         if any(f"{group['owner']}/{group['name']}" == opened for group in page["groups"]):
             owner, _, name = opened.rpartition("/")
             wanted = views.filters({"owner": owner, "group": name})
-            members = json.loads(await lookup.page(user, wanted, MEMBERS, None))["jobs"]
+            members = json.loads(await service.page(user, wanted, MEMBERS, None))["jobs"]
         rows = views.rows(page, opened, members)
         return _page(request, "jobs.html", rows=rows, next_cursor=page["next_cursor"], query=query, opened=opened)
 
@@ -174,7 +174,7 @@ class Pages:
             # of a double click the second one finds the job of the first; other arguments are another job
             drawn = json.dumps([form["key"], name, changes]).encode() if form.get("key") else None
             key = f"page-{hashlib.sha256(drawn).hexdigest()}" if drawn else None
-            text = await service.resubmit(user, name, changes, key)
+            text = await service.submits.resubmit(user, name, changes, key)
             name = json.loads(text.json)["name"]
         else:
             raise NotFound(f"there is no page {request.scope['path']}")

@@ -64,7 +64,7 @@ async def run_job(parts: Parts, user: CurrentUser, order: RunJobRequest) -> Crea
     spec = translate.spec_of(order)
     known = translate.catalogue_name(order.instance_type, parts.service.runtime.instance_types())
     whole = await place(spec.model_copy(update={"instance_type": known}), parts.settings)
-    job, _ = await parts.service.submit(user, whole, None, shared=True)
+    job, _ = await parts.service.submits.submit(user, whole, None, shared=True)
     return translate.created(JobInfo.model_validate_json(job.json))
 
 
@@ -118,7 +118,7 @@ def _utc(time: datetime | None) -> datetime | None:
 async def restart_job(parts: Parts, user: CurrentUser, order: RestartRequest) -> Created:
     """Run the request of this job again, as a new job."""
     try:
-        job = await parts.service.resubmit(user, order.job_name)
+        job = await parts.service.submits.resubmit(user, order.job_name)
     except NotFound as error:
         raise NotFound("not found") from error  # Platform: exactly this message
     return translate.created(JobInfo.model_validate_json(job.json))
