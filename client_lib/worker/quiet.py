@@ -3,8 +3,8 @@ threads and children do hardly anything; and they enter and end no collective. B
 Linux does not count them.
 
 A quiet rank waits for another one, or hangs. The server, which knows all workers, decides which of the two it is
-(server_stub.service.hangs). A few small files of /proc are read each second. A file of each rank shows that it enters
-collectives (rank_runner.py), if its PyTorch has a flight recorder.
+(server_stub.service.watchdog). A few small files of /proc are read each second. A file of each rank shows that it
+enters collectives (rank_runner.py), if its PyTorch has a flight recorder.
 """
 
 import os

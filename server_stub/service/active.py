@@ -35,7 +35,7 @@ VERSIONS_NOT_STORED = 100_000
 _SHOWN = ("state", "reason", "message", "attempt", *COUNTS)
 """Fields of JobStatus that JobInfo has too."""
 Told = Literal["ended", "hangs", "moves"]
-"""What the webhook of a job (`notify`) is told of it."""
+"""Events that the webhook of a job (`notify`) gets."""
 _ANY = ""  # stands for all jobs among the waiting calls
 _CHANGES_KEPT = 10_000
 
@@ -177,7 +177,7 @@ class ActiveJobs:
     def __init__(self) -> None:
         self.by_id: dict[str, ActiveJob] = {}
         self.by_name: dict[tuple[str, str], ActiveJob] = {}
-        """By owner and name."""
+        """Jobs by owner and name."""
         self.members: Counter[str] = Counter()
         """Number of jobs in each group."""
         self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)

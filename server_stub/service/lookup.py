@@ -35,7 +35,7 @@ class Page(NamedTuple):
     jobs: list[JobRow]
     groups: list[GroupInfo]
     cursor: int | None
-    """Of the next page; None: this is the last one."""
+    """Cursor of the next page; None: this is the last one."""
 
 
 class JobLookup:
