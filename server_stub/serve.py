@@ -36,8 +36,9 @@ from server_stub.http.auth import CurrentTokens, FileTokens, local_tokens
 from server_stub.http.connections import http_protocol
 from server_stub.logs import LogHub
 from server_stub.runtimes import Runtime, attempt_dir, log_dir
-from server_stub.runtimes.local import LocalOptions, LocalRuntime, accounts, folders
+from server_stub.runtimes.local import LocalOptions, accounts
 from server_stub.runtimes.local.accounts import Account, UserAccounts
+from server_stub.runtimes.local.runtime import LocalRuntime
 from server_stub.server_log import rotate
 from server_stub.service import Service
 from server_stub.settings import Settings, is_loopback
@@ -204,7 +205,7 @@ def _check_issuer(settings: Settings) -> None:
 def _let_in(found: Sequence[Account], data_dir: Path) -> None:
     """Open the data directory to the accounts of users. Raises InvalidRequest: one can't run jobs there."""
     os.umask(0o077)  # of this server's own files; a job has the usual one
-    folders.open_data_dir(data_dir)
+    accounts.open_data_dir(data_dir)
     reasons = (account.why_unusable(data_dir / "jobs", LocalOptions.launcher_python) for account in found)
     if why := next(filter(None, reasons), None):
         raise InvalidRequest(

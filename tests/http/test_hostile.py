@@ -24,7 +24,8 @@ from client_lib.spec import paths
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, Submitter
 from server_stub.http.api.public_v2.models import HealthParams, RestartRequest, RunJobRequest
-from server_stub.runtimes.local import LocalOptions, LocalRuntime
+from server_stub.runtimes.local import LocalOptions
+from server_stub.runtimes.local.runtime import LocalRuntime
 from server_stub.service import Service
 from tests.examples import examples
 from tests.http.conftest import Running

@@ -18,7 +18,8 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Code, CodeInPlace, Submitter
 from client_lib.worker.format import METRICS
 from server_stub.runtimes import Attempt, Observation, log_dir, worker_dir
-from server_stub.runtimes.local import LocalOptions, LocalRuntime
+from server_stub.runtimes.local import LocalOptions
+from server_stub.runtimes.local.runtime import LocalRuntime
 from server_stub.settings import Settings
 
 PATIENCE_S = 30.0

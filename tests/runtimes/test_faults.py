@@ -295,7 +295,8 @@ SERVER = """
 import asyncio, pickle, sys
 from dataclasses import replace
 from pathlib import Path
-from server_stub.runtimes.local import LocalOptions, LocalRuntime
+from server_stub.runtimes.local import LocalOptions
+from server_stub.runtimes.local.runtime import LocalRuntime
 from server_stub.settings import Settings
 
 async def main(folder):

@@ -16,10 +16,9 @@ from client_lib.spec.wire import Manifest
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.instance_types import Catalogue
-from server_stub.runtimes.local import plan
+from server_stub.runtimes.local import LocalOptions, plan
 from server_stub.runtimes.local.machine import Gpu, Machine
 from server_stub.runtimes.local.needs import needs
-from server_stub.runtimes.local.options import LocalOptions
 from server_stub.runtimes.local.scheduling import Grant
 from server_stub.settings import Settings
 

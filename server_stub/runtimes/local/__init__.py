@@ -1,16 +1,42 @@
 """The local runtime: attempts as process groups of this machine that outlive the server.
 
 runtime    the queue and the running gangs, as a Runtime
-host       this machine: free resources, and the meaning of a request here
+host       this machine as a place for jobs: free resources, and the meaning of a request here
 gang       one running attempt: all of its launchers, started all or none
 launcher   one worker launcher: started or found again, controlled over its socket
-warm, warm_pool    the processes from which ranks are forked, which start in a quarter of the time
-accounts, folders   the accounts under which jobs of users run, and the folders of jobs
+warm       the processes from which ranks are forked, which start in a quarter of the time
+accounts   the accounts under which jobs of users run, and their folders
 needs, scheduling, plan     pure
-machine, ports, processes, record, doctor      read or change one aspect of this machine each
+machine, processes, record  read or change one aspect of this machine each
 """
 
-from server_stub.runtimes.local.options import LocalOptions
-from server_stub.runtimes.local.runtime import LocalRuntime
+from __future__ import annotations
 
-__all__ = ["LocalOptions", "LocalRuntime"]
+import sys
+from dataclasses import dataclass
+
+from server_stub.runtimes.local.accounts import UserAccounts
+from server_stub.settings import Settings
+
+
+@dataclass(frozen=True)
+class LocalOptions:
+    """The server's settings, and the programs of this machine that the runtime starts. The runtime reads no environment
+    and no file of settings itself."""
+
+    settings: Settings
+    nvidia_smi: str = "nvidia-smi"
+    """Program that lists the GPUs, looked for on PATH. A machine without it has none."""
+    gpu_held_mib: int = 100
+    """A GPU is handed out if foreign processes hold less of its memory than this (MiB)."""
+    launcher_python: str = sys.executable
+    """Interpreter of the worker launcher, which needs the standard library only."""
+    server_python: str = sys.executable
+    """Runs the scripts of requests that name no interpreter of their own."""
+    accounts: UserAccounts | None = None
+    """The accounts under which the jobs of users run; None: all run under that of the server."""
+
+    @property
+    def warm(self) -> bool:
+        """Warm pools may be used: their processes belong to the server's account."""
+        return self.settings.warm and self.accounts is None

@@ -32,7 +32,7 @@ from server_stub.runtimes import (
     verdict,
     worker_dir,
 )
-from server_stub.runtimes.local import folders, plan, record
+from server_stub.runtimes.local import accounts, plan, record
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.record import Record
@@ -170,10 +170,10 @@ class Gang:
 
     def _prepare(self, plans: Sequence[WorkerPlan], account: Account | None, after: Sequence[Sequence[Source]]) -> None:
         if account is not None:
-            folders.prepare(self._attempt, plans[0], account)
+            accounts.prepare(self._attempt, plans[0], account)
         else:
             checkpoints = plan.checkpoint_dir(self._attempt)
-            folders.copy_checkpoints(self._attempt, checkpoints, plans[0].keep_free_bytes)
+            accounts.copy_checkpoints(self._attempt, checkpoints, plans[0].keep_free_bytes)
             checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
         for earlier in range(1, self._attempt.number):
             shutil.rmtree(inputs_dir(self._attempt.job_dir, earlier), ignore_errors=True)
@@ -181,7 +181,7 @@ class Gang:
             found = inputs_dir(self._attempt.job_dir, self._attempt.number)
             inputs.make_folder(after, found, plans[0].keep_free_bytes)
             if account is not None:
-                folders.give(found, account)
+                accounts.give(found, account)
         for each in plans:
             folder = worker_dir(self._attempt.job_dir, each.attempt, each.worker)
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -189,7 +189,7 @@ class Gang:
             write_file(files.plan, each.to_json().encode())
             disk.take_reserve(files.reserve, each.processes_per_worker)
             if account is not None:
-                folders.hand_over(folder, account)
+                accounts.hand_over(folder, account)
         record.write(self._directory, self.record)
 
     async def _fork(self, launchers: Sequence[Launcher]) -> list[Launcher]:

@@ -1,25 +1,34 @@
-"""This machine: its resources, and the meaning of a request on it (refusal, notices, needs, plans of the workers)."""
+"""This machine as a place for jobs: the meaning of a request on it (refusal, notices, needs, plans of the workers), its
+free resources, and checks of it, with a fix for each problem."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Submitter
 from client_lib.spec.wire import Check, InstanceType, Manifest
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt, fields
+from client_lib.worker.system import content
+from server_stub.runtimes import Attempt, checked, fields
 from server_stub.runtimes.instance_types import Catalogue, Size, load, of_machine
-from server_stub.runtimes.local import doctor, folders, machine, plan, scheduling
+from server_stub.runtimes.local import LocalOptions, accounts, machine, plan, scheduling
 from server_stub.runtimes.local.accounts import Account
-from server_stub.runtimes.local.folders import Sees, check_volumes, find_prefix
-from server_stub.runtimes.local.machine import Gpus
+from server_stub.runtimes.local.machine import GIB, Gpus
 from server_stub.runtimes.local.needs import Needs, needs, notices
-from server_stub.runtimes.local.options import LocalOptions
 from server_stub.runtimes.local.record import Record
 from server_stub.runtimes.local.scheduling import Capacity, Grant
+
+SHM_LEAST_GIB = 1.0  # a DataLoader with workers passes its batches through /dev/shm
+MEMORY_LEAST_GIB = 2.0  # a rank that has imported torch takes 0.3 to 1 GiB
+_SHM = Path("/dev/shm")
+
+Sees = Callable[[str], bool]
+"""True if the processes of a job can read this path; the server itself may see more."""
 
 
 class Host:
@@ -27,27 +36,21 @@ class Host:
 
     def __init__(self, options: LocalOptions) -> None:
         self.machine = machine.look()
+        self.gpus = Gpus(options.nvidia_smi)
         self._options = options
-        self._max_cpu_jobs = options.settings.max_cpu_jobs
-        self._gpus = Gpus(options.nvidia_smi)
-        self._catalogue = Catalogue(by_pattern=options.settings.parse_instance_types is not False)
+        self._catalogue = Catalogue()
 
     async def start(self) -> None:
         """Detect the GPUs, then read the catalogue of instance types, which may depend on them."""
-        await self._gpus.look()
-        self._catalogue = self._read_catalogue()
-
-    def _read_catalogue(self) -> Catalogue:
+        await self.gpus.look()
         settings = self._options.settings
         by_pattern = settings.parse_instance_types is not False
         if settings.catalogue is not None:
-            return load(settings.catalogue, by_pattern=by_pattern)
-        known = self._gpus.known
-        sizes = of_machine(self.machine.cores, self.machine.memory_gib, [gpu.name for gpu in known])
-        return Catalogue(sizes, by_pattern=by_pattern)
-
-    async def look_at_gpus(self) -> None:
-        await self._gpus.look()
+            self._catalogue = load(settings.catalogue, by_pattern=by_pattern)
+        else:
+            names = [gpu.name for gpu in self.gpus.known]
+            sizes = of_machine(self.machine.cores, self.machine.memory_gib, names)
+            self._catalogue = Catalogue(sizes, by_pattern=by_pattern)
 
     # --- a request
 
@@ -60,10 +63,10 @@ class Host:
         self._conda_prefix(spec, submitter, account)
         lines = check_volumes(spec.volumes, _sees(account))
         wanted = self.needs(spec, submitter)
-        return notices(spec, submitter, wanted, self.machine, self._gpus.known) + lines
+        return notices(spec, submitter, wanted, self.machine, self.gpus.known) + lines
 
     def needs(self, spec: JobSpec, submitter: Submitter) -> Needs:
-        return needs(spec, submitter, self._catalogue, self.machine, self._gpus.known)
+        return needs(spec, submitter, self._catalogue, self.machine, self.gpus.known)
 
     def render(self, attempt: Attempt) -> Manifest:
         wanted = self.needs(attempt.spec, attempt.submitter)
@@ -85,7 +88,7 @@ class Host:
         prefix = self._conda_prefix(attempt.spec, attempt.submitter, account)
         setting = plan.Setting(granted, master_port, prefix, account)
         if account is not None:
-            attempt = folders.with_own_copies(attempt)
+            attempt = accounts.with_own_copies(attempt)
         return plan.worker_plans(attempt, wanted, setting, self.machine, self._options)
 
     def _conda_prefix(self, spec: JobSpec, submitter: Submitter, account: Account | None) -> Path | None:
@@ -95,37 +98,92 @@ class Host:
 
     # --- resources
 
-    def capacity(self, running: Iterable[Record]) -> Capacity:
-        running = list(running)
+    def capacity(self, running: Sequence[Record]) -> Capacity:
         handed_out = frozenset[int]().union(*(record.gpus for record in running))
         held = self._held(handed_out)
         return Capacity(
-            gpus=len(self._gpus.known),
-            free_gpus=frozenset(gpu.index for gpu in self._gpus.known) - handed_out - held.keys(),
+            gpus=len(self.gpus.known),
+            free_gpus=frozenset(gpu.index for gpu in self.gpus.known) - handed_out - held.keys(),
             held_gpus=held,
-            max_cpu_jobs=self._max_cpu_jobs,
+            max_cpu_jobs=self._options.settings.max_cpu_jobs,
             cpu_jobs=sum(not record.uses_gpus for record in running),
             memory_gib=self.machine.memory_gib,
             memory_free_gib=self.machine.memory_gib - sum(record.memory_gib for record in running),
         )
 
     def _held(self, handed_out: frozenset[int]) -> dict[int, str]:
-        others = [gpu for gpu in self._gpus.known if gpu.index not in handed_out]
-        if self._gpus.failure is not None:
-            return {gpu.index: f"GPU {gpu.index}: {self._gpus.failure}" for gpu in others}
+        others = [gpu for gpu in self.gpus.known if gpu.index not in handed_out]
+        if self.gpus.failure is not None:
+            return {gpu.index: f"GPU {gpu.index}: {self.gpus.failure}" for gpu in others}
         found = {gpu.index: gpu.held(self._options.gpu_held_mib) for gpu in others}
         return {index: clause for index, clause in found.items() if clause is not None}
 
-    def instance_types(self, running: Iterable[Record]) -> Sequence[InstanceType]:
+    def instance_types(self, running: Sequence[Record]) -> Sequence[InstanceType]:
         capacity = self.capacity(running)
         return [_shown(size, capacity) for size in self._catalogue.sizes]
 
-    def diagnose(self, running: Iterable[Record]) -> list[Check]:
-        return doctor.checks(self._options, self.machine, self._gpus, self.capacity(running))
+    # --- checks
+
+    def diagnose(self, running: Sequence[Record]) -> list[Check]:
+        """One result per check, good or bad. The service checks the data directory, the database and the retention."""
+        capacity = self.capacity(running)
+        jobs = f"{capacity.cpu_jobs} of {capacity.max_cpu_jobs} jobs without GPUs run; {self.machine.cores} cores"
+        return [
+            self._check_gpus(capacity),
+            self._check_memory(),
+            _check_shared_memory(),
+            self._check_launcher(),
+            self._check_accounts(),
+            checked("cpu jobs", jobs),
+        ]
+
+    def _check_gpus(self, capacity: Capacity) -> Check:
+        if self.gpus.failure is not None:
+            return checked("gpus", self.gpus.failure, "run nvidia-smi by hand; reload the driver")
+        if shutil.which(self._options.nvidia_smi) is None:
+            return checked("gpus", f"none: there is no {self._options.nvidia_smi} here; jobs run on the CPU")
+        if capacity.held_gpus:
+            message = "; ".join(clause for _, clause in sorted(capacity.held_gpus.items()))
+            return checked("gpus", message, "end those processes: their GPUs are not handed out")
+        return checked("gpus", f"{len(capacity.free_gpus)} of {capacity.gpus} are free")
+
+    def _check_memory(self) -> Check:
+        lines = content("/proc/meminfo").splitlines()
+        free = next((int(line.split()[1]) * 1024 / GIB for line in lines if line.startswith(b"MemAvailable:")), None)
+        if free is None:
+            return checked("memory", f"{self.machine.memory_gib:.1f} GiB")
+        fix = None if free >= MEMORY_LEAST_GIB else "end what holds it, or run fewer processes per worker"
+        return checked("memory", f"{free:.1f} of {self.machine.memory_gib:.1f} GiB are available", fix)
+
+    def _check_launcher(self) -> Check:
+        python = self._options.launcher_python
+        if shutil.which(python) is None:
+            fix = "restart the server with the environment that has client-lib"
+            return checked("worker launcher", f"runs with {python}, which is not there any more", fix)
+        return checked("worker launcher", f"runs with {python}")
+
+    def _check_accounts(self) -> Check:
+        if self._options.accounts is None:
+            return checked("accounts", "all jobs run under the account of this server")
+        folder, python = self._options.settings.data_dir / "jobs", self._options.launcher_python
+        try:
+            found = self._options.accounts.all()
+        except InvalidRequest as error:
+            return Check(name="accounts", ok=False, message=error.message, fix=error.hint)
+        bad = [why for account in found if (why := account.why_unusable(folder, python))]
+        if bad:
+            return checked("accounts", "; ".join(bad), "let these accounts enter all folders above")
+        return checked("accounts", f"the jobs of {len(found)} users run under accounts of their own")
 
 
-def _sees(account: Account | None) -> Sees:
-    return os.path.exists if account is None else account.can_read
+def _check_shared_memory() -> Check:
+    if not _SHM.is_dir():  # macOS
+        return checked("shared memory", "this system has no /dev/shm; none is needed")
+    size = os.statvfs(_SHM)
+    free = size.f_bavail * size.f_frsize / GIB
+    message = f"{free:.1f} of {size.f_blocks * size.f_frsize / GIB:.1f} GiB of {_SHM} are free"
+    fix = None if free >= SHM_LEAST_GIB else f"a larger {_SHM} (docker run --shm-size=8g), or num_workers=0"
+    return checked("shared memory", message, fix)
 
 
 def _shown(size: Size, capacity: Capacity) -> InstanceType:
@@ -142,3 +200,73 @@ def _shown(size: Size, capacity: Capacity) -> InstanceType:
         available=free,
         description=size.description,
     )
+
+
+# --- folders that a job names
+
+
+def _sees(account: Account | None) -> Sees:
+    return os.path.exists if account is None else account.can_read
+
+
+def find_prefix(env: str, environment: Mapping[str, str], working_dir: str | None, sees: Sees = os.path.exists) -> Path:
+    """The folder of the environment called `env`, or at the path `env`, as the submitter's conda would find it. Nothing
+    is run: conda's own Python takes a second to start.
+
+    Raises InvalidRequest, with the folders that were searched.
+    """
+    looked = list(_candidates(env, environment, working_dir))
+    for prefix in looked:
+        if sees(str(prefix / "bin" / "python")):
+            return prefix
+    raise InvalidRequest(
+        f"conda_env={env!r}: no such environment on this machine; looked for bin/python in "
+        + (", ".join(map(str, looked)) or "no folder, as the submitter's environment names no conda"),
+        hint="give the environment's path, as `conda env list` shows it",
+    )
+
+
+def _candidates(env: str, environment: Mapping[str, str], working_dir: str | None) -> Iterator[Path]:
+    if os.sep in env or env.startswith("~"):
+        home = environment.get("HOME", "~")
+        yield Path(working_dir or "/", home + env[1:] if env.startswith("~/") else env)
+        return
+    roots = dict.fromkeys(_roots(environment))
+    if env in ("base", "root"):
+        yield from roots
+    for folder in environment.get("CONDA_ENVS_DIRS", environment.get("CONDA_ENVS_PATH", "")).split(os.pathsep):
+        if folder:
+            yield Path(folder, env)
+    for root in roots:
+        yield root / "envs" / env
+    if "HOME" in environment:
+        yield Path(environment["HOME"], ".conda", "envs", env)
+
+
+def _roots(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Installations: of the conda in use, of the active environment, of micromamba."""
+    if "CONDA_EXE" in environment:
+        yield Path(environment["CONDA_EXE"]).parent.parent
+    if "CONDA_PREFIX" in environment:
+        prefix = Path(environment["CONDA_PREFIX"])
+        yield prefix.parent.parent if prefix.parent.name == "envs" else prefix
+    if "MAMBA_ROOT_PREFIX" in environment:
+        yield Path(environment["MAMBA_ROOT_PREFIX"])
+
+
+def check_volumes(volumes: Sequence[str], sees: Sees = os.path.exists) -> list[str]:
+    """Notices for volumes. Nothing is mounted on one machine, so the path must be a folder of this machine.
+
+    Raises InvalidRequest: not of the form `name:path[:ro]`, or no such folder.
+    """
+    notices = []
+    for volume in volumes:
+        name, path, read_only = fields.parse_volume(volume)
+        if not sees(f"{path}/."):
+            raise InvalidRequest(
+                f"volume {name!r}: this machine has no folder {path}; locally nothing is mounted",
+                hint=f"create {path}, or leave the volume out",
+            )
+        if read_only:
+            notices.append(f"volume {name!r}: {path} is this machine's own folder; `ro` is not enforced")
+    return notices

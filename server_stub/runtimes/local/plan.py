@@ -20,10 +20,10 @@ from client_lib.worker.plan import WorkerPlan
 from server_stub.files.outputs import folder
 from server_stub.runtimes import CHECKPOINTS, Attempt, inputs_dir
 from server_stub.runtimes import plan as common
+from server_stub.runtimes.local import LocalOptions
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.machine import Machine
 from server_stub.runtimes.local.needs import VISIBLE, Needs
-from server_stub.runtimes.local.options import LocalOptions
 from server_stub.runtimes.local.scheduling import Grant
 
 MASTER_ADDR, MASTER_PORT = "MASTER_ADDR", "MASTER_PORT"

@@ -22,13 +22,12 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, log_dir, worker_dir
-from server_stub.runtimes.local import plan, record, scheduling
+from server_stub.runtimes.local import LocalOptions, plan, record, scheduling
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.gang import Gang
 from server_stub.runtimes.local.host import Host
 from server_stub.runtimes.local.launcher import Launcher
-from server_stub.runtimes.local.options import LocalOptions
-from server_stub.runtimes.local.ports import Ports
+from server_stub.runtimes.local.machine import Ports
 from server_stub.runtimes.local.scheduling import Capacity, Grant, Schedule, Waiting, WaitingQueue
 from server_stub.runtimes.local.warm import WarmPools
 from server_stub.runtimes.tasks import Tasks
@@ -172,7 +171,7 @@ class LocalRuntime:
     async def _look_at_gpus(self) -> None:
         try:
             if self._queue.wanting_gpus:
-                await self._host.look_at_gpus()
+                await self._host.gpus.look()
                 self._left = None
         finally:
             self._admitting = False
@@ -322,7 +321,7 @@ class LocalRuntime:
         return ""
 
     async def doctor(self) -> list[Check]:
-        await self._host.look_at_gpus()
+        await self._host.gpus.look()
         return await asyncio.to_thread(self._host.diagnose, self._running())
 
 
