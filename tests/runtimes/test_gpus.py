@@ -32,23 +32,29 @@ SHOW = (
 # --- what the answer means
 
 
+def nameless(_: int) -> str:
+    return ""
+
+
 def test_the_answers_are_put_together() -> None:
-    found = parse("1, GPU-b, NVIDIA X, 24576, 300\n0, GPU-a, NVIDIA X, 24576, 5\n", "GPU-b, 77, 290\n", {77: "python"})
+    found = parse(
+        "1, GPU-b, NVIDIA X, 24576, 300\n0, GPU-a, NVIDIA X, 24576, 5\n", "GPU-b, 77, 290\n", lambda pid: f"python{pid}"
+    )
     assert found == [
         Gpu(0, "GPU-a", "NVIDIA X", 24576, 5),
-        Gpu(1, "GPU-b", "NVIDIA X", 24576, 300, (GpuProcess(77, 290, "python"),)),
+        Gpu(1, "GPU-b", "NVIDIA X", 24576, 300, (GpuProcess(77, 290, "python77"),)),
     ]
 
 
 def test_what_the_driver_does_not_tell_is_not_invented() -> None:
-    found = parse("0, GPU-a, NVIDIA X, [N/A], [N/A]\n", "GPU-a, 77, [Insufficient Permissions]\n", {})
+    found = parse("0, GPU-a, NVIDIA X, [N/A], [N/A]\n", "GPU-a, 77, [Insufficient Permissions]\n", nameless)
     assert found == [Gpu(0, "GPU-a", "NVIDIA X", 0, 0, (GpuProcess(77, None),))]
     assert found[0].held(100) == "GPU 0: pid 77 holds memory"
 
 
 def test_an_answer_of_another_form_is_an_error() -> None:
     with pytest.raises(ValueError, match="not of 5 fields"):
-        parse("No devices were found\n", "", {})
+        parse("No devices were found\n", "", nameless)
 
 
 def test_who_holds_a_gpu_is_said_with_how_much() -> None:
@@ -65,7 +71,7 @@ def test_memory_without_a_visible_holder_counts_when_it_is_much() -> None:
 
 
 def test_visible_devices_are_read_as_cuda_reads_them() -> None:
-    cards = parse(THREE, "", {})
+    cards = parse(THREE, "", nameless)
     assert [g.index for g in visible(cards, ["2", "GPU-00", "2"])] == [2, 0]
     assert visible(cards, ["1", "-1", "2"]) == [cards[1]]
     assert visible(cards, ["MIG-1"]) == []

@@ -345,8 +345,7 @@ class Gang:
     def _notes(self, phase: str) -> tuple[str, ...]:
         if phase == "ended":
             return (*outputs.notes(worker.report for worker in self._workers), *self._conflicts)
-        return self._how_it_started() if phase == "running" else ()
-
-    def _how_it_started(self) -> tuple[str, ...]:
         why = self.fresh_because if self._pool is not None else self._never_warm
-        return () if why is None else (f"its processes were started anew, not forked: {why}",)
+        return (
+            (f"its processes were started anew, not forked: {why}",) if phase == "running" and why is not None else ()
+        )

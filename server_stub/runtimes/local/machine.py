@@ -13,14 +13,13 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from client_lib.errors import Unavailable
-from client_lib.worker.system import boot_id
-from server_stub.runtimes.local.processes import program_of
+from client_lib.worker.system import boot_id, content
 
 GIB = 2**30
 TIMEOUT_S = 30.0  # a machine with many cards and no persistence daemon takes seconds
@@ -49,27 +48,15 @@ class Machine:
 
 
 def look() -> Machine:
-    return Machine(socket.gethostname(), platform.system(), _cores(), _memory_gib(), boot_id())
-
-
-def _cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Machine(socket.gethostname(), platform.system(), cores, _memory_gib(), boot_id())
 
 
 def _memory_gib() -> float:
     """Physical memory, or the limit of this process's control group if that is lower (a container)."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min(physical, _cgroup_limit() or physical) / GIB
-
-
-def _cgroup_limit() -> int | None:
-    try:
-        text = Path("/sys/fs/cgroup/memory.max").read_text("ascii").strip()
-    except OSError:
-        return None  # no cgroup v2, or the root group: no limit of its own
-    return None if text == "max" else int(text)
+    limit = content("/sys/fs/cgroup/memory.max").strip()  # none without cgroup v2, or of the root group
+    return (min(physical, int(limit)) if limit.isdigit() else physical) / GIB
 
 
 # --- GPUs
@@ -116,24 +103,19 @@ def _amount(mib: int) -> str:
     return f"{mib / 1024:.1f} GiB" if mib >= 1024 else f"{mib} MiB"
 
 
-def parse(gpus: str, processes: str, programs: dict[int, str]) -> list[Gpu]:
+def parse(gpus: str, processes: str, name_of: Callable[[int], str]) -> list[Gpu]:
     """The GPUs in nvidia-smi's two answers (csv,noheader,nounits of GPU_FIELDS and PROCESS_FIELDS), by index.
 
-    `programs`: pid -> name of its program, if known. Raises ValueError for a line of another form.
+    `name_of`: of the program of a pid; "": unknown. Raises ValueError for a line of another form.
     """
     holders: dict[str, list[GpuProcess]] = {}
     for uuid, pid, used in _rows(processes, 3):
-        known_pid = int(pid)
-        holders.setdefault(uuid, []).append(GpuProcess(known_pid, _number(used), programs.get(known_pid, "")))
+        holders.setdefault(uuid, []).append(GpuProcess(int(pid), _number(used), name_of(int(pid))))
     found = [
         Gpu(int(index), uuid, name, _number(total) or 0, _number(used) or 0, tuple(holders.get(uuid, ())))
         for index, uuid, name, total, used in _rows(gpus, 5)
     ]
     return sorted(found, key=lambda gpu: gpu.index)
-
-
-def pids(processes: str) -> list[int]:
-    return [int(pid) for _, pid, _ in _rows(processes, 3)]
 
 
 def _rows(text: str, width: int) -> Iterable[list[str]]:
@@ -199,7 +181,7 @@ async def _ask(program: str) -> list[Gpu]:
     gpus = await _answer(program, f"--query-gpu={GPU_FIELDS}")
     processes = await _answer(program, f"--query-compute-apps={PROCESS_FIELDS}")
     try:
-        return parse(gpus, processes, {pid: program_of(pid) for pid in pids(processes)})
+        return parse(gpus, processes, lambda pid: content(f"/proc/{pid}/comm").decode("utf-8", "replace").strip())
     except ValueError as error:
         raise NvidiaSmiFailed(str(error)) from error
 

@@ -20,20 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from client_lib.worker.directory import MARKER, Directory, read_json
-from client_lib.worker.system import group_members, marked, start_time, user_of
+from client_lib.worker.system import group_members, marked, start_time, stat, user_of
 from server_stub.files.owned import opener
 
 LAUNCHER_SWEEPS = sys.platform == "linux" and os.environ.get("CLIENT_LIB_PORTABLE") != "1"
 """A launcher that has reported has ended all of its descendants (child subreaper). On other systems it finds process
 groups only, and the runtime kills the rest."""
-
-
-def program_of(pid: int) -> str:
-    """Name of the program; "": unknown."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
-    except OSError:
-        return ""
 
 
 def leftovers(worker_dir: Path) -> list[int]:
@@ -98,13 +90,10 @@ def _is_foreign(worker_dir: Path) -> bool:
 
 def _is_zombie(pid: int) -> bool:
     """The process has ended, but is not reaped yet: a container's init may take long."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()[0] in "ZX"
-    except FileNotFoundError:
-        state = subprocess.run(
-            ["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False
-        ).stdout
-        return state.strip()[:1] in ("", "Z")
+    if sys.platform == "linux":
+        return stat(f"/proc/{pid}")[:1] in ([], ["Z"], ["X"])
+    command = ["ps", "-o", "stat=", "-p", str(pid)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()[:1] in ("", "Z")
 
 
 def _signal(pid: int, worker_dir: Path) -> None:
@@ -132,15 +121,11 @@ def _signal_group(pgid: int, worker_dir: Path) -> None:
 def _marked(worker_dir: str) -> list[int]:
     if sys.platform == "linux":
         return marked(MARKER, worker_dir)
-    return _marked_by_ps(worker_dir)
-
-
-def _marked_by_ps(worker_dir: str) -> list[int]:
-    """The same without /proc: `ps -E` shows the environment after the command."""
+    # without /proc; `ps -E` shows the environment after the command
     answer = subprocess.run(["ps", "-axEww", "-o", "pid=,command="], capture_output=True, text=True, check=False).stdout
     return find_in_ps(answer, f"{MARKER}={worker_dir}")
 
 
 def find_in_ps(answer: str, marker: str) -> list[int]:
-    """The pids of lines that contain `marker` as a separate word. Pure."""
+    """The pids of lines that contain `marker` as a separate word."""
     return [int(line.split(None, 1)[0]) for line in answer.splitlines() if f" {marker} " in f"{line} "]

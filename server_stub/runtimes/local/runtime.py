@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Coroutine, Hashable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,8 @@ class LocalRuntime:
             return
         if started is not None:
             self._left = None
-            self._run(attempt, started, lambda gang: gang.adopt(self._host.machine.boot_id))
+            gang = Gang(attempt, started, self._host.machine.host, self._options.launcher_python, self._report)
+            self._run(key, gang, gang.adopt(self._host.machine.boot_id))
             return
         try:
             wanted = self._host.needs(attempt.spec, attempt.submitter)
@@ -230,8 +231,11 @@ class LocalRuntime:
                 self._report_end(key, Reason.SERVER_ERROR, _failed(key, error))
             self._reschedule()
             return
-        started = record.Record(self._host.machine.boot_id, len(plans), granted, port, wanted.memory_gib)
-        self._run(attempt, started, lambda gang: self._start(gang, attempt, plans, account), plans[0])
+        machine, python = self._host.machine, self._options.launcher_python
+        started = record.Record(machine.boot_id, len(plans), granted, port, wanted.memory_gib)
+        pool = self._warm.pool_for(plans[0]) if plans[0].record_imports else None
+        gang = Gang(attempt, started, machine.host, python, self._report, pool, self._never_warm(attempt))
+        self._run(key, gang, self._start(gang, attempt, plans, account))
 
     def _own_port(self, attempt: Attempt) -> int | None:
         """The MASTER_PORT that the user chose. Raises Conflict: another job of this server has it."""
@@ -253,21 +257,10 @@ class LocalRuntime:
         if first.record_imports:
             self._warm.job_ended(first, folder, fitted=gang.fresh_because is None)
 
-    def _run(
-        self,
-        attempt: Attempt,
-        started: record.Record,
-        life: Callable[[Gang], Coroutine[Any, Any, None]],
-        first: WorkerPlan | None = None,
-    ) -> None:
-        key = _key(attempt.job_id, attempt.number)
-        pool = self._warm.pool_for(first) if first is not None and first.record_imports else None
-        never_warm = self._never_warm(attempt) if first is not None else None
-        host, python = self._host.machine.host, self._options.launcher_python
-        gang = Gang(attempt, started, host, python, self._report, pool, never_warm)
+    def _run(self, key: str, gang: Gang, life: Coroutine[Any, Any, None]) -> None:
         self._gangs[key] = gang
-        self._ports.hold(key, started.master_port)
-        self._tasks.begin(self._to_its_end(key, gang, life(gang)))
+        self._ports.hold(key, gang.record.master_port)
+        self._tasks.begin(self._to_its_end(key, gang, life))
 
     def _never_warm(self, attempt: Attempt) -> str | None:
         """The reason why a job of this kind cannot use a warm pool, if one is ready."""

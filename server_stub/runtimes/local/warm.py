@@ -27,7 +27,7 @@ from client_lib.worker import warm
 from client_lib.worker.directory import MARKER, Directory, read_json, write_json
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.rank_environment import processes, uses_rank_runner
-from client_lib.worker.system import OPEN_FILES
+from client_lib.worker.system import OPEN_FILES, content
 from client_lib.worker.warm import fit
 from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS
 from server_stub.runtimes.tasks import Tasks
@@ -316,8 +316,5 @@ class WarmPool:
 
 def _pss_mib(pid: int) -> float | None:
     """Its own memory, and its share of the memory in common with its launchers and ranks."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return None
-    return next((round(int(line.split()[1]) / 1024, 1) for line in lines if line.startswith("Pss:")), None)
+    lines = content(f"/proc/{pid}/smaps_rollup").splitlines()
+    return next((round(int(line.split()[1]) / 1024, 1) for line in lines if line.startswith(b"Pss:")), None)
