@@ -28,7 +28,7 @@ from client_lib.spec.request import (
 )
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime
-from server_stub.service.attempts import without_proof
+from server_stub.service.job_files import without_proof
 from server_stub.service.notifications import AllowedHosts
 from server_stub.service.values import User
 

@@ -18,12 +18,9 @@ from pathlib import Path
 
 from client_lib.errors import StorageFull
 from client_lib.worker.directory import sync
-from server_stub.files.request_log import RequestLog
-from server_stub.files.room import Room
-from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes.tasks import Clock
 from server_stub.service.active import ActiveJob
-from server_stub.service.recovery import needs_note, note
+from server_stub.service.job_files import JobFiles
 from server_stub.service.retention import Retention, RetentionLimits, jobs_to_remove, snapshots_to_remove
 from server_stub.store import Store, rows
 
@@ -38,12 +35,9 @@ class Cleanup:
     """The cleanup of one service."""
 
     store: Store
-    request_log: RequestLog
-    snapshots: Snapshots
-    jobs_dir: Path
+    files: JobFiles
     retention: Retention
     clock: Clock
-    room: Room
 
     async def remove(self, seqs: Sequence[int]) -> None:
         """Delete final jobs with their logs, events and files."""
@@ -62,17 +56,12 @@ class Cleanup:
         if done:
             await self.store.write(rows.forget_removals, done)
 
-    async def note(self, row: rows.JobRow) -> None:
-        """Write the end of a job beside the database, before its row; see `recovery.note`."""
-        if needs_note(row):
-            await asyncio.to_thread(self.room.spare.run, note, self.jobs_dir / row.id, row)
-
     async def on_end(self, active: ActiveJob) -> None:
         """Handle the end of a job: remove it if that was requested, else note its size."""
         if active.remove_at_end:
             await self.remove([active.row.seq])
             return
-        folder = self.jobs_dir / active.row.id
+        folder = self.files.jobs_dir / active.row.id
         size = await asyncio.to_thread(_size_of, folder)
         if not await self.store.write(rows.set_size, active.row.seq, size):  # deleted meanwhile, and its folder too
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -86,7 +75,7 @@ class Cleanup:
 
     async def finish(self) -> None:
         """Finish the removals that a crash or a lost database interrupted."""
-        begun = await asyncio.to_thread(lambda: [path.stem for path in self.jobs_dir.glob(f"*{_REMOVED}")])
+        begun = await asyncio.to_thread(lambda: [path.stem for path in self.files.jobs_dir.glob(f"*{_REMOVED}")])
         await self.remove(await self.store.read_all(rows.doomed, begun))
         await self._finish_removals()
 
@@ -105,30 +94,30 @@ class Cleanup:
         now = self.clock.now()
         finished = await self.store.read_all(rows.finished)
         in_use = await self.store.read_all(rows.snapshots_in_use)
-        stored = await asyncio.to_thread(lambda: list(self.snapshots.stored()))
+        stored = await asyncio.to_thread(lambda: list(self.files.snapshots.stored()))
         idle_bytes = sum(snapshot.size for snapshot in stored if snapshot.sha256 not in in_use)
         kept_bytes = sum(job.size_bytes for job in finished) + idle_bytes
-        limits = self.retention.limits(now, kept_bytes, self.room.free)
+        limits = self.retention.limits(now, kept_bytes, self.files.room.free)
         await self.remove(jobs_to_remove(finished, limits, idle_bytes))
         await self._remove_snapshots(limits)
         if limits.oldest:
             await self.store.write(rows.drop_keys, limits.oldest)
         await self.store.drop_unused_segments()
-        await asyncio.to_thread(self.room.restore_spare)
+        await asyncio.to_thread(self.files.room.restore_spare)
 
     async def _remove_snapshots(self, limits: RetentionLimits) -> None:
         in_use = await self.store.read_all(rows.snapshots_in_use)
-        stored = await asyncio.to_thread(lambda: list(self.snapshots.stored()))
+        stored = await asyncio.to_thread(lambda: list(self.files.snapshots.stored()))
         for snapshot in snapshots_to_remove(stored, in_use, limits, self.clock.now()):
-            await asyncio.to_thread(self.snapshots.remove, snapshot.sha256)
+            await asyncio.to_thread(self.files.snapshots.remove, snapshot.sha256)
 
     def _empty(self, job_ids: Sequence[str]) -> None:
         """Remove the folders within the folders of the jobs. What can't be removed now is left for later."""
-        marked = [self.jobs_dir / f"{job_id}{_REMOVED}" for job_id in job_ids]
+        marked = [self.files.jobs_dir / f"{job_id}{_REMOVED}" for job_id in job_ids]
         for folder in marked:
             with suppress(OSError):  # the job never ran, or its removal had begun before
                 folder.with_suffix("").rename(folder)
-        sync(self.jobs_dir)
+        sync(self.files.jobs_dir)
         for path in (path for folder in marked if folder.exists() for path in folder.iterdir()):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -137,9 +126,9 @@ class Cleanup:
         for removal in pending:
             try:
                 for name in (removal.job_id, f"{removal.job_id}{_REMOVED}"):
-                    if (self.jobs_dir / name).exists():
-                        shutil.rmtree(self.jobs_dir / name)
-                self.request_log.erase(removal.place)
+                    if (self.files.jobs_dir / name).exists():
+                        shutil.rmtree(self.files.jobs_dir / name)
+                self.files.request_log.erase(removal.place)
                 done.append(removal.job_id)
             except OSError as error:
                 log.warning("the files of the deleted job %s can't be removed yet: %s", removal.job_id, error)

@@ -7,7 +7,6 @@ import difflib
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
@@ -19,6 +18,7 @@ from server_stub.logs.stream import refuse_unknown
 from server_stub.runtimes import log_dir
 from server_stub.runtimes.inputs import newest_result
 from server_stub.service.active import ActiveJob, ActiveJobs, stand_in, unreadable
+from server_stub.service.job_files import JobFiles
 from server_stub.service.values import ALL_OWNERS, JobText, User
 from server_stub.store import Store, group_rows, rows, search
 from server_stub.store.rows import JobRow
@@ -41,9 +41,9 @@ class Page(NamedTuple):
 class JobLookup:
     """The lookup of one service."""
 
-    def __init__(self, store: Store, jobs: ActiveJobs, jobs_dir: Path, share_jobs: bool) -> None:
+    def __init__(self, store: Store, jobs: ActiveJobs, files: JobFiles, share_jobs: bool) -> None:
         self._store, self._jobs = store, jobs
-        self._jobs_dir, self._share_jobs = jobs_dir, share_jobs
+        self._files, self._share_jobs = files, share_jobs
         self._readable: set[int] = set()
         """`seq` of final jobs whose text was read once without an error."""
 
@@ -179,7 +179,7 @@ class JobLookup:
     def logs(self, info: JobInfo) -> LoggedJob:
         return LoggedJob(
             job_id=info.id,
-            job_dir=self._jobs_dir / info.id,
+            job_dir=self._files.job_dir(info.id),
             n_workers=info.spec.n_workers,
             attempt=info.attempt,
             version=info.version,
@@ -196,10 +196,10 @@ class JobLookup:
         info = info_of(await self.find(user, name, owner))
         if info.function is None:
             raise NoResult(f"job {info.name} runs a script; only a function returns something")
-        result = await asyncio.to_thread(newest_result, self._jobs_dir / info.id, info.attempt, rank)
+        result = await asyncio.to_thread(newest_result, self._files.job_dir(info.id), info.attempt, rank)
         if result is not None:
             return result
-        await asyncio.to_thread(refuse_unknown, [rank], [log_dir(self._jobs_dir / info.id, info.attempt, 0)])
+        await asyncio.to_thread(refuse_unknown, [rank], [log_dir(self._files.job_dir(info.id), info.attempt, 0)])
         if info.state.final:
             raise NoResult(f"rank {rank} of job {info.name}, which {info.state}, left no result")
         raise NoResult(f"job {info.name} is {info.state}, and rank {rank} has not returned yet")

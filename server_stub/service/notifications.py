@@ -27,7 +27,7 @@ from client_lib.spec.request import SubmitRequest
 from client_lib.spec.wire import JobInfo
 from server_stub.runtimes.tasks import Tasks
 from server_stub.service.active import Told, message_of
-from server_stub.service.attempts import Attempts
+from server_stub.service.job_files import JobFiles
 from server_stub.store import Store, rows
 from server_stub.store.rows import JobRow
 
@@ -87,8 +87,8 @@ class AllowedHosts:
 class Notifier:
     """Event loop only."""
 
-    def __init__(self, store: Store, attempts: Attempts, hosts: AllowedHosts) -> None:
-        self._store, self._attempts, self._hosts = store, attempts, hosts
+    def __init__(self, store: Store, files: JobFiles, hosts: AllowedHosts) -> None:
+        self._store, self._files, self._hosts = store, files, hosts
         self._tasks = Tasks(log, "a notification can't be sent")
         self._limit = asyncio.Semaphore(_AT_ONCE)
         self._host_limits: WeakValueDictionary[str | None, asyncio.Semaphore] = WeakValueDictionary()
@@ -131,7 +131,7 @@ class Notifier:
 
     def _url_and_body(self, row: JobRow, message: dict[str, Any]) -> tuple[str, bytes]:
         """All that is kept of the request for the minutes of the tries."""
-        request = self._attempts.request_of(row)
+        request = self._files.request_of(row)
         self._hosts.check(request.spec.notify)  # the setting may have changed
         return request.spec.notify or "", _body(message, request)
 

@@ -29,7 +29,7 @@ from server_stub.logs import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.runtimes import RAN_IMAGE, Runtime, log_dir
 from server_stub.runtimes.tasks import Clock
-from server_stub.service.attempts import Attempts
+from server_stub.service.job_files import JobFiles
 from server_stub.service.lookup import JobLookup, info_of, stored_row
 from server_stub.service.values import User, check_owner, check_running
 from server_stub.store import Store, rows
@@ -55,9 +55,9 @@ _LINE = re.compile(("^" + pattern(rank="-", stream=METRICS, mark="", text=r"(\{.
 class Observer:
     """Event loop only. The methods for users take `owner` as those of `Service` do."""
 
-    def __init__(self, runtime: Runtime, clock: Clock, store: Store, lookup: JobLookup, attempts: Attempts) -> None:
+    def __init__(self, runtime: Runtime, clock: Clock, store: Store, lookup: JobLookup, files: JobFiles) -> None:
         self._runtime, self._clock, self._store = runtime, clock, store
-        self._lookup, self._attempts = lookup, attempts
+        self._lookup, self._files = lookup, files
         self._curves = CurveReader()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="curves")
         self._asked: dict[str, asyncio.Task[JobStacks]] = {}
@@ -150,7 +150,7 @@ class Observer:
         found = await self._lookup.find(user, name, owner)
         row, job = stored_row(found), info_of(found)
         check_owner(user, job, "can see what it ran")
-        request = await asyncio.to_thread(self._attempts.request_of, row)
+        request = await asyncio.to_thread(self._files.request_of, row)
         events = await self._store.read(rows.list_events, row.seq)
         succeeded = await self._store.read(rows.succeeded_before, row) if job.state is State.FAILED else []
         return await asyncio.to_thread(provenance, job, request, self._lookup.logs(job), events, succeeded)

@@ -20,9 +20,9 @@ from server_stub.runtimes import Observation, Runtime
 from server_stub.runtimes.tasks import Clock, Tasks
 from server_stub.service import lifecycle
 from server_stub.service.active import ActiveJob, ActiveJobs
-from server_stub.service.attempts import Attempts
 from server_stub.service.cleaning import Cleanup
 from server_stub.service.gate import Gate
+from server_stub.service.job_files import JobFiles
 from server_stub.service.lifecycle import Decision, JobStatus, Stop
 from server_stub.service.notifications import Notifier
 from server_stub.service.observer import Observer
@@ -45,13 +45,13 @@ class Reconciler:
         runtime: Runtime,
         clock: Clock,
         jobs: ActiveJobs,
-        attempts: Attempts,
+        files: JobFiles,
         observer: Observer,
         notifier: Notifier,
         cleanup: Cleanup,
     ) -> None:
         self._store, self._runtime, self._clock, self._jobs = store, runtime, clock, jobs
-        self._attempts, self._observer, self._notifier, self._cleanup = attempts, observer, notifier, cleanup
+        self._files, self._observer, self._notifier, self._cleanup = files, observer, notifier, cleanup
         self.gate = Gate(jobs.by_id)
         self._asked: set[str] = set()
         """Jobs and groups that others wait for, and that may have ended."""
@@ -152,7 +152,7 @@ class Reconciler:
         try:
             if first is not None:
                 failure = await asyncio.to_thread(
-                    explain, *first, active.info, lambda: self._attempts.newest(active).submitter.python
+                    explain, *first, active.info, lambda: self._files.newest(active).submitter.python
                 )
         except Exception as error:  # noqa: BLE001  # the job has ended, with or without an explanation
             _failed(active, error)
@@ -229,7 +229,7 @@ class Reconciler:
         pause_s = 0.5
         while True:
             try:
-                await self._cleanup.note(row)
+                await self._files.note(row)
                 await self._store.write(save_job, row, events)
                 active.not_saved = None
                 return
@@ -315,7 +315,7 @@ class Reconciler:
             return
         active.submitted_attempt, active.silence_reported = status.attempt, False
         try:
-            attempt = self._attempts.newest(active)
+            attempt = self._files.newest(active)
             self._runtime.submit(attempt)
         except ClientLibError as error:
             self._end(active, Reason.START_FAILED, error.message)

@@ -23,14 +23,13 @@ from server_stub.runtimes.plan import working_dir
 from server_stub.runtimes.tasks import Clock
 from server_stub.service.active import ActiveJob, ActiveJobs, from_row
 from server_stub.service.admission import Admission
-from server_stub.service.attempts import Attempts
 from server_stub.service.cleaning import Cleanup
+from server_stub.service.job_files import LOST, JobFiles
 from server_stub.service.lifecycle import Stop
 from server_stub.service.lookup import Found, JobLookup, info_of, stored_row, text_of
 from server_stub.service.notifications import AllowedHosts, Notifier
 from server_stub.service.observer import Observer
 from server_stub.service.reconciler import Reconciler
-from server_stub.service.recovery import LOST, jobs_beside, lost_jobs
 from server_stub.service.retention import DEFAULT_GB, Retention
 from server_stub.service.sessions import Sessions
 from server_stub.service.submit import Submits
@@ -58,7 +57,6 @@ class Service:
         self._settings, self.runtime = settings, runtime
         clock = clock or Clock()
         self.room = room or Room(settings.data_dir, settings.min_free_bytes)
-        self._jobs_dir = settings.data_dir / "jobs"
         # the same folder as the Snapshots that takes the uploads, which is opened before `start`
         snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, self.room)
         self._request_log = RequestLog(settings.data_dir / "submissions")
@@ -66,18 +64,16 @@ class Service:
         self._retention = Retention(settings.retention_days, settings.retention_gb or DEFAULT_GB[settings.runtime])
         self._store = store = Store(settings.database_url, self._request_log, self.room.spare.give_up)
         self._jobs = jobs = ActiveJobs()
-        self._attempts = attempts = Attempts(self._request_log, snapshots, self._jobs_dir, store)
-        self._cleanup = Cleanup(store, self._request_log, snapshots, self._jobs_dir, self._retention, clock, self.room)
-        self._notifier = Notifier(store, attempts, hosts)
-        self.lookup = JobLookup(store, jobs, self._jobs_dir, settings.share_jobs)
-        self.observer = Observer(runtime, clock, store, self.lookup, attempts)
-        self._reconciler = Reconciler(
-            store, runtime, clock, jobs, attempts, self.observer, self._notifier, self._cleanup
-        )
+        self._files = files = JobFiles(self._request_log, snapshots, settings.data_dir / "jobs", self.room, store)
+        self._cleanup = Cleanup(store, files, self._retention, clock)
+        self._notifier = Notifier(store, files, hosts)
+        self.lookup = JobLookup(store, jobs, files, settings.share_jobs)
+        self.observer = Observer(runtime, clock, store, self.lookup, files)
+        self._reconciler = Reconciler(store, runtime, clock, jobs, files, self.observer, self._notifier, self._cleanup)
         self.sessions = Sessions(runtime, self.lookup, self._reconciler, allowed=settings.sessions)
         self._admission = Admission(runtime, snapshots, settings.secrets_file, hosts)
         self.submits = Submits(
-            runtime.name, self._admission, store, jobs, self.lookup, attempts, self._reconciler, clock, self.room
+            runtime.name, self._admission, store, jobs, self.lookup, files, self._reconciler, clock, self.room
         )
         self._retaining: asyncio.Task[None] | None = None
 
@@ -92,7 +88,7 @@ class Service:
         """
         self._admission.open()
         try:
-            self._jobs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._files.jobs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._request_log.open()
             await asyncio.to_thread(self.submits.open)
         except OSError as error:
@@ -100,9 +96,9 @@ class Service:
                 f"the data directory {self._settings.data_dir} can't be used: {error}",
                 hint="it must be writable for this user",
             ) from error
-        is_new = await self._store.open(lambda: jobs_beside(self._jobs_dir, self._request_log), recover=recover)
+        is_new = await self._store.open(self._files.exist, recover=recover)
         if is_new and recover:
-            lost = await asyncio.to_thread(lost_jobs, self._jobs_dir, self._request_log, self.runtime.name)
+            lost = await asyncio.to_thread(self._files.lost_jobs, self.runtime.name)
             rebuilt = await self._store.write(group_rows.add_lost, *lost)
             log.warning("%d jobs were rebuilt from their files; %s", rebuilt, LOST)
         await self._cleanup.start()
@@ -150,13 +146,13 @@ class Service:
     async def manifest(self, user: User, name: str, owner: str | None = None) -> Manifest:
         """The Manifest of the newest attempt, with secrets masked."""
         row = stored_row(await self.lookup.find(user, name, owner))
-        return self.runtime.render(await asyncio.to_thread(self._attempts.stored, row))
+        return self.runtime.render(await asyncio.to_thread(self._files.stored, row))
 
     async def request(self, user: User, name: str, owner: str | None = None) -> bytes:
         """The SubmitRequest as JSON without submitter, proof and secret values, to submit the job again. Values of
         variables like tokens are masked unless the user is the owner."""
         row = stored_row(await self.lookup.find(user, name, owner))
-        request = await asyncio.to_thread(self._attempts.request_of, row)
+        request = await asyncio.to_thread(self._files.request_of, row)
         shown = request.model_copy(update={"submitter": Submitter(), "secret_values": {}})
         if row.owner != user.name:
             shown = shown.model_copy(update={"spec": shown.spec.masked()})
@@ -207,7 +203,7 @@ class Service:
     async def find_outputs(self, user: User, name: str, owner: str | None = None) -> JobOutputs:
         """The place of the outputs of a job. Raises NotFound."""
         row = stored_row(await self.lookup.find(user, name, owner))
-        attempt = await asyncio.to_thread(self._attempts.stored, row)
+        attempt = await asyncio.to_thread(self._files.stored, row)
         in_place = working_dir(attempt, "/") if isinstance(attempt.code, CodeInPlace) else None
         return JobOutputs(attempt.job_dir, in_place, row.state.final)
 
@@ -226,7 +222,7 @@ class Service:
         Raises as `submit` does, except for a taken name or a full disk."""
         admitted = self._admission.admit(user, request, dry_run=True)
         name = request.spec.name or name_for(request.spec.script, "xxxxx")
-        return self.runtime.render(self._attempts.dry_run(admitted.request, user.name, name))
+        return self.runtime.render(self._files.dry_run(admitted.request, user.name, name))
 
     async def doctor(self) -> DoctorReport:
         """The runtime's checks, the disk, the database and the retention settings."""

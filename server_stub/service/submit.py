@@ -37,7 +37,7 @@ from server_stub.files.room import Room
 from server_stub.runtimes.tasks import Clock
 from server_stub.service.active import ActiveJobs, accepted, row_of
 from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint, folder_of
-from server_stub.service.attempts import Attempts, without_proof
+from server_stub.service.job_files import JobFiles, without_proof
 from server_stub.service.lookup import JobLookup, stored_row, text_of
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import JobText, User
@@ -62,13 +62,13 @@ class Submits:
         store: Store,
         jobs: ActiveJobs,
         lookup: JobLookup,
-        attempts: Attempts,
+        files: JobFiles,
         reconciler: Reconciler,
         clock: Clock,
         room: Room,
     ) -> None:
         self._runtime_name, self._admission = runtime_name, admission
-        self._store, self._jobs, self._lookup, self._attempts = store, jobs, lookup, attempts
+        self._store, self._jobs, self._lookup, self._files = store, jobs, lookup, files
         self._reconciler, self._clock, self._room = reconciler, clock, room
         self._on_network: Callable[[str], bool] = lambda _: True
 
@@ -120,7 +120,7 @@ class Submits:
         row = stored_row(await self._lookup.find(user, name, None))
         if row.owner != user.name:
             raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
-        request = await asyncio.to_thread(self._attempts.request_of, row)
+        request = await asyncio.to_thread(self._files.request_of, row)
         if variables := (changes or {}).get("env_variables"):
             stored = {name: request.spec.env_variables.get(name, MASK) for name in variables}
             kept = {name: stored[name] if value == MASK else value for name, value in variables.items()}
@@ -168,7 +168,7 @@ class Submits:
         if not chosen or not all(row.state.final for row in chosen):
             what = "no job that has failed or was cancelled" if not chosen else "jobs that have not ended"
             raise Conflict(f"the group {group.name} has {what}", hint=f"`client-lib list {group.name}` shows its jobs")
-        runs = await asyncio.to_thread(_again, members, chosen, self._attempts.request_of)
+        runs = await asyncio.to_thread(_again, members, chosen, self._files.request_of)
         runs = [(place, self._admission.of_team(user, run)) for place, run in runs]
         admitted = await self._admit(user, runs[0][1], True, group.name, len(chosen))
         new, requests = await asyncio.to_thread(self._with_members, user, group, runs, admitted, used)

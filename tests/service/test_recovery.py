@@ -62,7 +62,7 @@ async def filled(bench: Bench) -> dict[str, Any]:
         await in_state(bench, "running", State.RUNNING)
         found = await jobs(bench)
         attempt_dir(bench.folder / "state" / "data" / "jobs" / found["running"].id, 2).mkdir(parents=True)
-        noted = [service._attempts.job_dir(found[name].id) / "job.json" for name in ("ended", "cancelled")]
+        noted = [service._files.job_dir(found[name].id) / "job.json" for name in ("ended", "cancelled")]
         while not all(path.exists() for path in noted):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         return found
@@ -258,7 +258,7 @@ def test_the_note_of_a_cancel_is_on_the_disk_before_it_is_answered(
             await in_state(bench, "runs", State.RUNNING)
             await bench.submit(name="waits")
             for name in ("runs", "waits"):
-                folder = str(service._attempts.job_dir((await bench.info(name)).id))
+                folder = str(service._files.job_dir((await bench.info(name)).id))
                 await service.cancel(ANN, name)
                 assert folder in synced
                 assert [path for path in synced if path.startswith(folder + os.sep)]
@@ -319,6 +319,6 @@ def test_a_job_that_is_deleted_while_it_ends_leaves_no_folder(bench: Bench) -> N
             await service._cleanup.finish()
             active.remove_at_end = False  # its end was handled before the order to delete it
             await service._cleanup.on_end(active)
-            assert not service._attempts.job_dir(active.row.id).exists()
+            assert not service._files.job_dir(active.row.id).exists()
 
     asyncio.run(run())

@@ -77,7 +77,7 @@ def test_what_was_sent_is_kept_as_it_was_but_for_its_proof(bench: Bench) -> None
         asked = SubmitRequest.model_validate_json(await service.request(ANN, "one"))
         assert asked.code == CodeInPlace()
         assert asked.spec == request.spec
-        assert service._attempts.request_of(service._jobs.by_name["ann", "one"].row).secret_values == {"HF_TOKEN": "v"}
+        assert service._files.request_of(service._jobs.by_name["ann", "one"].row).secret_values == {"HF_TOKEN": "v"}
 
     in_server(bench, run)
 

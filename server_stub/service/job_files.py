@@ -1,0 +1,248 @@
+"""The files of jobs beside the database: requests in the request log, and notes of their ends in their folders.
+
+The Attempt for a runtime is made from them. A lost database is rebuilt from headings and requests in the request log,
+`job.json` in the folder of each job that has ended or was restarted, and `stop.json` in that of a job that is to end. A
+job that has not ended is given to the runtime, which finds its attempt again and reports its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from client_lib.errors import ServerError
+from client_lib.spec.job import JobSpec
+from client_lib.spec.request import Code, CodeInPlace, CodeSnapshot, Dependency, SubmitRequest
+from client_lib.spec.states import Reason, State
+from client_lib.spec.validation import STORED
+from client_lib.spec.wire import GroupInfo, JobInfo, Membership
+from client_lib.worker.directory import Directory, read_json, sync, write_json
+from server_stub.files.owned import opener
+from server_stub.files.request_log import UNWRITTEN, Heading, Place, RequestLog
+from server_stub.files.room import Room
+from server_stub.files.snapshots import Snapshots
+from server_stub.runtimes import CHECKPOINTS, Attempt, Source, worker_dir
+from server_stub.service.active import ActiveJob, row_of
+from server_stub.service.lifecycle import COUNTS
+from server_stub.store import Store, group_rows
+from server_stub.store.rows import JobRow, Key, NewJob
+
+LOST = "lost are their events, and the idempotency keys of deleted jobs"
+_JOB, _STOP = "job.json", "stop.json"
+_ID = re.compile(r"[0-9a-f]{32}")
+_DRY_RUN_ID = "0" * 32
+_UNREADABLE = SubmitRequest(spec=JobSpec(script="unreadable"), code=CodeInPlace())
+_NOTICE = "its row in the database was rebuilt from its files"
+
+
+def without_proof(code: Code) -> Code:
+    return CodeInPlace(sha256=code.sha256) if isinstance(code, CodeInPlace) else code
+
+
+@dataclass(frozen=True)
+class JobFiles:
+    """The files of all jobs of one service."""
+
+    request_log: RequestLog
+    snapshots: Snapshots
+    jobs_dir: Path
+    room: Room
+    store: Store
+
+    def job_dir(self, job_id: str) -> Path:
+        return self.jobs_dir / job_id
+
+    def request_of(self, row: JobRow) -> SubmitRequest:
+        """The submit request with the values of its secrets, unmasked, without the proof of a shared folder.
+
+        Raises:
+            ServerError: the file is gone or damaged.
+        """
+        try:
+            request = SubmitRequest.model_validate_json(self.request_log.read(row.place), context=STORED)
+            return request.model_copy(update={"code": without_proof(request.code)})
+        except Exception as error:  # noqa: BLE001  # damaged; the message leaves out its text, which holds secrets
+            raise ServerError(f"what was submitted as {row.name} can't be read: {type(error).__name__}") from None
+
+    def newest(self, active: ActiveJob) -> Attempt:
+        """The newest attempt of a job, `unreadable` if its request is. Its directory is made by the runtime at the
+        start."""
+        row, number = active.row, active.status.attempt
+        try:
+            return self._of_row(row, number, active.request)
+        except ServerError as error:
+            unknown = self._of_row(row, number, _UNREADABLE)
+            return replace(unknown, unreadable=error.message, never_started=False, reload=None)
+
+    def stored(self, row: JobRow) -> Attempt:
+        return self._of_row(row, row.attempt)
+
+    def dry_run(self, request: SubmitRequest, owner: str, name: str) -> Attempt:
+        """The attempt that a submit would make; the same for the same request."""
+        long_ago = datetime(1970, 1, 1, tzinfo=timezone.utc)
+        return self._of_row(JobRow(_DRY_RUN_ID, owner, name, State.PENDING, 1, 1, long_ago, info=""), 1, request)
+
+    def _of_row(self, row: JobRow, number: int, given: SubmitRequest | None = None) -> Attempt:
+        """`given`: the request of a job that was never started; None: it is read from the disk."""
+        request = given or self.request_of(row)
+        code = request.code
+        return Attempt(
+            job_id=row.id,
+            owner=row.owner,
+            job_name=row.name,
+            number=number,
+            spec=request.spec,
+            code=code,
+            submitter=request.submitter,
+            secret_values=request.secret_values,
+            job_dir=self.job_dir(row.id),
+            snapshot=self.snapshots.path(code.sha256) if isinstance(code, CodeSnapshot) else None,
+            function=self.snapshots.path(request.function.sha256) if request.function else None,
+            checkpoints_from=self.job_dir(request.checkpoints_of) / CHECKPOINTS if request.checkpoints_of else None,
+            checkpoints_name=request.checkpoints_name,
+            namespace=request.namespace,
+            after=partial(self._sources, request.dependencies) if request.dependencies else None,
+            created_at=row.created_at,
+            never_started=given is not None,
+            reload=partial(self._of_row, row, number),
+        )
+
+    async def _sources(self, dependencies: Sequence[Dependency]) -> list[list[Source]]:
+        """See `Attempt.after`. Raises StoreError."""
+        found = [await self.store.read_all(group_rows.job_or_members, each.id) for each in dependencies]
+        return [
+            [Source(self.job_dir(row.id), row.attempt, row.name if row.group_id == each.id else "") for row in of_it]
+            for each, of_it in zip(dependencies, found, strict=True)
+        ]
+
+    # --- notes of ends
+
+    async def note(self, row: JobRow) -> None:
+        """Write the end or the restart of a job, or the order that ends it, into its folder, before its row is stored:
+        a job that was cancelled must not start again with a rebuilt row, also after a loss of power. A full disk only
+        makes the row harder to rebuild."""
+        ends = row.stop is not None and not json.loads(row.stop)["retry"]
+        if row.state.final or row.state is State.RESTARTING or ends:
+            await asyncio.to_thread(self.room.spare.run, self._note, row)
+
+    def _note(self, row: JobRow) -> None:
+        folder = self.job_dir(row.id)
+        name, text = (_STOP, row.stop) if row.stop and not row.state.final else (_JOB, row.info)
+        with contextlib.suppress(OSError):
+            if not folder.exists():
+                folder.mkdir(mode=0o700)
+                sync(folder.parent)
+            write_json(str(folder / name), json.loads(text), durable=True)
+            sync(folder)
+
+    # --- a lost database
+
+    def exist(self) -> bool:
+        """True if there are files of a job, so that the database can't be new."""
+        return bool(self._ids()) or any(True for _ in self.request_log.headings())
+
+    def _ids(self) -> list[str]:
+        """The ids of the jobs that have a folder."""
+        return [entry.name for entry in os.scandir(self.jobs_dir) if _ID.fullmatch(entry.name)]
+
+    def lost_jobs(self, runtime: str) -> tuple[list[NewJob], list[GroupInfo]]:
+        """All jobs whose files are there, in the order of their acceptance, and their groups. A member that a resubmit
+        has replaced is in none."""
+        found: dict[str, NewJob] = {}
+        headings = [(heading, place) for heading, place in self.request_log.headings() if _ID.fullmatch(heading.id)]
+        members = [heading.group for heading, _ in headings if heading.group]
+        replaced = {(each["info"]["id"], each["replaces"]) for each in members}
+        for heading, place in headings:
+            group = heading.group
+            member = group["place"] if group and (group["info"]["id"], heading.id) not in replaced else None
+            new = found[heading.id] = self._of_heading(heading, place, member, runtime)
+            if heading.key:
+                new.key = Key(heading.owner, heading.key, heading.fingerprint)
+        for job_id in self._ids():
+            if job_id not in found:
+                noted = _noted(self.job_dir(job_id))
+                ended = noted if noted and noted.state.final else None
+                found[job_id] = _new(ended or _unknown(self.job_dir(job_id), runtime), UNWRITTEN)
+        groups = {group["info"]["id"]: GroupInfo.model_validate(group["info"]) for group in members}
+        return sorted(found.values(), key=lambda new: new.row.created_at), list(groups.values())
+
+    def _of_heading(self, heading: Heading, place: Place, member: Any, runtime: str) -> NewJob:
+        folder = self.job_dir(heading.id)
+        noted = _noted(folder)
+        group = Membership.model_validate(member) if member else None
+        if noted and noted.state.final:
+            return _new(noted, place, group=group)
+        try:
+            request = SubmitRequest.model_validate_json(self.request_log.read(place), context=STORED)
+            created_at = datetime.fromisoformat(heading.created_at)
+        except ValueError:
+            return _new(_unknown(folder, runtime), place)
+        info = _unfinished(heading.id, heading.owner, heading.name, created_at, folder, runtime)
+        shown: dict[str, Any] = {
+            "spec": request.spec.masked(),
+            "code": without_proof(request.code),
+            "function": request.function,
+        }
+        if not (folder / "attempts").exists():  # else it waits no more
+            shown["dependencies"] = request.dependencies
+        if noted:
+            shown["attempt"] = max(info.attempt, noted.attempt)
+            shown |= {name: getattr(noted, name) for name in COUNTS}
+        stop = None
+        with contextlib.suppress(OSError, ValueError):
+            stop = (folder / _STOP).read_text("utf-8")
+        return _new(info.model_copy(update=shown), place, stop, group)
+
+
+def _new(info: JobInfo, place: Place, stop: str | None = None, group: Membership | None = None) -> NewJob:
+    info = info.model_copy(update={"group": group})
+    return NewJob(row_of(info, place=place, stop=stop), info.spec.labels, None)
+
+
+def _noted(folder: Path) -> JobInfo | None:
+    """The job at its end or its newest restart; None: it has neither ended nor been restarted."""
+    try:
+        info = JobInfo.model_validate_json((folder / _JOB).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return info if info.id == folder.name else None
+
+
+def _unknown(folder: Path, runtime: str) -> JobInfo:
+    """A job of an earlier version, or with a damaged request: it can only be found again and ended."""
+    worker = worker_dir(folder, _newest_attempt(folder), 0)
+    plan = read_json(Directory(str(worker)).plan, opener(worker)) or {}
+    created_at = datetime.fromtimestamp(folder.stat().st_mtime if folder.exists() else 0, timezone.utc)
+    owner, name = str(plan.get("owner") or "unknown"), str(plan.get("job") or f"recovered-{folder.name[:8]}")
+    return _unfinished(folder.name, owner, name, created_at, folder, runtime)
+
+
+def _unfinished(job_id: str, owner: str, name: str, created_at: datetime, folder: Path, runtime: str) -> JobInfo:
+    return JobInfo(
+        name=name,
+        id=job_id,
+        owner=owner,
+        version=1,
+        runtime=runtime,
+        state=State.PENDING,
+        reason=Reason.QUEUED,
+        attempt=_newest_attempt(folder),
+        spec=JobSpec(script="unknown"),
+        code=CodeInPlace(),
+        created_at=created_at,
+        notices=[_NOTICE],
+    )
+
+
+def _newest_attempt(folder: Path) -> int:
+    attempts = (folder / "attempts").glob("*")
+    return max((int(path.name) for path in attempts if path.name.isdecimal()), default=1)
