@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -141,23 +141,18 @@ def load(path: Path, *, by_pattern: bool) -> Catalogue:
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
         raise InvalidRequest(f"the catalogue {path} can't be read: {error}") from error
     catalogue = Catalogue(content.instance_types, content.default, by_pattern)
-    _check_names(path, catalogue.sizes)
+    names = [size.name for size in catalogue.sizes]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidRequest(f"the catalogue {path} lists {twice!r} twice")
     if catalogue.default is not None:
         catalogue.find(catalogue.default)
     return catalogue
 
 
-def _check_names(path: Path, sizes: Iterable[Size]) -> None:
-    seen: set[str] = set()
-    for size in sizes:
-        if size.name in seen:
-            raise InvalidRequest(f"the catalogue {path} lists {size.name!r} twice")
-        seen.add(size.name)
-
-
 def of_machine(cores: int, memory_gib: float, gpu_names: Sequence[str]) -> list[Size]:
     """The types that describe one machine: one without GPUs, then 1, 2, 4 … GPUs and all of them."""
-    sizes = [_cpu_size(cores, memory_gib)]
+    name = f"cpu.{cores}C.{int(memory_gib)}G"
+    sizes = [Size(name=name, cpu=cores, memory_gib=int(memory_gib), description="this machine, without GPUs")]
     total = len(gpu_names)
     for count in sorted({1 << power for power in range(total.bit_length()) if total} | ({total} if total else set())):
         share = count / total
@@ -171,11 +166,6 @@ def of_machine(cores: int, memory_gib: float, gpu_names: Sequence[str]) -> list[
             )
         )
     return sizes
-
-
-def _cpu_size(cores: int, memory_gib: float) -> Size:
-    name = f"cpu.{cores}C.{int(memory_gib)}G"
-    return Size(name=name, cpu=cores, memory_gib=int(memory_gib), description="this machine, without GPUs")
 
 
 def family_of(gpu_name: str) -> str:

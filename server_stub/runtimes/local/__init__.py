@@ -7,7 +7,7 @@ launcher   one worker launcher: started or found again, controlled over its sock
 warm       the processes from which ranks are forked, which start in a quarter of the time
 accounts   the accounts under which jobs of users run, and their folders
 needs, scheduling, plan     pure
-machine, processes, record  read or change one aspect of this machine each
+machine, processes          read or change one aspect of this machine each
 """
 
 from __future__ import annotations

@@ -6,17 +6,20 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import datetime, timezone
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
-from client_lib.errors import Unavailable
+from client_lib.errors import ServerError, Unavailable
 from client_lib.spec.states import Reason
 from client_lib.worker import control, disk
-from client_lib.worker.directory import Directory, renew, write_file
+from client_lib.worker.directory import Directory, read_json, renew, sync, write_file, write_json
 from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import reason_of
@@ -32,10 +35,10 @@ from server_stub.runtimes import (
     verdict,
     worker_dir,
 )
-from server_stub.runtimes.local import accounts, plan, record
+from server_stub.runtimes.local import accounts, plan
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.launcher import Launcher
-from server_stub.runtimes.local.record import Record
+from server_stub.runtimes.local.scheduling import Grant
 from server_stub.runtimes.local.warm import WarmPool
 from server_stub.runtimes.verdict import Stage, Step, Verdict, WorkerStatus
 from server_stub.worker_gateway.sessions import worker_of
@@ -46,6 +49,29 @@ UNPACKING_S = 0.5  # a launcher without ranks that has not stopped by then is ki
 TOO_LATE_S = 15.0  # time that a returning worker has to end by itself after the others have ended
 ASK_AGAIN_S = 1.0  # pause before the database, which did not answer, is asked again
 NO_ANSWER_S = 10.0  # after the grace period, the launcher itself is killed
+
+
+@dataclass(frozen=True)
+class Record:
+    """`attempt.json` in the directory of an attempt, written before its first launcher starts.
+
+    The file marks the attempt as started: with it, a restarted server looks for the workers; without it, the attempt
+    waits in the queue. It also holds the resources of the attempt, so that they are not handed out twice.
+    """
+
+    boot_id: str
+    workers: int
+    grant: Grant
+    master_port: int
+    memory_gib: float
+
+    @property
+    def uses_gpus(self) -> bool:
+        return any(self.grant)
+
+    @property
+    def gpus(self) -> frozenset[int]:
+        return frozenset(index for gpus in self.grant for index in gpus)
 
 
 class Gang:
@@ -71,6 +97,7 @@ class Gang:
         self._python = python
         self._report = report
         self._directory = attempt_dir(attempt.job_dir, attempt.number)
+        self._returned_path = str(self._directory / "returned.json")
         self._launchers = [
             Launcher(worker_dir(attempt.job_dir, attempt.number, number), number, host, self._changed)
             for number in range(started.workers)
@@ -124,7 +151,7 @@ class Gang:
             self._end(verdict.verdict(self._workers, self._stopped, self._lost_first))
             return
         self._began = self._launchers[0].has_begun()
-        self._returned = record.returned(self._directory)
+        self._returned = {int(worker): times for worker, times in (read_json(self._returned_path) or {}).items()}
         await self._run([launcher for launcher in self._launchers if not launcher.was_launched()])
 
     async def _run(self, unlaunched: Sequence[Launcher]) -> None:
@@ -132,7 +159,7 @@ class Gang:
         try:
             await asyncio.to_thread(self._spawn, await self._fork(unlaunched))
             followed = asyncio.gather(*(self._follow(number) for number in range(len(self._launchers))))
-            await asyncio.to_thread(record.make_durable, self._directory)
+            await asyncio.to_thread(_make_durable, self._directory)
             self._may_go = True
             self._changed()
             await followed
@@ -155,7 +182,9 @@ class Gang:
                 if not self._may_return(number):
                     return
                 self._returned[number] = self._returned.get(number, 0) + 1
-                await asyncio.to_thread(record.write_returned, self._directory, dict(self._returned))
+                # before the restart: a server that is killed in between must not count too few
+                restarts = {str(worker): times for worker, times in self._returned.items()}
+                await asyncio.to_thread(write_json, self._returned_path, restarts, durable=True)
             except OSError:  # a broken disk: it stays lost
                 return
             self._launchers[number] = Launcher(folder, number, self._host, self._changed)
@@ -190,7 +219,7 @@ class Gang:
             disk.take_reserve(files.reserve, each.processes_per_worker)
             if account is not None:
                 accounts.hand_over(folder, account)
-        record.write(self._directory, self.record)
+        write_json(_record_path(self._directory), asdict(self.record))
 
     async def _fork(self, launchers: Sequence[Launcher]) -> list[Launcher]:
         """Fork launchers from the warm pool. Returns those that must be started otherwise."""
@@ -349,3 +378,27 @@ class Gang:
         return (
             (f"its processes were started anew, not forked: {why}",) if phase == "running" and why is not None else ()
         )
+
+
+# --- the record
+
+
+def _record_path(attempt_dir: Path) -> str:
+    return str(attempt_dir / "attempt.json")
+
+
+def read_record(attempt_dir: Path) -> Record | None:
+    """None: the attempt was never started. Raises ServerError: it was, and the file can't be read."""
+    data = read_json(_record_path(attempt_dir))
+    if data is None and not os.path.exists(_record_path(attempt_dir)):
+        return None
+    try:
+        return Record(**(data or {}) | {"grant": tuple(tuple(gpus) for gpus in (data or {})["grant"])})
+    except (KeyError, TypeError) as error:
+        raise ServerError(f"the record {_record_path(attempt_dir)} can't be read: {type(error).__name__}") from error
+
+
+def _make_durable(attempt_dir: Path) -> None:
+    """Return when the record would survive a power cut: ranks start only then, or they could start twice."""
+    for path in (_record_path(attempt_dir), attempt_dir, attempt_dir.parent, attempt_dir.parent.parent):
+        sync(path)

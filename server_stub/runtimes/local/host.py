@@ -18,9 +18,9 @@ from server_stub.runtimes import Attempt, checked, fields
 from server_stub.runtimes.instance_types import Catalogue, Size, load, of_machine
 from server_stub.runtimes.local import LocalOptions, accounts, machine, plan, scheduling
 from server_stub.runtimes.local.accounts import Account
+from server_stub.runtimes.local.gang import Record
 from server_stub.runtimes.local.machine import GIB, Gpus
 from server_stub.runtimes.local.needs import Needs, needs, notices
-from server_stub.runtimes.local.record import Record
 from server_stub.runtimes.local.scheduling import Capacity, Grant
 
 SHM_LEAST_GIB = 1.0  # a DataLoader with workers passes its batches through /dev/shm

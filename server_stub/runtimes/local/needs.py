@@ -115,18 +115,14 @@ def _gpus_per_worker(spec: JobSpec, size: Size | None, allowed: Sequence[Gpu], g
     if size is not None:
         _check_gpus(spec, size, allowed, gpus)
         return size.gpus
-    if spec.gpus is not None:
-        return _even_share(spec, len(allowed))
-    return None if len(allowed) >= spec.n_workers else 0
-
-
-def _even_share(spec: JobSpec, chosen: int) -> int:
-    if chosen % spec.n_workers:
+    if spec.gpus is None:
+        return None if len(allowed) >= spec.n_workers else 0
+    if len(allowed) % spec.n_workers:
         raise InvalidRequest(
-            f"gpus={spec.gpus}: {chosen} GPUs can't be shared evenly by n_workers={spec.n_workers}",
+            f"gpus={spec.gpus}: {len(allowed)} GPUs can't be shared evenly by n_workers={spec.n_workers}",
             hint="give each worker as many, or name an instance_type",
         )
-    return chosen // spec.n_workers
+    return len(allowed) // spec.n_workers
 
 
 def _check_gpus(spec: JobSpec, size: Size, allowed: Sequence[Gpu], gpus: Sequence[Gpu]) -> None:
@@ -134,16 +130,14 @@ def _check_gpus(spec: JobSpec, size: Size, allowed: Sequence[Gpu], gpus: Sequenc
     if wanted <= len(allowed):
         return
     bound = f", of which this job may use {_indices(allowed)}" if len(allowed) < len(gpus) else ""
+    if size.gpus <= len(allowed):
+        largest = f"n_workers={len(allowed) // size.gpus} of {size.name}"
+    else:
+        largest = f"n_workers=1 of {size.family}.{len(allowed)}gpu"
     raise NeverFits(
         f"n_workers={spec.n_workers} of {size.name} need {wanted} GPUs; this machine has {len(gpus)}{bound}",
-        hint=f"the largest that fits: {_largest(size, len(allowed))}",
+        hint=f"the largest that fits: {largest}",
     )
-
-
-def _largest(size: Size, allowed: int) -> str:
-    if size.gpus <= allowed:
-        return f"n_workers={allowed // size.gpus} of {size.name}"
-    return f"n_workers=1 of {size.family}.{allowed}gpu"
 
 
 def _check_processes(spec: JobSpec, found: Needs) -> None:
@@ -161,11 +155,15 @@ def _check_processes(spec: JobSpec, found: Needs) -> None:
 
 def notices(spec: JobSpec, submitter: Submitter, needs: Needs, machine: Machine, gpus: Sequence[Gpu]) -> list[str]:
     """One notice for each field with another effect than on a cluster."""
+    gpus_each = needs.gpus or (len(needs.allowed) // needs.workers if needs.gpus is None else 0)
     lines = [
         _image(spec, submitter),
         *fields.ignored(spec, "local"),
-        *_size(spec, needs, machine, gpus),
-        _copies(spec, needs),
+        _runs_on_cpu(spec, needs, gpus),
+        _too_few_gpus(spec, needs),
+        _other_cards(needs, gpus),
+        _not_enforced(spec, needs, machine),
+        fields.copies_notice(spec, needs.processes_with(gpus_each)),
     ]
     return [line for line in lines if line]
 
@@ -173,41 +171,28 @@ def notices(spec: JobSpec, submitter: Submitter, needs: Needs, machine: Machine,
 def _image(spec: JobSpec, submitter: Submitter) -> str:
     if spec.base_image is None:
         return ""
-    return f"base_image={spec.base_image!r} is not pulled here: the job runs with {_runs_with(spec, submitter)}"
-
-
-def _runs_with(spec: JobSpec, submitter: Submitter) -> str:
     if spec.python_script is None:
-        return "the programs of this machine"
-    if spec.conda_env is not None:
-        return f"the python of conda_env={spec.conda_env!r}"
-    return submitter.python or "the server's own python, as the request names none"
-
-
-def _size(spec: JobSpec, needs: Needs, machine: Machine, gpus: Sequence[Gpu]) -> list[str]:
-    found = [_runs_on_cpu(spec, needs, gpus), _too_few_gpus(spec, needs), _other_cards(needs, gpus)]
-    return [*found, _not_enforced(spec, needs, machine)]
+        programs = "the programs of this machine"
+    elif spec.conda_env is not None:
+        programs = f"the python of conda_env={spec.conda_env!r}"
+    else:
+        programs = submitter.python or "the server's own python, as the request names none"
+    return f"base_image={spec.base_image!r} is not pulled here: the job runs with {programs}"
 
 
 def _runs_on_cpu(spec: JobSpec, needs: Needs, gpus: Sequence[Gpu]) -> str:
     """Notice where the job asks for GPUs, by its type or by their numbers, and gets none."""
-    wish = _wish_for_gpus(spec, needs)
-    if not wish or needs.wants_gpus:
+    if needs.wants_gpus or not (needs.size.gpus if needs.size else spec.gpus):
         return ""
+    if needs.size is None:
+        wish = f"gpus={spec.gpus} asks for GPUs"
+    else:
+        wish = f"instance_type={needs.size.name!r} asks for {needs.size.gpus} GPUs per worker"
     if spec.type is JobType.NOGPU:
         return f"{wish}, but type 'nogpu' uses none: {fields.ON_CPU}"
     why = "this machine has no GPU" if not gpus else "the submitter may use no GPU of this machine"
-    return f"{wish}, and {why}: {fields.ON_CPU}, {_processes(needs.processes_with(0))} per worker"
-
-
-def _wish_for_gpus(spec: JobSpec, needs: Needs) -> str:
-    if needs.size is None:
-        return f"gpus={spec.gpus} asks for GPUs" if spec.gpus else ""
-    return f"instance_type={needs.size.name!r} asks for {needs.size.gpus} GPUs per worker" if needs.size.gpus else ""
-
-
-def _processes(count: int) -> str:
-    return "1 process" if count == 1 else f"{count} processes"
+    count = needs.processes_with(0)
+    return f"{wish}, and {why}: {fields.ON_CPU}, {'1 process' if count == 1 else f'{count} processes'} per worker"
 
 
 def _too_few_gpus(spec: JobSpec, needs: Needs) -> str:
@@ -235,8 +220,3 @@ def _not_enforced(spec: JobSpec, needs: Needs, machine: Machine) -> str:
     if needs.size.memory_gib * spec.n_workers > machine.memory_gib:
         line += f"; that is more than the {machine.memory_gib:.0f} GiB of this machine, so it counts as all of it"
     return line
-
-
-def _copies(spec: JobSpec, needs: Needs) -> str:
-    gpus = needs.gpus or (len(needs.allowed) // needs.workers if needs.gpus is None else 0)
-    return fields.copies_notice(spec, needs.processes_with(gpus))

@@ -22,9 +22,9 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, log_dir, worker_dir
-from server_stub.runtimes.local import LocalOptions, plan, record, scheduling
+from server_stub.runtimes.local import LocalOptions, plan, scheduling
 from server_stub.runtimes.local.accounts import Account
-from server_stub.runtimes.local.gang import Gang
+from server_stub.runtimes.local.gang import Gang, Record, read_record
 from server_stub.runtimes.local.host import Host
 from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.machine import Ports
@@ -98,7 +98,7 @@ class LocalRuntime:
         if key in self._queue or key in self._gangs:
             return
         try:
-            started = None if attempt.never_started else record.read(attempt_dir(attempt.job_dir, attempt.number))
+            started = None if attempt.never_started else read_record(attempt_dir(attempt.job_dir, attempt.number))
         except ServerError as error:
             self._tasks.begin(self._end_unrecorded(attempt, error.message))
             return
@@ -213,7 +213,7 @@ class LocalRuntime:
 
     # --- running attempts
 
-    def _running(self) -> list[record.Record]:
+    def _running(self) -> list[Record]:
         return [gang.record for gang in self._gangs.values()]
 
     def _begin(self, queued: Waiting, granted: Grant) -> None:
@@ -232,7 +232,7 @@ class LocalRuntime:
             self._reschedule()
             return
         machine, python = self._host.machine, self._options.launcher_python
-        started = record.Record(machine.boot_id, len(plans), granted, port, wanted.memory_gib)
+        started = Record(machine.boot_id, len(plans), granted, port, wanted.memory_gib)
         pool = self._warm.pool_for(plans[0]) if plans[0].record_imports else None
         gang = Gang(attempt, started, machine.host, python, self._report, pool, self._never_warm(attempt))
         self._run(key, gang, self._start(gang, attempt, plans, account))

@@ -172,13 +172,9 @@ def _obstacle(needs: Needs, usable: Sequence[int], capacity: Capacity) -> str | 
 
 def _gpu_obstacle(needs: Needs, capacity: Capacity) -> str:
     held = [capacity.held_gpus[i] for i in sorted(needs.allowed) if i in capacity.held_gpus]
-    bound = f" ({_these(needs.allowed)})" if len(needs.allowed) < capacity.gpus else ""
+    bound = f" (GPU {', '.join(map(str, sorted(needs.allowed)))})" if len(needs.allowed) < capacity.gpus else ""
     used = f"{capacity.gpus_in_use} of {capacity.gpus} GPUs are in use"
     return "; ".join([f"waits for {needs.least_gpus} GPU{'s' if needs.least_gpus > 1 else ''}{bound}", used, *held])
-
-
-def _these(indices: Sequence[int]) -> str:
-    return "GPU " + ", ".join(map(str, sorted(indices)))
 
 
 def _place_of(number: int, total: int) -> str:
@@ -189,10 +185,12 @@ def _place_of(number: int, total: int) -> str:
     return f"{place(number, total if total <= MANY else f'more than {MANY}')}; " if total > 1 else ""
 
 
-def _taken(capacity: Capacity, needs: Needs, given: Grant) -> Capacity:
+def _taken(capacity: Capacity, needs: Needs, given: Grant, reserved: int = 0) -> Capacity:
+    """`reserved`: number of the GPUs that are only kept for an attempt that waits."""
     return replace(
         capacity,
         free_gpus=capacity.free_gpus.difference(*given),
+        reserved_gpus=capacity.reserved_gpus + reserved,
         cpu_jobs=capacity.cpu_jobs + (not needs.wants_gpus),
         memory_free_gib=capacity.memory_free_gib - needs.memory_gib,
     )
@@ -202,11 +200,5 @@ def _kept_back(capacity: Capacity, needs: Needs, usable: Sequence[int]) -> Capac
     reachable = len([i for i in needs.allowed if i not in capacity.held_gpus])
     if reachable < needs.least_gpus:
         return capacity
-    kept = usable[: needs.least_gpus]
-    return replace(
-        capacity,
-        free_gpus=capacity.free_gpus.difference(kept),
-        reserved_gpus=capacity.reserved_gpus + len(kept),
-        cpu_jobs=capacity.cpu_jobs + (not needs.wants_gpus),
-        memory_free_gib=capacity.memory_free_gib - needs.memory_gib,
-    )
+    kept = tuple(usable[: needs.least_gpus])
+    return _taken(capacity, needs, (kept,), len(kept))
