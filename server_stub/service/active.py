@@ -10,7 +10,7 @@ import json
 import secrets
 from collections import Counter, defaultdict, deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from functools import partial
 from itertools import islice
@@ -136,6 +136,7 @@ class ActiveJob:
 
     def next_row(self) -> JobRow:
         """The row to store: `row` with the values of `info`."""
+        tells_end = self.info.state.final and self.info.spec.notify is not None and not self.remove_at_end
         return self.row._replace(
             state=self.info.state,
             version=self.info.version,
@@ -144,13 +145,10 @@ class ActiveJob:
             first_started_at=self.row.first_started_at or self.info.started_at,
             resume_at=self.status.resume_at,
             finished_at=self.info.finished_at,
-            stop=_stop_text(self.status.stop),
+            stop=json.dumps(asdict(self.status.stop)) if self.status.stop else None,
             remove_at_end=self.remove_at_end,
-            unsent=json.dumps(message_of(self.info, "ended")) if self._tells_end() else None,
+            unsent=json.dumps(message_of(self.info, "ended")) if tells_end else None,
         )
-
-    def _tells_end(self) -> bool:
-        return self.info.state.final and self.info.spec.notify is not None and not self.remove_at_end
 
     def stored_as(self, row: JobRow, shown: JobInfo) -> None:
         """Show a version that is on disk now."""
@@ -312,9 +310,10 @@ def _readable(row: JobRow) -> ActiveJob:
     info = JobInfo.model_validate_json(row.info)
     if (info.id, info.state, info.attempt) != (row.id, State(row.state), row.attempt) or row.created_at is None:
         raise ValueError("its columns and its text differ")
+    stop = json.loads(row.stop) if row.stop else None
     status = JobStatus(
         **{name: getattr(info, name) for name in _SHOWN},
-        stop=_stop_of(row.stop),
+        stop=stop and Stop(Reason(stop["reason"]), stop["message"], stop["retry"]),
         hung=info.message if info.reason is Reason.HUNG and info.state is State.RUNNING else "",
         resume_at=row.resume_at,
         dependencies=tuple(info.dependencies),
@@ -335,16 +334,3 @@ def _with_budgets(status: JobStatus, spec: JobSpec) -> JobStatus:
 
 def _text_of(row: JobRow) -> JobText:
     return JobText(row.info.encode(), row.version, row.state)
-
-
-def _stop_text(stop: Stop | None) -> str | None:
-    if stop is None:
-        return None
-    return json.dumps({"reason": str(stop.reason), "message": stop.message, "retry": stop.retry})
-
-
-def _stop_of(text: str | None) -> Stop | None:
-    if text is None:
-        return None
-    fields = json.loads(text)
-    return Stop(Reason(fields["reason"]), fields["message"], fields["retry"])

@@ -84,8 +84,11 @@ class Admission:
         request = self.of_team(user, request)
         notices = self._runtime.check(request.spec, user.name, request.submitter, request.namespace)
         notices = [*notices, *_watchdog_notice(request.spec)]
-        if request.function is not None:
-            _check_function(request.spec)
+        if request.function is not None and request.spec.type.is_command:
+            raise InvalidRequest(
+                f"type={str(request.spec.type)!r} runs a command, and this job is a function",
+                hint="leave type out: the ranks of 'pytorch2' call it",
+            )
         if not dry_run:
             self._check_uploaded(user, [request.code, request.function])
         return Admitted(request, notices, _script_in_place(request) if isinstance(request.code, CodeInPlace) else None)
@@ -196,14 +199,6 @@ def _watchdog_notice(spec: JobSpec) -> list[str]:
     ]
 
 
-def _check_function(spec: JobSpec) -> None:
-    if spec.type.is_command:
-        raise InvalidRequest(
-            f"type={str(spec.type)!r} runs a command, and this job is a function",
-            hint="leave type out: the ranks of 'pytorch2' call it",
-        )
-
-
 def _script_in_place(request: SubmitRequest) -> str | None:
     """Absolute path of the script of an in-place job; None for a command."""
     script = request.spec.python_script
@@ -221,7 +216,9 @@ def folder_of(request: SubmitRequest, script_path: str | None) -> str | None:
 
 
 def _proves(proof: SharedFolderProof, folders: list[str | None]) -> bool:
-    if len(proof.nonce) < 16 or not _is_one_of(os.path.dirname(proof.path), folders):
+    folder, real = os.path.dirname(proof.path), os.path.realpath
+    seen = folder in folders or real(folder) in {real(other) for other in folders if other}
+    if len(proof.nonce) < 16 or not seen:
         return False
     try:
         # no link and no device; without O_NONBLOCK a FIFO would block
@@ -253,12 +250,6 @@ def _read_secrets(file: Path | None) -> dict[str, str]:
     if wrong:
         raise ServerError(f"the file of secrets {file}: {wrong[0]} is not a string")
     return values
-
-
-def _is_one_of(folder: str, folders: list[str | None]) -> bool:
-    if folder in folders:
-        return True
-    return os.path.realpath(folder) in {os.path.realpath(other) for other in folders if other}
 
 
 def fingerprint(request: SubmitRequest, group: GroupRequest | None = None) -> str:

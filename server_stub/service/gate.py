@@ -35,10 +35,6 @@ class Gate:
         self._waiting: defaultdict[str, dict[str, ActiveJob]] = defaultdict(dict)
         """Jobs by their ids, by the id of what they wait for."""
 
-    def __len__(self) -> int:
-        """The number of groups, and of jobs and groups that others wait for."""
-        return len(self._groups) + len(self._waiting)
-
     def open(self, groups: Iterable[GroupInfo]) -> None:
         """Note groups, before the first of their members is asked for."""
         for info in groups:

@@ -44,8 +44,6 @@ class JobLookup:
     def __init__(self, store: Store, jobs: ActiveJobs, files: JobFiles, share_jobs: bool) -> None:
         self._store, self._jobs = store, jobs
         self._files, self._share_jobs = files, share_jobs
-        self._readable: set[int] = set()
-        """`seq` of final jobs whose text was read once without an error."""
 
     async def find(self, user: User, name: str, owner: str | None) -> Found:
         """The job.
@@ -147,20 +145,8 @@ class JobLookup:
         """The newest JobInfo as JSON: messages and workers of an active job may be newer than `stored`."""
         active = self._jobs.by_id.get(stored.id)
         if active is None:
-            return self._shown(stored).info.encode()
+            return _shown(stored).info.encode()
         return with_progress(active.text.json, progress) if progress else active.text.json
-
-    def _shown(self, stored: JobRow) -> JobRow:
-        """`stored`, with a replacement for damaged text: clients could not read a list that contains it."""
-        if stored.seq in self._readable:
-            return stored
-        try:
-            JobInfo.model_validate_json(stored.info)
-        except ValueError as error:
-            return stored._replace(info=stand_in(stored, unreadable(error)).model_dump_json())
-        if stored.state.final:
-            self._readable.add(stored.seq)
-        return stored
 
     async def counts(self) -> dict[State, int]:
         """The number of jobs of all users in each state."""
@@ -208,13 +194,7 @@ class JobLookup:
         if (active := self._jobs.by_id.get(job_id)) is not None:
             return active
         stored = await self._store.read(rows.find_by_id, job_id)
-        return self._shown(stored) if stored else None
-
-    async def name_of_own(self, user: User, job_id: str) -> str | None:
-        """Name of the job of this id; None: this user has none."""
-        found = await self.by_id(job_id)
-        row = stored_row(found) if found is not None else None
-        return row.name if row is not None and row.owner == user.name else None
+        return _shown(stored) if stored else None
 
     async def own(self, user: User, name: str) -> JobInfo:
         """The user's own job. Raises NotFound, as for the job of another."""
@@ -244,7 +224,7 @@ class JobLookup:
         if (active := self._jobs.by_name.get((owner, name))) is not None:
             return active
         stored = await self._store.read(rows.find, owner, name)
-        return self._shown(stored) if stored else None
+        return _shown(stored) if stored else None
 
     async def _find_of_any_owner(self, name: str) -> Found | None:
         owners = await self._store.read(search.find_anywhere, name)
@@ -257,6 +237,15 @@ class JobLookup:
         near = difflib.get_close_matches(name, known)
         hint = f"did you mean {' or '.join(near)}?" if near else "`client-lib list` shows the jobs you have"
         return NotFound(f"no job named {name}", hint=hint)
+
+
+def _shown(stored: JobRow) -> JobRow:
+    """`stored`, with a replacement for damaged text: clients could not read a list that contains it."""
+    try:
+        JobInfo.model_validate_json(stored.info)
+    except ValueError as error:
+        return stored._replace(info=stand_in(stored, unreadable(error)).model_dump_json())
+    return stored
 
 
 def stored_row(found: Found) -> JobRow:

@@ -227,15 +227,11 @@ class Service:
     async def doctor(self) -> DoctorReport:
         """The runtime's checks, the disk, the database and the retention settings."""
         capped = f"; the log of a job at most {self._settings.log_limit_bytes / 1e9:.3g} GB"
-        checks = [self._check_disk(), checked("retention", f"{self._retention}{capped}")]
+        free = f"{self.room.free / 1e9:.1f} GB free in {self._settings.data_dir}"
+        short = "make room there: submits are refused below this" if self.room.is_short else None
+        checks = [checked("disk", free, short), checked("retention", f"{self._retention}{capped}")]
         checks.append(await self._check_database())
         return DoctorReport(checks=[*checks, *await self.runtime.doctor()])
-
-    def _check_disk(self) -> Check:
-        message = f"{self.room.free / 1e9:.1f} GB free in {self._settings.data_dir}"
-        return checked(
-            "disk", message, "make room there: submits are refused below this" if self.room.is_short else None
-        )
 
     async def _check_database(self) -> Check:
         try:

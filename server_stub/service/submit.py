@@ -233,7 +233,11 @@ class Submits:
         self, user: User, request: SubmitRequest, shared: bool, name: str | None, new: int = 1
     ) -> Admitted:
         """`name`: of the job or group; None: it is drawn later."""
-        self._check_unfinished(new)
+        if (unfinished := len(self._jobs.by_id)) + new > MAX_UNFINISHED_JOBS:
+            raise StorageFull(
+                f"{unfinished} jobs are not final yet, which is the limit of this server",
+                hint="cancel some, or wait until they have run",
+            )
         admitted = self._admission.admit(user, request)
         if request.spec.after or request.dependencies:
             found = [await self._dependency(user, entry, name) for entry in request.spec.after]
@@ -264,10 +268,11 @@ class Submits:
         """
         if request.checkpoints_of is None:
             return request.model_copy(update=await self._parent(user, request.spec))
-        name = await self._lookup.name_of_own(user, request.checkpoints_of)
-        if name is None:
+        found = await self._lookup.by_id(request.checkpoints_of)
+        row = stored_row(found) if found is not None else None
+        if row is None or row.owner != user.name:
             raise NotFound(f"there is no job {request.checkpoints_of} of {user.name} whose checkpoints could be copied")
-        return request.model_copy(update={"checkpoints_name": name})
+        return request.model_copy(update={"checkpoints_name": row.name})
 
     async def _parent(self, user: User, spec: JobSpec) -> dict[str, str]:
         """Id and name of the job that `checkpoint_from` names.
@@ -295,13 +300,6 @@ class Submits:
         else:
             self._admission.check_shared(request, script_path)
         await self._admission.check_visible(user, request, script_path)
-
-    def _check_unfinished(self, new: int) -> None:
-        if len(self._jobs.by_id) + new > MAX_UNFINISHED_JOBS:
-            raise StorageFull(
-                f"{len(self._jobs.by_id)} jobs are not final yet, which is the limit of this server",
-                hint="cancel some, or wait until they have run",
-            )
 
     async def _known_in_place(self, user: User, request: SubmitRequest, admitted: Admitted) -> bool:
         """True if this user ran the same script in place before, so that a resubmit needs no proof."""

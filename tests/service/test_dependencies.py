@@ -151,7 +151,7 @@ def test_a_waiting_job_can_be_cancelled_and_its_place_is_forgotten(bench: Bench)
             second = await bench.submit(name="second", after=["first"])
             await service.cancel(ANN, "second")
             assert (await bench.until("second", State.CANCELLED)).message == "cancelled by ann"
-            assert len(service._reconciler.gate) == 0
+            assert service._reconciler.gate._waiting == {}
             bench.runtime.end(first.id)
             await bench.until("first", State.SUCCEEDED)
             assert not has_started(bench, second)
