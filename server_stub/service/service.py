@@ -2,7 +2,8 @@
 
 It accepts jobs (durable before it answers), submits their attempts to the runtime, decides by their ends what follows,
 and wakes those who wait for a change. `admission` checks a submit, `submit` stores it, `reconciler` drives the job by
-the decisions of `lifecycle`, `lookup` finds and shows it, `cleaning` removes it.
+the decisions of `lifecycle`, `lookup` finds it, `observer` shows what it does, `sessions` lets users into its workers,
+`cleaning` removes it. HTTP calls four of these parts directly; here is what needs several of them.
 """
 
 from __future__ import annotations
@@ -72,9 +73,7 @@ class Service:
         self._reconciler = Reconciler(store, runtime, clock, jobs, files, self.observer, self._notifier, self._cleanup)
         self.sessions = Sessions(runtime, self.lookup, self._reconciler, allowed=settings.sessions)
         self._admission = Admission(runtime, snapshots, settings.secrets_file, hosts)
-        self.submits = Submits(
-            runtime.name, self._admission, store, jobs, self.lookup, files, self._reconciler, clock, self.room
-        )
+        self.submits = Submits(runtime.name, self._admission, store, jobs, self.lookup, files, self._reconciler, clock)
         self._retaining: asyncio.Task[None] | None = None
 
     async def start(self, *, recover: bool = False) -> None:

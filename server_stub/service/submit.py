@@ -33,7 +33,6 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
-from server_stub.files.room import Room
 from server_stub.runtimes.tasks import Clock
 from server_stub.service.active import ActiveJobs, accepted, row_of
 from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint, folder_of
@@ -65,11 +64,10 @@ class Submits:
         files: JobFiles,
         reconciler: Reconciler,
         clock: Clock,
-        room: Room,
     ) -> None:
         self._runtime_name, self._admission = runtime_name, admission
         self._store, self._jobs, self._lookup, self._files = store, jobs, lookup, files
-        self._reconciler, self._clock, self._room = reconciler, clock, room
+        self._reconciler, self._clock = reconciler, clock
         self._on_network: Callable[[str], bool] = lambda _: True
 
     def open(self) -> None:
@@ -101,8 +99,8 @@ class Submits:
             return await self._store_new(user, admitted, sent, used)
         except ClientLibError:
             # a repeat of an accepted submit gets the first answer, even if it would be refused now
-            if used and (before := await self._store.read(rows.key_used, used)):
-                return await self._repeated(used, before), False
+            if first := await self._first_answer(used):
+                return first, False
             raise
 
     async def resubmit(
@@ -145,9 +143,8 @@ class Submits:
             new, requests = await asyncio.to_thread(self._new_group, user, order, admitted, used)
             created = await self._add_group(user, new, requests, used)
         except ClientLibError:
-            if not (used and (before := await self._store.read(rows.key_used, used))):
+            if not await self._first_answer(used):
                 raise
-            await self._repeated(used, before)
             created = False
         return await self._lookup.group(user, order.name, user.name), created
 
@@ -160,8 +157,7 @@ class Submits:
         group = await self._lookup.group(user, name, user.name)
         which = (State.FAILED, State.CANCELLED) if failed else tuple(State)
         used = Key(user.name, key, hashlib.sha256(f"{group.id} {sorted(which)}".encode()).hexdigest()) if key else None
-        if used and (before := await self._store.read(rows.key_used, used)):
-            await self._repeated(used, before)
+        if await self._first_answer(used):
             return group
         members = await self._store.read_all(group_rows.members, group.id)
         chosen = [row for row in members if row.state in which]
@@ -189,7 +185,7 @@ class Submits:
         return added.seq is not None
 
     async def _store_group(self, new: NewGroup, requests: list[SubmitRequest]) -> Added:
-        with self._room.claim(sum(len(member.record) for member in new.members)):
+        with self._files.room.claim(sum(len(member.record) for member in new.members)):
             added = await self._store.add_group(new)
         if added.seq is not None:
             stored = [member.row._replace(seq=seq) for seq, member in enumerate(new.members, added.seq)]
@@ -313,7 +309,7 @@ class Submits:
         for _ in range(_NAMES_DRAWN):
             info = self._new_info(user, admitted)
             new = _new_job(info, sent, admitted.script_path, key)
-            with self._room.claim(len(sent)):
+            with self._files.room.claim(len(sent)):
                 added = await self._store.add_job(new)
             if added.seq is not None:
                 active = accepted(new.row._replace(seq=added.seq), admitted.request)
@@ -346,6 +342,11 @@ class Submits:
             created_at=self._clock.now(),
             notices=admitted.notices,
         )
+
+    async def _first_answer(self, key: Key | None) -> JobText | None:
+        """The answer to an earlier request with this key; None: there was none. Raises as `_repeated`."""
+        before = await self._store.read(rows.key_used, key) if key else None
+        return await self._repeated(key, before) if key and before else None
 
     async def _repeated(self, key: Key, before: tuple[str, str]) -> JobText:
         fingerprint_before, job_id = before

@@ -32,7 +32,6 @@ from client_lib.errors import InvalidRequest
 from client_lib.worker import disk
 from client_lib.worker.directory import launcher_command
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.prepare import copy_folder
 from server_stub.files.outputs import OUTPUTS
 from server_stub.runtimes import CHECKPOINTS, Attempt, attempt_dir
 
@@ -145,7 +144,11 @@ def of_users(names: Mapping[str, str]) -> dict[str, Account]:
     Raises InvalidRequest: there is no such account, it is root, or two users have the same.
     """
     entries = {user: _entry(name) for user, name in names.items()}
-    missing = [_shown(user, names[user]) for user, entry in entries.items() if entry is None]
+    missing = [
+        user if user == names[user] else f"{user} (account {names[user]})"
+        for user, entry in entries.items()
+        if entry is None
+    ]
     if missing:
         raise InvalidRequest(f"this machine has no account for {', '.join(missing)}", hint=_WAY_OUT)
     accounts = {user: _account(entry) for user, entry in entries.items() if entry}
@@ -156,10 +159,6 @@ def of_users(names: Mapping[str, str]) -> dict[str, Account]:
         if (other := users.setdefault(account.uid, user)) != user:
             raise InvalidRequest(f"{other} and {user} have the same account, {account.name}", hint=_WAY_OUT)
     return accounts
-
-
-def _shown(user: str, account: str) -> str:
-    return user if user == account else f"{user} (account {account})"
 
 
 def _entry(name: str) -> pwd.struct_passwd | None:
@@ -277,16 +276,6 @@ def _copy(source: Path, target: Path, account: Account, keep_free: int) -> None:
     with open(source, "rb") as file, open(target, "xb", opener=lambda path, flags: os.open(path, flags, 0o400)) as copy:
         shutil.copyfileobj(file, copy)
     account.own(target)
-
-
-def copy_checkpoints(attempt: Attempt, checkpoints: Path, keep_free: int) -> None:
-    """Copy the checkpoints of an earlier job to `checkpoints`, unless the job names a directory or that exists. May
-    take long.
-
-    Raises OSError, also if fewer than `keep_free` bytes of the disk would stay free.
-    """
-    if source := checkpoints_to_copy(attempt, checkpoints):
-        copy_folder(str(source), str(checkpoints), keep_free)
 
 
 def checkpoints_to_copy(attempt: Attempt, checkpoints: Path) -> Path | None:

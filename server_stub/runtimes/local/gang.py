@@ -22,7 +22,7 @@ from client_lib.worker import control, disk
 from client_lib.worker.directory import Directory, read_json, renew, sync, write_file, write_json
 from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.prepare import reason_of
+from client_lib.worker.prepare import copy_folder, reason_of
 from server_stub.files import outputs
 from server_stub.runtimes import (
     Attempt,
@@ -202,7 +202,8 @@ class Gang:
             accounts.prepare(self._attempt, plans[0], account)
         else:
             checkpoints = plan.checkpoint_dir(self._attempt)
-            accounts.copy_checkpoints(self._attempt, checkpoints, plans[0].keep_free_bytes)
+            if source := accounts.checkpoints_to_copy(self._attempt, checkpoints):
+                copy_folder(str(source), str(checkpoints), plans[0].keep_free_bytes)
             checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
         for earlier in range(1, self._attempt.number):
             shutil.rmtree(inputs_dir(self._attempt.job_dir, earlier), ignore_errors=True)
