@@ -69,7 +69,7 @@ class CellOutput:
     def __init__(self, info: JobInfo) -> None:
         self._live = display.Live(info.name, str(info.state), str(info.reason), info.message)
         self._messages: deque[str] = deque(maxlen=_MAX_MESSAGES)
-        self._head = _Head()
+        self._lines_left, self._characters_left = HEAD_LINES, HEAD_CHARACTERS
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._in_tail = 0
         self._areas = _Areas()
@@ -78,12 +78,25 @@ class CellOutput:
     # --- methods of a text file
 
     def write(self, text: str) -> None:
-        rest = self._head.take(text.splitlines(keepends=True))
-        if rest:
+        if rest := self._without_head(text.splitlines(keepends=True)):
             self._in_tail += len(rest)
             self._tail.extend(line.rstrip("\n")[:LINE_CHARACTERS] for line in rest)
             hidden = self._in_tail - len(self._tail)
             self._areas.draw("tail", display.tail_bundle(self._live.name, hidden, list(self._tail)))
+
+    def _without_head(self, lines: list[str]) -> list[str]:
+        """Print the first lines as ordinary output, and return the others. After the first line that does not fit, none
+        is printed so."""
+        taken = 0
+        for line in lines:
+            if self._lines_left == 0 or len(line) > self._characters_left:
+                self._lines_left = 0
+                break
+            self._lines_left -= 1
+            self._characters_left -= len(line)
+            taken += 1
+        sys.stdout.write("".join(lines[:taken]))
+        return lines[taken:]
 
     def flush(self) -> None:
         """Do nothing: the kernel sends written text a few times a second, and each flush would be a message."""
@@ -121,25 +134,6 @@ class CellOutput:
     def _show(self, **changes: Any) -> None:
         self._live = self._live._replace(**changes)
         self._areas.draw("state", display.live_bundle(self._live))
-
-
-class _Head:
-    """The first lines, which are ordinary output. After the first line that does not fit, none is taken."""
-
-    def __init__(self) -> None:
-        self._lines, self._characters = HEAD_LINES, HEAD_CHARACTERS
-
-    def take(self, lines: list[str]) -> list[str]:
-        taken = 0
-        for line in lines:
-            if self._lines == 0 or len(line) > self._characters:
-                self._lines = 0
-                break
-            self._lines -= 1
-            self._characters -= len(line)
-            taken += 1
-        sys.stdout.write("".join(lines[:taken]))
-        return lines[taken:]
 
 
 class _Areas:

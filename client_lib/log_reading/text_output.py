@@ -63,9 +63,7 @@ class OpenLogs(Protocol):
 
 
 class _OutputGone(Exception):
-    def __init__(self, error: OSError) -> None:
-        super().__init__(error)
-        self.error = error
+    """Wraps an OSError of the output: inside the stream it would count as a lost connection, and be retried."""
 
 
 @dataclass
@@ -106,9 +104,15 @@ class LogOutput:
             for block in open_logs(wanted, deadline=self.deadline):
                 self._check_deadline()
                 yield block
-                _flush(page)  # the next block may take long
+                try:
+                    page.flush()  # the next block may take long
+                except OSError as error:
+                    raise _OutputGone(error) from error
 
-        say, say_gap = partial(self._say, page), partial(self._say_gap, page)
+        def say_gap(gap: Gap) -> None:
+            page.beside(f"{gap.records} lines of worker {gap.worker} in attempt {gap.attempt} are gone\n")
+
+        say = partial(self._say, page)
         entries = log_entries(blocks, params, on_state=say, on_gap=say_gap, retry_s=self.retry_s)
         try:
             with closing(entries), _idle_thread(page, self.collapse and "follow" in params):  # type: ignore[type-var]
@@ -118,7 +122,7 @@ class LogOutput:
                     else:
                         page.feed(entry)
         except _OutputGone as gone:
-            raise gone.error from None
+            raise gone.args[0] from None
         except (KeyboardInterrupt, ClientLibError):
             page.close()  # prints held lines and ends the line of a progress bar
             raise
@@ -145,9 +149,6 @@ class LogOutput:
         if (facts.get("state") in _SILENT or hung or self._hung) and sentence not in self._reasons:
             self._reasons.add(sentence)
             page.beside(f"{sentence}\n")
-
-    def _say_gap(self, page: _Page, gap: Gap) -> None:
-        page.beside(f"{gap.records} lines of worker {gap.worker} in attempt {gap.attempt} are gone\n")
 
 
 class _Page:
@@ -177,15 +178,9 @@ class _Page:
             if self._silence and not self._silence.finished.is_set():  # set: a line came first
                 self.beside(text)
 
-    def _end_silence(self) -> None:
-        if self._silence:
-            self._silence.cancel()
-
     def feed(self, entry: LogEntry) -> None:
         with self._changed:
-            self._end_silence()
-            self._out.write(self._printer.feed(entry))
-            self._show_bars()
+            self._write(self._printer.feed(entry))
             if self._fed_at is None:
                 self._changed.notify()
             self._fed_at = time.monotonic()
@@ -207,11 +202,12 @@ class _Page:
 
     def close(self) -> None:
         with self._changed:
-            self._end_silence()
-            self._out.write(self._printer.close())
-            self._show_bars()
+            self._write(self._printer.close())
 
-    def _show_bars(self) -> None:
+    def _write(self, text: str) -> None:
+        if self._silence:
+            self._silence.cancel()
+        self._out.write(text)
         if self._beside:
             self._beside.bars(self._printer.bars)
 
@@ -253,15 +249,6 @@ def _idle_thread(page: _Page, wanted: bool) -> Iterator[None]:
     finally:
         page.end_idle()
         thread.join()
-
-
-def _flush(page: _Page) -> None:
-    """Flush the page. Inside the stream an OSError would count as a lost connection and be retried, so it is
-    wrapped."""
-    try:
-        page.flush()
-    except OSError as error:
-        raise _OutputGone(error) from error
 
 
 def keeps_running(name: str) -> str:

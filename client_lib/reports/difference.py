@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from client_lib.reports import curves
-from client_lib.spec import patch
 from client_lib.spec.metrics import JobMetrics
 from client_lib.spec.request import CodeSnapshot, Provenance
 from client_lib.spec.wire import JobInfo, JobProvenance
 from client_lib.submit.changes import differences
+from client_lib.submit.provenance import files_of
 
 _LINES = 200  # of the difference of one file
 _SHOWN, _WIDE = 8, 200  # changes of one part in a sentence, and characters of each
@@ -78,7 +78,7 @@ def _patches(*both: Ran) -> tuple[Mapping[str, str], Mapping[str, str], list[str
     submitted = [ran.provenance.submitted or Provenance() for ran in both]
     unknown = [each.diff is None for each in submitted]
     old, new = (
-        {names[-1]: part for names, part in patch.files("" if any(unknown) else each.diff or "")} for each in submitted
+        {names[-1]: part for names, part in files_of("" if any(unknown) else each.diff or "")} for each in submitted
     )
     why = [
         f"{ran.info.name}: {each.missing or 'its uncommitted changes are not recorded'}"

@@ -163,26 +163,17 @@ class Live(NamedTuple):
 
 
 def live_bundle(live: Live) -> Bundle:
-    head = f"{live.state} {live.name}"
-    more = _more(live)
-    below = "\n".join([*_bars(live.bars), *live.said])
+    more = f", attempt {live.attempt}" if live.attempt > 1 else ""
+    more += f" ({live.reason})" if live.reason and live.reason not in _PLAIN else ""
+    more += (f" in {live.took}" if live.took else "") + (f": {live.message}" if live.message else "")
+    left_out = len(live.bars) - MAX_BARS
+    bars = [*live.bars[:MAX_BARS], *([f"and {left_out} more"] if left_out > 0 else [])]
+    below = "\n".join([*bars, *live.said])
     shown = f"<div style='{_FONT}'>{_pill(live.state)} {html.escape(live.name + more)}</div>"
     return {
-        "text/plain": "\n".join(filter(None, [head + more, below])),
+        "text/plain": "\n".join(filter(None, [f"{live.state} {live.name}{more}", below])),
         "text/html": shown + (_PRE.format(coloured(below)) if below else ""),
     }
-
-
-def _more(live: Live) -> str:
-    attempt = f", attempt {live.attempt}" if live.attempt > 1 else ""
-    reason = f" ({live.reason})" if live.reason and live.reason not in _PLAIN else ""
-    took = f" in {live.took}" if live.took else ""
-    return attempt + reason + took + (f": {live.message}" if live.message else "")
-
-
-def _bars(bars: Sequence[str]) -> list[str]:
-    left_out = len(bars) - MAX_BARS
-    return [*bars[:MAX_BARS], *([f"and {left_out} more"] if left_out > 0 else [])]
 
 
 def tail_bundle(name: str, hidden: int, lines: Sequence[str]) -> Bundle:

@@ -17,7 +17,6 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from threading import Thread
 
-from client_lib.spec import patch
 from client_lib.spec.job import MASK, SECRET_NAME
 from client_lib.spec.request import DIFF_MAX, Provenance
 from client_lib.spec.validation import PATH_MAX
@@ -31,6 +30,7 @@ _NEW = f"{_GIT} ls-files --others --exclude-standard --exclude='{PROOF_PREFIX}*'
 _PARTS = (f"exec {_DIFF} --binary HEAD", f"{_NEW} | xargs -0 -n 1 {_DIFF} --no-index -- /dev/null")
 _ALONE = "unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE; export GIT_OPTIONAL_LOCKS=0; "  # a hook of git may submit
 _CREDENTIALS = re.compile(r"(?<=://)[^/]*@|\?.*")
+_MOVED = re.compile(r"^(?:rename|copy) (?:from|to) (.+)$", re.MULTILINE)
 _NAMED = rf"(?:{SECRET_NAME.pattern}|notify)[\w-]*"
 _VALUE = re.compile(rf"""({_NAMED}[\\"']*\s*[=:]).+""", re.IGNORECASE | re.DOTALL)
 _NAME = re.compile(rf"(?:-[\w.-]*|[\w-]*){_NAMED}", re.IGNORECASE)
@@ -57,7 +57,7 @@ class GitReading:
                 thread.join(max(0.0, until - time.monotonic()))
         whole = "".join(printed.decode("utf-8", "replace") for printed in self._printed)
         may = may_travel(self._root or Path())
-        diff = "".join(part for names, part in patch.files(whole) if all(map(may, names)))
+        diff = "".join(part for names, part in files_of(whole) if all(map(may, names)))
         commit, branch, remote = map(_line, _head(self._root) if self._root else ("", "", ""))
         missing = None
         if any(thread.is_alive() for thread in self._threads):
@@ -122,3 +122,28 @@ def _masked(words: list[str]) -> list[str]:
 
 def _line(text: str) -> str:
     return re.sub("[\x00-\x1f\x7f-\x9f\ud800-\udfff]", "\ufffd", text)[:PATH_MAX]
+
+
+# --- patches
+
+
+def files_of(patch: str) -> list[tuple[list[str], str]]:
+    """Names (of a file that was moved the old and the new one) and part of the patch, for each file in it."""
+    parts = re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)[1:]
+    return [(_names(part), part) for part in parts]
+
+
+def _names(part: str) -> list[str]:
+    header = part.partition("\n")[0].removeprefix("diff --git ")
+    if moved := _MOVED.findall(part.partition("\n@@ ")[0]):
+        return [_unquoted(name) for name in moved]
+    before, after = _unquoted(header[: len(header) // 2]), _unquoted(header[len(header) // 2 + 1 :])
+    return [after if before == after else after[2:]]  # the same: a patch without `a/` and `b/`
+
+
+def _unquoted(name: str) -> str:
+    """git quotes names as in C: `"b/\\320\\264"`."""
+    if not (len(name) > 1 and name[0] == name[-1] == '"'):
+        return name
+    escaped = name[1:-1].encode("utf-8", "backslashreplace")
+    return escaped.decode("unicode_escape", "replace").encode("latin-1", "replace").decode("utf-8", "replace")

@@ -45,7 +45,12 @@ LOCAL = "local"
 """Endpoint or profile that always means the local server."""
 RETRY_S_DEFAULT = 30.0  # a server that is being restarted is back by then; people begin to wonder at about a minute
 
-_KEYS = frozenset({"endpoint", "token", "ca_bundle", "insecure", "retry_s", "notify"})
+_KEYS: dict[str, type | tuple[type, ...]] = {
+    **dict.fromkeys(("endpoint", "token", "ca_bundle", "notify"), str),
+    "insecure": bool,
+    "retry_s": (int, float),
+}
+"""Keys of a profile with the types of their values."""
 BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 
 
@@ -171,14 +176,11 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
 
 def check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
     """Raises InvalidRequest for a key that no profile has, or a value of a wrong type."""
-    unknown = sorted(set(values) - _KEYS)
-    if unknown:
-        raise InvalidRequest(
-            f"{path}: profile {name!r} holds unknown {unknown[0]!r}", hint=f"there are: {', '.join(sorted(_KEYS))}"
-        )
-    kinds = {"insecure": bool, "retry_s": (int, float)}
-    for key, value in values.items():
-        if not isinstance(value, kinds.get(key, str)):  # type: ignore[arg-type]
+    for key, value in sorted(values.items()):
+        if key not in _KEYS:
+            hint = f"there are: {', '.join(sorted(_KEYS))}"
+            raise InvalidRequest(f"{path}: profile {name!r} holds unknown {key!r}", hint=hint)
+        if not isinstance(value, _KEYS[key]):
             raise InvalidRequest(f"{path}: {key}={value!r} of profile {name!r} has the wrong type")
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.spec import patch
 from client_lib.submit import provenance
-from client_lib.submit.provenance import GitReading
+from client_lib.submit.provenance import GitReading, files_of
 
 
 @pytest.fixture(autouse=True)
@@ -133,16 +132,16 @@ def test_names_of_files_are_read_whatever_git_is_configured_to_write(repository:
         git(repository, "config", *option.split("="))
         diff = GitReading(repository).result.diff or ""
         assert f"diff --git a/{names[1]} b/{names[1]}\n" in diff  # so that `git apply` reads it
-        found = patch.files(diff)
+        found = files_of(diff)
         assert sorted(name for of_file, _ in found for name in of_file) == sorted(names)
     git(repository, "config", "--unset", "diff.noprefix")
     git(repository, "add", "-A")
     for option in ("diff.noprefix=false", "diff.noprefix=true", "diff.mnemonicPrefix=true"):  # of older clients
-        found = patch.files(git(repository, "-c", option, "diff", "HEAD"))
+        found = files_of(git(repository, "-c", option, "diff", "HEAD"))
         assert sorted(name for of_file, _ in found for name in of_file) == sorted(names)
     git(repository, "commit", "-qm", "two")
     git(repository, "mv", names[1], "new name")
-    assert [of_file for of_file, _ in patch.files(git(repository, "diff", "HEAD"))] == [[names[1], "new name"]]
+    assert [of_file for of_file, _ in files_of(git(repository, "diff", "HEAD"))] == [[names[1], "new name"]]
 
 
 def test_files_that_never_travel_are_not_in_the_patch(repository: Path) -> None:
@@ -169,7 +168,7 @@ def test_files_that_never_travel_are_not_in_the_patch(repository: Path) -> None:
             git(repository, "commit", "-qm", "two")
     changed = GitReading(repository).result.diff or ""
     for diff, more in ((new, [".clientlibignore"]), (changed, [])):
-        assert sorted(name for names, _ in patch.files(diff) for name in names) == sorted(ours + more)
+        assert sorted(name for names, _ in files_of(diff) for name in names) == sorted(ours + more)
 
 
 def test_a_repository_of_the_home_directory_is_not_read(
