@@ -63,7 +63,7 @@ class Api:
     def __init__(self, config: Config, rest: Rest | None = None) -> None:
         """`rest` None: calls over requests."""
         self.config = config
-        self._rest = rest or Rest(lambda: local_server.locate(config), config, _over_requests)
+        self._rest = rest or Rest(lambda: local_server.locate(config), config, _connect)
         self._here: bool | None = None
 
     @property
@@ -327,7 +327,7 @@ class Api:
             raise bad_content(self.endpoint, model.__name__, body) from error
 
 
-def _over_requests(endpoint: Endpoint, config: Config) -> Transport:
+def _connect(endpoint: Endpoint, config: Config) -> Transport:
     from client_lib.transport.http import RequestsTransport  # loads requests, which the command line does without
 
     return RequestsTransport(endpoint, config)

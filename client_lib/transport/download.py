@@ -46,13 +46,22 @@ OnDownload = Callable[[Progress], None]
 def download(
     api: Api, info: JobInfo, folder: Path, pattern: str | None, on_download: OnDownload | None = None
 ) -> list[Path]:
+    """Fetch the outputs that a glob means into the folder, which is made.
+
+    Raises:
+        InvalidRequest: something in the folder is in the way.
+        NotFound: a file was replaced or removed since it was listed.
+        BadResponse: what came has another digest; ServerUnreachable ...: it can be called again and goes on.
+    """
     for tries in range(_TRIES, 0, -1):
         listed = api.job_outputs(info.name, owner=info.owner)
         files = chosen(listed, pattern)
         if not files:
             break
+        folder.mkdir(parents=True, exist_ok=True)
+        meter = _Meter(files, on_download)
         try:
-            return fetch(api, info.name, info.owner, files, folder, on_download)
+            return [_fetch(api, info, file, folder, meter) for file in files]
         except NotFound:  # the running job has replaced one of them
             if listed.final or tries == 1:
                 raise
@@ -84,60 +93,39 @@ def chosen(listed: OutputList, pattern: str | None) -> list[OutputFile]:
     return [file for file in listed.files if patterns is None or patterns.match(file.path)]
 
 
-def fetch(
-    api: Api, name: str, owner: str, files: Sequence[OutputFile], folder: Path, on_download: OnDownload | None
-) -> list[Path]:
-    """The files, below the folder, which is made.
-
-    Raises:
-        InvalidRequest: something in the folder is in the way.
-        NotFound: a file was replaced or removed since it was listed.
-        BadResponse: what came has another digest; ServerUnreachable ...: it can be called again and goes on.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    meter = _Meter(files, on_download)
-    fetched = []
-    for file in files:
-        fetched.append(_fetch(api, name, owner, file, folder, meter))
-        meter.end_file()
-    return fetched
-
-
 class _Meter:
     def __init__(self, files: Sequence[OutputFile], on_download: OnDownload | None) -> None:
         self._on_download = on_download
         self._now = Progress(0, len(files), 0, sum(file.size for file in files))
 
-    def add(self, size: int) -> None:
-        self._tell(self._now._replace(size=self._now.size + size))
-
-    def end_file(self) -> None:
-        self._tell(self._now._replace(files=self._now.files + 1))
-
-    def _tell(self, now: Progress) -> None:
-        self._now = now
+    def add(self, size: int, files: int = 0) -> None:
+        self._now = self._now._replace(size=self._now.size + size, files=self._now.files + files)
         if self._on_download:
-            self._on_download(now)
+            self._on_download(self._now)
 
 
-def _fetch(api: Api, name: str, owner: str, file: OutputFile, folder: Path, meter: _Meter) -> Path:
+def _fetch(api: Api, info: JobInfo, file: OutputFile, folder: Path, meter: _Meter) -> Path:
     target = _place(folder, file.path)
-    if _is_there(target, file):
-        meter.add(file.size)
+    is_file = target.is_file() and not target.is_symlink()
+    if is_file and target.stat().st_size == file.size and sha256_of(target) == file.sha256:
+        meter.add(file.size, files=1)
         return target
     part = target.with_name(f".{target.name[:200]}.{file.sha256[:12]}.part")
     with _open_part(part) as opened:
-        digest = _collect(api, name, owner, file, opened, meter)
+        digest = _collect(api, info, file, opened, meter)
     if digest != file.sha256:
         part.unlink()
         raise BadResponse(f"what came as {file.path} has the digest {digest}, not {file.sha256}", hint="try again")
     os.chmod(part, 0o755 if file.executable else 0o644)
     os.utime(part, (file.modified_at.timestamp(),) * 2)
-    _replace(part, target)
+    if target.is_dir() and not target.is_symlink():
+        raise InvalidRequest(f"{target} is a folder, and the job has a file of this name", hint="choose another folder")
+    os.replace(part, target)  # a link of that name goes, not what it leads to
+    meter.add(0, files=1)
     return target
 
 
-def _collect(api: Api, name: str, owner: str, file: OutputFile, part: IO[bytes], meter: _Meter) -> str:
+def _collect(api: Api, info: JobInfo, file: OutputFile, part: IO[bytes], meter: _Meter) -> str:
     """Fill the part from where it ends; the digest of all of it."""
     digest, have = hashlib.sha256(), 0
     while block := part.read(_BLOCK):  # bytes of an earlier download
@@ -151,7 +139,7 @@ def _collect(api: Api, name: str, owner: str, file: OutputFile, part: IO[bytes],
     while have < file.size:
         before = have
         try:
-            for block in api.open_output(name, file.path, sha256=file.sha256, start=have, owner=owner):
+            for block in api.open_output(info.name, file.path, sha256=file.sha256, start=have, owner=info.owner):
                 part.write(block)
                 digest.update(block)
                 have += len(block)
@@ -191,17 +179,6 @@ def _place(folder: Path, path: str) -> Path:
             )
         place.mkdir(exist_ok=True)
     return place / name
-
-
-def _replace(part: Path, target: Path) -> None:
-    if target.is_dir() and not target.is_symlink():
-        raise InvalidRequest(f"{target} is a folder, and the job has a file of this name", hint="choose another folder")
-    os.replace(part, target)  # a link of that name goes, not what it leads to
-
-
-def _is_there(target: Path, file: OutputFile) -> bool:
-    same_size = not target.is_symlink() and target.is_file() and target.stat().st_size == file.size
-    return same_size and sha256_of(target) == file.sha256
 
 
 # --- the code that jobs ran

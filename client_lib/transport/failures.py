@@ -140,9 +140,12 @@ def error_of_answer(
     if method == "HEAD" and status == 404:  # an answer to HEAD has no body
         return errors.NotFound(f"{url} does not exist")
     ours = _from_body(status, body) or _from_status(url, status, phrase, location, body)
-    if isinstance(ours, errors.Unavailable):
-        return Transient(ours, _retry_after(retry_after))
-    return ours
+    if not isinstance(ours, errors.Unavailable):
+        return ours
+    try:
+        return Transient(ours, max(0.0, float(retry_after or 0)))
+    except ValueError:  # a date or nonsense: then our own pauses are used
+        return Transient(ours)
 
 
 def _from_body(status: int, body: bytes) -> errors.ClientLibError | None:
@@ -181,11 +184,3 @@ def as_text(body: bytes) -> str:
     text = re.sub(r"<(script|style|title)\b.*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL | re.IGNORECASE)
     text = " ".join(html.unescape(text).split())
     return text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + "…"
-
-
-def _retry_after(value: str | None) -> float:
-    """Seconds; 0 for an absent header or one that holds a date or nonsense (then our own pauses are used)."""
-    try:
-        return max(0.0, float(value or 0))
-    except ValueError:
-        return 0.0

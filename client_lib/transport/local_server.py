@@ -83,7 +83,13 @@ def find(directory: Path | None = None) -> Running | None:
     running = _described(directory)
     if running is None:
         return None
-    _refuse_foreign(running)
+    here = socket.gethostname()
+    if running.host != here:
+        raise Conflict(
+            f"{directory} holds the state of a server on {running.host}, and this is {here}",
+            hint=f"set CLIENT_LIB_STATE_DIR to a directory of this host alone, or, if {running.host} is gone, "
+            f"remove {directory / SERVER_JSON}",
+        )
     return running if _holds(running, directory / SERVER_LOCK) else None
 
 
@@ -158,16 +164,6 @@ def _described(directory: Path) -> Running | None:
         return None
 
 
-def _refuse_foreign(running: Running) -> None:
-    here = socket.gethostname()
-    if running.host != here:
-        raise Conflict(
-            f"{running.state_dir} holds the state of a server on {running.host}, and this is {here}",
-            hint=f"set CLIENT_LIB_STATE_DIR to a directory of this host alone, or, if {running.host} is gone, "
-            f"remove {running.state_dir / SERVER_JSON}",
-        )
-
-
 def _holds(running: Running, lock: Path) -> bool:
     """Return True if this server holds the lock. A new server that does not listen yet holds it beside an older
     server.json."""
@@ -203,7 +199,11 @@ def _start(directory: Path) -> Running:
         return running
     ended = child.poll()
     how = f"ended with exit code {ended}" if ended is not None else f"does not answer after {START_S:g} s"
-    raise ServerError(f"the local server {how}{_said(log, begin)}", hint=_foreground(directory))
+    with log.open("rb") as file:
+        file.seek(begin)
+        lines = file.read().decode("utf-8", "replace").splitlines()[-_TAIL:]
+    said = "\n".join([f"; the end of {log}:", *lines]) if lines else f"; {log} is empty"
+    raise ServerError(f"the local server {how}{said}", hint=_foreground(directory))
 
 
 def _spawn(directory: Path, log: Path) -> subprocess.Popen[bytes]:
@@ -240,13 +240,6 @@ def missing_libraries() -> list[str]:
     from importlib.util import find_spec
 
     return [name for name in LIBRARIES if find_spec(name) is None]
-
-
-def _said(log: Path, begin: int) -> str:
-    with log.open("rb") as file:
-        file.seek(begin)
-        lines = file.read().decode("utf-8", "replace").splitlines()[-_TAIL:]
-    return f"; the end of {log}:\n" + "\n".join(lines) if lines else f"; {log} is empty"
 
 
 def _foreground(directory: Path) -> str:
