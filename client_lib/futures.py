@@ -139,7 +139,7 @@ class Executor(concurrent.futures.Executor):
 
     def _job(self, fn: Callable[..., T], args: Any, kwargs: Any, needed: Sequence[JobFuture[Any]]) -> Job[T]:
         after = with_names({"after": self._options.get("after") or []})["after"]
-        results = {each: ResultOf(place, str(_job_of(each).name)) for place, each in enumerate(needed, len(after))}
+        results = {each: ResultOf(place, _info_of(each.job).name) for place, each in enumerate(needed, len(after))}
         args, kwargs = _replaced((args, kwargs), results)
         options = self._options | {"after": [*after, *(each.job for each in results.values())]}
         return Job(script=fn, args=args, kwargs=kwargs, client=self._api, **options)
@@ -156,7 +156,7 @@ class Executor(concurrent.futures.Executor):
                 self._sending -= 1
                 seen, self._unclaimed = self._unclaimed, self._unclaimed if self._sending else []
                 if future.job is not None:
-                    self._by_id[_id_of(job)] = future
+                    self._by_id[_info_of(job).id] = future
                     if not self._watching:
                         self._watching = True
                         threading.Thread(target=self._watch, name="client-lib-executor", daemon=True).start()
@@ -171,7 +171,7 @@ class Executor(concurrent.futures.Executor):
         with self._lock:
             self._futures.discard(future)
             if future.job:
-                self._by_id.pop(_id_of(future.job), None)
+                self._by_id.pop(_info_of(future.job).id, None)
         if future.cancelled():
             future.begin()  # wakes those who wait for it
             if future.job:
@@ -265,14 +265,11 @@ def _replaced(value: Any, results: Mapping[Any, ResultOf]) -> Any:
     return type(value)(_replaced(part, results) for part in value) if type(value) in (list, tuple) else value
 
 
-def _job_of(future: JobFuture[T]) -> Job[T]:
-    assert future.job
-    return future.job
-
-
-def _id_of(job: Job[Any]) -> str:
+def _info_of(job: Job[Any] | None) -> JobInfo:
+    """A submitted job as the server described it."""
+    assert job
     assert job.last_info
-    return job.last_info.id
+    return job.last_info
 
 
 # --- jobs

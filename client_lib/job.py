@@ -435,9 +435,8 @@ class Job(Generic[R]):
             return
         from client_lib.log_reading import reader as log_reader
 
-        params = log_reader.log_params(
-            follow=follow is not False, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
-        )
+        follow = follow is not False
+        params = log_reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
         with_times = timestamps or bool(verbose)
         self._print(info, params, file, one_rank=isinstance(rank, int), timestamps=with_times, collapse=collapse)
 
@@ -488,7 +487,12 @@ class Job(Generic[R]):
             self._print(info, log_reader.log_params(follow=True), deadline=deadline)
             info = self.info()
         while not info.state.final:
-            info = self._changed(info, deadline)
+            left = LONG_POLL_S if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                why = f": {info.message}" if info.message else ""
+                raise WaitTimeout(f"job {info.name} is not final yet, but {info.state} ({info.reason}){why}")
+            wait_s = min(left, LONG_POLL_S)
+            self._last = info = self.client.job_info(info.name, after_version=info.version, wait_s=wait_s)
         if info.state is not State.SUCCEEDED:
             raise explanation.ended(info, printed=follow)
         return info
@@ -682,11 +686,8 @@ class Job(Generic[R]):
         """Say what has changed since the script of a failed job last succeeded, in a sentence; "": nothing is known."""
         with suppress(ClientLibError):  # an older server, or the job of another user
             before = self.provenance().last_success if self.state is State.FAILED else None
-            return (
-                Job.of(self.client, self.client.job_info(before))._diff(self, is_brief=True).sentence()
-                if before
-                else ""
-            )
+            if before:
+                return Job.of(self.client, self.client.job_info(before))._diff(self, is_brief=True).sentence()
         return ""
 
     def explain(self) -> str:
@@ -744,15 +745,6 @@ class Job(Generic[R]):
         if self._last is None:
             raise Conflict(f"{self!r} is no job of a server yet", hint="call submit() first")
         return self._last.name
-
-    def _changed(self, info: JobInfo, deadline: float | None) -> JobInfo:
-        """Wait for the job's next change, or for some time. Raises WaitTimeout at the deadline."""
-        left = LONG_POLL_S if deadline is None else deadline - time.monotonic()
-        if left <= 0:
-            why = f": {info.message}" if info.message else ""
-            raise WaitTimeout(f"job {info.name} is not final yet, but {info.state} ({info.reason}){why}")
-        self._last = self.client.job_info(info.name, after_version=info.version, wait_s=min(left, LONG_POLL_S))
-        return self._last
 
     def _print(
         self,

@@ -112,7 +112,9 @@ NEXT: dict[Reason, str] = {
 
 def explain(info: JobInfo, events: Sequence[Event], now: datetime, spelling: Spelling = PYTHON) -> list[Part]:
     """The state with its reason, the workers' messages, the last events and the next step."""
-    lines = [*_state_lines(info, events, now), *_worker_lines(info), *_event_lines(info, events, spelling)]
+    workers = [f"worker {each.worker} {each.state}: {each.message}" for each in _workers_with_message(info)]
+    lines = [*_state_lines(info, events, now), *(Part("line", text) for text in workers)]
+    lines += _event_lines(info, events, spelling)
     if info.state in (State.CANCELLED, State.RESTARTING):  # the report of a failure has them
         lines[1:1] = _stack_lines(info)
     return [*lines, *advice(info, spelling)]
@@ -151,11 +153,6 @@ def _state_since(info: JobInfo, events: Sequence[Event]) -> datetime:
         if (state, reason) == (info.state, info.reason):
             began = first.time
     return began
-
-
-def _worker_lines(info: JobInfo) -> list[Part]:
-    workers = _workers_with_message(info)
-    return [Part("line", f"worker {worker.worker} {worker.state}: {worker.message}") for worker in workers]
 
 
 def _workers_with_message(info: JobInfo) -> list[WorkerInfo]:
