@@ -231,14 +231,9 @@ def _workload(rendering: _Rendering, variables: tuple[str, ...], *, has_code: bo
     spec, metadata, gang = attempt.spec, rendering.metadata(), cluster.settings.gang_scheduler
     if spec.queue_name is not None and gang != "volcano":  # whose queue it is then
         metadata["labels"] = {**rendering.labels, names.QUEUE: spec.queue_name}
-    mounted = {
-        "launcher": names.launcher_name(cluster.launcher, attempt.job_id),
-        "plan": rendering.name + names.PLAN,
-        "secret": rendering.name + names.SECRET,
-    }
-    if has_code:
-        mounted["code"] = rendering.name + names.CODE
-    folders = storage.own_folders(rendering.needs, mounted) + storage.asked_folders(attempt, cluster.catalogue)
+    launcher = names.launcher_name(cluster.launcher, attempt.job_id)
+    own = storage.own_folders(rendering.needs, launcher, rendering.name, has_code=has_code)
+    folders = own + storage.asked_folders(attempt, cluster.catalogue)
     secret = rendering.name + names.ENVIRONMENT if variables else None
     template = pod.Template(spec, rendering.needs, cluster, rendering.labels, folders, secret)
     processes, bounds = rendering.needs.processes, elastic.bounds(spec)

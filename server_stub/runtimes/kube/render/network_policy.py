@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from client_lib.errors import NotSupported
 from client_lib.spec.job import JobSpec
-from server_stub.runtimes.kube.catalogue import Egress, Peer
+from server_stub.runtimes.kube.catalogue import Peer
 from server_stub.runtimes.kube.workload import ClusterOptions
 
 SERVER_PODS = {"app.kubernetes.io/name": "client-lib-server"}
@@ -37,71 +37,50 @@ def policy(spec: JobSpec, pods: dict[str, str], cluster: ClusterOptions) -> dict
 
 
 def _ingress(pods: dict[str, str], cluster: ClusterOptions) -> list[dict[str, Any]]:
-    network = cluster.catalogue.network
-    servers = _servers(cluster, network.server) or []
-    return [{"from": [_of_job(pods), *servers, *(_peer(peer) for peer in network.admit)]}]
+    servers = _servers(cluster) or []
+    return [{"from": [_peer(Peer(pods=pods)), *servers, *map(_peer, cluster.catalogue.network.admit)]}]
 
 
 def _egress(pods: dict[str, str], cluster: ClusterOptions) -> list[dict[str, Any]]:
-    network = cluster.catalogue.network
-    rules = [
-        {"to": [_of_job(pods)]},
-        {
-            "to": [_peer(peer) for peer in network.dns],
-            "ports": [{"protocol": "UDP", "port": 53}, {"protocol": "TCP", "port": 53}],
-        },
-    ]
-    servers = _servers(cluster, network.server)
+    network, servers = cluster.catalogue.network, _servers(cluster)
     if servers is None:
         raise NotSupported(
             "internet=False would cut the job off from this server: a NetworkPolicy knows no name such as "
             f"{_host(cluster)}",
             hint="the operator of this server can say where it is: network.server in its catalogue",
         )
+    rules = [_rule([Peer(pods=pods)]), _rule(network.dns, tcp=[53], udp=[53])]
     if servers:
         rules.append({"to": servers})
-    return [*rules, *(_rule(rule) for rule in network.allow)]
+    return [*rules, *(_rule(rule.to, rule.tcp, rule.udp) for rule in network.allow)]
 
 
-def _servers(cluster: ClusterOptions, given: Sequence[Peer]) -> list[dict[str, Any]] | None:
+def _servers(cluster: ClusterOptions) -> list[dict[str, Any]] | None:
     """The peers that stand for this server. []: pods can't reach it. None: its URL has the name of a host outside the
     cluster, which no policy can select."""
-    if given:
-        return [_peer(peer) for peer in given]
+    if cluster.catalogue.network.server:
+        return [_peer(peer) for peer in cluster.catalogue.network.server]
     if cluster.settings.worker_server_url is None:
         return []
     host = _host(cluster)
     try:
         address = ip_address(host)
-    except ValueError:
-        return _pods_of_service(host)
-    return [{"ipBlock": {"cidr": f"{address}/{address.max_prefixlen}"}}]
-
-
-def _pods_of_service(host: str) -> list[dict[str, Any]] | None:
-    """The server's pods, by the name of their Service: `NAME` in the namespace of the jobs, or `NAME.NAMESPACE.svc...`.
-    None: it is no name of a Service."""
-    pods = Peer(pods=SERVER_PODS)
-    if "." in host:
-        _, namespace, *rest = host.split(".")
-        if rest[:1] != ["svc"]:
+    except ValueError:  # the name of its Service: `NAME` in the namespace of the jobs, or `NAME.NAMESPACE.svc...`
+        _, *inside = host.split(".")
+        if inside and inside[1:2] != ["svc"]:
             return None
-        pods = Peer(pods=SERVER_PODS, namespaces={"kubernetes.io/metadata.name": namespace})
-    return [_peer(pods)]
+        namespaces = {"kubernetes.io/metadata.name": inside[0]} if inside else None
+        return [_peer(Peer(pods=SERVER_PODS, namespaces=namespaces))]
+    return [{"ipBlock": {"cidr": f"{address}/{address.max_prefixlen}"}}]
 
 
 def _host(cluster: ClusterOptions) -> str:
     return urlsplit(cluster.settings.worker_server_url or "").hostname or ""
 
 
-def _of_job(pods: dict[str, str]) -> dict[str, Any]:
-    return {"podSelector": {"matchLabels": pods}}
-
-
-def _rule(rule: Egress) -> dict[str, Any]:
-    ports = [{"protocol": "TCP", "port": port} for port in rule.tcp]
-    ports += [{"protocol": "UDP", "port": port} for port in rule.udp]
-    return {"to": [_peer(peer) for peer in rule.to]} | ({"ports": ports} if ports else {})
+def _rule(to: Sequence[Peer], tcp: Sequence[int] = (), udp: Sequence[int] = ()) -> dict[str, Any]:
+    ports = [{"protocol": "UDP", "port": port} for port in udp] + [{"protocol": "TCP", "port": port} for port in tcp]
+    return {"to": [_peer(peer) for peer in to]} | ({"ports": ports} if ports else {})
 
 
 def _peer(peer: Peer) -> dict[str, Any]:

@@ -72,12 +72,13 @@ class Template:
 
     def _container(self, variables: Sequence[Object]) -> Object:
         needs, catalogue = self.needs, self.cluster.catalogue
-        environment = [*_home(self.spec, catalogue), *_devices(needs), *_ranks(needs), *variables, *_downward()]
+        uid = _from_pod("CLIENT_LIB_POD_UID", "metadata.uid")
+        pod = [_from_pod("CLIENT_LIB_POD_NAME", "metadata.name"), uid]
         container: Object = {
             "name": self.cluster.kind.container,
             "image": image(self.spec, catalogue),
             "command": AGENT,
-            "env": environment,
+            "env": [*_environment(self.spec, needs, catalogue), *variables, *pod],
             "resources": _resources(needs, storage.disk_limit_mib(self.spec, needs, catalogue)),
             "securityContext": _container_security(needs, self.cluster.settings.pod_security),
             "volumeMounts": [folder.mount() for folder in self.folders],
@@ -89,10 +90,15 @@ class Template:
         return container
 
 
-def _home(spec: JobSpec, catalogue: ClusterCatalogue) -> list[Object]:
-    """Variables for a user unknown to the image: without name and home getpass, torch.compile and caches fail."""
+def _environment(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> list[Object]:
+    """Variables of the agent's process. Those of ranks are for readers of the template: the agent sets them by rank.
+
+    WORLD_SIZE has the value that the training operator appends (replicas x nprocPerNode). RANK, the index of the pod,
+    is left to the operator.
+    """
     home = catalogue.user.home or storage.HOME
     own = spec.environment().keys() | set(spec.secrets)
+    # for a user unknown to the image: without name and home getpass, torch.compile and caches fail
     ours = {"HOME": home, "USER": catalogue.user.name, "LOGNAME": catalogue.user.name}
     if "HOME" not in own and catalogue.user.home is None:  # a persistent home keeps its caches in their usual folders
         ours |= {
@@ -104,37 +110,25 @@ def _home(spec: JobSpec, catalogue: ClusterCatalogue) -> list[Object]:
             "NUMBA_CACHE_DIR": f"{home}/.cache/numba",
             "MPLCONFIGDIR": f"{home}/.config/matplotlib",
         }
-    return [{"name": name, "value": value} for name, value in ours.items() if name not in own]
+    ours = {name: value for name, value in ours.items() if name not in own}
+    if not needs.gpus:  # images for GPUs set it to `all`, which shows a pod without GPUs all GPUs of its node:
+        # https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
+        ours["NVIDIA_VISIBLE_DEVICES"] = "void"
+    ours |= {
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": str(needs.processes),
+        "WORLD_SIZE": str(needs.workers * needs.processes),
+    }
+    return [{"name": name, "value": value} for name, value in ours.items()]
 
 
-def _devices(needs: Needs) -> list[Object]:
-    """Hide GPUs: images for GPUs set NVIDIA_VISIBLE_DEVICES=all, which shows a pod without GPUs all GPUs of its node.
-    https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html"""
-    return [] if needs.gpus else [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]
-
-
-def _ranks(needs: Needs) -> list[Object]:
-    """Variables of the agent's process, for readers of the template; the agent sets those of the ranks.
-
-    WORLD_SIZE has the value that the training operator appends (replicas x nprocPerNode). RANK, the index of the pod,
-    is left to the operator.
-    """
-    return [
-        {"name": "LOCAL_RANK", "value": "0"},
-        {"name": "LOCAL_WORLD_SIZE", "value": str(needs.processes)},
-        {"name": "WORLD_SIZE", "value": str(needs.workers * needs.processes)},
-    ]
-
-
-def _downward() -> list[Object]:
-    return [
-        {"name": "CLIENT_LIB_POD_NAME", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
-        {"name": "CLIENT_LIB_POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
-    ]
+def _from_pod(name: str, field: str) -> Object:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
 
 
 def _resources(needs: Needs, disk_limit_mib: int) -> Object:
-    amounts = {"cpu": _cpu(needs.cpu_m), "memory": mebibytes(needs.memory_mib)}
+    cpu = f"{needs.cpu_m}m" if needs.cpu_m % 1000 else str(needs.cpu_m // 1000)
+    amounts = {"cpu": cpu, "memory": mebibytes(needs.memory_mib)}
     if needs.gpus:
         amounts[needs.instance.gpu_resource] = str(needs.gpus)
     amounts |= needs.instance.extra_resources
@@ -142,10 +136,6 @@ def _resources(needs: Needs, disk_limit_mib: int) -> Object:
         "requests": {**amounts, DISK: mebibytes(storage.disk_request_mib(needs))},
         "limits": {**amounts, DISK: mebibytes(disk_limit_mib)},
     }
-
-
-def _cpu(thousandths: int) -> str:
-    return f"{thousandths}m" if thousandths % 1000 else str(thousandths // 1000)
 
 
 def _pod_security(catalogue: ClusterCatalogue, level: PodSecurity) -> Object:

@@ -18,6 +18,7 @@ from typing import Any
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes import Attempt, fields, plan
+from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.catalogue import ROOT, ClusterCatalogue, Volume, is_free, is_in
 from server_stub.runtimes.kube.catalogue.needs import Needs, mebibytes
 
@@ -50,12 +51,9 @@ class Folder:
         return {"name": self.name, **self.source}
 
     def mount(self) -> dict[str, Any]:
-        mount: dict[str, Any] = {"name": self.name, "mountPath": self.path}
-        if self.sub_path is not None:
-            mount["subPath"] = self.sub_path
-        if self.read_only:
-            mount["readOnly"] = True
-        return mount
+        sub_path = {"subPath": self.sub_path} if self.sub_path is not None else {}
+        read_only = {"readOnly": True} if self.read_only else {}
+        return {"name": self.name, "mountPath": self.path, **sub_path, **read_only}
 
 
 @dataclass(frozen=True)
@@ -69,22 +67,20 @@ class Claimed:
     """Only the checkpoint folders of the job are mounted, below `path`."""
 
 
-def own_folders(needs: Needs, names: dict[str, str]) -> list[Folder]:
-    """Folders of every pod. `names` has the names of the mounted objects: launcher, plan, secret and perhaps code."""
-    mounted = [
-        Folder("launcher", LAUNCHER, {"configMap": {"name": names["launcher"]}}, read_only=True),
-        Folder("plan", PLAN, {"configMap": {"name": names["plan"]}}, read_only=True),
-        Folder(
-            "secret", SECRET, {"secret": {"secretName": names["secret"], "defaultMode": OWNER_ONLY}}, read_only=True
-        ),
-    ]
-    if "code" in names:
-        mounted.append(Folder("code", CODE, {"configMap": {"name": names["code"]}}, read_only=True))
+def own_folders(needs: Needs, launcher: str, workload: str, *, has_code: bool) -> list[Folder]:
+    """Folders of every pod. `launcher` is the name of that ConfigMap; those of the other mounted objects begin with the
+    name of the workload."""
+    plan, code = {"name": workload + names.PLAN}, {"name": workload + names.CODE}
+    secret = {"secretName": workload + names.SECRET, "defaultMode": OWNER_ONLY}
+    disk = {"emptyDir": {"sizeLimit": mebibytes(_disk_mib(needs))}}
     return [
-        *mounted,
-        Folder("run", RUN, {"emptyDir": {"sizeLimit": mebibytes(_disk_mib(needs))}}),
+        Folder("launcher", LAUNCHER, {"configMap": {"name": launcher}}, read_only=True),
+        Folder("plan", PLAN, {"configMap": plan}, read_only=True),
+        Folder("secret", SECRET, {"secret": secret}, read_only=True),
+        *([Folder("code", CODE, {"configMap": code}, read_only=True)] if has_code else []),
+        Folder("run", RUN, disk),
         Folder("log", LOG, {"emptyDir": {"sizeLimit": mebibytes(_LOG_MIB)}}),
-        Folder("home", HOME, {"emptyDir": {"sizeLimit": mebibytes(_disk_mib(needs))}}),
+        Folder("home", HOME, disk),
         Folder("shm", SHM, {"emptyDir": {"medium": "Memory", "sizeLimit": mebibytes(needs.shm_mib)}}),
     ]
 
@@ -107,12 +103,12 @@ def _disk_mib(needs: Needs) -> int:
 def asked_folders(attempt: Attempt, catalogue: ClusterCatalogue) -> list[Folder]:
     """/tmp if the job asks for space there, and the volumes of the catalogue. Raises InvalidRequest."""
     found = claims(attempt.spec, attempt.owner, catalogue)
-    names = list(dict.fromkeys(each.volume.claim for each in found))  # a pod that has one claim twice may never start
+    volumes = list(dict.fromkeys(each.volume.claim for each in found))  # a pod that has one claim twice may never start
     folders = tmp_folders(attempt.spec, catalogue)
     for claimed in found:
         source = {"persistentVolumeClaim": {"claimName": claimed.volume.claim}}
         for path, sub_path, read_only in _mounts(claimed, attempt):
-            folders.append(Folder(f"volume-{names.index(claimed.volume.claim)}", path, source, sub_path, read_only))
+            folders.append(Folder(f"volume-{volumes.index(claimed.volume.claim)}", path, source, sub_path, read_only))
     return folders
 
 
@@ -171,7 +167,11 @@ def claims(spec: JobSpec, owner: str, catalogue: ClusterCatalogue) -> list[Claim
     for words in spec.volumes:
         name, path, read_only = fields.parse_volume(words)
         volume = catalogue.volume(name)
-        _check_user(volume, owner)
+        if not volume.is_for(owner):
+            raise InvalidRequest(
+                f"volume {name!r} can't be mounted by jobs of {owner}: it is for {', '.join(volume.users or ())}",
+                hint="leave it out, or ask the operator of this server, whose catalogue lists the users of each volume",
+            )
         _add(found, Claimed(volume, path.rstrip("/"), read_only or volume.read_only), spec)
     for volume in catalogue.volumes:
         if volume.always is not None and volume.is_for(owner):
@@ -184,31 +184,19 @@ def claims(spec: JobSpec, owner: str, catalogue: ClusterCatalogue) -> list[Claim
     return found
 
 
-def _check_user(volume: Volume, user: str) -> None:
-    if not volume.is_for(user):
-        raise InvalidRequest(
-            f"volume {volume.name!r} can't be mounted by jobs of {user}: it is for {', '.join(volume.users or ())}",
-            hint="leave it out, or ask the operator of this server, whose catalogue lists the users of each volume",
-        )
-
-
 def _add(found: list[Claimed], new: Claimed, spec: JobSpec) -> None:
     """Add the volume unless it is mounted at that path already."""
     at = next((old for old in found if old.path == new.path), None)
-    if at is None:
-        _check_free(new, spec)
-        found.append(new)
-    elif at.volume != new.volume:
+    if at is not None and at.volume != new.volume:
         raise InvalidRequest(f"volumes {at.volume.name!r} and {new.volume.name!r} are both at {new.path}")
-
-
-def _check_free(claimed: Claimed, spec: JobSpec) -> None:
-    path = claimed.path
-    if not is_free(path, [TMP] if spec.tmp_storage is not None else []):
+    if at is not None:
+        return
+    if not is_free(new.path, [TMP] if spec.tmp_storage is not None else []):
         raise InvalidRequest(
-            f"volume {claimed.volume.name!r} can't be mounted at {path or '/'}: that folder is the container's own",
+            f"volume {new.volume.name!r} can't be mounted at {new.path or '/'}: that folder is the container's own",
             hint="mount it at a path such as /data",
         )
+    found.append(new)
 
 
 def is_shared(path: str, claimed: Sequence[Claimed]) -> bool:
