@@ -41,8 +41,8 @@ def test_a_gang_that_is_removed_is_over_when_nothing_of_it_lives() -> None:
 
 
 def test_a_log_that_is_not_all_here_keeps_an_attempt_open() -> None:
-    assert not ending.is_drained(looked_at(reported("Completed", drained=False))[0])
-    assert ending.is_drained(looked_at(reported("Completed"))[0])
+    assert not ending.LogDrain().is_over(looked_at(reported("Completed", drained=False))[0], 0.0)
+    assert ending.LogDrain().is_over(looked_at(reported("Completed"))[0], 0.0)
 
 
 def test_an_order_to_stop_explains_whatever_the_workers_then_did() -> None:

@@ -111,7 +111,7 @@ def test_who_was_missing_when_it_was_stopped_is_not_asked_why() -> None:
     case, seen = losses.without_lost(whole, observe(whole), began=True, stopping=True)
     assert [worker.number for worker in seen.workers] == [0]
     assert ending.why(seen, (Reason.DELETED_EXTERNALLY, ""), stopped=False, lost_first=False)[0] is Reason.EXIT_CODE
-    assert ending.is_drained(case)
+    assert ending.LogDrain().is_over(case, 0.0)
 
 
 def test_an_attempt_has_ended_well_when_worker_0_has_though_another_is_lost() -> None:

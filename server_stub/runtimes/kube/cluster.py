@@ -25,20 +25,9 @@ from server_stub.worker_gateway import WorkerGroup, WorkerRegistry
 
 REMOVALS_AT_ONCE = 4
 _OURS = {"labelSelector": f"{names.MANAGED_BY}={names.OURS}"}
-_EVENTS = {  # events have no labels; those that the status of a pod shows are left out
-    "fieldSelector": ",".join(
-        f"reason!={reason}"
-        for reason in (
-            "Scheduled",
-            "Created",
-            "Started",
-            "Killing",
-            "SuccessfulCreate",
-            "SuccessfulCreatePod",
-            "SuccessfulCreateService",
-        )
-    )
-}
+_SHOWN = "Scheduled Created Started Killing SuccessfulCreate SuccessfulCreatePod SuccessfulCreateService"
+"""Reasons of events that tell nothing which the status of a pod does not show."""
+_EVENTS = {"fieldSelector": ",".join(f"reason!={reason}" for reason in _SHOWN.split())}  # events have no labels
 
 T = TypeVar("T")
 
@@ -107,30 +96,31 @@ class Cluster:
         """Watches that keep the inventory up to date; each list of workloads goes, with the name of their kind, to
         `workloads_listed` instead."""
         core, inventory = f"/api/v1/namespaces/{self.options.namespace}", self.inventory
-        read_pod = partial(parse_pod, kinds=self.kinds)
-        pod_changes = inventory.list_pods, inventory.put_pod, inventory.pod_gone
-        event_changes = inventory.list_events, inventory.put_event, inventory.event_gone
-        return [
-            *(self._workload_watch(kind, partial(workloads_listed, kind.name)) for kind in self.kinds),
-            ObjectWatch(self.api, f"{core}/pods", _OURS, _applied(read_pod, *pod_changes)),
-            ObjectWatch(self.api, f"{core}/events", _EVENTS, _applied(parse_event, *event_changes)),
+        take_pod = _applied(
+            partial(parse_pod, kinds=self.kinds), inventory.list_pods, inventory.put_pod, inventory.pod_gone
+        )
+        take_event = _applied(parse_event, inventory.list_events, inventory.put_event, inventory.event_gone)
+        found = [
+            ObjectWatch(self.api, f"{core}/pods", _OURS, take_pod),
+            ObjectWatch(self.api, f"{core}/events", _EVENTS, take_event),
         ]
-
-    def _workload_watch(self, kind: WorkloadKind, listed: Callable[[list[Workload]], None]) -> ObjectWatch:
-        read, inventory = partial(parse_workload, kind=kind), self.inventory
-        take = _applied(read, listed, inventory.put_workload, inventory.workload_gone)
-        path = kind.collection(self.options.namespace)
-        return ObjectWatch(self.api, path, _OURS, take, may_be_absent=len(self.kinds) > 1)
+        for kind in self.kinds:
+            read, listed = partial(parse_workload, kind=kind), partial(workloads_listed, kind.name)
+            take = _applied(read, listed, inventory.put_workload, inventory.workload_gone)
+            path = kind.collection(self.options.namespace)
+            found.append(ObjectWatch(self.api, path, _OURS, take, may_be_absent=len(self.kinds) > 1))
+        return found
 
     def register(self, attempt: Attempt, changed: Callable[[], None]) -> None:
         """Let the workers of an attempt connect. `changed` is called after each of their reports."""
+        needed = self._needs(attempt.spec)
         group = WorkerGroup(
             job_id=attempt.job_id,
             job_name=attempt.job_name,
             attempt=attempt.number,
             folder=attempt_dir(attempt.job_dir, attempt.number),
             workers=tuple(worker_dir(attempt.job_dir, attempt.number, each) for each in range(attempt.spec.n_workers)),
-            processes_per_worker=self._processes(attempt.spec),
+            processes_per_worker=needed.processes if needed else 1,  # else none is started
             snapshot=attempt.snapshot,
             function=attempt.function,
             inputs=inputs.archive_of(attempt),
@@ -147,11 +137,6 @@ class Cluster:
     def wants_gpus(self, spec: JobSpec) -> bool:
         found = self._needs(spec)
         return found is not None and found.gpus > 0
-
-    def _processes(self, spec: JobSpec) -> int:
-        """Processes per worker; 1 if the catalogue has lost the instance type, for then none is started."""
-        found = self._needs(spec)
-        return found.processes if found else 1
 
     def _needs(self, spec: JobSpec) -> Needs | None:
         """None: the catalogue has lost the instance type."""

@@ -48,8 +48,18 @@ def _checks(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
     yield from _gangs(api, cluster)
     yield _catalogue(api, cluster.catalogue)
     yield from _volumes(cluster.catalogue)
-    yield _network(cluster.catalogue)
-    yield _workers(cluster)
+    if cluster.catalogue.network.isolated:
+        message = "the pods of a job are reached by each other and this server alone, if the cluster's network plugin"
+        yield checked("network", f"{message} enforces NetworkPolicies, which this check can't find out")
+    else:
+        message = "pods of other jobs reach those of a job: network.isolated is false in the catalogue"
+        yield checked("network", message)
+    if cluster.settings.worker_server_url:
+        yield checked("worker connection", f"workers send their logs to {cluster.settings.worker_server_url}")
+    else:
+        message = "workers can't reach this server: their logs come from the cluster, which loses lines of fast output"
+        fix = "CLIENT_LIB_SERVER_WORKER_SERVER_URL, the URL of this server for pods"
+        yield checked("worker connection", message, fix)
 
 
 def _in_namespace(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
@@ -75,9 +85,8 @@ def _permissions(api: Api, cluster: ClusterOptions) -> Check:
         message = f"the server may not {', '.join(missing)} in namespace {cluster.namespace}"
         fix = "grant what k8s/base/role.yaml has: `kubectl apply -k` of the server's overlay, or to its user by hand"
         return checked("permissions", message, fix)
-    optional = [str(each) for each in lacking]
-    message = f"all there, but for what is optional: {', '.join(optional)}" if optional else "all there"
-    return checked("permissions", message)
+    optional = f", but for what is optional: {', '.join(map(str, lacking))}" if lacking else ""
+    return checked("permissions", f"all there{optional}")
 
 
 def _gangs(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
@@ -148,20 +157,6 @@ def _volumes(catalogue: ClusterCatalogue) -> Iterator[Check]:
         yield checked("volumes", "; ".join(parts))
 
 
-def _network(catalogue: ClusterCatalogue) -> Check:
-    if not catalogue.network.isolated:
-        return checked("network", "pods of other jobs reach those of a job: network.isolated is false in the catalogue")
-    message = "the pods of a job are reached by each other and this server alone, if the cluster's network plugin"
-    return checked("network", f"{message} enforces NetworkPolicies, which this check can't find out")
-
-
-def _workers(cluster: ClusterOptions) -> Check:
-    if cluster.settings.worker_server_url:
-        return checked("worker connection", f"workers send their logs to {cluster.settings.worker_server_url}")
-    message = "workers can't reach this server: their logs come from the cluster, which loses lines of fast output"
-    return checked("worker connection", message, "CLIENT_LIB_SERVER_WORKER_SERVER_URL, the URL of this server for pods")
-
-
 # --- rights: k8s/base/role.yaml and nodes.yaml grant exactly these (a test compares them)
 
 
@@ -172,19 +167,16 @@ class Permission(NamedTuple):
     resource: str
     verb: str
 
-    @property
-    def namespaced(self) -> bool:
-        return self.resource not in ("nodes", "clusterqueues")
-
     def review(self, namespace: str) -> dict[str, Any]:
         """The SelfSubjectAccessReview that checks this right."""
         resource, _, part = self.resource.partition("/")
         attributes = {"group": self.group, "resource": resource, "subresource": part, "verb": self.verb}
-        where = {"namespace": namespace} if self.namespaced else {}
+        if resource not in ("nodes", "clusterqueues"):
+            attributes["namespace"] = namespace
         return {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes | where},
+            "spec": {"resourceAttributes": attributes},
         }
 
     def __str__(self) -> str:
@@ -261,10 +253,13 @@ def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[
     if not open_:
         taints = {taint.get("key", "") for each in labelled for taint in each.taints if taint["effect"] in REFUSING}
         return f"its nodes have taints that it does not tolerate: {', '.join(sorted(taints))}"
-    wanted_sizes = requests(instance, catalogue)
-    if any(not _lacking(each, wanted_sizes) for each in open_):
-        return None
-    return _largest(open_, wanted_sizes)
+    sizes = requests(instance, catalogue)
+    nearest = min(open_, key=lambda each: len(_lacking(each, sizes)))
+    lacks = [
+        f"{amount(name, sizes[name])}, and {nearest.name} gives {amount(name, nearest.allocatable.get(name, 0.0))}"
+        for name in _lacking(nearest, sizes)
+    ]
+    return f"it wants {'; '.join(lacks)}" if lacks else None
 
 
 def requests(instance: InstanceType, catalogue: ClusterCatalogue) -> dict[str, float]:
@@ -281,16 +276,6 @@ def _lacking(node: NodeFacts, wanted: Mapping[str, float]) -> list[str]:
     return [name for name, size in wanted.items() if node.allocatable.get(name, 0.0) < size]
 
 
-def _largest(nodes: Sequence[NodeFacts], wanted: Mapping[str, float]) -> str:
-    """Message about what the best of these nodes lacks."""
-    nearest = min(nodes, key=lambda each: len(_lacking(each, wanted)))
-    lacks = [
-        f"{amount(name, wanted[name])}, and {nearest.name} gives {amount(name, nearest.allocatable.get(name, 0.0))}"
-        for name in _lacking(nearest, wanted)
-    ]
-    return f"it wants {'; '.join(lacks)}"
-
-
 def _tolerated(node: NodeFacts, place: Placement) -> bool:
     refusing = [taint for taint in node.taints if taint.get("effect") in REFUSING]
     return all(any(_tolerates(each, taint) for each in place.tolerations) for taint in refusing)
@@ -299,8 +284,6 @@ def _tolerated(node: NodeFacts, place: Placement) -> bool:
 def _tolerates(toleration: Toleration, taint: Mapping[str, str]) -> bool:
     if toleration.effect not in (None, taint.get("effect")):
         return False
-    if toleration.key is None:
-        return True
-    if toleration.key != taint.get("key"):
+    if toleration.key not in (None, taint.get("key")):
         return False
     return toleration.operator == "Exists" or (toleration.value or "") == taint.get("value", "")

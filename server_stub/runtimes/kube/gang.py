@@ -64,6 +64,7 @@ class Gang:
         self._read_tails: set[str] = set()
         self._losses = Losses(attempt.spec)
         self._taken_back, self._taken_back_because = 0, ""
+        """How often this server has taken it back, and why it did last."""
 
     # --- life cycle
 
@@ -159,7 +160,8 @@ class Gang:
             self._changed.clear()
             whole = await self._state()
             all_workers = observe(whole)
-            state, seen = self._without_lost(whole, all_workers)
+            began, stopping = self._workers.begun, self.stopped or self._record.removed_because is not None
+            state, seen = self._losses.without_lost(whole, all_workers, began=began, stopping=stopping)
             self._remember(state, seen)
             if self._record.removed_because is None:
                 await self._act(state, seen)
@@ -189,10 +191,6 @@ class Gang:
             events=inventory.events(self._key),
             views=self._workers.views() if workers_report else (),
         )
-
-    def _without_lost(self, state: ClusterState, seen: Interpretation) -> tuple[ClusterState, Interpretation]:
-        stopping = self.stopped or self._record.removed_because is not None
-        return self._losses.without_lost(state, seen, began=self._workers.begun, stopping=stopping)
 
     def _pods(self) -> tuple[WorkerPod, ...]:
         return self._stuck_pods.mark(self._cluster.inventory.pods(self._key), asyncio.get_running_loop().time())
@@ -338,8 +336,6 @@ class Gang:
             if pod.uid not in self._read_tails:
                 self._read_tails.add(pod.uid)
                 await self._cluster.logs.read_tail(self._key, pod)
-
-    # --- helpers
 
     async def _write(self, **changes: object) -> None:
         self._record = replace(self._record, **changes)  # type: ignore[arg-type]  # the fields of Record

@@ -94,7 +94,10 @@ class ObjectsApi:
 
     def _create_owned(self, wanted: Object, owner: dict[str, Any]) -> None:
         found = self._create_or_find(_owned_by(wanted, owner))
-        if not _is_owned_by(found, owner["uid"]):  # owned by an earlier workload of that name, and deleted with it
+        owners = found["metadata"].get("ownerReferences") or ()
+        if owner["uid"] not in [
+            each["uid"] for each in owners
+        ]:  # owned by an earlier workload of that name, and deleted with it
             raise BeingDeleted(_name(wanted))
 
     def _create_or_find(self, wanted: Object) -> Object:
@@ -195,7 +198,3 @@ def _has_lost_its_owner(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> 
     uids = {(each["kind"], each["name"]): each["uid"] for each in wanted["metadata"].get("ownerReferences") or ()}
     owners = found["metadata"].get("ownerReferences") or ()
     return any(uids.get((each["kind"], each["name"]), each["uid"]) != each["uid"] for each in owners)
-
-
-def _is_owned_by(found: Mapping[str, Any], uid: str) -> bool:
-    return any(each.get("uid") == uid for each in found["metadata"].get("ownerReferences") or ())

@@ -121,8 +121,9 @@ def _age_s(pods: Iterable[WorkerPod]) -> float | None:
 def parse(name: str, local: Json, cluster: Json | None, pending: Json | None) -> LocalQueue:
     """The queue of this LocalQueue. `cluster`, `pending`: its ClusterQueue and its waiting workloads; None: this server
     can't see them."""
-    total = _sums(_nominal((cluster or {}).get("spec") or {}))
-    used = _sums(_reserved((cluster or {}).get("status") or {}))
+    spec, status = ((cluster or {}).get(part) or {} for part in ("spec", "status"))
+    total = _sums((each for group in spec.get("resourceGroups") or () for each in group["flavors"]), "nominalQuota")
+    used = _sums(status.get("flavorsReservation") or (), "total")
     return LocalQueue(
         name=name,
         problem=_inactive(local) or _inactive(cluster or {}),
@@ -184,25 +185,12 @@ def _inactive(queue: Json) -> str:
     return ""
 
 
-def _nominal(spec: Json) -> Iterator[tuple[str, float]]:
-    for group in spec.get("resourceGroups") or ():
-        for flavor in group["flavors"]:
-            yield from ((each["name"], _amount(each.get("nominalQuota"))) for each in flavor["resources"])
-
-
-def _reserved(status: Json) -> Iterator[tuple[str, float]]:
-    for flavor in status.get("flavorsReservation") or ():
-        yield from ((each["name"], _amount(each.get("total"))) for each in flavor["resources"])
-
-
-def _amount(text: object) -> float:
-    return messages.quantity(str(text)) or 0.0
-
-
-def _sums(amounts: Iterable[tuple[str, float]]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for name, each in amounts:
-        found[name] = found.get(name, 0.0) + each
+def _sums(flavors: Iterable[Json], field: str) -> dict[str, float]:
+    """Sum of this field of each resource over all flavors."""
+    found = defaultdict[str, float](float)
+    for flavor in flavors:
+        for resource in flavor["resources"]:
+            found[resource["name"]] += messages.quantity(str(resource.get(field))) or 0.0
     return found
 
 

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Hashable, Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from client_lib.errors import InvalidRequest
 from client_lib.spec.validation import Place, invalid_request
 from client_lib.worker.directory import write_file
-from server_stub.runtimes.kube.catalogue import Checkpoints, ClusterCatalogue, is_free, is_in
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, is_free, is_in
 from server_stub.settings import PodSecurity
 
 T = TypeVar("T")
@@ -52,18 +52,11 @@ def load(path: Path | None, *, by_pattern: bool = False, pod_security: PodSecuri
         raise InvalidRequest(f"the catalogue {path}: {error.message}", hint=error.hint or REFERENCE) from error
 
 
-class Loaded(NamedTuple):
-    """The catalogue of a server that starts."""
-
-    catalogue: ClusterCatalogue
-    problem: str = ""
-    """The reason why the kept copy was read; '': the file was read."""
-
-
 def load_or_kept(
     path: Path | None, kept: Path, *, by_pattern: bool = False, pod_security: PodSecurity = "restricted"
-) -> Loaded:
-    """Read the catalogue from a YAML file, and copy the file to `kept`. If the file is not valid, read the copy.
+) -> tuple[ClusterCatalogue, str]:
+    """Read the catalogue from a YAML file, and copy the file to `kept`. If the file is not valid, read the copy, and
+    return the reason beside it; '': the file was read.
 
     Raises InvalidRequest, as `load` does: the file is not valid, and there is no valid copy.
     """
@@ -78,20 +71,15 @@ def load_or_kept(
             raise error from None
         since = datetime.fromtimestamp(kept.stat().st_mtime, timezone.utc)
         wrong = error.message.replace("\n", "; ")
-        return Loaded(found, f"{wrong}; the catalogue of {since:%Y-%m-%d %H:%M} UTC is used instead")
+        return found, f"{wrong}; the catalogue of {since:%Y-%m-%d %H:%M} UTC is used instead"
     assert path is not None
-    _keep(path, kept)
-    return Loaded(found)
-
-
-def _keep(path: Path, kept: Path) -> None:
-    """Copy the file, if the copy differs. A failure, such as a full disk, only means that there is no newer copy."""
     try:
         content = path.read_bytes()
         if not kept.exists() or kept.read_bytes() != content:
             write_file(str(kept), content)
-    except OSError as error:
+    except OSError as error:  # such as a full disk: there is no newer copy
         _log.warning("the catalogue can't be copied to %s: %s", kept, error)
+    return found, ""
 
 
 def read(text: str, *, by_pattern: bool = False, pod_security: PodSecurity = "restricted") -> ClusterCatalogue:
@@ -105,7 +93,7 @@ def read(text: str, *, by_pattern: bool = False, pod_security: PodSecurity = "re
         raise InvalidRequest(f"it is no YAML: {error}") from error
     except ValidationError as error:
         raise invalid_request(error, ClusterCatalogue, _line_in(text)) from error
-    if wrong := list(_contradictions(found, pod_security)):
+    if wrong := [*_names(found), *_sizes(found), *_volumes(found), *_security(found, pod_security)]:
         raise InvalidRequest("\n".join(wrong))
     return found.model_copy(update={"by_pattern": by_pattern})
 
@@ -137,13 +125,6 @@ def _line_in(text: str) -> Place:
         return f"line {mark.line + 1}: "
 
     return line
-
-
-def _contradictions(catalogue: ClusterCatalogue, pod_security: PodSecurity) -> Iterator[str]:
-    yield from _names(catalogue)
-    yield from _sizes(catalogue)
-    yield from _volumes(catalogue)
-    yield from _security(catalogue, pod_security)
 
 
 def _names(catalogue: ClusterCatalogue) -> Iterator[str]:
@@ -181,11 +162,8 @@ def _volumes(catalogue: ClusterCatalogue) -> Iterator[str]:
     kept_for_all = [v.always for v in catalogue.volumes if v.always and v.users is None and not v.read_only]
     if home is not None and not any(is_in(home, path) for path in kept_for_all):
         yield f"user.home={home!r} is on no volume that is always mounted, for all users, and can be written to"
-    if kept is not None:
-        yield from _checkpoints(catalogue, kept)
-
-
-def _checkpoints(catalogue: ClusterCatalogue, kept: Checkpoints) -> Iterator[str]:
+    if kept is None:
+        return
     volume = next((volume for volume in catalogue.volumes if volume.name == kept.volume), None)
     if volume is None:
         names = [volume.name for volume in catalogue.volumes]

@@ -6,6 +6,7 @@ pods: they are late and contain nothing about ranks.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -76,7 +77,9 @@ class Interpretation:
 
 def observe(state: ClusterState) -> Interpretation:
     """Interpret a state; every state has an interpretation."""
-    events = _by_object(state.events)
+    events = defaultdict[str, list[Event]](list)
+    for event in state.events:
+        events[event.about].append(event)
     pods = [_pod_of(state, number) for number in range(state.n_workers)]
     workers = tuple(_worker(state, number, pod) for number, pod in enumerate(pods))
     blockers = [_blocker_of(worker, pod, events) for worker, pod in zip(workers, pods, strict=True)]
@@ -161,11 +164,8 @@ def _cause(number: int, pod: WorkerPod) -> tuple[Meaning, str]:
     failed = next((each for each in pod.init if each.ended and each.ended.exit_code), None)
     if failed is not None and failed.ended is not None:
         why = messages.shortened(failed.ended.message) or "it waits there for worker 0's name in the cluster's DNS"
-        code = failed.ended.exit_code
-        return (
-            Meaning(Reason.START_FAILED),
-            f"worker {number}: its init container {failed.name} ended with {code}: {why}",
-        )
+        text = f"worker {number}: its init container {failed.name} ended with {failed.ended.exit_code}: {why}"
+        return Meaning(Reason.START_FAILED), text
     return Meaning(Reason.DELETED_EXTERNALLY), f"the pod of worker {number} was deleted by someone else"
 
 
@@ -184,16 +184,15 @@ def _container_end(number: int, pod: WorkerPod, word: Meaning) -> str:
 
 def _judged(report: Report, number: int, pod: WorkerPod | None) -> Report:
     """The report, with OutOfMemory as its reason if a rank was killed and the container ran out of memory."""
-    ended = pod.main.ended if pod else None
-    if ended is not None and ended.reason == "OOMKilled" and report.get("reason") == Reason.SIGNAL and pod is not None:
-        message = messages.out_of_memory(number, pod.memory_limit)
-        return {**report, "reason": Reason.OUT_OF_MEMORY.value, "message": message}
-    if report.get("reason") == Reason.OUT_OF_MEMORY and pod is not None and pod.memory_limit:
-        return {**report, "message": messages.out_of_memory(number, pod.memory_limit)}
-    if ended is not None and ended.reason == "OOMKilled" and report.get("reason") == Reason.EXIT_CODE:
-        message = str(report["message"])
-        if OUT_OF_MEMORY_BELOW not in message:  # the launcher could not read the counter of the kernel
-            return {**report, "message": f"{message}; {OUT_OF_MEMORY_BELOW}"}
+    if pod is None:
+        return report
+    killed = pod.main.ended is not None and pod.main.ended.reason == "OOMKilled"
+    reason, message = report.get("reason"), str(report.get("message"))
+    if (killed and reason == Reason.SIGNAL) or (pod.memory_limit and reason == Reason.OUT_OF_MEMORY):
+        text = messages.out_of_memory(number, pod.memory_limit)
+        return {**report, "reason": Reason.OUT_OF_MEMORY.value, "message": text}
+    if killed and reason == Reason.EXIT_CODE and OUT_OF_MEMORY_BELOW not in message:
+        return {**report, "message": f"{message}; {OUT_OF_MEMORY_BELOW}"}  # the launcher could not read the counter
     return report
 
 
@@ -217,19 +216,16 @@ def taken_away(state: ClusterState, workload_name: str) -> tuple[Reason, str]:
     if state.workload is None or state.workload.deleting:
         return Reason.DELETED_EXTERNALLY, f"{workload_name} was deleted by someone else"
     if state.workload.suspended and state.workload.queue is not None:
-        return Reason.PREEMPTED, _preempted(state.workload, state.events)
+        uid = state.workload.uid
+        event = _newest(state.events, lambda event: event.about == uid and event.reason == "Stopped")
+        text = f"Kueue has taken its place in queue {state.workload.queue} back"
+        return Reason.PREEMPTED, messages.shortened(f"{text}: {event.message}" if event else text)
     deleted = [pod for pod in state.pods if pod.gone or pod.deleting]
     if deleted:  # the operator removes the other pods after the first has failed
         first = min(pod.ends_by for pod in deleted)
         which = messages.listed(sorted({pod.worker for pod in deleted if pod.ends_by == first}), state.n_workers)
         return Reason.DELETED_EXTERNALLY, f"the pod of {which} was deleted by someone else"
     return Reason.DELETED_EXTERNALLY, "its processes were stopped from outside"
-
-
-def _preempted(workload: Workload, events: Sequence[Event]) -> str:
-    why = _newest(events, lambda event: event.about == workload.uid and event.reason == "Stopped")
-    because = f": {why.message}" if why else ""
-    return messages.shortened(f"Kueue has taken its place in queue {workload.queue} back{because}")
 
 
 # --- what blocks the start
@@ -304,14 +300,15 @@ def _worst(
         found.append(_no_pods(state, missing, events))
     if not found:
         return Blocker(Reason.STARTING, _prepared(workers))
-    worst = min(found, key=lambda each: (not each.permanent, _rank(each.reason), not each.counts_toward_timeout))
+    worst = min(found, key=_severity)
     if worst.reason is not Reason.STARTING or worst.permanent:
         return worst
     return worst._replace(message=f"{_prepared(workers)}; {worst.message}")
 
 
-def _rank(reason: Reason) -> int:
-    return _WORST_FIRST.index(reason) if reason in _WORST_FIRST else len(_WORST_FIRST)
+def _severity(blocker: Blocker) -> tuple[bool, int, bool]:
+    place = _WORST_FIRST.index(blocker.reason) if blocker.reason in _WORST_FIRST else len(_WORST_FIRST)
+    return not blocker.permanent, place, not blocker.counts_toward_timeout
 
 
 def _prepared(workers: Sequence[WorkerStatus]) -> str:
@@ -366,13 +363,6 @@ def _unknown(state: ClusterState) -> Iterator[str]:
 
 def _unknown_word(word: str, where: str, what: str) -> str:
     return f"Kubernetes says '{word}' ({where}) of a {what}, a word that this server does not know"
-
-
-def _by_object(events: Sequence[Event]) -> dict[str, list[Event]]:
-    found: dict[str, list[Event]] = {}
-    for event in events:
-        found.setdefault(event.about, []).append(event)
-    return found
 
 
 def _lasts(since: str, at: str) -> bool:

@@ -44,11 +44,6 @@ def died_silently(state: ClusterState, seen: Interpretation) -> list[WorkerPod]:
     return [pod for pod in state.pods if pod.worker in silent and pod.over and not pod.gone]
 
 
-def is_drained(state: ClusterState) -> bool:
-    """True if the logs of all workers with a report are complete; those of the others never will be."""
-    return all(view.drained or view.report is None for view in state.views)
-
-
 class LogDrain:
     """Decides how long an attempt whose workers have all reported waits for the rest of their logs."""
 
@@ -58,7 +53,7 @@ class LogDrain:
 
     def is_over(self, state: ClusterState, now: float) -> bool:
         """True if the logs are complete or will never be. `now` is a monotonic time."""
-        if is_drained(state):
+        if all(view.drained or view.report is None for view in state.views):  # a lost worker's log is never complete
             return True
         pods_over = all(pod.over for pod in state.pods)
         arrived = (pods_over, tuple(view.next_seq for view in state.views))
@@ -102,14 +97,12 @@ def hung(seen: Interpretation, views: Sequence[WorkerView]) -> list[int]:
 
 def lost_lines(seen: Interpretation, views: Sequence[WorkerView]) -> dict[int, int]:
     """Number of lost log lines by worker; a report contains the number of lines that there should be."""
-    return {view.worker: view.missing + _cut_off(seen, view) for view in views}
-
-
-def _cut_off(seen: Interpretation, view: WorkerView) -> int:
-    """Number of lines lost at the end of the log."""
-    workers = [worker for worker in seen.workers if worker.number == view.worker]
-    end = (workers[0].report or {}).get("log_end_seq") if workers else None
-    return max(0, end - view.next_seq) if isinstance(end, int) else 0
+    ends = {worker.number: (worker.report or {}).get("log_end_seq") for worker in seen.workers}
+    lost = {}
+    for view in views:
+        end = ends.get(view.worker)
+        lost[view.worker] = view.missing + (max(0, end - view.next_seq) if isinstance(end, int) else 0)
+    return lost
 
 
 def why(seen: Interpretation, because: Because, *, stopped: bool, lost_first: bool) -> Verdict:
@@ -158,19 +151,14 @@ class StuckPods:
         return pod.uid in self._since and not pod.over and now >= self._due(pod)
 
     def _due(self, pod: WorkerPod) -> float:
-        return self._since[pod.uid] + pod.grace_s + (0.0 if _is_node_lost(pod) else SLACK_S)
+        lost = pod.disruption and meaning(StatusField.DISRUPTION, pod.disruption.word).reason is Reason.NODE_LOST
+        return self._since[pod.uid] + pod.grace_s + (0.0 if lost else SLACK_S)
 
 
 def takes_a_worker(pods: Iterable[WorkerPod], views: Iterable[WorkerView]) -> bool:
     """True if the pod of a worker that has reported is being deleted."""
     owners = {view.pod_uid for view in views}
     return any(pod.deleting and not pod.over and pod.uid in owners for pod in pods)
-
-
-def _is_node_lost(pod: WorkerPod) -> bool:
-    return (
-        pod.disruption is not None and meaning(StatusField.DISRUPTION, pod.disruption.word).reason is Reason.NODE_LOST
-    )
 
 
 # --- lost workers of an elastic attempt
@@ -188,13 +176,18 @@ def may_return(spec: JobSpec) -> Callable[[WorkerView], bool] | None:
     bounds = elastic.bounds(spec)
     if bounds is None:
         return None
-    return lambda view: view.worker > 0 and len(view.former) < bounds.returns and _was_lost(view)
 
+    def returns(view: WorkerView) -> bool:
+        if view.worker == 0 or len(view.former) >= bounds.returns:
+            return False
+        report = view.report  # CANCELLED: it was stopped from outside, as its pod was deleted
+        return (
+            report is None
+            or report["reason"] == Reason.CANCELLED
+            or elastic.is_loss(report, returned=bool(view.former))
+        )
 
-def _was_lost(view: WorkerView) -> bool:
-    """True if the worker was lost, or stopped from outside because its pod was deleted."""
-    report = view.report
-    return report is None or report["reason"] == Reason.CANCELLED or elastic.is_loss(report, returned=bool(view.former))
+    return returns
 
 
 class Losses:

@@ -32,6 +32,10 @@ class StatusReason:
     text: str = ""
     at: str = ""
 
+    @staticmethod
+    def of(word: str, status: Json) -> StatusReason:
+        return StatusReason(word, _text(status, "message"), _text(status, "lastTransitionTime"))
+
 
 @dataclass(frozen=True, slots=True)
 class ContainerEnd:
@@ -147,6 +151,8 @@ def parse_pod(raw: Json, kinds: Sequence[WorkloadKind]) -> WorkerPod | None:
     placed = conditions.get("PodScheduled", {})
     declared = next((each for each in _list(spec.get("containers")) if each.get("name") == kind.container), {})
     resources = _of(declared, "resources")
+    statuses = _list(status.get("containerStatuses"))
+    main = next((each for each in statuses if each.get("name") == kind.container), None)
     return WorkerPod(
         key=key,
         worker=worker,
@@ -164,7 +170,7 @@ def parse_pod(raw: Json, kinds: Sequence[WorkloadKind]) -> WorkerPod | None:
         requests=tuple(sorted(_texts(resources.get("requests")).items())),
         memory_limit=_texts(resources.get("limits")).get("memory"),
         init=tuple(_container(each) for each in _list(status.get("initContainerStatuses"))),
-        main=_main(_list(status.get("containerStatuses")), kind.container),
+        main=_container(main) if main is not None else Container(kind.container),
         grace_s=_number(meta, "deletionGracePeriodSeconds"),
         ends_by=_text(meta, "deletionTimestamp"),
     )
@@ -209,14 +215,8 @@ def parse_event(raw: Json) -> Event:
 
 
 def _meant(condition: Json, kind: WorkloadKind) -> tuple[StatusReason, Meaning]:
-    word = _text(condition, "type")
-    found = StatusReason(word, _text(condition, "message"), _text(condition, "lastTransitionTime"))
-    return found, kind.conditions.get(word, Meaning(Reason.STARTING, known=False))
-
-
-def _main(statuses: Sequence[Json], name: str) -> Container:
-    found = next((each for each in statuses if each.get("name") == name), None)
-    return _container(found) if found is not None else Container(name)
+    found = StatusReason.of(_text(condition, "type"), condition)
+    return found, kind.conditions.get(found.word, Meaning(Reason.STARTING, known=False))
 
 
 def _container(status: Json) -> Container:
@@ -235,10 +235,7 @@ def _container(status: Json) -> Container:
 
 
 def _ended(state: Json) -> ContainerEnd:
-    code = state.get("exitCode")
-    return ContainerEnd(
-        exit_code=code if isinstance(code, int) else 0, reason=_text(state, "reason"), message=_text(state, "message")
-    )
+    return ContainerEnd(int(_number(state, "exitCode")), _text(state, "reason"), _text(state, "message"))
 
 
 def _condition(condition: Json, status: str) -> StatusReason | None:
@@ -247,11 +244,7 @@ def _condition(condition: Json, status: str) -> StatusReason | None:
 
 
 def _status_reason(word: object, status: Json) -> StatusReason | None:
-    return (
-        StatusReason(word, _text(status, "message"), _text(status, "lastTransitionTime"))
-        if isinstance(word, str)
-        else None
-    )
+    return StatusReason.of(word, status) if isinstance(word, str) else None
 
 
 def _of(raw: Json, key: str) -> Json:

@@ -74,39 +74,33 @@ def amount(resource: str, quantity_: float) -> str:
 
 def unschedulable(text: str, requests: Mapping[str, str], since: str) -> str:
     """`0/3 nodes have 8 nvidia.com/gpu free; waits since 12:01`, from the scheduler's text and the pod's requests."""
-    no_claim = _NO_CLAIM.search(text)
-    if no_claim is not None:
-        return (
-            f"the PersistentVolumeClaim '{no_claim.group('name')}' does not exist: it starts when an administrator has "
-            f"created it; a volume of the server's catalogue names it{waits_since(since)}"
+    if no_claim := _NO_CLAIM.search(text):
+        why = (
+            f"the PersistentVolumeClaim '{no_claim['name']}' does not exist: it starts when an administrator has "
+            "created it; a volume of the server's catalogue names it"
         )
-    return f"{_no_node(text, requests)}{waits_since(since)}"
+    else:
+        why = _no_node(text, requests)
+    return f"{why}{waits_since(since)}"
 
 
 def _no_node(text: str, requests: Mapping[str, str]) -> str:
-    found = _NODES.match(_without_preemption(text))
+    known = text
+    for remark in (" preemption:", " no new claims to deallocate"):  # the scheduler adds them to its reasons
+        known = known.partition(remark)[0]
+    found = _NODES.match(known.rstrip(" .,"))
     if found is None:
         return shortened(text)
     nodes, reasons = found.groups()
-    counted = [match.groups() for each in _split(reasons) if (match := _WHY_NOT.match(each))]
-    lacks = [match.group(1) for _, why in counted if (match := _LACKS.match(why))]
+    # `3 Insufficient cpu, 1 node(s) had untolerated taint {a: b, c}`: split at each comma before a number
+    each_reason = [each.strip(" .,") for each in re.split(r", (?=\d+ )", reasons)]
+    counted = [match.groups() for each in each_reason if (match := _WHY_NOT.match(each))]
+    lacks = [match[1] for _, why in counted if (match := _LACKS.match(why))]
     others = [f"{count} {why}" for count, why in counted if not _LACKS.match(why)]
     if not lacks:
         return shortened(f"{nodes} nodes can take it: " + "; ".join(others) if others else text)
     wanted = " and ".join(f"{requests.get(each, 'enough')} {each}" for each in lacks)
     return shortened("; ".join([f"{nodes} nodes have {wanted} free", *others]))
-
-
-def _without_preemption(text: str) -> str:
-    """The text without the scheduler's remarks about pre-emption and resource claims after the last reason."""
-    for mark in (" preemption:", " no new claims to deallocate"):
-        text = text.partition(mark)[0]
-    return text.rstrip(" .,")
-
-
-def _split(reasons: str) -> list[str]:
-    """Split `3 Insufficient cpu, 1 node(s) had untolerated taint {a: b, c}` at each comma before a number."""
-    return [each.strip(" .,") for each in re.split(r", (?=\d+ )", reasons)]
 
 
 def waits_since(at: str) -> str:
@@ -137,14 +131,14 @@ def cannot_pull(image: str, text: str, of_secrets: str = "") -> str:
     else:
         why = _last_clause(text)
     missing = _SECRETS.search(of_secrets)
-    also = f"; there is no pull secret {missing.group(1)}" if missing else ""
+    also = f"; there is no pull secret {missing[1]}" if missing else ""
     return f"image '{image}' can't be pulled{': ' if why else ''}{why}{also}"
 
 
 def pulled_image(text: str) -> str | None:
     """The image that the kubelet is pulling; a pod may have several."""
     found = _PULLING.match(text)
-    return found.group(1) if found else None
+    return found[1] if found else None
 
 
 def _last_clause(text: str) -> str:
@@ -161,25 +155,25 @@ def not_created(text: str, workers: int, created: int) -> tuple[str, bool]:
     if quota := _QUOTA.search(text):
         return _over_quota(quota, workers, created), False
     if refused := _POD_SECURITY.search(text):
-        level, why = refused.group("level").partition(":")[0], refused.group("why")
+        level, why = refused["level"].partition(":")[0], refused["why"]
         return shortened(f"the namespace's Pod Security level '{level}' refuses the pods: {why}"), True
     if denied := _WEBHOOK.search(text):
-        name, why = denied.group("name"), denied.group("why")
+        name, why = denied["name"], denied["why"]
         return shortened(f"admission webhook '{name}' refuses the pods: {why}"), True
     if denied := _POLICY.search(text):
-        return shortened(f"the cluster's policy '{denied.group('name')}' refuses the pods: {denied.group('why')}"), True
+        return shortened(f"the cluster's policy '{denied['name']}' refuses the pods: {denied['why']}"), True
     return shortened(f"the pods could not be made: {text.removeprefix('Error creating: ')}"), False
 
 
 def _over_quota(quota: re.Match[str], workers: int, created: int) -> str:
-    requested, used, hard = (_resources(quota.group(part)) for part in ("requested", "used", "hard"))
+    requested, used, hard = (_resources(quota[part]) for part in ("requested", "used", "hard"))
     for resource, limit in hard.items():
         one, now = requested.get(resource, 0.0), used.get(resource, 0.0)
         if now + one > limit:
             allows, wants = amount(resource, limit), amount(resource, workers * one)
             others = _number(max(now - created * one, 0.0) / (_GIB if "memory" in resource else 1))
-            return f"quota '{quota.group('name')}' allows {allows}, {others} are used, this job wants {wants}"
-    return f"quota '{quota.group('name')}' is used up: {quota.group(0)}"
+            return f"quota '{quota['name']}' allows {allows}, {others} are used, this job wants {wants}"
+    return f"quota '{quota['name']}' is used up: {quota[0]}"
 
 
 def _resources(text: str) -> dict[str, float]:
@@ -192,7 +186,7 @@ def no_program(text: str, image: str) -> str | None:
     found = _NO_PROGRAM.search(text)
     if found is None:
         return None
-    program = found.group("program")
+    program = found["program"]
     return f"image '{image}' has no {program}, which starts the worker: take an image with Python 3"
 
 
@@ -209,11 +203,11 @@ def disk_excess(text: str, folders: Mapping[str, str]) -> str | None:
     found = _DISK_LIMIT.match(f"{text.strip()} ")
     if found is None:
         return None
-    where = folders.get(found.group("volume") or "", "its own disk")
+    where = folders.get(found["volume"] or "", "its own disk")
     way_out = "put large files on a volume, or in /tmp with a large enough tmp_storage"
     if where == "/dev/shm":
         way_out = "take a larger shm_size_class, or fewer workers of the DataLoader"
-    return f"it wrote more than {found.group('limit')} to {where}; {way_out}"
+    return f"it wrote more than {found['limit']} to {where}; {way_out}"
 
 
 def lost_lines(worker: int, count: int) -> str:
@@ -390,37 +384,23 @@ class Refusal(NamedTuple):
 
 def refusal(status: int, message: str, what: str, operator: str) -> Refusal:
     """Interpret an ApiError. `what` is the object, such as `PyTorchJob train`."""
+    said = shortened(message)
     if status in (0, 408, 429) or status >= 500:
-        return _away(message, operator)
-    policy = _POLICY.search(message)
-    if policy:  # status 422, or the status that the policy chooses
-        text = f"the cluster's policy '{policy.group('name')}' refuses {what}: {shortened(policy.group('why'))}"
+        text = f"the Kubernetes API does not answer: {said}"
+        if webhook := _WEBHOOK_AWAY.search(message):
+            text = f"the webhook {webhook['name']} does not answer: does the {operator} run?"
+        return Refusal(Reason.QUEUED, text, Retry.ALWAYS)
+    if policy := _POLICY.search(message):  # status 422, or the status that the policy chooses
+        text = f"the cluster's policy '{policy['name']}' refuses {what}: {shortened(policy['why'])}"
         return Refusal(Reason.START_FAILED, text, Retry.NEVER)
-    if status == 403:
-        return _forbidden(message, what)
     if status == 401:
         return Refusal(Reason.QUEUED, f"the Kubernetes API refuses this server's credentials: {message}", Retry.ALWAYS)
-    if status == 404:
-        text = f"{what} can't be made: {shortened(message)}; is the {operator} installed, and the namespace there?"
-        return Refusal(Reason.START_FAILED, text, Retry.BRIEFLY)
-    return Refusal(Reason.START_FAILED, f"the cluster refuses {what}: {shortened(message)}", Retry.NEVER)
-
-
-def _away(message: str, operator: str) -> Refusal:
-    webhook = _WEBHOOK_AWAY.search(message)
-    if webhook:
-        text = f"the webhook {webhook.group('name')} does not answer: does the {operator} run?"
-        return Refusal(Reason.QUEUED, text, Retry.ALWAYS)
-    return Refusal(Reason.QUEUED, f"the Kubernetes API does not answer: {shortened(message)}", Retry.ALWAYS)
-
-
-def _forbidden(message: str, what: str) -> Refusal:
-    """Interpret a 403, which is a quota, a webhook or a missing right, by its text."""
-    if "exceeded quota" in message:
+    if status == 403 and "exceeded quota" in message:
         return Refusal(Reason.UNSCHEDULABLE, not_created(message, 1, 0)[0], Retry.ALWAYS)
-    if message.startswith('admission webhook "'):
-        return Refusal(Reason.START_FAILED, f"the cluster refuses {what}: {shortened(message)}", Retry.NEVER)
-    text = (
-        f"this server may not make {what}: {shortened(message)}; `client-lib doctor` lists the rights that are missing"
-    )
-    return Refusal(Reason.START_FAILED, text, Retry.BRIEFLY)
+    if status == 403 and not message.startswith('admission webhook "'):
+        text = f"this server may not make {what}: {said}; `client-lib doctor` lists the rights that are missing"
+        return Refusal(Reason.START_FAILED, text, Retry.BRIEFLY)
+    if status == 404:
+        text = f"{what} can't be made: {said}; is the {operator} installed, and the namespace there?"
+        return Refusal(Reason.START_FAILED, text, Retry.BRIEFLY)
+    return Refusal(Reason.START_FAILED, f"the cluster refuses {what}: {said}", Retry.NEVER)
