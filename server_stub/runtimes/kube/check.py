@@ -11,7 +11,7 @@ from client_lib.errors import NotSupported, TooLarge, Unavailable
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.request import Submitter
 from server_stub.runtimes import fields
-from server_stub.runtimes.kube.catalogue.needs import needs, shm_is_cut
+from server_stub.runtimes.kube.catalogue.needs import needs
 from server_stub.runtimes.kube.render import network_policy, storage
 from server_stub.runtimes.kube.render.pod import image
 from server_stub.runtimes.kube.workload import ClusterOptions
@@ -104,7 +104,7 @@ def _notices(spec: JobSpec, owner: str, cluster: ClusterOptions) -> Iterator[str
         yield f"base_image={spec.base_image!r} is pulled as {pulled!r}"
     if need.instance.gpus and not need.gpus:
         yield f"instance_type={need.instance.name!r} has GPUs, but type 'nogpu' uses none: {fields.ON_CPU}"
-    if shm_is_cut(spec, need):
+    if need.shm_is_cut:
         yield (
             f"shm_size_class={spec.shm_size_class!r} is cut to {need.shm_mib / 1024:.4g} GiB: /dev/shm counts in the "
             f"worker's memory, and is at most half of its {need.memory_mib / 1024:.4g} GiB"

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.job import JobSpec
-from client_lib.worker.rank_environment import threads_with
 from server_stub.runtimes import Attempt, attempt_dir, inputs, plan, worker_dir
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import Api, Change, Listed, ObjectWatch, serves
@@ -113,7 +112,7 @@ class Cluster:
 
     def register(self, attempt: Attempt, changed: Callable[[], None]) -> None:
         """Let the workers of an attempt connect. `changed` is called after each of their reports."""
-        needed = self._needs(attempt.spec)
+        needed = self.needs(attempt.spec)
         group = WorkerGroup(
             job_id=attempt.job_id,
             job_name=attempt.job_name,
@@ -129,17 +128,8 @@ class Cluster:
         )
         self.registry.open(group, changed)
 
-    def threads(self, spec: JobSpec) -> int | None:
-        """See `WorkerInfo`. None also if the catalogue has lost the instance type."""
-        found = None if spec.variable("OMP_NUM_THREADS") is not None else self._needs(spec)
-        return threads_with(found.cores, found.processes) if found else None
-
-    def wants_gpus(self, spec: JobSpec) -> bool:
-        found = self._needs(spec)
-        return found is not None and found.gpus > 0
-
-    def _needs(self, spec: JobSpec) -> Needs | None:
-        """None: the catalogue has lost the instance type."""
+    def needs(self, spec: JobSpec) -> Needs | None:
+        """Needs of a job. None: the catalogue has lost the instance type since the job was accepted."""
         try:
             return needs(spec, self.options.catalogue)
         except ClientLibError:

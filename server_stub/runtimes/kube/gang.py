@@ -14,6 +14,7 @@ from typing import Literal
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
+from client_lib.worker.rank_environment import threads_with
 from server_stub.files import outputs
 from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, attempt_dir, verdict
 from server_stub.runtimes.kube import names, record
@@ -176,7 +177,8 @@ class Gang:
 
     async def _state(self) -> ClusterState:
         inventory = self._cluster.inventory
-        gpus = self._cluster.wants_gpus(self._attempt.spec)
+        needs = self._cluster.needs(self._attempt.spec)
+        gpus = needs is not None and needs.gpus > 0
         place = await self._cluster.queues.place(inventory.workload(self._key), gpus=gpus)
         workers_report = self._cluster.options.settings.worker_server_url is not None
         pods = self._pods()
@@ -415,8 +417,9 @@ class Reporter:
         notes: tuple[str, ...] = (),
     ) -> Observation:
         attempt = self._attempt
-        if infos and phase != "waiting":
-            threads = self._cluster.threads(attempt.spec)
+        if infos and phase != "waiting" and attempt.spec.variable("OMP_NUM_THREADS") is None:
+            needs = self._cluster.needs(attempt.spec)
+            threads = threads_with(needs.cores, needs.processes) if needs else None
             infos = tuple(info.model_copy(update={"threads": threads}) for info in infos)
         return Observation(attempt.job_id, attempt.number, phase, reason, message, infos, notes=notes)
 

@@ -25,6 +25,8 @@ class Needs:
     memory_mib: int
     shm_mib: int
     """Size of /dev/shm, which is part of the memory."""
+    shm_is_cut: bool
+    """True if that is less than the job's shm_size_class asks for."""
     processes: int
 
     @property
@@ -40,42 +42,33 @@ def needs(spec: JobSpec, catalogue: ClusterCatalogue) -> Needs:
         NeverFits: the job has more workers than allowed for this type; the message has the maximum.
         InvalidRequest: the instance type is unknown or missing.
     """
-    instance = _instance(spec, catalogue)
+    name = spec.instance_type or catalogue.defaults.instance_type
+    if name is None:
+        listed = ", ".join(each.name for each in catalogue.instance_types)
+        raise InvalidRequest(f"instance_type is missing, and this server has no default; it has: {listed}")
+    instance = catalogue.find(name)
     if instance.max_workers is not None and spec.n_workers > instance.max_workers:
         raise NeverFits(
             f"n_workers={spec.n_workers}: a job may have {instance.max_workers} workers of {instance.name} here",
             hint=f"the largest that fits: n_workers={instance.max_workers}",
         )
     gpus = 0 if spec.type is JobType.NOGPU else instance.gpus
-    cpu, memory_gib = _without_reserve(instance, catalogue)
+    cpu, memory_gib = instance.cpu, instance.memory_gib
+    node = catalogue.node(instance)
+    if node is not None:  # each worker leaves its share of the node's reserve, so that as many fit as expected
+        cpu *= 1 - node.reserve.cpu / node.cpu
+        memory_gib *= 1 - node.reserve.memory_gib / node.memory_gib
     memory_mib = int(memory_gib * _MIB_PER_GIB)
+    wanted_shm_mib = _wanted_shm_mib(spec, instance, memory_mib)
     return Needs(
         instance=instance,
         workers=spec.n_workers,
         gpus=gpus,
         cpu_m=int(cpu * 1000),
         memory_mib=memory_mib,
-        shm_mib=min(_wanted_shm_mib(spec, instance, memory_mib), memory_mib // 2),
+        shm_mib=min(wanted_shm_mib, memory_mib // 2),
+        shm_is_cut=spec.shm_size_class is not None and wanted_shm_mib > memory_mib // 2,
         processes=max(gpus, 1) if spec.processes_per_worker == "default" else spec.processes_per_worker,
-    )
-
-
-def _instance(spec: JobSpec, catalogue: ClusterCatalogue) -> InstanceType:
-    name = spec.instance_type or catalogue.defaults.instance_type
-    if name is not None:
-        return catalogue.find(name)
-    listed = ", ".join(each.name for each in catalogue.instance_types)
-    raise InvalidRequest(f"instance_type is missing, and this server has no default; it has: {listed}")
-
-
-def _without_reserve(instance: InstanceType, catalogue: ClusterCatalogue) -> tuple[float, float]:
-    """Cores and GiB without the proportional share of the node's reserve, so that as many workers fit as expected."""
-    node = catalogue.node(instance)
-    if node is None:
-        return instance.cpu, instance.memory_gib
-    return (
-        instance.cpu * (1 - node.reserve.cpu / node.cpu),
-        instance.memory_gib * (1 - node.reserve.memory_gib / node.memory_gib),
     )
 
 
@@ -85,12 +78,6 @@ def _wanted_shm_mib(spec: JobSpec, instance: InstanceType, memory_mib: int) -> i
     if instance.shm_gib is not None:
         return int(instance.shm_gib * _MIB_PER_GIB)
     return GIB_PER_GPU["medium"] * instance.gpus * _MIB_PER_GIB if instance.gpus else memory_mib // 4
-
-
-def shm_is_cut(spec: JobSpec, needs: Needs) -> bool:
-    """True if the job gets less /dev/shm than its shm_size_class asks for."""
-    wanted = _wanted_shm_mib(spec, needs.instance, needs.memory_mib)
-    return spec.shm_size_class is not None and wanted > needs.shm_mib
 
 
 def mebibytes(amount: int) -> str:
