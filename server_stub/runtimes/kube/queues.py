@@ -14,7 +14,7 @@ from datetime import datetime, timezone
 from functools import partial
 from heapq import heapify, heapreplace
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 from client_lib.spec.summary import about
 from server_stub.runtimes import place
@@ -47,18 +47,14 @@ class LocalQueue:
     """Used and total amount of each resource of its ClusterQueue."""
 
 
-class _Seen(NamedTuple):
-    at: float
-    queue: LocalQueue
-
-
 class Queues:
     """The queues of Kueue in one namespace, and how long the jobs of each ran. All waiting jobs of a queue share one
     answer. Used on the event loop only."""
 
     def __init__(self, api: Api, namespace: str, inventory: Inventory) -> None:
         self._api, self._namespace, self._inventory = api, namespace, inventory
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, tuple[float, LocalQueue]] = {}
+        """Each queue with the time of the answer."""
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._earlier_s: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=EARLIER_MAX))
 
@@ -80,15 +76,16 @@ class Queues:
             self._earlier_s[name].append(age_s)
 
     async def _look(self, name: str) -> LocalQueue:
-        loop, seen = asyncio.get_running_loop(), self._seen.get(name)
-        if seen is None or loop.time() - seen.at >= LOOK_S:
+        loop = asyncio.get_running_loop()
+        seen_at, found = self._seen.get(name, (-LOOK_S, LocalQueue(name)))
+        if loop.time() - seen_at >= LOOK_S:
             try:
                 found = await call_in_thread(self._read, name)
             except ApiError as error:
                 _log.warning("queue %s can't be read: %s", name, error)
                 found = LocalQueue(name)
-            seen = self._seen[name] = _Seen(loop.time(), found)  # of the answer: gangs that have waited take it, too
-        return seen.queue
+            self._seen[name] = loop.time(), found  # gangs that have waited for the answer take it, too
+        return found
 
     def _read(self, name: str) -> LocalQueue:
         try:
@@ -121,13 +118,14 @@ def _age_s(pods: Iterable[WorkerPod]) -> float | None:
 def parse(name: str, local: Json, cluster: Json | None, pending: Json | None) -> LocalQueue:
     """The queue of this LocalQueue. `cluster`, `pending`: its ClusterQueue and its waiting workloads; None: this server
     can't see them."""
+    waiting = (pending or {}).get("items") or ()  # Kueue's workloads, each owned by the object for which it was made
     spec, status = ((cluster or {}).get(part) or {} for part in ("spec", "status"))
     total = _sums((each for group in spec.get("resourceGroups") or () for each in group["flavors"]), "nominalQuota")
     used = _sums(status.get("flavorsReservation") or (), "total")
     return LocalQueue(
         name=name,
         problem=_inactive(local) or _inactive(cluster or {}),
-        waiting=[uid for each in (pending or {}).get("items") or () if (uid := _owner(each))],
+        waiting=[str(owners[0]["uid"]) for each in waiting if (owners := each["metadata"].get("ownerReferences"))],
         quota={resource: (used.get(resource, 0.0), amount) for resource, amount in total.items() if amount},
     )
 
@@ -192,9 +190,3 @@ def _sums(flavors: Iterable[Json], field: str) -> dict[str, float]:
         for resource in flavor["resources"]:
             found[resource["name"]] += messages.quantity(str(resource.get(field))) or 0.0
     return found
-
-
-def _owner(pending: Json) -> str:
-    """UID of the object for which Kueue has made a workload."""
-    owners = pending["metadata"].get("ownerReferences") or ()
-    return str(owners[0]["uid"]) if owners else ""

@@ -44,6 +44,7 @@ from server_stub.worker_gateway.stacks import StackDump
 DISK_PAUSE_S = 5.0
 KEPT_CATALOGUE = "catalogue.yaml"
 """Copy of the last valid catalogue, in the data directory."""
+_UNREACHED = "pods of jobs can't reach this server: it has no worker_server_url"
 _OLD_CATALOGUE = "the file of the catalogue is not valid, and an earlier one is used; `client-lib doctor` has the error"
 _CORRECT = "correct the file until `client-lib server check FILE` finds no error, and start the server again"
 
@@ -173,9 +174,7 @@ class KubeRuntime:
                     unexpected = None if isinstance(error, OSError) else error
                     _log.error("job %s, attempt %d: %s", attempt.job_name, attempt.number, error, exc_info=unexpected)
                     why = f"the server had an error in this attempt, and tries again: {type(error).__name__}: {error}"
-                    self._report(
-                        Observation(key.job_id, key.attempt, "waiting", Reason.SERVER_ERROR, why, notes=(why,))
-                    )
+                    self._report(Observation(*key, "waiting", Reason.SERVER_ERROR, why, notes=(why,)))
                 await asyncio.sleep(DISK_PAUSE_S)
                 again = replace(attempt, never_started=False)
                 self._gangs[key] = Gang(again, self._in, self._report)
@@ -195,13 +194,13 @@ class KubeRuntime:
 
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
         if self._cluster.options.settings.worker_server_url is None:
-            return [StackDump(0, [], "pods of jobs can't reach this server: it has no worker_server_url")]
+            return [StackDump(0, [], _UNREACHED)]
         found = self._cluster.registry.find(job_id, attempt)
         return await found.stacks(STACKS_S) if found else []
 
     async def begin_session(self, job_id: str, attempt: int, request: Mapping[str, Any]) -> socket.socket:
         if self._cluster.options.settings.worker_server_url is None:
-            raise Conflict("pods of jobs can't reach this server: it has no worker_server_url")
+            raise Conflict(_UNREACHED)
         found = self._cluster.registry.find(job_id, attempt)
         if found is None:
             raise Conflict("its attempt has ended")

@@ -236,20 +236,15 @@ def _blocker_of(worker: WorkerStatus, pod: WorkerPod | None, events: Mapping[str
     if worker.stage is not Stage.STARTING or pod is None or pod.over:
         return None
     about = events.get(pod.uid, ())
+    if pod.scheduling is not None and not pod.scheduled:
+        text = messages.unschedulable(pod.scheduling.text, dict(pod.requests), pod.created_at)
+        return Blocker(meaning(StatusField.SCHEDULING, pod.scheduling.word).reason, text or _words(pod.scheduling))
     if not pod.scheduled:
-        return _unplaced(pod)
+        return Blocker(Reason.QUEUED, "waits for a node")
     held = next((each for each in (*pod.init, pod.main) if each.waiting is not None), None)
     if held is not None and held.waiting is not None:
         return _held_up(pod, held, held.waiting, about)
     return None
-
-
-def _unplaced(pod: WorkerPod) -> Blocker:
-    if pod.scheduling is None:
-        return Blocker(Reason.QUEUED, "waits for a node")
-    word = meaning(StatusField.SCHEDULING, pod.scheduling.word)
-    text = messages.unschedulable(pod.scheduling.text, dict(pod.requests), pod.created_at)
-    return Blocker(word.reason, text or _words(pod.scheduling))
 
 
 def _in_group(blocker: Blocker | None, pod: WorkerPod | None, state: ClusterState) -> Blocker | None:
@@ -276,8 +271,11 @@ def _held_up(pod: WorkerPod, container: Container, waiting: StatusReason, about:
 
 def _being_made(pod: WorkerPod, about: Sequence[Event]) -> Blocker:
     blocked = _newest(about, lambda event: event.reason in _BLOCKING)
-    if blocked is not None and _lasts(pod.created_at, blocked.at):
-        return Blocker(Reason.STARTING, messages.shortened(f"worker {pod.worker}: {blocked.message}"))
+    if blocked is not None:
+        begun, seen = messages.moment(pod.created_at), messages.moment(blocked.at)
+        lasts = begun is None or seen is None or (seen - begun).total_seconds() > _FIRST_TROUBLE_S
+        if lasts:  # a mounted object may be created a moment after the pod
+            return Blocker(Reason.STARTING, messages.shortened(f"worker {pod.worker}: {blocked.message}"))
     pulling = _newest(about, lambda event: event.reason in ("Pulling", "Pulled"))
     if pulling is not None and pulling.reason == "Pulling":
         image = messages.pulled_image(pulling.message) or pod.image
@@ -363,12 +361,6 @@ def _unknown(state: ClusterState) -> Iterator[str]:
 
 def _unknown_word(word: str, where: str, what: str) -> str:
     return f"Kubernetes says '{word}' ({where}) of a {what}, a word that this server does not know"
-
-
-def _lasts(since: str, at: str) -> bool:
-    """True if the problem lasts: a mounted object may be created a moment after the pod."""
-    begun, seen = messages.moment(since), messages.moment(at)
-    return begun is None or seen is None or (seen - begun).total_seconds() > _FIRST_TROUBLE_S
 
 
 def _newest(events: Sequence[Event], wanted: Callable[[Event], bool]) -> Event | None:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from server_stub.runtimes import Attempt, elastic, verdict
-from server_stub.runtimes.elastic import Bounds
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, messages
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
 from server_stub.runtimes.kube.observe.messages import StatusField, meaning
@@ -201,36 +200,25 @@ class Losses:
     def without_lost(
         self, state: ClusterState, seen: Interpretation, *, began: bool, stopping: bool
     ) -> tuple[ClusterState, Interpretation]:
-        """The state and its interpretation without the missing workers.
+        """The attempt as if it had only the other workers and their current pods, so that the missing ones count as no
+        failure.
 
         `began`: ranks have run; before that no loss is survived. `stopping`: no worker is added to the missing ones.
         """
         if self.bounds is None or not began:
             return state, seen
-        if not stopping:
-            self.missing = missing(state, seen, self.bounds)
-        return without(state, seen, self.missing)
+        if not stopping:  # those that are lost, and those that are being replaced
+            workers = [_as_lost(worker) for worker in seen.workers]
+            returned = {view.worker for view in state.views if view.former}
+            replaced = {number for number in returned if workers[number].stage in (Stage.STARTING, Stage.READY)}
+            self.missing = elastic.survived(workers, self.bounds, returned) | replaced
+        owners = {view.pod_uid for view in state.views if view.worker not in self.missing}
+        pods = tuple(pod for pod in state.pods if pod.uid in owners)
+        remaining = tuple(worker for worker in seen.workers if worker.number not in self.missing)
+        return replace(state, pods=pods), replace(seen, workers=remaining)
 
     def message(self) -> str:
         return elastic.who_is_missing(self.missing, self._workers)
-
-
-def missing(state: ClusterState, seen: Interpretation, bounds: Bounds) -> frozenset[int]:
-    """Numbers of the workers that an attempt goes on without, or has succeeded without: those that are lost and those
-    that are being replaced. Its ranks have run before."""
-    workers = [_as_lost(worker) for worker in seen.workers]
-    returned = {view.worker for view in state.views if view.former}
-    lost = elastic.survived(workers, bounds, returned)
-    return lost | {n for n in returned if workers[n].stage in (Stage.STARTING, Stage.READY)}
-
-
-def without(state: ClusterState, seen: Interpretation, missing: frozenset[int]) -> tuple[ClusterState, Interpretation]:
-    """The attempt as if it had only the other workers and their current pods, so that the lost ones count as no
-    failure."""
-    owners = {view.pod_uid for view in state.views if view.worker not in missing}
-    pods = tuple(pod for pod in state.pods if pod.uid in owners)
-    workers = tuple(worker for worker in seen.workers if worker.number not in missing)
-    return replace(state, pods=pods), replace(seen, workers=workers)
 
 
 def _as_lost(worker: WorkerStatus) -> WorkerStatus:

@@ -412,8 +412,7 @@ class Inventory:
             self._events.pop(_known_by(event), None)
 
     def _report_change(self, key: AttemptKey) -> None:
-        changed = self._followers.get(key)
-        if changed is not None:
+        if changed := self._followers.get(key):
             changed()
 
 

@@ -127,6 +127,9 @@ def render(
     variables = secret_environment(attempt)
     environment = rendering.immutable("Secret", names.ENVIRONMENT, type="Opaque", stringData=variables)
     code = _code(rendering, payload or Payload()) if needs_payload(attempt, cluster) else None
+    rules = network_policy.policy(attempt.spec, rendering.labels, cluster)
+    policy: Object = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy"}
+    policy |= {"metadata": rendering.metadata(names.POLICY), "spec": rules}
     made = _workload(rendering, tuple(variables), has_code=code is not None)
     return Objects(
         launcher=_launcher(rendering),
@@ -134,7 +137,7 @@ def render(
         secret=_copy(rendering.immutable("Secret", names.SECRET, type="Opaque", stringData=secret)),
         environment=_copy(environment) if variables else None,
         code=code,
-        policy=_copy(_policy(rendering)),
+        policy=_copy(policy) if rules is not None else None,
         base=_copy(made.base),
         workload=_copy(made.workload),
     )
@@ -215,14 +218,6 @@ def _code(rendering: _Rendering, payload: Payload) -> Object:
 
 def _base64(content: bytes) -> str:
     return b64encode(content).decode()
-
-
-def _policy(rendering: _Rendering) -> Object | None:
-    spec = network_policy.policy(rendering.attempt.spec, rendering.labels, rendering.cluster)
-    if spec is None:
-        return None
-    metadata = rendering.metadata(names.POLICY)
-    return {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata, "spec": spec}
 
 
 def _workload(rendering: _Rendering, variables: tuple[str, ...], *, has_code: bool) -> Made:

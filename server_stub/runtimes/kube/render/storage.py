@@ -141,7 +141,7 @@ def owner_folder(owner: str) -> str:
 
 def job_folder(job_name: str, job_id: str) -> str:
     """Folder of a job's checkpoints. It ends with the id of the job, so it is never the folder `owners`."""
-    return f"{job_name}-{_mark(job_id)}"
+    return f"{job_name}-{job_id[:8]}"
 
 
 def tmp_folders(spec: JobSpec, catalogue: ClusterCatalogue) -> list[Folder]:
@@ -225,9 +225,7 @@ def checkpoints_from(attempt: Attempt, catalogue: ClusterCatalogue) -> str | Non
     given = attempt.checkpoints_from
     if given is None or attempt.spec.checkpoint_dir is not None or catalogue.checkpoints is None:
         return None
-    return (
-        f"{glob.escape(catalogue.checkpoints.path)}/*-{_mark(given.parent.name)}"  # that folder has the id in its name
-    )
+    return f"{glob.escape(catalogue.checkpoints.path)}/{job_folder('*', job_id=given.parent.name)}"
 
 
 def not_handed_on(attempt: Attempt, catalogue: ClusterCatalogue) -> str | None:
@@ -242,7 +240,3 @@ def not_handed_on(attempt: Attempt, catalogue: ClusterCatalogue) -> str | None:
     else:
         return None
     return f"no checkpoints are handed on: {why}"
-
-
-def _mark(job_id: str) -> str:
-    return job_id[:8]
