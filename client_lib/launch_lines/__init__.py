@@ -15,13 +15,15 @@ from typing import NamedTuple
 
 from client_lib.errors import NotSupported
 from client_lib.launch_lines import accelerate, torchrun
-from client_lib.launch_lines.lines import LaunchLine, Machine, read_python, split_python
+from client_lib.launch_lines.lines import LaunchLine, Machine
+from client_lib.worker.rank_environment import RANK_VARIABLES
 
 __all__ = ["LaunchLine", "Machine", "read"]
 
 _TORCH_MODULES = {"torch.distributed.run": "torchrun", "torch.distributed.launch": "torch.distributed.launch"}
 _ACCELERATE_MODULES = ("accelerate.commands.launch", "accelerate.commands.accelerate_cli")
 _PYTHON = re.compile(r"python[\d.]*")
+_PLAIN = ("python", "python3")  # the shell's own, whatever its folder; any other is named on purpose
 
 
 def read(words: Sequence[str], machine: Machine) -> LaunchLine | None:
@@ -45,18 +47,32 @@ def read(words: Sequence[str], machine: Machine) -> LaunchLine | None:
 
 
 def _read_python(words: Sequence[str], machine: Machine) -> LaunchLine | None:
-    """`python -m LAUNCHER ...` is the launcher's own line."""
-    line = split_python(words)
-    if line is None:
-        return read_python(words, None) if {*words[1:]} - {"-u"} else None
-    if line.module in _TORCH_MODULES:
-        return torchrun.read(_TORCH_MODULES[line.module], line.rest, machine, line.interpreter)
-    if line.module in _ACCELERATE_MODULES:
-        rest = line.rest[1:] if line.rest[:1] == ["launch"] else line.rest
-        return accelerate.read(rest, machine, line.interpreter)
-    if line.module and line.module.split(".")[0] == "deepspeed":
-        _check_read(["deepspeed", *line.rest])
-    return read_python(words, line)
+    """`python train.py` and `python -m package.module`: one process per GPU, as with a script alone. The only process
+    of a job gets no variables of ranks, as in a shell. `python -m LAUNCHER ...` is the launcher's own line.
+    """
+    python = None if words[0] in _PLAIN else words[0]
+    rest = list(words[1:])
+    while rest[:1] == ["-u"]:  # ranks are started with PYTHONUNBUFFERED=1
+        del rest[0]
+    if not rest:
+        return None
+    if rest[0] == "-m" and len(rest) > 1:
+        module, rest = rest[1], rest[2:]
+        if module in _TORCH_MODULES:
+            return torchrun.read(_TORCH_MODULES[module], rest, machine, python)
+        if module in _ACCELERATE_MODULES:
+            return accelerate.read(rest[1:] if rest[:1] == ["launch"] else rest, machine, python)
+        if module.split(".")[0] == "deepspeed":
+            _check_read(["deepspeed", *rest])
+        runs = {"script": shlex.join([python or "python", "-m", module]), "args": rest}
+    elif not rest[0].startswith("-") and rest[0].endswith(".py"):
+        runs = {"script": rest[0], "args": rest[1:]}
+    else:  # options of the interpreter without a field, or no script: the whole line is a command
+        python = None
+        runs = {"script": shlex.quote(words[0]), "args": list(words[1:])}
+    launcher = os.path.basename(words[0])
+    given_by = {"env_variables": f"the {launcher} line"}
+    return LaunchLine(launcher, {**runs, "env_variables": {RANK_VARIABLES: "0"}}, given_by=given_by, python=python)
 
 
 # --- launchers that do not work inside a job: refused, with the line to write instead

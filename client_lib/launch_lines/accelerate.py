@@ -1,8 +1,8 @@
 """A line of `accelerate launch` and its configuration file as fields of a job. Pure.
 
-num_processes is the total, as accelerate counts. `accelerate_variables` has what the library reads from its
-environment. Every option and every key of the file stands in a table, and tests compare with accelerate 1.15: its
-parser, and commands/config/config_args.py.
+num_processes is the total, as accelerate counts. Every option and every key of the file stands in a table, and tests
+compare with accelerate 1.15: its parser, commands/config/config_args.py, and the variables that it sets for its library
+(utils/launch.py, prepare_multi_gpu_env and prepare_simple_launcher_cmd_env).
 """
 
 from __future__ import annotations
@@ -11,11 +11,61 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from client_lib.errors import InvalidRequest, NotSupported
-from client_lib.launch_lines import accelerate_variables as variables
 from client_lib.launch_lines import lines
 from client_lib.launch_lines.lines import LaunchLine, Machine, OptionTable, dropped, split, what_runs, whole_number
 
 LAUNCHER = "accelerate launch"
+FILE = "accelerate's config file"
+
+# --- options that become variables of the library, with the default of its parser; None: not set unless it is given
+
+FSDP: dict[str, str | None] = {
+    "fsdp-version": "1",
+    "fsdp-sharding-strategy": "FULL_SHARD",
+    "fsdp-reshard-after-forward": "true",
+    "fsdp-offload-params": "false",
+    "fsdp-min-num-params": "100000000",
+    "fsdp-auto-wrap-policy": None,
+    "fsdp-transformer-layer-cls-to-wrap": None,
+    "fsdp-backward-prefetch": None,
+    "fsdp-state-dict-type": None,
+    "fsdp-forward-prefetch": "false",
+    "fsdp-use-orig-params": "true",
+    "fsdp-cpu-ram-efficient-loading": "true",
+    "fsdp-sync-module-states": "true",
+    "fsdp-activation-checkpointing": "false",
+    "fsdp-activation-checkpointing-offload": "false",
+    "fsdp-ignored-modules": None,  # only a configuration file can say it
+}
+FP8: dict[str, str | None] = {
+    "fp8-backend": None,
+    "fp8-use-autocast-during-eval": "False",
+    "fp8-margin": "0",
+    "fp8-interval": "1",
+    "fp8-format": "HYBRID",
+    "fp8-amax-history-len": "1024",
+    "fp8-amax-compute-algo": "most_recent",
+    "fp8-opt-level": "O2",
+    "fp8-enable-fsdp-float8-all-gather": "true",
+    "fp8-pad-inner-dim": "true",
+}
+FP8_LINEAR = "fp8-override-linear-precision"  # one option, three variables
+DYNAMO: dict[str, str | None] = {
+    "dynamo-mode": "default",
+    "dynamo-use-fullgraph": "False",
+    "dynamo-use-dynamic": "False",
+    "dynamo-use-regional-compilation": "False",
+}
+_SWITCHES = {
+    # the option or key of the file -> what is set where it is on
+    "debug": ("ACCELERATE_DEBUG_MODE", "true"),
+    "enable-cpu-affinity": ("ACCELERATE_CPU_AFFINITY", "1"),
+    "cpu": ("ACCELERATE_USE_CPU", "True"),
+    "use-cpu": ("ACCELERATE_USE_CPU", "True"),
+}
+PRECISIONS = ("no", "fp16", "bf16", "fp8")
+
+# --- all options
 
 DROPPED = lines.by_name(
     {
@@ -36,128 +86,28 @@ REFUSED: dict[str, str] = {
     **lines.by_name({_NO_TPU: "tpu tpu-cluster", _NO_SAGEMAKER: "aws-access-key-id aws-secret-access-key"}),
     "help": "`client-lib submit --help` lists the options of a job",
 }
-_INERT = ("deepspeed-", "megatron-lm-", "parallelism-config-", "zero", "offload-", "gradient-")
-"""Families of options that accelerate reads only with a --use-... that is refused here."""
-_READ = frozenset({"config-file", "num-processes", "num-machines", "gpu-ids", "max-restarts"})
-_READ_FLAGS = frozenset({"cpu", "multi-gpu", "module", "no-python"})
-
-_DROPPED_FLAGS = frozenset({"same-network", "quiet", "downcast-bf16", "no-tpu-cluster", "tpu-use-sudo"})
-_REFUSED_FLAGS = REFUSED.keys() - {"aws-access-key-id", "aws-secret-access-key"}
-_FLAGS = _READ_FLAGS | variables.FLAGS | _DROPPED_FLAGS | _REFUSED_FLAGS
-_ONE_OF = ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp")
-
+_FLAGS = frozenset(
+    {"cpu", "multi-gpu", "module", "no-python", "debug", "enable-cpu-affinity", "use-fsdp"}
+    | {"fp8-use-autocast-during-eval", "dynamo-use-fullgraph", "dynamo-use-dynamic", "dynamo-use-regional-compilation"}
+    | {"same-network", "quiet", "downcast-bf16", "no-tpu-cluster", "tpu-use-sudo"}
+    | (REFUSED.keys() - {"aws-access-key-id", "aws-secret-access-key"})
+)
+_VALUED = frozenset(
+    {"config-file", "num-processes", "num-machines", "gpu-ids", "max-restarts", "num-cpu-threads-per-process"}
+    | {"mixed-precision", "dynamo-backend", FP8_LINEAR}
+    | (FSDP.keys() - {"fsdp-ignored-modules"} | FP8.keys() | DYNAMO.keys() | DROPPED.keys() | REFUSED.keys())
+)
 TABLE = OptionTable(
     LAUNCHER,
     flags=_FLAGS,
-    valued=(_READ | variables.VALUED | DROPPED.keys() | REFUSED.keys()) - _FLAGS,
-    families=_INERT,
+    valued=_VALUED - _FLAGS,
+    # options that accelerate reads only with a --use-... that is refused here
+    families=("deepspeed-", "megatron-lm-", "parallelism-config-", "zero", "offload-", "gradient-"),
     short={"m": "module", "q": "quiet", "t": "tee", "h": "help"},
     abbreviations=False,  # as accelerate's own parser
 )
 
-
-def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLine:
-    """`python`: the interpreter that the line names.
-
-    Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`.
-    """
-    line = split(words, TABLE)
-    given = line.given
-    _check_paradigm(given)
-    file = _file(given, machine)
-    config = _settings(file)
-    counted, given_by = _counted(given, config)
-    fsdp, settings = _is_fsdp(given, config), {**config, **given}
-    variables_set = variables.of(settings, fsdp=fsdp, line=given)
-    inert = _without_effect(file, fsdp=fsdp, precision=variables.precision(settings))
-    fields = what_runs(
-        line.rest, LAUNCHER, module="module" in given, no_python="no-python" in given, python=python or "python"
-    )
-    return LaunchLine(
-        LAUNCHER,
-        {**fields, **counted, **({"env_variables": variables_set} if variables_set else {})},
-        {"type": "nogpu"} if "cpu" in given else {},
-        {**given_by, "env_variables": f"the {LAUNCHER} line"},
-        [*dropped(given, DROPPED), *dropped(inert, inert, "{} of " + FILE)],
-        python,
-    )
-
-
-def _check_paradigm(given: Mapping[str, str]) -> None:
-    chosen = [f"--{name}" for name in _ONE_OF if name in given]
-    if len(chosen) > 1:
-        raise InvalidRequest(f"{LAUNCHER}: {' and '.join(chosen)} exclude each other", hint="keep one of them")
-    for name in given.keys() & REFUSED.keys():
-        raise NotSupported(f"{LAUNCHER} --{name} is not supported here", hint=REFUSED[name])
-
-
-def _file(given: Mapping[str, str], machine: Machine) -> Mapping[str, Any]:
-    """The content of the file. With --cpu accelerate reads only a file that is named."""
-    path = given.get("config-file")
-    if path is None and "cpu" in given:
-        return {}
-    content = machine.accelerate_config(path)
-    _check_place(content, given)
-    return content
-
-
-def _is_fsdp(given: Mapping[str, str], config: Mapping[str, Any]) -> bool:
-    """The line's own choice wins over the file's; --cpu turns it off."""
-    if "cpu" in given or "multi-gpu" in given:
-        return False
-    return "use-fsdp" in given or str(config.get("distributed-type")) == "FSDP"
-
-
-def _counted(given: Mapping[str, str], config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The fields that hold numbers, and the words that say each."""
-    fields: dict[str, Any] = {}
-    given_by: dict[str, str] = {}
-    total, machines = (_number(name, given, config) for name in ("num-processes", "num-machines"))
-    if total or machines:
-        fields["n_workers"] = machines or 1
-        given_by["n_workers"] = (
-            _where("num-machines", given, config) if machines else f"{LAUNCHER} without --num_machines"
-        )
-    if total:
-        fields["processes_per_worker"] = _share(total, machines or 1)
-        given_by["processes_per_worker"] = _where("num-processes", given, config)
-    indices = str(given.get("gpu-ids", config.get("gpu-ids", "all")))
-    if indices != "all":
-        fields["gpus"] = [whole_number("--gpu_ids", index.strip(), 0) for index in indices.split(",")]
-        given_by["gpus"] = _where("gpu-ids", given, config)
-    if "max-restarts" in given:
-        fields["max_retry"] = whole_number("--max_restarts", given["max-restarts"], 0)
-        given_by["max_retry"] = _where("max-restarts", given, config)
-    return fields, given_by
-
-
-def _number(name: str, given: Mapping[str, str], config: Mapping[str, Any]) -> int | None:
-    if name in given:
-        return whole_number(f"--{name}", given[name], 1)
-    if config.get(name) == -1:
-        raise InvalidRequest(f"accelerate's config file leaves {name.replace('-', '_')} open", hint=f"give --{name}")
-    if name in config:
-        return whole_number(f"{name} of accelerate's config file", str(config[name]), 1)
-    return None
-
-
-def _share(total: int, machines: int) -> int:
-    if total % machines:
-        raise InvalidRequest(
-            f"--num_processes {total} is the total, and {machines} machines can't share it evenly",
-            hint=f"write --num_processes {max(machines, total - total % machines)}",
-        )
-    return total // machines
-
-
-def _where(name: str, given: Mapping[str, str], config: Mapping[str, Any]) -> str:
-    option = name.replace("-", "_")
-    return f"--{option} {given[name]}" if name in given else f"{option}: {config[name]} of accelerate's config file"
-
-
-# --- the configuration file: its settings by the names of the options, and its keys without effect
-
-FILE = "accelerate's config file"
+# --- all keys of the configuration file
 
 FILE_READ = frozenset(
     {"compute_environment", "distributed_type", "num_processes", "num_machines", "gpu_ids", "mixed_precision", "fp16"}
@@ -165,9 +115,9 @@ FILE_READ = frozenset(
 )
 SECTIONS: dict[str, tuple[str, Collection[str], str]] = {
     # key: (prefix of its options, those options, who reads it)
-    "fsdp_config": ("fsdp_", variables.FSDP, "distributed_type: FSDP"),
-    "fp8_config": ("fp8_", {*variables.FP8, variables.FP8_LINEAR}, "mixed_precision: fp8"),
-    "dynamo_config": ("dynamo_", {*variables.DYNAMO, "dynamo-backend"}, ""),
+    "fsdp_config": ("fsdp_", FSDP, "distributed_type: FSDP"),
+    "fp8_config": ("fp8_", {*FP8, FP8_LINEAR}, "mixed_precision: fp8"),
+    "dynamo_config": ("dynamo_", {*DYNAMO, "dynamo-backend"}, ""),
 }
 FILE_DROPPED = lines.by_name(
     {
@@ -185,14 +135,79 @@ _USUAL = {"rdzv_backend": "static", "main_training_function": "main", "same_netw
 _UNKNOWN = "accelerate has no such setting, or a newer one has it"
 
 
-def _settings(config: Mapping[str, Any]) -> dict[str, Any]:
+def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLine:
+    """`python`: the interpreter that the line names.
+
+    Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`.
+    """
+    line = split(words, TABLE)
+    given = line.given
+    _check_options(given)
+    path = given.get("config-file")
+    # with --cpu accelerate reads only a file that is named
+    file = {} if path is None and "cpu" in given else machine.accelerate_config(path)
+    _check_file(file, given)
+    config = _settings(file)
+    counted, given_by = _counted(given, config)
+    # the line's own choice wins over the file's; --cpu turns it off
+    chosen = "use-fsdp" in given or str(config.get("distributed-type")) == "FSDP"
+    fsdp = chosen and not {"cpu", "multi-gpu"} & given.keys()
+    variables = _variables({**config, **given}, given, fsdp=fsdp)
+    inert = _without_effect(file, fsdp=fsdp, fp8=variables.get("ACCELERATE_MIXED_PRECISION") == "fp8")
+    return LaunchLine(
+        LAUNCHER,
+        {
+            **what_runs(LAUNCHER, given, line.rest, python),
+            **counted,
+            **({"env_variables": variables} if variables else {}),
+        },
+        {"type": "nogpu"} if "cpu" in given else {},
+        {**given_by, "env_variables": f"the {LAUNCHER} line"},
+        [*dropped(given, DROPPED), *dropped(inert, inert, "{} of " + FILE)],
+        python,
+    )
+
+
+def _check_options(given: Mapping[str, str]) -> None:
+    chosen = [f"--{name}" for name in ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp") if name in given]
+    if len(chosen) > 1:
+        raise InvalidRequest(f"{LAUNCHER}: {' and '.join(chosen)} exclude each other", hint="keep one of them")
+    for name in given.keys() & REFUSED.keys():
+        raise NotSupported(f"{LAUNCHER} --{name} is not supported here", hint=REFUSED[name])
+
+
+def _check_file(file: Mapping[str, Any], given: Mapping[str, str]) -> None:
+    """Raises NotSupported: the file asks for a service or library that does not exist here. `given`: the options of the
+    line."""
+    if str(file.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
+        raise NotSupported(
+            f"{FILE} asks for compute_environment={file['compute_environment']}",
+            hint="give another file with --config_file",
+        )
+    if {"multi-gpu", "use-fsdp"} & given.keys():
+        return
+    kinds = {"DEEPSPEED": "use-deepspeed", "MEGATRON_LM": "use-megatron-lm", "XLA": "tpu", "TPU": "tpu"}
+    kind = kinds.get(str(file.get("distributed_type")))
+    if kind:
+        raise NotSupported(
+            f"{FILE} asks for distributed_type={file['distributed_type']}, and that is not supported here",
+            hint=REFUSED[kind],
+        )
+    if file.get("parallelism_config"):
+        raise NotSupported(
+            f"{FILE} has a parallelism_config, and that is not supported here", hint=REFUSED["use-parallelism-config"]
+        )
+
+
+def _settings(file: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of the file by the names of the options."""
     found: dict[str, Any] = {}
-    for name, value in config.items():
+    for name, value in file.items():
         if isinstance(value, Mapping):
             found |= {option: inner for _, option, inner in _inner(name, value)}
         else:
-            found[_dashed(name)] = value
-    if _is_fp16(config):
+            found[name.replace("_", "-")] = value
+    if _is_fp16(file):
         found["mixed-precision"] = "fp16"
     return {name: value for name, value in found.items() if value is not None}
 
@@ -201,46 +216,122 @@ def _inner(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str, 
     """Key, option and value of each setting in a section."""
     prefix = SECTIONS[section][0] if section in SECTIONS else ""
     for key, value in values.items():
-        yield f"{section}.{key}", _dashed(key if key.startswith(prefix) else prefix + key), value
+        option = key if key.startswith(prefix) else prefix + key
+        yield f"{section}.{key}", option.replace("_", "-"), value
 
 
-def _dashed(name: str) -> str:
-    return name.replace("_", "-")
-
-
-def _is_fp16(config: Mapping[str, Any]) -> bool:
+def _is_fp16(file: Mapping[str, Any]) -> bool:
     """True if the older key `fp16` is on, and the newer one is missing."""
-    return bool(config.get("fp16")) and "mixed_precision" not in config
+    return bool(file.get("fp16")) and "mixed_precision" not in file
 
 
-def _check_place(config: Mapping[str, Any], given: Mapping[str, str]) -> None:
-    """Raises NotSupported: the file asks for a service or library that does not exist here. `given`: the options of the
-    line."""
-    if str(config.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
-        raise NotSupported(
-            f"{FILE} asks for compute_environment={config['compute_environment']}",
-            hint="give another file with --config_file",
+def _counted(given: Mapping[str, str], config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The fields that hold numbers, and the words that say each."""
+    total, machines = (_number(name, given, config) for name in ("num-processes", "num-machines"))
+    fields: dict[str, Any] = {}
+    given_by: dict[str, str] = {}
+    if total or machines:
+        fields["n_workers"] = machines or 1
+        given_by["n_workers"] = f"{LAUNCHER} without --num_machines"
+    if total:
+        share, left = divmod(total, machines or 1)
+        if left:
+            raise InvalidRequest(
+                f"--num_processes {total} is the total, and {machines} machines can't share it evenly",
+                hint=f"write --num_processes {max(machines or 1, total - left)}",
+            )
+        fields["processes_per_worker"] = share
+    indices = str(given.get("gpu-ids", config.get("gpu-ids", "all")))
+    if indices != "all":
+        fields["gpus"] = [whole_number("--gpu_ids", index.strip(), 0) for index in indices.split(",")]
+    if "max-restarts" in given:
+        fields["max_retry"] = whole_number("--max_restarts", given["max-restarts"], 0)
+    options = {
+        "n_workers": "num-machines",
+        "processes_per_worker": "num-processes",
+        "gpus": "gpu-ids",
+        "max_retry": "max-restarts",
+    }
+    for field in fields:
+        option = options[field]
+        name = option.replace("-", "_")
+        if option in given:
+            given_by[field] = f"--{name} {given[option]}"
+        elif option in config:
+            given_by[field] = f"{name}: {config[option]} of {FILE}"
+    return fields, given_by
+
+
+def _number(name: str, given: Mapping[str, str], config: Mapping[str, Any]) -> int | None:
+    if name in given:
+        return whole_number(f"--{name}", given[name], 1)
+    if config.get(name) == -1:
+        raise InvalidRequest(f"{FILE} leaves {name.replace('-', '_')} open", hint=f"give --{name}")
+    return whole_number(f"{name} of {FILE}", str(config[name]), 1) if name in config else None
+
+
+def _variables(settings: Mapping[str, Any], line: Mapping[str, str], *, fsdp: bool) -> dict[str, str]:
+    """The variables that the launcher would set for `settings`, those of the file overridden by the line's; a flag is
+    ''. The library's own defaults are the launcher's, so only what is given is set.
+
+    Raises InvalidRequest for values that accelerate refuses.
+    """
+    found = {name: value for key, (name, value) in _SWITCHES.items() if key in line or settings.get(key) is True}
+    precision = str(settings.get("mixed-precision", "")).lower()
+    if precision:
+        if precision not in PRECISIONS:
+            raise InvalidRequest(f"--mixed_precision {precision!r}: it is one of {', '.join(PRECISIONS)}")
+        found["ACCELERATE_MIXED_PRECISION"] = precision
+    if precision == "fp8":
+        found |= {f"ACCELERATE_{_upper(option)}": text for option, text in _texts(FP8, settings).items()}
+        found |= _fp8_linear(settings)
+    if {"dynamo-backend", *DYNAMO} & settings.keys():
+        found["ACCELERATE_DYNAMO_BACKEND"] = str(settings.get("dynamo-backend", "no")).upper()
+        found |= {f"ACCELERATE_{_upper(option)}": text for option, text in _texts(DYNAMO, settings).items()}
+    if fsdp:
+        found.pop("ACCELERATE_USE_CPU", None)
+        if settings.get("fsdp-sync-module-states") is False and settings.get("fsdp-cpu-ram-efficient-loading", True):
+            raise InvalidRequest(
+                f"{FILE} has fsdp_cpu_ram_efficient_loading without fsdp_sync_module_states",
+                hint="the first needs the second: set it to true",
+            )
+        found["ACCELERATE_USE_FSDP"] = "true"
+        for option, text in _texts(FSDP, settings).items():
+            name = _upper(option.replace("-layer-cls-", "-cls-"))
+            found[name] = text.lower() if FSDP[option] in ("true", "false") else text
+    if "num-cpu-threads-per-process" in settings:
+        found["OMP_NUM_THREADS"] = str(settings["num-cpu-threads-per-process"])
+    return found
+
+
+def _texts(defaults: Mapping[str, str | None], settings: Mapping[str, Any]) -> dict[str, str]:
+    values = {option: settings.get(option, default) for option, default in defaults.items()}
+    return {option: "True" if value == "" else str(value) for option, value in values.items() if value is not None}
+
+
+def _upper(option: str) -> str:
+    return option.replace("-", "_").upper()
+
+
+def _fp8_linear(settings: Mapping[str, Any]) -> dict[str, str]:
+    value = settings.get(FP8_LINEAR, "false,false,false")
+    parts = value.split(",") if isinstance(value, str) else [str(part) for part in value]
+    names = ("FPROP", "DGRAD", "WGRAD")
+    if len(parts) != len(names):
+        raise InvalidRequest(
+            f"--fp8_override_linear_precision {value}: it is three of true and false, as in true,false,false"
         )
-    if {"multi-gpu", "use-fsdp"} & given.keys():
-        return
-    kinds = {"DEEPSPEED": "use-deepspeed", "MEGATRON_LM": "use-megatron-lm", "XLA": "tpu", "TPU": "tpu"}
-    kind = kinds.get(str(config.get("distributed_type")))
-    if kind:
-        raise NotSupported(
-            f"{FILE} asks for distributed_type={config['distributed_type']}, and that is not supported here",
-            hint=REFUSED[kind],
-        )
-    if config.get("parallelism_config"):
-        raise NotSupported(
-            f"{FILE} has a parallelism_config, and that is not supported here", hint=REFUSED["use-parallelism-config"]
-        )
+    return {
+        f"ACCELERATE_FP8_OVERRIDE_{name}": str(part.strip().lower() in ("true", "1", "yes", "y", "t", "on"))
+        for name, part in zip(names, parts, strict=True)
+    }
 
 
-def _without_effect(config: Mapping[str, Any], *, fsdp: bool, precision: str) -> dict[str, str]:
+def _without_effect(file: Mapping[str, Any], *, fsdp: bool, fp8: bool) -> dict[str, str]:
     """Keys that have no effect, with the reason for each. Keys with their usual value are left out."""
     reasons: dict[str, str] = {}
-    in_use = {"fsdp_config": fsdp, "fp8_config": precision == "fp8"}
-    for name, value in config.items():
+    in_use = {"fsdp_config": fsdp, "fp8_config": fp8}
+    for name, value in file.items():
         if value in (None, False, 0, "", "no", [], {}, _USUAL.get(name)) or name in FILE_READ:
             continue
         if not in_use.get(name, True):
@@ -249,6 +340,6 @@ def _without_effect(config: Mapping[str, Any], *, fsdp: bool, precision: str) ->
             reasons |= {key: _UNKNOWN for key, option, _ in _inner(name, value) if option not in SECTIONS[name][1]}
         else:
             reasons[name] = FILE_DROPPED.get(name, _UNKNOWN)
-    if config.get("fp16") and not _is_fp16(config):
+    if file.get("fp16") and not _is_fp16(file):
         reasons["fp16"] = "mixed_precision is given, too"
     return reasons

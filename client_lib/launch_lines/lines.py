@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from client_lib.errors import InvalidRequest
-from client_lib.worker.rank_environment import RANK_VARIABLES
 
 
 @dataclass(frozen=True)
@@ -41,19 +39,24 @@ class LaunchLine:
     """The interpreter that the line names; None: the shell's."""
 
 
-def what_runs(rest: Sequence[str], launcher: str, *, module: bool, no_python: bool, python: str) -> dict[str, Any]:
-    """`script` and `args` from the words after the launcher's options.
+def what_runs(launcher: str, given: Mapping[str, str], rest: Sequence[str], python: str | None) -> dict[str, Any]:
+    """`script` and `args` from the options of a launcher and the words after them. `python`: the interpreter that the
+    line names.
 
-    Raises InvalidRequest: there are none, or both a module and no Python are given.
+    Raises InvalidRequest: there are no such words, or both a module and no Python are given.
     """
+    module, no_python, python = "module" in given, "no-python" in given, python or "python"
     if module and no_python:
         raise InvalidRequest(f"{launcher}: --module and --no-python exclude each other", hint="keep one of them")
     if not rest:
         what = "module" if module else "script"
         raise InvalidRequest(f"the {launcher} line names no {what}", hint=f"{launcher} [OPTIONS] SCRIPT [ARGS]")
-    script = shlex.join([python, "-m", rest[0]]) if module else shlex.quote(rest[0]) if no_python else rest[0]
-    if not module and not no_python and not rest[0].endswith(".py"):
-        script = shlex.join([python, rest[0]])  # a file of any name, as the launchers take it
+    if module:
+        script = shlex.join([python, "-m", rest[0]])
+    elif no_python:
+        script = shlex.quote(rest[0])
+    else:  # a file of any name, as the launchers take it
+        script = rest[0] if rest[0].endswith(".py") else shlex.join([python, rest[0]])
     return {"script": script, "args": list(rest[1:])}
 
 
@@ -129,8 +132,7 @@ class OptionTable:
         )
 
 
-@dataclass(frozen=True)
-class SplitLine:
+class SplitLine(NamedTuple):
     """A launcher's line. Of an option that is given twice the last counts."""
 
     given: Mapping[str, str]
@@ -187,51 +189,3 @@ def _value(words: Sequence[str], at: int, option: str) -> str:
     if at == len(words) or (words[at].startswith("-") and not words[at][1:].isdigit()):
         raise InvalidRequest(f"{option} needs a value")
     return words[at]
-
-
-# --- `python train.py` and `python -m package.module`
-
-_NEEDLESS = frozenset({"-u"})  # ranks are started with PYTHONUNBUFFERED=1
-_PLAIN = ("python", "python3")  # the shell's own, whatever its folder; any other is named on purpose
-
-
-@dataclass(frozen=True)
-class PythonLine:
-    interpreter: str | None
-    """The interpreter as written; None for plain `python`."""
-    module: str | None
-    rest: Sequence[str]
-    """The words after `-m MODULE`; else the script and its arguments."""
-
-
-def split_python(words: Sequence[str]) -> PythonLine | None:
-    """None: options of the interpreter without a field, or no script; then the whole line is a command."""
-    named = None if words[0] in _PLAIN else words[0]
-    rest = list(words[1:])
-    while rest and rest[0] in _NEEDLESS:
-        del rest[0]
-    if len(rest) > 1 and rest[0] == "-m":
-        return PythonLine(named, rest[1], rest[2:])
-    if rest and not rest[0].startswith("-") and rest[0].endswith(".py"):
-        return PythonLine(named, None, rest)
-    return None
-
-
-def read_python(words: Sequence[str], line: PythonLine | None) -> LaunchLine:
-    """The fields of a line of Python: one process per GPU, as with a script alone. The only process of a job gets no
-    variables of ranks, as in a shell. `line`: the words, split; None: all words are a command."""
-    launcher = os.path.basename(words[0])
-    return LaunchLine(
-        launcher,
-        {**_what_python_runs(words, line), "env_variables": {RANK_VARIABLES: "0"}},
-        given_by={"env_variables": f"the {launcher} line"},
-        python=line.interpreter if line else None,
-    )
-
-
-def _what_python_runs(words: Sequence[str], line: PythonLine | None) -> dict[str, Any]:
-    if line is None:
-        return {"script": shlex.quote(words[0]), "args": list(words[1:])}
-    if line.module is None:
-        return {"script": line.rest[0], "args": list(line.rest[1:])}
-    return {"script": shlex.join([line.interpreter or "python", "-m", line.module]), "args": list(line.rest)}

@@ -59,16 +59,13 @@ def read(launcher: str, words: Sequence[str], machine: Machine, python: str | No
     given = {**preset, **line.given}
     for name in given.keys() & REFUSED.keys():
         raise NotSupported(f"{launcher} --{name} is not supported here", hint=REFUSED[name])
-    fields = what_runs(
-        line.rest, launcher, module="module" in given, no_python="no-python" in given, python=python or "python"
-    )
     notices = [f"{word} is read as --{meant}" for word, meant in line.misspelt.items()]
     for name, value in preset.items():
         notices.append(f"{_variable(name)} of the environment is read as --{name} {value}".rstrip())
     counted, given_by = _counted(given, machine.cores, notices)
     return LaunchLine(
         launcher,
-        {**fields, **counted},
+        {**what_runs(launcher, given, line.rest, python), **counted},
         {"processes_per_worker": 1, **({"elastic_max_restarts": 0} if "elastic_min_workers" in counted else {})},
         given_by,
         [*notices, *dropped(given, DROPPED)],
