@@ -11,6 +11,7 @@ import heapq
 import io
 import json
 import linecache
+import math
 import os
 import pickle
 import site
@@ -21,7 +22,6 @@ import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -42,20 +42,8 @@ _NOT_PICKLED = (pickle.PicklingError, TypeError, AttributeError, ValueError, Rec
 _registry = threading.Lock()  # cloudpickle's list of modules to send by value is the process's
 
 
-@dataclass(frozen=True)
-class Payload:
-    """A file that is there while `written` runs."""
-
-    path: Path
-    code: FunctionCode
-
-    @property
-    def sha256(self) -> str:
-        return self.code.sha256
-
-
 @contextmanager
-def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Iterator[Payload]:
+def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Iterator[tuple[Path, FunctionCode]]:
     """The call in a temporary file. `root`: the folder of the snapshot that travels with it, None: it runs in place.
 
     Raises:
@@ -63,7 +51,7 @@ def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Ite
         InvalidRequest: something of it can't be pickled.
     """
     with tempfile.NamedTemporaryFile(prefix="client-lib-", suffix=".function") as file:
-        bounded = _Bounded(cast(IO[bytes], file), limit_bytes)
+        bounded = _Counted(limit_bytes, file)
         with _by_value(_modules_elsewhere(root) if root is not None else []):
             try:
                 _write(call, root, bounded)
@@ -74,31 +62,29 @@ def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Ite
                 raise _not_pickled(call, error) from error
         file.flush()
         versions = here(cloudpickle.__version__)
-        yield Payload(
-            Path(file.name),
-            FunctionCode(
-                sha256=bounded.digest.hexdigest(),
-                size=bounded.size,
-                name=call.name,
-                python=".".join(map(str, versions.python)),
-                cloudpickle=versions.cloudpickle,
-            ),
+        code = FunctionCode(
+            sha256=bounded.digest.hexdigest(),
+            size=bounded.size,
+            name=call.name,
+            python=".".join(map(str, versions.python)),
+            cloudpickle=versions.cloudpickle,
         )
+        yield Path(file.name), code
 
 
-def _write(call: Call, root: str | None, file: _Bounded) -> None:
+def _write(call: Call, root: str | None, file: _Counted) -> None:
     header = {
         "protocol": PROTOCOL,
         "name": call.name,
         **here(cloudpickle.__version__)._asdict(),
-        "cloudpickle_zip": base64.b64encode(_zipped(cloudpickle)).decode("ascii"),
+        "cloudpickle_zip": base64.b64encode(_zipped_cloudpickle()).decode("ascii"),
         "sys_path": _path_entries(root),
         "fill": call.fill,
     }
     file.write(json.dumps(header).encode() + b"\n")
-    found = _Finder(cast(IO[bytes], _Nowhere()))
+    found = _Finder(_Counted())
     found.dump((call.function, call.args, call.kwargs))
-    pickler = _Pickler(cast(IO[bytes], file))
+    pickler = _Pickler(file)
     needs = {"function": call.function, "main": found.main, "sources": _sources(found.sources, root is not None)}
     if found.main:  # relative imports inside of its functions, where it was run by `python -m`
         needs["package"] = vars(sys.modules["__main__"]).get("__package__")
@@ -107,10 +93,9 @@ def _write(call: Call, root: str | None, file: _Bounded) -> None:
 
 
 @cache
-def _zipped(package: ModuleType) -> bytes:
+def _zipped_cloudpickle() -> bytes:
     """Its source, as sys.path takes it: for images without it. 15 kB."""
-    assert package.__file__ is not None
-    folder = Path(package.__file__).parent
+    folder = Path(str(cloudpickle.__file__)).parent
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(folder.glob("*.py")):
@@ -148,10 +133,10 @@ class _Full(Exception):
     pass
 
 
-class _Bounded:
-    """A file of so many bytes, with its digest."""
+class _Counted:
+    """Counts what is written, at most `limit` bytes, and passes it on to `file`, with its digest."""
 
-    def __init__(self, file: IO[bytes], limit: int) -> None:
+    def __init__(self, limit: float = math.inf, file: Any = None) -> None:
         self._file, self._limit = file, limit
         self.digest, self.size = hashlib.sha256(), 0
 
@@ -160,17 +145,10 @@ class _Bounded:
         self.size += size
         if self.size > self._limit:
             raise _Full
-        self.digest.update(data)
-        self._file.write(data)
+        if self._file:
+            self.digest.update(data)
+            self._file.write(data)
         return size
-
-
-class _Nowhere:
-    size = 0
-
-    def write(self, data: bytes) -> int:
-        self.size += memoryview(data).nbytes
-        return memoryview(data).nbytes
 
 
 def too_large(call: Call, limit: str) -> TooLarge:
@@ -201,12 +179,12 @@ def _parts(call: Call) -> Iterator[tuple[str, Any]]:
 
 def _size(value: Any) -> int | None:
     """Bytes of the pickled value; None: it can't be pickled."""
-    nowhere = _Nowhere()
+    counted = _Counted()
     try:
-        _Pickler(cast(IO[bytes], nowhere)).dump(value)
+        _Pickler(counted).dump(value)
     except _NOT_PICKLED:
         return None
-    return nowhere.size
+    return counted.size
 
 
 def _not_pickled(call: Call, error: Exception) -> InvalidRequest:
@@ -227,8 +205,8 @@ _DATA = frozenset({"Tensor", "Parameter", "UntypedStorage", "ndarray", "DataFram
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
     """Pickles for a worker. Several calls of `dump` share a memo, as one Unpickler's calls of `load` do."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file)
+    def __init__(self, file: _Counted) -> None:
+        super().__init__(cast(IO[bytes], file))
         self.main: dict[str, Any] = {}
         """Functions and classes of `__main__` that were pickled by value, by their names."""
         self.sources: set[str] = set()

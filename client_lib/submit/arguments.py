@@ -9,9 +9,8 @@ import inspect
 import os
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.spec.command_line import split_script
@@ -97,13 +96,12 @@ def shown_in_signature(init: F) -> F:
     return init
 
 
-@dataclass
-class Translation:
-    fields: dict[str, Any] = field(default_factory=dict)
+class Translation(NamedTuple):
+    fields: dict[str, Any]
     """Fields of the spec that they become."""
-    warnings: list[str] = field(default_factory=list)
+    warnings: list[str]
     """One warning for each argument that was given."""
-    attached: bool = False
+    attached: bool
     """`detached=False`: submit() shows the log and returns when the job has ended."""
 
 
@@ -117,34 +115,32 @@ def translate(given: Mapping[str, Any], earlier: Mapping[str, Any]) -> Translati
     unknown = sorted(earlier.keys() - TODAY.keys())
     if unknown:
         raise TypeError(f"Job() got an unexpected keyword argument {unknown[0]!r}")
-    result = Translation()
-    for name, value in sorted(earlier.items()):
-        if value is not None:
-            result.warnings.append(_read(name, value, given, result))
-    return result
-
-
-def _read(name: str, value: Any, given: Mapping[str, Any], result: Translation) -> str:
-    """Put the meaning of one argument into `result`; return the warning about it."""
-    if name == "n_gpus":
-        return _becomes(name, "instance_type", _type_of(value), given, result)
-    if name == "forbid_internet":
-        return _becomes(name, "internet", not value, given, result)
-    if name == "detached" and not value:
-        result.attached = True
-        return "detached=False is deprecated: call submit(), then logs(), which follows until the job ends"
-    if name == "warm_cache" and value:
+    old = {name: value for name, value in sorted(earlier.items()) if value is not None}
+    if old.get("warm_cache"):
         raise NotSupported(
             "warm_cache=True is not supported: images are cached by the nodes that ran them", hint="omit it"
         )
-    return f"{name} is deprecated and has no effect: {TODAY[name]}"
-
-
-def _becomes(name: str, today: str, value: object, given: Mapping[str, Any], result: Translation) -> str:
-    if given[today] is not None:
-        return f"{name} is deprecated and ignored, because {today}={given[today]!r} is given"
-    result.fields[today] = value
-    return f"{name} is deprecated: write {today}={value!r}"
+    becomes: dict[str, tuple[str, Any]] = {}
+    if "n_gpus" in old:
+        becomes["n_gpus"] = ("instance_type", _type_of(old["n_gpus"]))
+    if "forbid_internet" in old:
+        becomes["forbid_internet"] = ("internet", not old["forbid_internet"])
+    attached = not old.get("detached", True)
+    fields: dict[str, Any] = {}
+    warnings: list[str] = []
+    for name in old:
+        today, value = becomes.get(name, ("", None))
+        if name == "detached" and attached:
+            text = "detached=False is deprecated: call submit(), then logs(), which follows until the job ends"
+        elif not today:
+            text = f"{name} is deprecated and has no effect: {TODAY[name]}"
+        elif given[today] is not None:
+            text = f"{name} is deprecated and ignored, because {today}={given[today]!r} is given"
+        else:
+            text = f"{name} is deprecated: write {today}={value!r}"
+            fields[today] = value
+        warnings.append(text)
+    return Translation(fields, warnings, attached)
 
 
 def _type_of(n_gpus: object) -> str:

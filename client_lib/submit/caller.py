@@ -11,7 +11,8 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
@@ -28,11 +29,14 @@ _SLURM_GPUS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")  # a step's are a part of it
 def submitter(environ: Mapping[str, str], working_dir: str, python: str | None = None) -> Submitter:
     """The caller's part of a request for a job on this machine. `python`: the interpreter for scripts; None: this
     one."""
+    # JSON can't carry the bytes of variables that hold no text
+    lost = sorted(repr(name) for name, value in environ.items() if not is_storable(name + value))
+    if lost:
+        _log.warning("not passed on to the job, as the value is no UTF-8: %s", ", ".join(lost))
+    text = {name: value for name, value in environ.items() if is_storable(name + value)}
+    text.pop(TOKEN, None)  # opens another server than the one that runs the job, or all of its user's jobs
     return Submitter(
-        python=python or sys.executable or None,
-        environment=_that_can_travel(environ),
-        working_dir=working_dir,
-        gpus=gpu_bound(environ),
+        python=python or sys.executable or None, environment=text, working_dir=working_dir, gpus=gpu_bound(environ)
     )
 
 
@@ -43,21 +47,12 @@ def gpu_bound(environ: Mapping[str, str]) -> list[str] | None:
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return _until_invalid(visible.split(","))
+        devices = map(str.strip, visible.split(","))
+        return list(takewhile(lambda device: device not in _NO_DEVICE, devices))  # CUDA hides all after an invalid one
     for name in _SLURM_GPUS:
         if environ.get(name):
             return _expand(environ[name])
     return [] if "SLURM_JOB_ID" in environ else None
-
-
-def _until_invalid(devices: Iterable[str]) -> list[str]:
-    """Devices up to the first invalid entry: CUDA hides that entry and all later ones."""
-    found: list[str] = []
-    for device in map(str.strip, devices):
-        if device in _NO_DEVICE:
-            break
-        found.append(device)
-    return found
 
 
 def _expand(listed: str) -> list[str]:
@@ -67,21 +62,6 @@ def _expand(listed: str) -> list[str]:
         span = re.fullmatch(r"(\d+)-(\d+)", part)
         found += map(str, range(int(span[1]), int(span[2]) + 1)) if span else [part]
     return found
-
-
-def _that_can_travel(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without our own token, and without variables that hold no text: JSON can't carry their bytes."""
-    text: dict[str, str] = {}
-    lost: list[str] = []
-    for name, value in environ.items():
-        if is_storable(name + value):
-            text[name] = value
-        else:
-            lost.append(repr(name))
-    if lost:
-        _log.warning("not passed on to the job, as the value is no UTF-8: %s", ", ".join(sorted(lost)))
-    text.pop(TOKEN, None)  # opens another server than the one that runs the job, or all of its user's jobs
-    return text
 
 
 # --- extra packages

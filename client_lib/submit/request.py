@@ -36,13 +36,12 @@ from client_lib.transport.api import Api, OnUpload
 from client_lib.worker.disk import megabytes
 
 if TYPE_CHECKING:
-    from client_lib.functions.payload import Payload
     from client_lib.submit.snapshot import Packed
 
 T = TypeVar("T")
 Post = Callable[[SubmitRequest], T]
-Upload = Callable[["Packed | Payload", bool], None]
-"""Sends a part of the code; with True it first asks the server, which may have it already."""
+Upload = Callable[[Path, str, bool], None]
+"""Sends a file of this digest; with True it first asks the server, which may have it already."""
 _SENT_UNASKED = 64 * 1024  # bytes; a smaller call is sent without that question, as it is nearly always new
 _MEMBER_DIFF_MAX = 16 * 1024  # a group has up to 1000 jobs, each with a request of its own
 _log = logging.getLogger("client_lib")
@@ -142,9 +141,7 @@ def script_digest(stored: SubmitRequest) -> str | None:
 def submit(api: Api, submission: Submission, key: str, on_upload: OnUpload | None = None) -> JobInfo:
     """The job, accepted. Raises what the server refuses it for."""
     return _send(
-        submission,
-        lambda request: api.submit_request(_recorded(submission, request), key),
-        lambda part, ask: _upload(api, part, ask, on_upload),
+        submission, lambda request: api.submit_request(_recorded(submission, request), key), _uploads(api, on_upload)
     )
 
 
@@ -159,7 +156,7 @@ def submit_group(
             asked = order(_recorded(submission, job, 0))
         return api.submit_group(asked, key)
 
-    return _send(submission, post, lambda part, ask: _upload(api, part, ask, None))
+    return _send(submission, post, _uploads(api, None))
 
 
 def _recorded(submission: Submission, request: SubmitRequest, most: int = DIFF_MAX) -> SubmitRequest:
@@ -207,14 +204,14 @@ def _function(submission: Submission, root: str | None, upload: Upload) -> Itera
         return
     from client_lib.functions.payload import too_large, written  # loads cloudpickle
 
-    with written(submission.call, root) as payload:
+    with written(submission.call, root) as (path, code):
         try:
-            upload(payload, payload.code.size > _SENT_UNASKED)
+            upload(path, code.sha256, code.size > _SENT_UNASKED)
         except TooLarge as refused:  # by a server whose own bound is lower
             raise too_large(
                 submission.call, f"{submission.call.name} with what it needs: {refused.message}"
             ) from refused
-        yield payload.code
+        yield code
 
 
 def _as_snapshot(submission: Submission, post: Post[T], upload: Upload) -> T:
@@ -235,7 +232,7 @@ def _as_snapshot(submission: Submission, post: Post[T], upload: Upload) -> T:
         _log.info("snapshot of %s: %s, %s packed", root, files, megabytes(archive.size))
         for sentence in archive.skipped:
             _log.warning("%s", sentence)
-        upload(archive, True)
+        upload(archive.path, archive.sha256, True)
         code = CodeSnapshot(
             mode="snapshot",
             sha256=archive.sha256,
@@ -264,9 +261,12 @@ def _with_own_packages(submission: Submission, root: Path, archive: Packed) -> S
     return replace(submission, spec=submission.spec.model_copy(update={"requirements": lines}))
 
 
-def _upload(api: Api, part: Packed | Payload, ask: bool, on_upload: OnUpload | None) -> None:
-    if not (ask and api.has_snapshot(part.sha256)):
-        api.upload_snapshot(part.sha256, part.path, on_upload)
+def _uploads(api: Api, on_upload: OnUpload | None) -> Upload:
+    def upload(path: Path, sha256: str, ask: bool) -> None:
+        if not (ask and api.has_snapshot(sha256)):
+            api.upload_snapshot(sha256, path, on_upload)
+
+    return upload
 
 
 def _submitter(api: Api, python: str | None) -> Submitter:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.cli.commands import mls_config
+from client_lib.cli.commands import config
 
 from .conftest import Run
 from .small_server import SmallServer
@@ -96,5 +96,5 @@ def test_a_wrong_token_writes_nothing(home: Path, server: SmallServer, cli: Run)
     ],
 )
 def test_a_section_is_replaced_and_the_rest_stays(text: str, expected: str) -> None:
-    assert mls_config.with_section(text, "p", {"a": "1"}) == expected
-    assert mls_config.section(expected, "p") == {"a": "1"}
+    assert config.with_section(text, "p", {"a": "1"}) == expected
+    assert config.section(expected, "p") == {"a": "1"}

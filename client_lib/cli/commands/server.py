@@ -1,5 +1,5 @@
-"""`client-lib serve`, `client-lib server` and `client-lib ui`: a server in the foreground, the local one in the
-background, tokens for one that many use, and the server's pages.
+"""`client-lib serve`, `server`, `ui` and `instances`: a server in the foreground, the local one in the background,
+tokens for one that many use; its pages and its instance types.
 """
 
 from __future__ import annotations
@@ -17,8 +17,16 @@ from urllib.parse import quote
 import typer
 
 from client_lib.cli import exits, http_client, printer
-from client_lib.cli.connection import Connection, read
-from client_lib.cli.parameters import JSON, CommandApp, JobOrAll, TextOrJson, help_without_command
+from client_lib.cli.connection import Connection, Json, read
+from client_lib.cli.parameters import (
+    JSON,
+    NAME,
+    CommandApp,
+    JobOrAll,
+    TableJsonOrName,
+    TextOrJson,
+    help_without_command,
+)
 from client_lib.errors import ClientLibError
 from client_lib.reports.table import aligned, stamp
 from client_lib.spec import paths
@@ -100,6 +108,36 @@ def _opened(url: str, directory: Path | None) -> bool:
     except OSError:  # the link is printed
         return False
     return webbrowser.open(file.as_uri())
+
+
+@app.command(
+    epilog="""\b
+Examples:
+  client-lib instances
+  client-lib instances -o json | jq '.[] | select(.gpus >= 8) | .name'
+"""
+)
+def instances(connection: Connection, output: TableJsonOrName = "table") -> None:
+    """List the instance types of the server, and how many workers of each fit right now."""
+    kinds = connection.items(paths.INSTANCE_TYPES, "instance_types")
+    if output == JSON:
+        printer.data_json(kinds)
+    elif output == NAME:
+        printer.lines(kind["name"] for kind in kinds)
+    else:
+        printer.table(("NAME", "GPUS", "CORES", "MEMORY", "FREE", "DESCRIPTION"), map(_instance_row, kinds))
+
+
+def _instance_row(kind: Json) -> tuple[str, ...]:
+    available = kind.get("available")
+    return (
+        kind["name"],
+        str(kind["gpus"]),
+        f"{kind['cpu']:g}",
+        f"{kind['memory_gib']:g} GiB",
+        "?" if available is None else str(available),
+        kind.get("description", ""),
+    )
 
 
 # --- the local server

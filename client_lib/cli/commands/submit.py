@@ -12,6 +12,7 @@ import typer
 
 from client_lib import client
 from client_lib.cli import exits, job_options, printer, submit_steps
+from client_lib.cli.commands import jobs
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
 from client_lib.cli.parameters import (
@@ -124,8 +125,8 @@ def submit(
             made = described.job.each(group, tried, **limits, python=described.python, check=not no_check)
         size = made.last_info.size
         printer.hint(f'Group "{group}" created: {size} jobs, {group}-0 to {group}-{size - 1}')
-        jobs = [job.last_info.model_dump(mode="json") for job in made if job.last_info] if output == JSON else []
-        return _announce_group(connection, group, jobs, output, follow)
+        shown = [job.last_info.model_dump(mode="json") for job in made if job.last_info] if output == JSON else []
+        return _announce_group(connection, group, shown, output, follow)
     if dry_run:
         _print_manifest(described, output)
         return exits.DONE
@@ -306,9 +307,7 @@ def _announce_group(connection: Connection, name: str, created: Any, output: str
         printer.data(name)
     if not follow:
         return exits.DONE
-    from client_lib.cli.commands import several_jobs
-
-    return several_jobs.wait_for_all(connection, connection.each_member([name]))
+    return jobs.wait_for_all(connection, connection.each_member([name]))
 
 
 def _print_manifest(described: DescribedJob, output: str) -> None:
