@@ -65,7 +65,7 @@ class Gang:
         self._read_tails: set[str] = set()
         self._losses = Losses(attempt.spec)
         self._taken_back, self._taken_back_because = 0, ""
-        """How often this server has taken it back, and why it did last."""
+        """Number of times that this server has taken it back, and the reason of the last one."""
 
     # --- life cycle
 
