@@ -30,7 +30,7 @@ async def test_a_few_have_their_turn_and_the_others_follow() -> None:
         key, changed = AttemptKey(str(number), 1), asyncio.Event()
         usual.inventory.follow(key, changed.set)
         cluster = replace(usual, objects=objects)
-        await ObjectRemoval(key, cluster, changed).after_end("train", "uid", lambda: ())
+        await ObjectRemoval(key, cluster, changed, "train", "uid").after_end(lambda: ())
 
     tasks = [asyncio.create_task(remove(number)) for number in range(2 * REMOVALS_AT_ONCE)]
     await eventually(lambda: len(deleted) >= REMOVALS_AT_ONCE)

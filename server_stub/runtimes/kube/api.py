@@ -160,8 +160,7 @@ class Stream:
 
     def abort(self) -> None:
         """End the iteration from another thread."""
-        connection = getattr(self._response, "connection", None)
-        sock = getattr(connection, "sock", None)
+        sock = getattr(getattr(self._response, "connection", None), "sock", None)
         if sock is not None:
             try:
                 sock.shutdown(socket.SHUT_RDWR)
@@ -344,17 +343,13 @@ class ObjectWatch(StreamThread):
                 progress = False
                 if error.status == 410:
                     self._version = None
-                self._log_problem(error)
+                absent = self._may_be_absent and error.status in (403, 404)
+                if not absent and self.problem != error.message:
+                    self.problem = error.message
+                    _log.warning("watching %s: %s", self._path, error.message)
             pause_s = FIRST_PAUSE_S if progress else min(pause_s * 2, LONGEST_PAUSE_S)
             if not progress:
                 self.stopping.wait(pause_s * random.uniform(0.5, 1.0))
-
-    def _log_problem(self, error: ApiError) -> None:
-        if self._may_be_absent and error.status in (403, 404):
-            return
-        if self.problem != error.message:
-            self.problem = error.message
-            _log.warning("watching %s: %s", self._path, error.message)
 
     def _round(self) -> bool:
         """List the objects if that is due, then make one watch. Returns True if it made progress."""

@@ -19,7 +19,7 @@ from server_stub.files import outputs
 from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, attempt_dir, verdict
 from server_stub.runtimes.kube import names, record
 from server_stub.runtimes.kube.cluster import Cluster
-from server_stub.runtimes.kube.objects import ObjectCreator, ObjectRemoval
+from server_stub.runtimes.kube.objects import LOOK_AGAIN_S, ObjectCreator, ObjectRemoval
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, messages, observe, taken_away
 from server_stub.runtimes.kube.observe.ending import Losses
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
@@ -28,7 +28,6 @@ from server_stub.runtimes.verdict import Stage, Step, Verdict
 from server_stub.worker_gateway import NOTICED_S, SILENT_S, OpenAttempt, WorkerView
 
 EXPLAINED_S = 5.0  # a watch brings the reason of a deletion sooner
-LOOK_AGAIN_S = 15.0
 QUEUE_LOOK_S = 10.0
 """LOOK_AGAIN_S for an attempt in a queue of Kueue, whose changes no watch reports."""
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 900.0
@@ -86,7 +85,7 @@ class Gang:
             self._reporter.report(self._record.end)
             cluster.ended.add(self._key)
             pods = self._pods if self._record.removed_because is None else None
-            await self._removal.after_end(self._name, self._record.uid, pods)
+            await self._removal.after_end(pods)
             cluster.registry.close(*self._key)
         finally:
             cluster.ended.discard(self._key)
@@ -110,7 +109,7 @@ class Gang:
 
     @property
     def _removal(self) -> ObjectRemoval:
-        return ObjectRemoval(self._key, self._cluster, self._changed)
+        return ObjectRemoval(self._key, self._cluster, self._changed, self._name, self._record.uid)
 
     @property
     def _workers(self) -> OpenAttempt:
@@ -222,7 +221,7 @@ class Gang:
     async def _act(self, state: ClusterState, seen: Interpretation) -> None:
         """Remove the attempt or take it back if the state requires it."""
         blocker = seen.blocker
-        if state.workload is None and await self._removal.is_gone(self._name, self._record.uid):
+        if state.workload is None and await self._removal.is_gone():
             reason, message = self._why_stopped(state)
             await self._write(removed_because=(reason, message))
         elif all(worker.stage.over for worker in seen.workers):
@@ -293,7 +292,7 @@ class Gang:
         await self._write(removed_because=(reason, message))
         if self._losses.bounds is not None:  # prevents that the registry admits a new pod for one that is being deleted
             self._workers.stop(self._attempt.spec.grace_s)
-        await self._removal.delete(self._name, self._record.uid)
+        await self._removal.delete()
 
     def _is_overdue(self, seen: Interpretation) -> bool:
         """True if the gang has been incomplete for longer than gang_timeout_s."""
@@ -309,8 +308,8 @@ class Gang:
         """Release its pods, so that two gangs with half of their pods each do not wait for each other."""
         text = f"{what} ({why}); it is taken back and queued again"
         self._reporter.waiting(Reason.UNSCHEDULABLE, text, seen.infos)
-        await self._removal.delete(self._name, self._record.uid)
-        await self._removal.until_gone(self._record.uid)
+        await self._removal.delete()
+        await self._removal.until_gone()
         self._cluster.inventory.drop_gone(self._key)
         self._workers.forget()
         self._taken_back, self._taken_back_because = self._taken_back + 1, f"{what}: {why}"

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from client_lib.errors import ClientLibError
@@ -169,44 +170,41 @@ class ObjectCreator:
 
 
 class ObjectRemoval:
-    """The removal of one attempt's objects. `changed` is set after each change of the inventory."""
+    """The removal of one attempt's objects. `uid` is that of its workload; None: there is none. `changed` is set after
+    each change of the inventory."""
 
-    def __init__(self, key: AttemptKey, cluster: Cluster, changed: asyncio.Event) -> None:
-        self._key, self._cluster, self._changed = key, cluster, changed
+    def __init__(self, key: AttemptKey, cluster: Cluster, changed: asyncio.Event, name: str, uid: str | None) -> None:
+        self._key, self._cluster, self._changed, self._name, self._uid = key, cluster, changed, name, uid
         self._objects, self._inventory = cluster.objects, cluster.inventory
 
-    @property
-    def _known(self) -> bool:
-        """True if the workload, if there is one, is in the inventory."""
-        return self._inventory.workloads_known(self._objects.kind.name)
+    async def delete(self, *, in_background: bool = False) -> None:
+        """Begin to delete the workload with all that it owns."""
+        if self._uid is not None:
+            delete = partial(self._objects.delete_workload, self._name, self._uid, in_background=in_background)
+            await call_until_answered(delete)
 
-    async def delete(self, name: str, uid: str | None, *, in_background: bool = False) -> None:
-        """Begin to delete the workload, if there is one, with all that it owns."""
-        if uid is not None:
-            delete = self._objects.delete_workload
-            await call_until_answered(lambda: delete(name, uid, in_background=in_background))
-
-    async def is_gone(self, name: str, uid: str | None) -> bool:
-        """True if the workload does not exist; its absence from the inventory alone may be a late watch."""
-        if uid is None or not self._known:
+    async def is_gone(self) -> bool:
+        """True if the workload was deleted; its absence from the inventory alone may be a late watch."""
+        if self._uid is None or not self._inventory.workloads_known(self._objects.kind.name):
             return False
         try:
-            return await call_in_thread(self._objects.find_by_uid, name, uid) is None
+            return await call_in_thread(self._objects.find_by_uid, self._name, self._uid) is None
         except ApiError:
             return False
 
-    async def until_gone(self, uid: str | None, limit_s: float = math.inf) -> None:
+    async def until_gone(self, limit_s: float = math.inf) -> None:
         """Wait until the workload and its pods are gone."""
         loop = asyncio.get_running_loop()
         until = loop.time() + limit_s
-        while uid is not None and loop.time() < until:
+        while self._uid is not None and loop.time() < until:
             self._changed.clear()
             pods_are_gone = all(pod.gone for pod in self._inventory.pods(self._key))
-            if pods_are_gone and self._inventory.workload(self._key) is None and self._known:
+            known = self._inventory.workloads_known(self._objects.kind.name)
+            if known and pods_are_gone and self._inventory.workload(self._key) is None:
                 return
             await is_set_within(self._changed, min(LOOK_AGAIN_S, until - loop.time()))
 
-    async def after_end(self, name: str, uid: str | None, pods: Callable[[], Sequence[WorkerPod]] | None) -> None:
+    async def after_end(self, pods: Callable[[], Sequence[WorkerPod]] | None) -> None:
         """Delete the objects of an ended attempt and wait until they are gone.
 
         `pods` returns pods that succeeded and are given time to end; None: the workload is being deleted already.
@@ -220,8 +218,8 @@ class ObjectRemoval:
             await is_set_within(self._changed, until - loop.time())
         if pods_ended:
             async with self._cluster.removal_turns:
-                await self.delete(name, uid, in_background=True)
-                await self.until_gone(uid, TURN_S)
+                await self.delete(in_background=True)
+                await self.until_gone(TURN_S)
         else:
-            await self.delete(name, uid)
-        await self.until_gone(uid)
+            await self.delete()
+        await self.until_gone()
