@@ -1,24 +1,29 @@
-"""How often the creation of an attempt's objects is repeated, by the answers of the API server."""
+"""How often the creation of an attempt's objects is repeated, by the answers of the API server, and how many attempts
+that have ended are removed at once."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from client_lib.spec.states import Reason
 from server_stub.runtimes.kube import objects
 from server_stub.runtimes.kube.api import ApiError
-from server_stub.runtimes.kube.cluster import Cluster
-from server_stub.runtimes.kube.objects import GivenUp, ObjectCreator
+from server_stub.runtimes.kube.cluster import REMOVALS_AT_ONCE, Cluster
+from server_stub.runtimes.kube.names import AttemptKey
+from server_stub.runtimes.kube.objects import GivenUp, ObjectCreator, ObjectRemoval
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import Object, WorkloadKind
-from tests.kube.cases import Builder
+from tests.kube.cases import CLUSTER, Builder
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -121,3 +126,29 @@ async def test_who_is_told_to_stop_while_it_waits_leaves_nothing() -> None:
     site = Site(ApiError(503, "away"))
     assert await site.make(limit_s=60.0) == GivenUp(Reason.CANCELLED, "stopped while it waited", None)
     assert site.made == []
+
+
+# --- removal
+
+
+async def test_a_few_have_their_turn_and_the_others_follow() -> None:
+    deleted, unused = list[int](), cast(Any, None)
+    usual = Cluster.of(unused, CLUSTER, unused)
+
+    async def remove(number: int) -> None:
+        def delete(name: str, uid: str, **_: Any) -> None:
+            deleted.append(number)
+
+        objects: Any = SimpleNamespace(kind=PYTORCHJOB, delete_workload=delete)
+        key, changed = AttemptKey(str(number), 1), asyncio.Event()
+        usual.inventory.follow(key, changed.set)
+        cluster = replace(usual, objects=objects)
+        await ObjectRemoval(key, cluster, changed, "train", "uid").after_end(lambda: ())
+
+    tasks = [asyncio.create_task(remove(number)) for number in range(2 * REMOVALS_AT_ONCE)]
+    await eventually(lambda: len(deleted) >= REMOVALS_AT_ONCE)
+    await asyncio.sleep(0.5)  # time for more, of which there must be none
+    assert sorted(deleted) == list(range(REMOVALS_AT_ONCE))
+    usual.inventory.list_workloads(PYTORCHJOB.name, ())  # none is there any more
+    await asyncio.wait_for(asyncio.gather(*tasks), 10)
+    assert sorted(deleted) == list(range(2 * REMOVALS_AT_ONCE))
