@@ -6,22 +6,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from client_lib.spec.states import Reason
-from server_stub.runtimes.kube import objects
+from server_stub.files.room import Spare
+from server_stub.runtimes import Observation
+from server_stub.runtimes.kube import gang
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.cluster import REMOVALS_AT_ONCE, Cluster
+from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.names import AttemptKey
-from server_stub.runtimes.kube.objects import GivenUp, ObjectCreator, ObjectRemoval
+from server_stub.runtimes.kube.objects import ObjectRemoval
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
-from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import Object, WorkloadKind
+from server_stub.worker_gateway import WorkerRegistry
 from tests.kube.cases import CLUSTER, Builder
 from tests.waiting import eventually
 
@@ -58,45 +62,43 @@ class Answers:
 class Site:
     """One attempt that is made there; waiting takes no time, and is counted."""
 
-    def __init__(self, *answers: ApiError | None, kind: WorkloadKind = PYTORCHJOB) -> None:
+    def __init__(self, folder: Path, *answers: ApiError | None, kind: WorkloadKind = PYTORCHJOB) -> None:
         case = Builder().build("train")
         self.api = Answers(*answers)
-        self.said: list[tuple[Reason, str]] = []
+        self.said: list[Observation] = []
         self.waited_s = 0.0
-        self.made: list[str] = []
         api: Any = self.api
-        unused: Any = None
-        cluster = replace(Cluster.of(unused, replace(case.cluster, kind=kind), unused), objects=api)
-        self._creator = ObjectCreator(
-            case.attempt, cluster, self._take, lambda *said: self.said.append(said), self._pause
-        )
-
-    async def _take(self, name: str, uid: str) -> None:
-        self.made.append(uid)
-
-    def _report(self, reason: Reason, message: str) -> None:
-        self.said.append((reason, message))
+        registry = WorkerRegistry(folder / "key", lambda job_id, attempt: folder, Spare(folder / "spare"))
+        cluster = replace(Cluster.of(cast(Any, None), replace(case.cluster, kind=kind), registry), objects=api)
+        self._gang = Gang(replace(case.attempt, job_dir=folder), lambda _: cluster, self.said.append)
+        self._gang._pause = self._pause  # type: ignore[method-assign]  # it takes no time
 
     async def _pause(self, limit_s: float) -> None:
         self.waited_s += limit_s
+        self._gang.stopped = self.waited_s > self._limit_s
 
-    async def make(self, limit_s: float = 3600.0) -> GivenUp | None:
-        return await self._creator.create("token", Record(), lambda: self.waited_s > limit_s)
+    async def make(self, limit_s: float = 3600.0) -> Observation | None:
+        self._limit_s = limit_s
+        return await self._gang._create()
+
+    @property
+    def uid(self) -> str | None:
+        return self._gang._record.uid
 
 
 @pytest.mark.parametrize(("status", "text"), [(403, "forbidden: User x"), (404, "could not find the resource")])
-async def test_who_is_refused_for_a_moment_after_a_restart_is_patient(status: int, text: str) -> None:
-    site = Site(ApiError(status, text))
+async def test_who_is_refused_for_a_moment_after_a_restart_is_patient(tmp_path: Path, status: int, text: str) -> None:
+    site = Site(tmp_path, ApiError(status, text))
     given_up = await site.make()
     assert given_up is not None
-    assert (given_up.reason, given_up.uid) == (Reason.START_FAILED, None)
+    assert (given_up.phase, given_up.reason, site.uid) == ("ended", Reason.START_FAILED, None)
     assert site.waited_s >= RESTART_S
-    assert text in site.said[0][1]  # and the job says so meanwhile
-    assert site.api.tries == objects.FEW_TRIES
+    assert text in site.said[0].message  # and the job says so meanwhile
+    assert site.api.tries == gang.FEW_TRIES
 
 
-async def test_what_can_not_become_better_is_given_up_at_once() -> None:
-    site = Site(ApiError(422, "spec.x: Invalid value"))
+async def test_what_can_not_become_better_is_given_up_at_once(tmp_path: Path) -> None:
+    site = Site(tmp_path, ApiError(422, "spec.x: Invalid value"))
     given_up = await site.make()
     assert given_up is not None
     assert "spec.x: Invalid value" in given_up.message
@@ -104,28 +106,33 @@ async def test_what_can_not_become_better_is_given_up_at_once() -> None:
 
 
 @pytest.mark.parametrize("said", ['"{}" not found: it must be created before', "runtime '{}' not found"])  # Kueue's
-async def test_a_runtime_that_is_missing_is_made_and_waited_for(said: str) -> None:
+async def test_a_runtime_that_is_missing_is_made_and_waited_for(tmp_path: Path, said: str) -> None:
     base = Builder().build("train").objects(TRAINJOB).base
     assert base is not None
     name = base["metadata"]["name"]
-    site = Site(ApiError(403, f'admission webhook "x" denied the request: {said.format(name)}'), None, kind=TRAINJOB)
+    site = Site(
+        tmp_path, ApiError(403, f'admission webhook "x" denied the request: {said.format(name)}'), None, kind=TRAINJOB
+    )
     assert await site.make() is None
     assert site.api.bases == [base]
-    assert site.said == [(Reason.QUEUED, f"waits until Kubeflow Trainer knows TrainingRuntime {name}")]
+    waits = f"waits until Kubeflow Trainer knows TrainingRuntime {name}"
+    assert [(seen.reason, seen.message) for seen in site.said] == [(Reason.QUEUED, waits)]
 
 
-async def test_a_cluster_that_is_away_is_waited_for_however_long() -> None:
-    site = Site(*[ApiError(0, "refused")] * 200, None)
+async def test_a_cluster_that_is_away_is_waited_for_however_long(tmp_path: Path) -> None:
+    site = Site(tmp_path, *[ApiError(0, "refused")] * 200, None)
     assert await site.make() is None
     assert site.api.tries == 201
-    assert site.made == ["made"]
-    assert {reason for reason, _ in site.said} == {Reason.QUEUED}
+    assert site.uid == "made"
+    assert {seen.reason for seen in site.said} == {Reason.QUEUED}
 
 
-async def test_who_is_told_to_stop_while_it_waits_leaves_nothing() -> None:
-    site = Site(ApiError(503, "away"))
-    assert await site.make(limit_s=60.0) == GivenUp(Reason.CANCELLED, "stopped while it waited", None)
-    assert site.made == []
+async def test_who_is_told_to_stop_while_it_waits_leaves_nothing(tmp_path: Path) -> None:
+    site = Site(tmp_path, ApiError(503, "away"))
+    end = await site.make(limit_s=60.0)
+    assert end is not None
+    assert (end.phase, end.reason, end.message) == ("ended", Reason.CANCELLED, "stopped while it waited")
+    assert site.uid is None
 
 
 # --- removal

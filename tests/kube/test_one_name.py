@@ -15,7 +15,8 @@ from server_stub.runtimes import Attempt
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import connect
 from server_stub.runtimes.kube.cluster import Cluster
-from server_stub.runtimes.kube.objects import GivenUp, ObjectCreator
+from server_stub.runtimes.kube.objects import ObjectCreator
+from server_stub.runtimes.kube.observe.messages import Refusal, Retry
 from server_stub.runtimes.kube.record import Record
 from tests.cluster import Cluster as RealCluster
 from tests.kube.cases import Builder
@@ -40,30 +41,24 @@ def attempt_of(owner: str, name: str, number: int = 1) -> Attempt:
 
 async def make(
     cluster: RealCluster, attempt: Attempt, ended: Sequence[Attempt] = (), goes: str | None = None
-) -> tuple[GivenUp | None, ObjectCreator]:
+) -> tuple[Refusal | None, ObjectCreator]:
     """`ended`: of these something is left, which goes when the attempt waits for it: the PyTorchJob `goes`."""
-    said: list[tuple[Reason, str]] = []
-
-    async def take(name: str, uid: str) -> None: ...
-
-    async def pause(_: float) -> None:
-        """Nobody collects garbage here."""
-        owned = (
+    settings, registry = replace(Builder().build("x").cluster, namespace=NAMESPACE), cast(Any, None)
+    access = Cluster.of(connect(cluster.kubeconfig, None), settings, registry)
+    access.ended.update(names.AttemptKey(each.job_id, each.number) for each in ended)
+    making, said = ObjectCreator(attempt, access, "token", Record()), list[tuple[Reason, str]]()
+    while (blocked := await making.try_once()) is not None and blocked.retry is not Retry.NEVER:
+        said.append((blocked.reason, blocked.message))
+        owned = (  # nobody collects garbage here
             f"/api/v1/namespaces/{NAMESPACE}/configmaps/{goes}{names.PLAN}",
             f"/api/v1/namespaces/{NAMESPACE}/secrets/{goes}{names.SECRET}",
             f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies/{goes}{names.POLICY}",
         )
         for path in (f"{JOBS}/{goes}", *owned):
             cluster.api.delete(path)
-
-    settings, registry = replace(Builder().build("x").cluster, namespace=NAMESPACE), cast(Any, None)
-    access = Cluster.of(connect(cluster.kubeconfig, None), settings, registry)
-    making = ObjectCreator(attempt, access, take, lambda *blocked: said.append(blocked), pause)
-    access.ended.update(names.AttemptKey(each.job_id, each.number) for each in ended)
-    made = await making.create("token", Record(), lambda: False)
     awaited = f"waits until PyTorchJob {goes}, of a job that has ended, is gone"
     assert said == ([(Reason.QUEUED, awaited)] if goes else [])
-    return made, making
+    return blocked, making
 
 
 def job_ids(cluster: RealCluster, prefix: str) -> dict[str, str]:
@@ -87,26 +82,26 @@ async def test_one_whose_server_was_killed_finds_its_own_though_the_first_name_i
     await make(cluster, first)
     marked = (await make(cluster, second))[1].name
     cluster.api.delete(f"{JOBS}/again")
-    given_up, making = await make(cluster, replace(second, never_started=False))
-    assert (given_up, making.name) == (None, marked)
+    refused, making = await make(cluster, replace(second, never_started=False))
+    assert (refused, making.name) == (None, marked)
     assert job_ids(cluster, "again") == {marked: second.job_id}
 
 
 async def test_one_that_has_the_first_name_keeps_it(cluster: RealCluster) -> None:
     first = attempt_of("ann", "keeps")
     for fresh in (True, False):
-        given_up, making = await make(cluster, replace(first, never_started=fresh))
-        assert (given_up, making.name) == (None, "keeps")
+        refused, making = await make(cluster, replace(first, never_started=fresh))
+        assert (refused, making.name) == (None, "keeps")
     assert job_ids(cluster, "keeps") == {"keeps": first.job_id}
 
 
 async def test_where_both_names_are_taken_the_job_says_what_to_do(cluster: RealCluster) -> None:
     await make(cluster, attempt_of("ann", "full"))
     await make(cluster, attempt_of("bob", "full"))
-    given_up, making = await make(cluster, attempt_of("bob", "full"))  # as another server's bob would
-    assert given_up is not None
-    assert (given_up.reason, given_up.uid) == (Reason.START_FAILED, None)
-    assert given_up.message == (
+    refused, making = await make(cluster, attempt_of("bob", "full"))  # as another server's bob would
+    assert refused is not None
+    assert (refused.reason, making.uid) == (Reason.START_FAILED, None)
+    assert refused.message == (
         f"PyTorchJob {making.name} is there already, and not of this job: give the job another name"
     )
 
@@ -117,6 +112,6 @@ async def test_one_that_has_ended_is_awaited_where_both_names_are_taken(cluster:
     await make(cluster, attempts[0])
     marked = (await make(cluster, attempts[1], ended=attempts))[1].name
     assert marked != "repeated"
-    given_up, making = await make(cluster, attempts[2], ended=attempts, goes=marked)
-    assert (given_up, making.name) == (None, marked)
+    refused, making = await make(cluster, attempts[2], ended=attempts, goes=marked)
+    assert (refused, making.name) == (None, marked)
     assert job_ids(cluster, "repeated") == {"repeated": attempts[0].job_id, marked: attempts[2].job_id}

@@ -18,15 +18,18 @@ from client_lib.worker.rank_environment import threads_with
 from server_stub.files import outputs
 from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, attempt_dir, verdict
 from server_stub.runtimes.kube import names, record
+from server_stub.runtimes.kube.api import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.objects import LOOK_AGAIN_S, ObjectCreator, ObjectRemoval
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, messages, observe, taken_away
 from server_stub.runtimes.kube.observe.ending import Losses
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
+from server_stub.runtimes.kube.observe.messages import Refusal, Retry
 from server_stub.runtimes.tasks import is_set_within
 from server_stub.runtimes.verdict import Stage, Step, Verdict
 from server_stub.worker_gateway import NOTICED_S, SILENT_S, OpenAttempt, WorkerView
 
+FEW_TRIES = 8  # 45 s: an API server does not know its users and custom resources at once after its start
 EXPLAINED_S = 5.0  # a watch brings the reason of a deletion sooner
 QUEUE_LOOK_S = 10.0
 """LOOK_AGAIN_S for an attempt in a queue of Kueue, whose changes no watch reports."""
@@ -134,23 +137,28 @@ class Gang:
             return None
         if self._record.kind is None:
             await self._write(kind=self._cluster.kind.name, namespace=self._cluster.options.namespace)
-        creator = ObjectCreator(self._attempt, self._cluster, self._created, self._report_refusal, self._pause)
-        token = self._cluster.registry.token(*self._key)
-        given_up = await creator.create(token, self._record, lambda: self.stopped)
-        if given_up is None:
-            return None
-        if given_up.uid is None:
-            return self._reporter.unstarted(given_up.reason, given_up.message)
-        await self._write(uid=given_up.uid, name=creator.name)
-        await self._remove(given_up.reason, given_up.message)
+        creator = ObjectCreator(self._attempt, self._cluster, self._cluster.registry.token(*self._key), self._record)
+        tries, pause_s = 0, FIRST_PAUSE_S
+        while not self.stopped:
+            blocked = await creator.try_once()
+            if creator.uid != self._record.uid:
+                await self._write(uid=creator.uid, name=creator.name)
+            if blocked is None:
+                return None
+            tries += blocked.retry is Retry.BRIEFLY
+            if blocked.retry is Retry.NEVER or tries >= FEW_TRIES:
+                break
+            self._changed.clear()
+            self._reporter.waiting(blocked.reason, blocked.message)
+            await self._pause(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+        else:
+            blocked = Refusal(Reason.CANCELLED, "stopped while it waited", Retry.NEVER)
+        if await creator.uid_of_own() is None:
+            return self._reporter.unstarted(blocked.reason, blocked.message)
+        await self._write(uid=creator.uid, name=creator.name)
+        await self._remove(blocked.reason, blocked.message)
         return None
-
-    async def _created(self, name: str, uid: str) -> None:
-        await self._write(uid=uid, name=name)
-
-    def _report_refusal(self, reason: Reason, message: str) -> None:
-        self._changed.clear()
-        self._reporter.waiting(reason, message)
 
     # --- observation
 

@@ -1,4 +1,4 @@
-"""Creates the objects of one attempt on the cluster, with repeated tries, and removes them.
+"""Creates the objects of one attempt on the cluster, and removes them.
 
 A try whose response was lost may have created them nevertheless: the next try finds them by their name. Attempts that
 have ended are removed a few at a time: the garbage collector of a cluster makes 40 requests/s in total (twice the
@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.states import Reason
 from server_stub.runtimes import Attempt
-from server_stub.runtimes.kube.api import FIRST_PAUSE_S, LONGEST_PAUSE_S, ApiError, call_in_thread, call_until_answered
+from server_stub.runtimes.kube.api import ApiError, call_in_thread, call_until_answered
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.objects_api import BeingDeleted, NameTaken
@@ -29,85 +28,37 @@ from server_stub.runtimes.kube.render import Objects, Payload, needs_payload, re
 from server_stub.runtimes.kube.workload import Object, is_missing
 from server_stub.runtimes.tasks import is_set_within
 
-FEW_TRIES = 8  # 45 s: an API server does not know its users and custom resources at once after its start
 SUCCEEDED_PODS_S = 30.0  # pods that succeeded end by themselves in less
 TURN_S = 30.0  # longest time one removal may block the others while a foreign finalizer holds its objects
 LOOK_AGAIN_S = 15.0
 
-_USE_SECOND_NAME = Refusal(Reason.QUEUED, "another user's job has this name", Retry.ALWAYS)
-
-
-class GivenUp(NamedTuple):
-    """The reason why the objects were not created, or are to be removed."""
-
-    reason: Reason
-    message: str
-    uid: str | None
-    """UID of a workload that was created nevertheless and must be removed."""
-
 
 class ObjectCreator:
-    """Creates the objects of one attempt.
+    """Creates the objects of one attempt, by one try after another. `known` has the UID of a known workload."""
 
-    `created` is awaited with the name and UID of the workload as soon as it exists; `report` gets reason and message
-    of what blocks the creation; `pause` returns after a number of seconds, or earlier after a change.
-    """
-
-    def __init__(
-        self,
-        attempt: Attempt,
-        cluster: Cluster,
-        created: Callable[[str, str], Awaitable[None]],
-        report: Callable[[Reason, str], None],
-        pause: Callable[[float], Awaitable[object]],
-    ) -> None:
-        self._attempt, self._cluster = attempt, cluster
-        self._created, self._report, self._pause = created, report, pause
-        self.name = cluster.name_of(attempt)
+    def __init__(self, attempt: Attempt, cluster: Cluster, token: str, known: Record) -> None:
+        self._attempt, self._cluster, self._token = attempt, cluster, token
+        self.uid = known.uid
+        """UID of the workload; None: there is none, as far as is known."""
+        self.name = known.name or cluster.name_of(attempt)
         """Name of the workload: the first choice, or the second if another user's job has the first."""
         self._second_name = cluster.name_of(attempt, attempt.owner)
-        self._uid: str | None = None
         self._may_exist = not attempt.never_started
         """True if an earlier server process, or a try without a response, may have created the workload."""
+        self._objects: Objects | None = None
 
-    async def create(self, token: str, known: Record, stopped: Callable[[], bool]) -> GivenUp | None:
-        """Create the objects. None: they exist, or existed and are gone. `known` has the UID of a known workload."""
-        self._uid, self.name = known.uid, known.name or self.name
-        try:
-            objects = await asyncio.to_thread(self._render, token)
-        except ClientLibError as error:  # the spec was valid when it was accepted: the catalogue has changed
-            return GivenUp(Reason.START_FAILED, error.message, known.uid)
-        tries, pause_s = 0, FIRST_PAUSE_S
-        while not stopped():
-            blocked = await self._try(objects)
-            if blocked is None:
-                return None
-            if blocked is _USE_SECOND_NAME:
-                self.name = self._second_name
-                objects = await asyncio.to_thread(self._render, token)
-                continue
-            tries += blocked.retry is Retry.BRIEFLY
-            if blocked.retry is Retry.NEVER or tries >= FEW_TRIES:
-                return GivenUp(blocked.reason, blocked.message, await self._uid_of_own(objects))
-            self._report(blocked.reason, blocked.message)
-            await self._pause(pause_s)
-            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-        return GivenUp(Reason.CANCELLED, "stopped while it waited", await self._uid_of_own(objects))
-
-    def _render(self, token: str) -> Objects:
-        attempt, cluster, payload = self._attempt, self._cluster, Payload()
-        if needs_payload(attempt, cluster.options):
-            payload = Payload(
-                attempt.snapshot.read_bytes() if attempt.snapshot else None,
-                attempt.function.read_bytes() if attempt.function else None,
-            )
-        return render(attempt, cluster.options, token, payload, self.name)
-
-    async def _try(self, objects: Objects) -> Refusal | None:
+    async def try_once(self) -> Refusal | None:
+        """Create the objects. None: they exist, or existed and are gone."""
         kind = self._cluster.kind
         try:
+            if self._objects is None:
+                self._objects = await asyncio.to_thread(self._render)
+        except ClientLibError as error:  # the spec was valid when it was accepted: the catalogue has changed
+            return Refusal(Reason.START_FAILED, error.message, Retry.NEVER)
+        objects = self._objects
+        try:
             if self._may_exist and self._may_use_second_name and await self._exists_as_second(objects):
-                return _USE_SECOND_NAME
+                return await self._try_second_name()
             await self._create_all(objects)
         except ApiError as error:
             if objects.base is not None and is_missing(objects.base, error.message):
@@ -118,12 +69,33 @@ class ObjectCreator:
             return Refusal(Reason.QUEUED, f"waits until {error}, which is being deleted, is gone", Retry.ALWAYS)
         except NameTaken as error:
             if error.by is not None and self._may_use_second_name:
-                return _USE_SECOND_NAME
+                return await self._try_second_name()
             if error.by is not None and error.by in self._cluster.ended:
                 return Refusal(Reason.QUEUED, f"waits until {error}, of a job that has ended, is gone", Retry.ALWAYS)
             text = f"{error} is there already, and not of this job: give the job another name"
             return Refusal(Reason.START_FAILED, text, Retry.NEVER)
         return None
+
+    async def uid_of_own(self) -> str | None:
+        """UID of the workload of this attempt, if it exists, also after tries that failed."""
+        objects = self._objects
+        if self.uid is None and self._may_exist and objects is not None:
+            found = await call_until_answered(lambda: self._cluster.objects.find_own(objects.workload))
+            self.uid = found["metadata"]["uid"] if found else None
+        return self.uid
+
+    async def _try_second_name(self) -> Refusal | None:
+        self.name, self._objects = self._second_name, None
+        return await self.try_once()
+
+    def _render(self) -> Objects:
+        attempt, cluster, payload = self._attempt, self._cluster, Payload()
+        if needs_payload(attempt, cluster.options):
+            payload = Payload(
+                attempt.snapshot.read_bytes() if attempt.snapshot else None,
+                attempt.function.read_bytes() if attempt.function else None,
+            )
+        return render(attempt, cluster.options, self._token, payload, self.name)
 
     async def _create_base(self, base: Object) -> Refusal:
         """Create what the workload is based on. Its operator knows it a moment later, so the workload waits."""
@@ -136,37 +108,28 @@ class ObjectCreator:
 
     async def _create_all(self, objects: Objects) -> None:
         api = self._cluster.objects
-        if self._uid is None:
+        if self.uid is None:
             workload = await call_in_thread(api.create_workload, objects.workload, objects.owned())
+            known = parse_workload(workload, self._cluster.kind)
+            if known is not None:
+                self.uid = known.uid
+                self._cluster.inventory.put_workload(known)
         else:
-            found = await call_in_thread(api.find_by_uid, self.name, self._uid)
+            found = await call_in_thread(api.find_by_uid, self.name, self.uid)
             if found is None:  # it existed and is gone: the gang notices it
                 return
             workload = found
-        work: list[Awaitable[None]] = [call_in_thread(create) for create in api.creations(objects, workload)]
-        known = parse_workload(workload, self._cluster.kind)
-        if self._uid is None and known is not None:
-            self._uid = known.uid
-            self._cluster.inventory.put_workload(known)
-            work.append(self._created(known.name, known.uid))
-        await asyncio.gather(*work)
+        await asyncio.gather(*(call_in_thread(create) for create in api.creations(objects, workload)))
 
     @property
     def _may_use_second_name(self) -> bool:
-        return self._uid is None and self.name != self._second_name
+        return self.uid is None and self.name != self._second_name
 
     async def _exists_as_second(self, objects: Objects) -> bool:
         """True if an earlier server process has created it with the second name; the first may be free again now."""
         metadata = {**objects.workload["metadata"], "name": self._second_name}
         second = {**objects.workload, "metadata": metadata}
         return await call_in_thread(self._cluster.objects.find_own, second) is not None
-
-    async def _uid_of_own(self, objects: Objects) -> str | None:
-        """UID of the workload of this attempt, if it exists."""
-        if self._uid is None and self._may_exist:
-            found = await call_until_answered(lambda: self._cluster.objects.find_own(objects.workload))
-            self._uid = found["metadata"]["uid"] if found else None
-        return self._uid
 
 
 class ObjectRemoval:
