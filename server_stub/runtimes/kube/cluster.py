@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -45,9 +45,9 @@ class Cluster:
     inventory: Inventory
     logs: PodLogs
     queues: Queues
-    ended: set[names.AttemptKey]
+    ended: set[names.AttemptKey] = field(default_factory=set)
     """Attempts that have ended and whose objects are still there."""
-    removal_turns: asyncio.Semaphore
+    removal_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REMOVALS_AT_ONCE))
     """Admits removals of attempts that have ended, in the order of their requests. One for all namespaces, as they have
     one garbage collector."""
 
@@ -58,11 +58,9 @@ class Cluster:
         """Make the parts for workloads of `options.kind`, and of `others` that exist already. Makes no request."""
         objects = ObjectsApi(api, options.namespace, options.kind)
         logs = PodLogs(api, options.namespace, registry)
-        kinds = (options.kind, *others)
         inventory = Inventory()
         queues = Queues(api, options.namespace, inventory)
-        turns = asyncio.Semaphore(REMOVALS_AT_ONCE)
-        return cls(api, options, kinds, registry, objects, inventory, logs, queues, set(), turns)
+        return cls(api, options, (options.kind, *others), registry, objects, inventory, logs, queues)
 
     @property
     def kind(self) -> WorkloadKind:

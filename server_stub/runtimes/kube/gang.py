@@ -377,7 +377,7 @@ class Reporter:
         if waits_for_logs or (stages <= {Stage.STARTED, Stage.ENDED} and Stage.STARTED in stages):
             lost = {view.worker: view.missing for view in views}
             rest = "every rank has ended, the rest of the logs is on its way" if waits_for_logs else ""
-            message = _joined(missing, silent, rest, messages.lost_in_all(lost, n_workers))
+            message = _joined(missing, silent, rest, messages.lost_lines(lost, n_workers))
             found = self._observation("running", Reason.RUNNING, message, seen.infos, self._notes(seen, lost))
             self.report(replace(found, quiet=verdict.quiet(seen.workers)))
         elif silent or Stage.STARTED not in stages:
@@ -393,7 +393,7 @@ class Reporter:
         conflicts = await asyncio.to_thread(outputs.conflict_notes, self._attempt.job_dir, reports)
         lost = ending.lost_lines(seen, self._views())
         notes = (*self._notes(seen, lost), *outputs.notes(reports), *conflicts)
-        message = _joined(why.message, messages.lost_in_all(lost, self._attempt.spec.n_workers))
+        message = _joined(why.message, messages.lost_lines(lost, self._attempt.spec.n_workers))
         return replace(
             self._observation("ended", why.reason, message, seen.infos, notes),
             ranks=tuple(rank for worker in seen.workers for rank in worker.ranks()),

@@ -158,9 +158,10 @@ def _version(deployment: Any) -> str | None:
     """Version in the deployment's label, or in the tag of its image."""
     if deployment is None:
         return None
-    label = (deployment["metadata"].get("labels") or {}).get("app.kubernetes.io/version")
+    if label := (deployment["metadata"].get("labels") or {}).get("app.kubernetes.io/version"):
+        return str(label)
     tag = _container(deployment).get("image", "").partition("@")[0].rpartition(":")[2]
-    return label or (tag if _numbers(tag) else None)
+    return tag if _numbers(tag) else None
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -66,7 +66,8 @@ class Queues:
             found = await self._look(workload.queue)
         left_s = None
         if workload.uid in found.waiting:
-            ages = self._ages_s(found.name)
+            admitted = [each for each in self._inventory.workloads() if each.queue == found.name and not each.suspended]
+            ages = [age for each in admitted if (age := _age_s(self._inventory.pods(each.key))) is not None]
             left_s = wait_s(found.waiting.index(workload.uid), ages, self._earlier_s[found.name])
         return describe(found, workload.uid, gpus=gpus, left_s=left_s)
 
@@ -99,12 +100,6 @@ class Queues:
         cluster = get_if_visible(self._api, f"{KUEUE}/clusterqueues/{local['spec']['clusterQueue']}")
         path = f"{VISIBILITY}/namespaces/{self._namespace}/localqueues/{name}/pendingworkloads"
         return parse(name, local, cluster, get_if_visible(self._api, path))
-
-    def _ages_s(self, name: str) -> list[float]:
-        """Times for which the admitted jobs of this server in a queue have had pods."""
-        admitted = [each for each in self._inventory.workloads() if each.queue == name and not each.suspended]
-        ages = (_age_s(self._inventory.pods(each.key)) for each in admitted)
-        return [age for age in ages if age is not None]
 
 
 def _age_s(pods: Iterable[WorkerPod]) -> float | None:

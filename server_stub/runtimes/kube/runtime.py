@@ -216,12 +216,12 @@ class KubeRuntime:
         return _OLD_CATALOGUE if self._catalogue_problem else ""
 
     async def doctor(self) -> list[Check]:
-        problems = [watch.problem for watch in itertools.chain(*self._watches.values()) if watch.problem]
         own, *others = [cluster.options for cluster in self._clusters.values()]
         found = await call_in_thread(doctor.checks, self._cluster.api, own, others)
         if self._catalogue_problem:
             found.append(checked("catalogue file", self._catalogue_problem, _CORRECT))
         fix = "check the API server, and the rights of this server's user"
+        problems = [watch.problem for watch in itertools.chain(*self._watches.values()) if watch.problem]
         return [*found, *(checked("cluster", problem, fix) for problem in problems)]
 
     def _report(self, seen: Observation) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from client_lib.spec.states import Reason
@@ -69,9 +69,9 @@ class Interpretation:
     infos: tuple[WorkerInfo, ...]
     blocker: Blocker
     """Reason why the attempt does not run yet, if it does not."""
-    unknown: tuple[str, ...] = field(default=())
+    unknown: tuple[str, ...] = ()
     """Messages about status words that the table lacks."""
-    images: tuple[str, ...] = field(default=())
+    images: tuple[str, ...] = ()
     """Digests of the images that the workers run."""
 
 

@@ -116,7 +116,8 @@ def why(seen: Interpretation, because: Because, *, stopped: bool, lost_first: bo
 
 def notes(attempt: Attempt, lost_lines: Mapping[int, int], cluster: ClusterOptions) -> tuple[str, ...]:
     """Messages for the events of the job about lost log lines (by worker), checkpoints and unreachable pods."""
-    missing = [messages.lost_lines(worker, count) for worker, count in lost_lines.items() if count]
+    of = attempt.spec.n_workers
+    missing = [messages.lost_lines({worker: count}, of) for worker, count in lost_lines.items() if count]
     lost = storage.not_handed_on(attempt, cluster.catalogue)
     alone = _LOGS_MAY_BE_LOST if cluster.settings.worker_server_url is None else None
     return (*missing, *(each for each in (lost, alone) if each is not None))

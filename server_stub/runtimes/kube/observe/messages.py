@@ -210,17 +210,14 @@ def disk_excess(text: str, folders: Mapping[str, str]) -> str | None:
     return f"it wrote more than {found['limit']} to {where}; {way_out}"
 
 
-def lost_lines(worker: int, count: int) -> str:
-    """Message about lost lines of a worker's log."""
-    return f"{count} lines of worker {worker} are lost" if count > 1 else f"1 line of worker {worker} is lost"
-
-
-def lost_in_all(lost: Mapping[int, int], of: int) -> str:
-    """One message about the lost lines of all workers; empty without any."""
-    workers = [worker for worker, count in lost.items() if count]
-    if len(workers) < 2:
-        return lost_lines(workers[0], lost[workers[0]]) if workers else ""
-    return f"{sum(lost.values())} lines of {listed(workers, of)} are lost"
+def lost_lines(lost: Mapping[int, int], of: int) -> str:
+    """One message about the lost lines of these workers, of so many; empty without any."""
+    workers, count = [worker for worker, lines in lost.items() if lines], sum(lost.values())
+    if not workers:
+        return ""
+    return (
+        f"1 line of {listed(workers, of)} is lost" if count == 1 else f"{count} lines of {listed(workers, of)} are lost"
+    )
 
 
 def silent(workers: Sequence[int], of: int, limit_s: float) -> str:
