@@ -26,32 +26,26 @@ class Support(Enum):
     IGNORED_WITH_NOTICE = auto()  # it has no effect, or another one than usual, and a notice tells the user
 
 
-class Ignored(NamedTuple):
-    """A field without effect, and the reason for its notice."""
-
-    reason: str
-
-
 class Row(NamedTuple):
-    """The support of one field; `Ignored` is IGNORED_WITH_NOTICE with a fixed notice."""
+    """The support of one field; a text is IGNORED_WITH_NOTICE with a fixed notice, which gives this reason."""
 
-    local: Support | Ignored
-    kubernetes: Support | Ignored
+    local: Support | str
+    kubernetes: Support | str
 
     def support(self, runtime: str) -> Support:
-        found: Support | Ignored = getattr(self, runtime)
-        return Support.IGNORED_WITH_NOTICE if isinstance(found, Ignored) else found
+        found: Support | str = getattr(self, runtime)
+        return Support.IGNORED_WITH_NOTICE if isinstance(found, str) else found
 
     def reason(self, runtime: str) -> str | None:
         """Reason why the field has no effect; None: it has one, or a rule of the runtime makes the notice."""
-        found: Support | Ignored = getattr(self, runtime)
-        return found.reason if isinstance(found, Ignored) else None
+        found: Support | str = getattr(self, runtime)
+        return found if isinstance(found, str) else None
 
 
 _EVERYWHERE = Row(Support.YES, Support.YES)
 _SERVICE = Row(Support.BY_SERVICE, Support.BY_SERVICE)
-_ONE_MACHINE = Row(Ignored("there is one machine, this one"), Support.YES)
-_ELASTIC = Row(*[Ignored("only type 'pytorch_elastic' reads it")] * 2)  # for that type there is no notice
+_ONE_MACHINE = Row("there is one machine, this one", Support.YES)
+_ELASTIC = Row(*["only type 'pytorch_elastic' reads it"] * 2)  # for that type there is no notice
 
 FIELDS: dict[str, Row] = {
     "script": _EVERYWHERE,
@@ -63,7 +57,7 @@ FIELDS: dict[str, Row] = {
     "secrets": _EVERYWHERE,
     "code": _SERVICE,
     "working_dir": _EVERYWHERE,
-    "warm": Row(Support.YES, Ignored("every pod starts its own processes")),
+    "warm": Row(Support.YES, "every pod starts its own processes"),
     "observe": _EVERYWHERE,
     "metrics": _EVERYWHERE,
     "conda_env": _EVERYWHERE,
@@ -79,15 +73,15 @@ FIELDS: dict[str, Row] = {
     "processes_per_worker": _EVERYWHERE,
     "gpus": Row(Support.YES, Support.REJECTED),
     "volumes": _EVERYWHERE,  # local: the path must be this machine's own
-    "shm_size_class": Row(Ignored("/dev/shm is this machine's own"), Support.YES),
-    "tmp_storage": Row(Ignored("/tmp is this machine's own"), Support.YES),
+    "shm_size_class": Row("/dev/shm is this machine's own", Support.YES),
+    "tmp_storage": Row("/tmp is this machine's own", Support.YES),
     "include_nodes": _ONE_MACHINE,
     "exclude_nodes": _ONE_MACHINE,
-    "internet": Row(Ignored("the job reaches what this machine reaches"), Support.YES),
-    "region": Row(Ignored("the job runs on this machine"), Ignored("the job runs on this server's cluster")),
+    "internet": Row("the job reaches what this machine reaches", Support.YES),
+    "region": Row("the job runs on this machine", "the job runs on this server's cluster"),
     "priority_class": _EVERYWHERE,  # kubernetes: with a notice if the catalogue has none for it
-    "queue_name": Row(Ignored("there is one queue, by priority_class"), Support.YES),  # kubernetes: only with a Kueue
-    "allocation_name": Row(_ONE_MACHINE.local, Ignored("capacity is shared by priority_class and queue_name")),
+    "queue_name": Row("there is one queue, by priority_class", Support.YES),  # kubernetes: only with a Kueue
+    "allocation_name": Row(_ONE_MACHINE.local, "capacity is shared by priority_class and queue_name"),
     "after": _SERVICE,
     "max_retry": _SERVICE,
     "retry_on": _SERVICE,
@@ -106,7 +100,7 @@ FIELDS: dict[str, Row] = {
     "name": _SERVICE,
     "job_desc": _SERVICE,
     "labels": _SERVICE,
-    "logs_dir": Row(*[Ignored("read the logs with `client-lib logs`")] * 2),
+    "logs_dir": Row(*["read the logs with `client-lib logs`"] * 2),
 }
 
 

@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -74,7 +73,6 @@ class _File(BaseModel):
     volumes: list[dict[str, object]] = []
 
 
-@lru_cache(1024)  # at each submit, and most name one of a few
 def parse(name: str) -> Size | None:
     """The size in the name itself, with 0 for missing parts; None: the name follows no pattern."""
     if match := _CPU.fullmatch(name):

@@ -132,7 +132,7 @@ class Admission:
 
     def check_shared(self, request: SubmitRequest, script_path: str | None) -> None:
         """Check by the proof that this machine sees the folder of the script (of a command: its working directory).
-        Reads a file, so it may block.
+        Reads a file, so it may block: a network folder may not answer.
 
         Raises:
             NotShared: with a hint.

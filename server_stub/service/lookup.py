@@ -96,12 +96,10 @@ class JobLookup:
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
         while isinstance(found, ActiveJob) and found.public_version <= version and found.row.id in self._jobs.by_id:
-            change = self._jobs.next_change(found.row.id)
-            if until is None:
-                await change
-                continue
             try:
-                await asyncio.wait_for(change, until - loop.time())
+                await asyncio.wait_for(
+                    self._jobs.next_change(found.row.id), None if until is None else until - loop.time()
+                )
             except asyncio.TimeoutError:
                 return
 

@@ -89,7 +89,6 @@ class Service:
         try:
             self._files.jobs_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._request_log.open()
-            await asyncio.to_thread(self.submits.open)
         except OSError as error:
             raise ServerError(
                 f"the data directory {self._settings.data_dir} can't be used: {error}",

@@ -10,8 +10,6 @@ import shlex
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -28,14 +26,13 @@ from client_lib.errors import (
 )
 from client_lib.spec.job import MASK, JobSpec, split_dependency
 from client_lib.spec.request import MEMBER_NUMBERS, CodeInPlace, Dependency, GroupRequest, SubmitRequest
-from client_lib.spec.state_dir import mounts, on_network
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
 from server_stub.runtimes.tasks import Clock
 from server_stub.service.active import ActiveJobs, accepted, row_of
-from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint, folder_of
+from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint
 from server_stub.service.job_files import JobFiles, without_proof
 from server_stub.service.lookup import JobLookup, stored_row, text_of
 from server_stub.service.reconciler import Reconciler
@@ -45,7 +42,6 @@ from server_stub.store.group_rows import NewGroup
 from server_stub.store.rows import Added, JobRow, Key, NewJob
 
 _Run = tuple[Membership, SubmitRequest]
-_FOLDERS_CACHED = 1024
 MAX_UNFINISHED_JOBS = 100_000  # a loop that submits without end is refused before it fills the disk
 _INDEXED_BYTES = 2000  # of one column: PostgreSQL's indexes hold 2704 of a row
 _NAMES_DRAWN = 8  # of 33 million names: more collisions than this are a bug
@@ -68,20 +64,14 @@ class Submits:
         self._runtime_name, self._admission = runtime_name, admission
         self._store, self._jobs, self._lookup, self._files = store, jobs, lookup, files
         self._reconciler, self._clock = reconciler, clock
-        self._on_network: Callable[[str], bool] = lambda _: True
-
-    def open(self) -> None:
-        """Read the list of mounts. May block."""
-        found = mounts()
-        self._on_network = lru_cache(_FOLDERS_CACHED)(lambda folder: on_network(Path(folder), found))
 
     async def submit(
-        self, user: User, request: SubmitRequest, key: str | None, *, sent: bytes | None = None, shared: bool = False
+        self, user: User, request: SubmitRequest, key: str | None, *, shared: bool = False
     ) -> tuple[JobText, bool]:
         """Accept a job. Returns False if a job with this key exists.
 
-        `sent`: the JSON of the request, which is stored unchanged; None: it is made from `request`. `shared`: True if
-        the caller knows that this server sees the folder of an in-place job, so that no proof is needed.
+        `shared`: True if the caller knows that this server sees the folder of an in-place job, so that no proof is
+        needed.
 
         Raises:
             KeyReused: the key belongs to another spec or code.
@@ -94,9 +84,7 @@ class Submits:
         used = Key(user.name, key, fingerprint(request)) if key else None
         try:
             admitted = await self._admit(user, request, shared, request.spec.name)
-            if sent is None or admitted.request is not request:  # the server has added to it
-                sent = admitted.request.model_dump_json(exclude={"code": {"proof"}}).encode()
-            return await self._store_new(user, admitted, sent, used)
+            return await self._store_new(user, admitted, used)
         except ClientLibError:
             # a repeat of an accepted submit gets the first answer, even if it would be refused now
             if first := await self._first_answer(used):
@@ -217,7 +205,7 @@ class Submits:
         for place, run in runs:
             request = _with(run, name=f"{place.name}-{place.index}")
             request = request.model_copy(update={"dependencies": admitted.request.dependencies})
-            sent = request.model_dump_json(exclude={"code": {"proof"}}).encode()
+            sent = _stored_text(request)
             self._admission.check_size(request, len(sent))
             info = self._new_info(user, replace(admitted, request=request)).model_copy(update={"group": place})
             noted = {"info": shown, "place": place.model_dump(mode="json"), "replaces": run.checkpoints_of}
@@ -242,7 +230,8 @@ class Submits:
             admitted = replace(admitted, request=await self._naming_parent(user, admitted.request))
         in_place = isinstance(request.code, CodeInPlace)
         if in_place and not (shared or await self._known_in_place(user, request, admitted)):
-            await self._check_shared(user, request, admitted.script_path)
+            await asyncio.to_thread(self._admission.check_shared, request, admitted.script_path)
+            await self._admission.check_visible(user, request, admitted.script_path)
         return admitted
 
     async def _dependency(self, user: User, entry: str, own_name: str | None) -> Dependency:
@@ -289,14 +278,6 @@ class Submits:
             )
         return {"checkpoints_of": info.id, "checkpoints_name": info.name}
 
-    async def _check_shared(self, user: User, request: SubmitRequest, script_path: str | None) -> None:
-        folder = folder_of(request, script_path) or ""
-        if self._on_network(folder):  # a server that does not answer must not block the event loop
-            await asyncio.to_thread(self._admission.check_shared, request, script_path)
-        else:
-            self._admission.check_shared(request, script_path)
-        await self._admission.check_visible(user, request, script_path)
-
     async def _known_in_place(self, user: User, request: SubmitRequest, admitted: Admitted) -> bool:
         """True if this user ran the same script in place before, so that a resubmit needs no proof."""
         path = admitted.script_path
@@ -304,7 +285,8 @@ class Submits:
             return False
         return await self._store.read(rows.knows_script, user.name, path)
 
-    async def _store_new(self, user: User, admitted: Admitted, sent: bytes, key: Key | None) -> tuple[JobText, bool]:
+    async def _store_new(self, user: User, admitted: Admitted, key: Key | None) -> tuple[JobText, bool]:
+        sent = _stored_text(admitted.request)
         self._admission.check_size(admitted.request, len(sent))
         for _ in range(_NAMES_DRAWN):
             info = self._new_info(user, admitted)
@@ -361,6 +343,10 @@ class Submits:
         if isinstance(found, JobRow) and not found.state.final:  # its commit is in doubt, and will be undone
             raise Unavailable("the job is being accepted", hint="try again")
         return text_of(found)
+
+
+def _stored_text(request: SubmitRequest) -> bytes:
+    return request.model_dump_json(exclude={"code": {"proof"}}).encode()
 
 
 def _new_job(

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Header, Path, Query
 from pydantic import AfterValidator, BeforeValidator, Field
-from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from client_lib.errors import InvalidRequest
@@ -65,14 +64,10 @@ _State = Annotated[State, BeforeValidator(lambda text: text.upper())]
     responses={200: {"model": JobInfo, "description": "The job of an earlier request with this key."}},
 )
 async def submit_job(
-    request: Request,
-    parts: Parts,
-    user: CurrentUser,
-    order: Annotated[SubmitRequest, JsonBody],
-    idempotency_key: _IdempotencyKey = None,
+    parts: Parts, user: CurrentUser, order: Annotated[SubmitRequest, JsonBody], idempotency_key: _IdempotencyKey = None
 ) -> Response:
     """Accept a job. It is on disk before this answers."""
-    job, created = await parts.service.submits.submit(user, order, idempotency_key, sent=await request.body())
+    job, created = await parts.service.submits.submit(user, order, idempotency_key)
     return json_text(job.json, 201 if created else 200)
 
 
