@@ -42,7 +42,14 @@ class Sessions:
             Conflict: the job does not run, or the worker does not answer.
         """
         found = await self._lookup.find(user, name, owner)
-        self._check(user, info_of(found))
+        job = info_of(found)
+        check_owner(user, job, "may enter its workers")
+        if not self._allowed:
+            raise NotSupported(
+                "sessions are switched off on this server (sessions=False)",
+                hint="its operator can set CLIENT_LIB_SERVER_SESSIONS=true",
+            )
+        check_running(job, "only the workers of a running job can be entered")
         content = self._content((user.name, session), found, request)
         await anext(content)  # the end of a generator that has not begun would free nothing
         return content
@@ -91,15 +98,6 @@ class Sessions:
         """End all sessions: the server stops."""
         for end in filter(None, self._open.values()):
             end.close()
-
-    def _check(self, user: User, job: JobInfo) -> None:
-        check_owner(user, job, "may enter its workers")
-        if not self._allowed:
-            raise NotSupported(
-                "sessions are switched off on this server (sessions=False)",
-                hint="its operator can set CLIENT_LIB_SERVER_SESSIONS=true",
-            )
-        check_running(job, "only the workers of a running job can be entered")
 
 
 def _place(request: SessionRequest) -> str:

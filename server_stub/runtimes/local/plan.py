@@ -64,7 +64,13 @@ def _first_plan(
     attempt: Attempt, needs: Needs, setting: Setting, machine: Machine, options: LocalOptions
 ) -> WorkerPlan:
     spec, settings = attempt.spec, options.settings
-    interpreter = _interpreter(attempt, setting.conda_prefix, options)
+    if setting.conda_prefix is not None:
+        interpreter = str(setting.conda_prefix / "bin" / "python")
+    else:
+        interpreter = attempt.submitter.python or options.server_python
+    environments = settings.data_dir.absolute() / "environments"
+    if setting.account is not None:  # no account runs what another one has installed
+        environments /= str(setting.account.uid)
     environment = _environment(attempt, setting, machine, options)
     plan = common.worker_plan(attempt, environment, os.path.abspath(function_runner.__file__), "/")
     return plan._replace(
@@ -82,7 +88,7 @@ def _first_plan(
         observe=spec.observe,
         requirements_python=interpreter if spec.requirements else None,
         inputs=[str(inputs_dir(attempt.job_dir, attempt.number) / each) for each in plan.inputs],
-        environments_dir=_environments_dir(setting, options) if spec.requirements else None,
+        environments_dir=str(environments) if spec.requirements else None,
         outputs_limit_bytes=settings.outputs_limit_bytes,
         log_limit_bytes=common.log_share(attempt, settings.log_limit_bytes),
     )
@@ -129,12 +135,6 @@ def checkpoint_dir(attempt: Attempt) -> Path:
     return Path(common.from_caller(attempt, attempt.spec.checkpoint_dir))
 
 
-def _environments_dir(setting: Setting, options: LocalOptions) -> str:
-    """The cache of environments, one per account: no account runs what another one has installed."""
-    folder = options.settings.data_dir.absolute() / "environments"
-    return str(folder / str(setting.account.uid) if setting.account else folder)
-
-
 def _environment(attempt: Attempt, setting: Setting, machine: Machine, options: LocalOptions) -> dict[str, str]:
     """The submitter's environment, as with torchrun, then the spec's. The launcher removes stale variables."""
     inherited = {"GLOO_SOCKET_IFNAME": machine.loopback}  # otherwise gloo resolves this host's name, and may hang
@@ -145,7 +145,9 @@ def _environment(attempt: Attempt, setting: Setting, machine: Machine, options: 
     if setting.conda_prefix is not None:
         inherited = _activated(setting.conda_prefix, inherited)
     given = {k: v for k, v in attempt.spec.environment().items() if k != VISIBLE}  # applied when GPUs are granted
-    return inherited | given | attempt.secret_values | _function(attempt, options)
+    payload, limit = attempt.function, options.settings.max_snapshot_bytes
+    function = {function_runner.PAYLOAD: str(payload), function_runner.LIMIT: str(limit)} if payload else {}
+    return inherited | given | attempt.secret_values | function
 
 
 def _activated(prefix: Path, environment: dict[str, str]) -> dict[str, str]:
@@ -153,21 +155,6 @@ def _activated(prefix: Path, environment: dict[str, str]) -> dict[str, str]:
     kept = {key: value for key, value in environment.items() if key not in ("VIRTUAL_ENV", "PYTHONHOME")}
     path = os.pathsep.join(filter(None, [str(prefix / "bin"), environment.get("PATH", "")]))
     return kept | {"PATH": path, "CONDA_PREFIX": str(prefix), "CONDA_DEFAULT_ENV": prefix.name}
-
-
-def _function(attempt: Attempt, options: LocalOptions) -> dict[str, str]:
-    if attempt.function is None:
-        return {}
-    return {
-        function_runner.PAYLOAD: str(attempt.function),
-        function_runner.LIMIT: str(options.settings.max_snapshot_bytes),
-    }
-
-
-def _interpreter(attempt: Attempt, conda_prefix: Path | None, options: LocalOptions) -> str:
-    if conda_prefix is not None:
-        return str(conda_prefix / "bin" / "python")
-    return attempt.submitter.python or options.server_python
 
 
 def manifest(plans: Sequence[WorkerPlan], attempt: Attempt, needs: Needs) -> Manifest:
