@@ -8,7 +8,8 @@ from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.request import CodeSnapshot
 from client_lib.worker.outputs.patterns import ALL
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt, elastic, fields
+from server_stub.runtimes import Attempt, fields
+from server_stub.runtimes.verdict import elastic_bounds
 
 RANK_RUNNER = "CLIENT_LIB_RANK_RUNNER"
 """Environment variable of a job; with 0 its ranks start as plain `python script`."""
@@ -21,7 +22,7 @@ def worker_plan(attempt: Attempt, environment: dict[str, str], function_runner: 
     `environment`: of the ranks. `function_runner`: path of the script that calls a function. `default_dir`: see
     `working_dir`.
     """
-    spec, bounds = attempt.spec, elastic.bounds(attempt.spec)
+    spec, bounds = attempt.spec, elastic_bounds(attempt.spec)
     argument, auto = local_rank(spec)
     return WorkerPlan(
         job=attempt.job_name,

@@ -12,10 +12,9 @@ import pytest
 
 from client_lib.spec.states import Reason
 from client_lib.worker.directory import Directory, read_json
-from server_stub.runtimes import elastic, log_dir
-from server_stub.runtimes.elastic import Bounds
+from server_stub.runtimes import log_dir, verdict
 from server_stub.runtimes.local import plan
-from server_stub.runtimes.verdict import Stage, WorkerStatus
+from server_stub.runtimes.verdict import ElasticBounds, Stage, WorkerStatus
 from tests.elastic_training import TRAINS
 from tests.runtimes.conftest import Site, running
 from tests.waiting import eventually
@@ -180,9 +179,9 @@ ENDED, LOST = Stage.ENDED, Stage.LOST
     ],
 )
 def test_which_losses_are_survived(workers: list[WorkerStatus], returned: tuple[int, ...], survived: set[int]) -> None:
-    assert elastic.survived(workers, Bounds(1, 5), returned) == survived
+    assert verdict.survived(workers, ElasticBounds(1, 5), returned) == survived
 
 
 def test_fewer_than_are_enough_do_not_go_on() -> None:
-    assert elastic.survived([worker(0), worker(1), worker(2, LOST)], Bounds(2, 5)) == {2}
-    assert elastic.survived([worker(0), worker(1, LOST), worker(2, LOST)], Bounds(2, 5)) == frozenset()
+    assert verdict.survived([worker(0), worker(1), worker(2, LOST)], ElasticBounds(2, 5)) == {2}
+    assert verdict.survived([worker(0), worker(1, LOST), worker(2, LOST)], ElasticBounds(2, 5)) == frozenset()

@@ -17,9 +17,9 @@ from client_lib.spec.command_line import NAME_MAX
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
-from server_stub.runtimes.elastic import Bounds
 from server_stub.runtimes.kube.api import Api
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue
+from server_stub.runtimes.verdict import ElasticBounds
 from server_stub.settings import GangScheduler, Settings
 
 Object = dict[str, Any]
@@ -56,7 +56,7 @@ class WorkloadPlan:
     spec: JobSpec
     processes: int
     """Processes per worker."""
-    bounds: Bounds | None
+    bounds: ElasticBounds | None
     """Bounds of an elastic job; None: the loss of any worker ends the attempt."""
     template: Callable[[Mapping[str, str], Sequence[Object]], Object]
     """Makes the pod template with more labels and more environment variables."""

@@ -24,17 +24,7 @@ from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.prepare import copy_folder, reason_of
 from server_stub.files import outputs
-from server_stub.runtimes import (
-    Attempt,
-    Observation,
-    Source,
-    attempt_dir,
-    elastic,
-    inputs,
-    inputs_dir,
-    verdict,
-    worker_dir,
-)
+from server_stub.runtimes import Attempt, Observation, Source, attempt_dir, inputs, inputs_dir, verdict, worker_dir
 from server_stub.runtimes.local import accounts, plan
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.launcher import Launcher
@@ -103,7 +93,7 @@ class Gang:
             for number in range(started.workers)
         ]
         self._host = host
-        self._elastic = elastic.bounds(attempt.spec)
+        self._elastic = verdict.elastic_bounds(attempt.spec)
         self._returned: dict[int, int] = {}
         """Lost worker -> number of its restarts."""
         self._began = False
@@ -287,7 +277,7 @@ class Gang:
         """Lost workers without which the attempt continues."""
         if self._elastic is None or not self._began:
             return frozenset()
-        return elastic.survived(self._workers, self._elastic, self._returned)
+        return verdict.survived(self._workers, self._elastic, self._returned)
 
     @property
     def _counted(self) -> list[WorkerStatus]:
@@ -347,7 +337,7 @@ class Gang:
         missing = {*self._survived, *(worker.number for worker in starting if worker.number in self._returned)}
         runs = any(worker.stage is Stage.STARTED for worker in counted)
         if runs and not self._stopped and len(starting) == len(missing - self._survived):
-            message, quiet = elastic.who_is_missing(missing, len(self._launchers)), verdict.quiet(self._workers)
+            message, quiet = verdict.who_is_missing(missing, len(self._launchers)), verdict.quiet(self._workers)
             self._observe("running", Reason.RUNNING, message, quiet=quiet)
 
     def _end(self, end: Verdict) -> None:

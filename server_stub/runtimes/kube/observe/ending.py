@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
-from server_stub.runtimes import Attempt, elastic, verdict
+from server_stub.runtimes import Attempt, verdict
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, messages
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
 from server_stub.runtimes.kube.observe.messages import StatusField, meaning
@@ -173,7 +173,7 @@ def may_return(spec: JobSpec) -> Callable[[WorkerView], bool] | None:
 
     None: the attempt is not elastic.
     """
-    bounds = elastic.bounds(spec)
+    bounds = verdict.elastic_bounds(spec)
     if bounds is None:
         return None
 
@@ -184,7 +184,7 @@ def may_return(spec: JobSpec) -> Callable[[WorkerView], bool] | None:
         return (
             report is None
             or report["reason"] == Reason.CANCELLED
-            or elastic.is_loss(report, returned=bool(view.former))
+            or verdict.is_loss(report, returned=bool(view.former))
         )
 
     return returns
@@ -194,7 +194,7 @@ class Losses:
     """The workers that one attempt has lost and goes on without (`missing`)."""
 
     def __init__(self, spec: JobSpec) -> None:
-        self.bounds = elastic.bounds(spec)
+        self.bounds = verdict.elastic_bounds(spec)
         self.missing: frozenset[int] = frozenset()
         self._workers = spec.n_workers
 
@@ -212,14 +212,14 @@ class Losses:
             workers = [_as_lost(worker) for worker in seen.workers]
             returned = {view.worker for view in state.views if view.former}
             replaced = {number for number in returned if workers[number].stage in (Stage.STARTING, Stage.READY)}
-            self.missing = elastic.survived(workers, self.bounds, returned) | replaced
+            self.missing = verdict.survived(workers, self.bounds, returned) | replaced
         owners = {view.pod_uid for view in state.views if view.worker not in self.missing}
         pods = tuple(pod for pod in state.pods if pod.uid in owners)
         remaining = tuple(worker for worker in seen.workers if worker.number not in self.missing)
         return replace(state, pods=pods), replace(seen, workers=remaining)
 
     def message(self) -> str:
-        return elastic.who_is_missing(self.missing, self._workers)
+        return verdict.who_is_missing(self.missing, self._workers)
 
 
 def _as_lost(worker: WorkerStatus) -> WorkerStatus:

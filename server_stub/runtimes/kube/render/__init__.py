@@ -19,13 +19,14 @@ from client_lib.spec.job import MASK, JobSpec
 from client_lib.spec.request import CodeSnapshot
 from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt, elastic
+from server_stub.runtimes import Attempt
 from server_stub.runtimes import plan as common
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs
 from server_stub.runtimes.kube.render import network_policy, pod, storage
 from server_stub.runtimes.kube.workload import ClusterOptions, Made, Object, WorkloadPlan
+from server_stub.runtimes.verdict import elastic_bounds
 
 T = TypeVar("T")
 CODE_MAX = 700 * 2**10
@@ -231,7 +232,7 @@ def _workload(rendering: _Rendering, variables: tuple[str, ...], *, has_code: bo
     folders = own + storage.asked_folders(attempt, cluster.catalogue)
     secret = rendering.name + names.ENVIRONMENT if variables else None
     template = pod.Template(spec, rendering.needs, cluster, rendering.labels, folders, secret)
-    processes, bounds = rendering.needs.processes, elastic.bounds(spec)
+    processes, bounds = rendering.needs.processes, elastic_bounds(spec)
     plan = WorkloadPlan(rendering.name, metadata, spec, processes, bounds, template.render, gang, variables)
     return cluster.kind.manifest(plan)
 
