@@ -19,11 +19,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from client_lib.errors import InvalidRequest, StorageFull, TooLarge
 from client_lib.spec.wire import OutputFile, OutputLeftOut
-from client_lib.worker.directory import sha256_of
+from client_lib.worker.directory import remove, sha256_of
 from client_lib.worker.disk import megabytes
-from client_lib.worker.outputs import index
-from client_lib.worker.outputs.index import Index, Kept
-from client_lib.worker.outputs.store import DirectoryStore, NotKept, data_path
+from client_lib.worker.outputs.store import DirectoryStore, Index, Kept, NotKept, data_path, read_index
 from server_stub.files.owned import OpenFile, opener
 from server_stub.files.room import Room, refusing_full_disk
 
@@ -51,7 +49,7 @@ def listing(job_dir: Path) -> tuple[list[OutputFile], list[OutputLeftOut]]:
 def read(job_dir: Path) -> dict[_Origin, Index]:
     """The lists of all workers in all attempts."""
     ours = opener(job_dir / OUTPUTS)
-    return {origin: index.read(str(path), ours) for origin, path in _folders(job_dir)}
+    return {origin: read_index(str(path), ours) for origin, path in _folders(job_dir)}
 
 
 def find(job_dir: Path, path: str, sha256: str | None) -> tuple[OpenFile, str] | None:
@@ -201,7 +199,7 @@ class OutputsUpload:
             with self._room.claim(len(piece.data)):
                 return await self._with_store(folder, lambda store: _put(store, piece))
         except StorageFull:  # the worker leaves the file out
-            await self._with_store(folder, lambda store: store.drop_incoming(piece.kept.sha256))
+            await self._with_store(folder, lambda store: remove(store.incoming(piece.kept.sha256)))
             raise
 
     async def leave_out(self, folder: Path, path: str, size: int, why: str) -> None:

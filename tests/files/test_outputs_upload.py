@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import StorageFull
-from client_lib.worker.outputs.index import Kept
+from client_lib.worker.outputs.store import Kept
 from server_stub.files.outputs import OutputsUpload, Piece
 from server_stub.files.room import Room
 

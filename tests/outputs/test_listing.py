@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_lib.worker.outputs.index import Index, Kept, LeftOut
+from client_lib.worker.outputs.store import Index, Kept, LeftOut
 from server_stub.files.outputs import conflicts, merged
 
 Found = dict[tuple[int, int], Index]

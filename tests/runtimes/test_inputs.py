@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import InvalidRequest
-from client_lib.worker.outputs.index import IndexWriter, Kept
+from client_lib.worker.outputs.store import DirectoryStore, Kept
 from server_stub.files import outputs
 from server_stub.runtimes import Source, inputs
 
@@ -19,12 +19,11 @@ from server_stub.runtimes import Source, inputs
 def kept(job_dir: Path, path: str, content: bytes, *, executable: bool = False) -> Path:
     """Keep a file as an output of this job."""
     folder = outputs.folder(job_dir, 1, 0)
-    (folder / "data").mkdir(parents=True, exist_ok=True)
+    store = DirectoryStore(str(folder), 2**20)
     sha256 = hashlib.sha256(content).hexdigest()
-    (folder / "data" / sha256).write_bytes(content)
-    writer = IndexWriter(str(folder))
-    writer.keep(Kept(path, len(content), sha256, 0.0, executable))
-    writer.close()
+    Path(store.incoming("file")).write_bytes(content)
+    store.adopt(Kept(path, len(content), sha256, 0.0, executable), store.incoming("file"))
+    store.close()
     return folder / "data" / sha256
 
 

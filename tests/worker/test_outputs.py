@@ -14,12 +14,9 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker.outputs import index
-from client_lib.worker.outputs.collector import LookInterrupted, Sync
-from client_lib.worker.outputs.find import FileFinder
-from client_lib.worker.outputs.index import LeftOut
+from client_lib.worker.outputs.collector import FileFinder, LookInterrupted, Sync
 from client_lib.worker.outputs.patterns import Patterns
-from client_lib.worker.outputs.store import DirectoryStore, NotKept, SourceFile, data_path
+from client_lib.worker.outputs.store import INDEX, DirectoryStore, LeftOut, NotKept, SourceFile, data_path, read_index
 from tests.small_disk import free, small_disk
 from tests.waiting import until
 from tests.worker.conftest import DEADLINE_S, Worker
@@ -60,7 +57,7 @@ def job_of_a_snapshot(make: MakeWorker, folder: Path, script: str, **fields: Any
 def kept(folder: Path, name: str = "1.0") -> dict[str, str]:
     """Path -> text, of what is kept; each checked against its digest."""
     texts = {}
-    for path, entry in index.read(str(folder / "outputs" / name)).kept.items():
+    for path, entry in read_index(str(folder / "outputs" / name)).kept.items():
         data = Path(data_path(str(folder / "outputs" / name), entry.sha256)).read_bytes()
         assert hashlib.sha256(data).hexdigest() == entry.sha256
         assert len(data) == entry.size
@@ -69,7 +66,7 @@ def kept(folder: Path, name: str = "1.0") -> dict[str, str]:
 
 
 def left_out(folder: Path, name: str = "1.0") -> dict[str, str]:
-    return {path: left.why for path, left in index.read(str(folder / "outputs" / name)).left_out.items()}
+    return {path: left.why for path, left in read_index(str(folder / "outputs" / name)).left_out.items()}
 
 
 def test_what_the_ranks_created_or_changed_is_kept_and_nothing_else(worker: MakeWorker, tmp_path: Path) -> None:
@@ -254,7 +251,7 @@ def test_workers_that_keep_at_the_same_time_stay_below_the_limit(tmp_path: Path)
 
 def test_a_line_that_a_crash_cut_counts_as_not_written(tmp_path: Path) -> None:
     put(store(tmp_path), tmp_path, "a", "1")
-    file = tmp_path / "outputs" / "1.0" / index.NAME
+    file = tmp_path / "outputs" / "1.0" / INDEX
     whole = file.read_bytes()
     file.write_bytes(whole + b'{"path": "b", "si')
     assert kept(tmp_path) == {"a": "1"}
@@ -267,9 +264,9 @@ def test_a_long_list_is_written_anew_when_most_of_it_is_old(tmp_path: Path) -> N
     put(one, tmp_path, "a", "1")
     for number in range(2000):
         one.leave_out("b", number, "why")
-    before = (tmp_path / "outputs" / "1.0" / index.NAME).stat().st_size
+    before = (tmp_path / "outputs" / "1.0" / INDEX).stat().st_size
     store(tmp_path).close()
-    assert (tmp_path / "outputs" / "1.0" / index.NAME).stat().st_size < before / 100
+    assert (tmp_path / "outputs" / "1.0" / INDEX).stat().st_size < before / 100
     assert (kept(tmp_path), left_out(tmp_path)) == ({"a": "1"}, {"b": "why"})
 
 

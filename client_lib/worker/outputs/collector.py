@@ -1,124 +1,129 @@
 """Scans the working directory for outputs: every minute while the ranks run, and at their end.
 
+Links are followed only within the directory: a link to a file inside counts as that file, any other is left out. A
+change is detected by size, times and inode: the kernel's change time cannot be set back.
+
 Copying may take long, and the launcher must go on reading pipes and instructions: each scan runs in a thread, which
 reports its end to the loop through a pipe. The first thread starts after the ranks were forked.
 """
 
 import _thread
+import hashlib
 import os
 import stat
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
 
+from client_lib.worker.directory import write_file
 from client_lib.worker.loop import Loop, Timer
-from client_lib.worker.outputs.find import FileFinder, Found
-from client_lib.worker.outputs.index import LeftOut
-from client_lib.worker.outputs.store import BeingWritten, DirectoryStore, NotKept, SourceFile
+from client_lib.worker.outputs.patterns import ENVIRONMENT_MARKS, Patterns, never
+from client_lib.worker.outputs.store import BeingWritten, DirectoryStore, LeftOut, NotKept, SourceFile
 from client_lib.worker.plan import WorkerPlan
 
 if TYPE_CHECKING:
     from client_lib.worker.outputs.http_store import HttpStore
 
 LEAST_S = 5.0  # time for the last scan of a stopped worker, even if its ranks have used all of the grace
+_DIGEST = 8  # bytes that stand for a file as it was: there may be 200 000
 _LEFT_OUT_MAX = 20  # in the report; the others are in the list of outputs
-
-
-class Collector:
-    """The scans of one worker. Call `begin` before the ranks run, `start` when they do, `finish` when they have
-    ended."""
-
-    def __init__(self, loop: Loop, plan: WorkerPlan, root: str, memory: str) -> None:
-        assert plan.outputs_to is not None
-        self._loop, self._plan = loop, plan
-        self._finder = FileFinder(root, plan.outputs, memory)
-        self._sync: Optional[Sync] = None
-        self._timer: Optional[Timer] = None
-        self._over, self._tell = os.pipe()
-        self._busy = self._final = self._was_final = False
-        self._deadline = float("inf")
-        self._done: Optional[Callable[[], None]] = None
-        self._problem: Optional[str] = None
-
-    def begin(self) -> None:
-        """Record the files that exist now: they are no outputs."""
-        self._finder.begin()
-
-    def start(self) -> None:
-        self._loop.watch(self._over, self._look_is_over)
-        self._timer = self._loop.call_later(self._plan.outputs_every_s, self._look)
-
-    def hurry(self, grace_s: float) -> None:
-        """Set a deadline for a stopped worker; files that are not kept by then are left out."""
-        self._deadline = min(self._deadline, time.monotonic() + grace_s)
-
-    def finish(self, done: Callable[[], None]) -> None:
-        """Begin the last scan; `done` is called on the loop when it is over."""
-        self._final, self._done = True, done
-        self._deadline = max(self._deadline, time.monotonic() + LEAST_S)
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self._busy:
-            self._look()
-
-    def report(self) -> Dict[str, Any]:
-        if self._sync is None:
-            return {"kept": 0, "bytes": 0, "left_out": [], "problem": self._problem or "nothing was looked at"}
-        files, size, left_out = self._sync.summary()
-        shown = [dict(left._asdict()) for left in left_out[:_LEFT_OUT_MAX]]
-        known = {"kept": files, "bytes": size, "left_out": shown, "left_out_count": len(left_out)}
-        return {**known, "problem": self._problem} if self._problem else known
-
-    def _look(self) -> None:
-        self._busy, self._was_final = True, self._final
-        _thread.start_new_thread(self._run, (self._final,))
-
-    def _look_is_over(self) -> None:
-        os.read(self._over, 1)
-        self._busy = False
-        if self._done is None:
-            self._timer = self._loop.call_later(self._plan.outputs_every_s, self._look)
-        elif self._was_final:
-            self._done()
-        else:
-            self._look()
-
-    # --- in the thread
-
-    def _run(self, final: bool) -> None:
-        self._problem = "it broke off; launcher.out says why"
-        try:
-            if self._sync is None:
-                self._sync = Sync(self._finder, self._store(), self._plan.snapshot is not None, self._check_time)
-            self._sync.look(final)
-            self._problem = None
-        except LookInterrupted:  # by the end of the ranks: the last scan follows
-            self._problem = None
-        except OSError as error:
-            self._problem = str(error)
-        finally:
-            os.write(self._tell, b".")
-
-    def _store(self) -> "Union[DirectoryStore, HttpStore]":
-        plan = self._plan
-        assert plan.outputs_to is not None
-        if os.path.isabs(plan.outputs_to):
-            return DirectoryStore(plan.outputs_to, plan.outputs_limit_bytes, plan.keep_free_bytes)
-        from client_lib.worker.outputs.http_store import HttpStore  # here: pods alone send to a server
-
-        return HttpStore(plan.outputs_to, plan.outputs_token, plan.outputs_ca, self._check_time)
-
-    def _check_time(self) -> None:
-        """Raises LookInterrupted: the ranks have ended since a scan began, or the time for the last one is over."""
-        if time.monotonic() > self._deadline if self._was_final else self._final:
-            raise LookInterrupted
-
-
-# --- one scan
-
-
 SETTLED_S = 2.0  # a file that was changed more recently is probably still being written
 _NO_TIME = "the time to keep it was over (grace_s)"
 _VERSION = Tuple[int, int, int]
+
+
+# --- the files that are new or changed
+
+
+class Found(NamedTuple):
+    """One file. Times are the file system's, in nanoseconds."""
+
+    path: str
+    """Relative to the working directory, with slashes."""
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    inode: int
+    executable: bool
+    why_not: Optional[str] = None
+    """The reason why it cannot be kept; None: it can."""
+
+
+class FileFinder:
+    """Scans one working directory. Files that existed at the first `begin` and are unchanged are not found."""
+
+    def __init__(self, root: str, globs: List[str], memory: str) -> None:
+        """`memory`: a file that stores the first scan, for the launcher that replaces a dead one."""
+        self._memory = memory
+        self.root = os.path.realpath(root)
+        self._patterns = Patterns(globs)
+        self._before: Set[bytes] = set()
+
+    def begin(self) -> None:
+        """Record the existing files; call before anything runs."""
+        try:
+            with open(self._memory, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            data = b"".join(_digest(found) for found in self._walk())
+            write_file(self._memory, data)
+        self._before = {data[at : at + _DIGEST] for at in range(0, len(data), _DIGEST)}
+
+    def look(self) -> List[Found]:
+        """Files that were created or changed since, in the order of their paths."""
+        return sorted(found for found in self._walk() if _digest(found) not in self._before)
+
+    def _walk(self) -> Iterator[Found]:
+        """Walk with an explicit stack: a script may nest folders deeper than Python's recursion limit."""
+        waiting = [""]
+        while waiting:
+            below = waiting.pop()
+            entries = self._entries(below)
+            if any(entry.name in ENVIRONMENT_MARKS for entry in entries):
+                continue
+            for entry in entries:
+                path = below + "/" + entry.name if below else entry.name
+                if never(entry.name):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    if self._patterns.may_lie_below(path):
+                        waiting.append(path)
+                elif self._patterns.match(path):
+                    found = self._file(entry, path)
+                    if found is not None:
+                        yield found
+
+    def _entries(self, folder: str) -> "List[os.DirEntry[str]]":
+        try:
+            with os.scandir(os.path.join(self.root, folder)) as entries:
+                return list(entries)
+        except OSError:  # removed meanwhile, or not readable
+            return []
+
+    def _file(self, entry: "os.DirEntry[str]", path: str) -> Optional[Found]:
+        """None: it is gone, or a link to a folder, whose files are found by their own paths, or to nothing."""
+        try:
+            is_link = entry.is_symlink()
+            if is_link and not entry.is_file():
+                return None
+            status = entry.stat(follow_symlinks=is_link)
+        except OSError:
+            return None
+        why_not = None
+        if is_link and not os.path.realpath(entry.path).startswith(self.root + os.sep):
+            why_not = "it is a link out of the working directory"
+        elif not stat.S_ISREG(status.st_mode):
+            why_not = "it is no file but a pipe, a socket or a device"
+        elif path != _shown(path):
+            why_not = "its name is no UTF-8"
+        executable = bool(status.st_mode & stat.S_IXUSR)
+        return Found(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, executable, why_not)
+
+
+def _digest(found: Found) -> bytes:
+    return hashlib.blake2b(repr(found).encode("utf-8", "surrogateescape"), digest_size=_DIGEST).digest()
+
+
+# --- one scan
 
 
 class LookInterrupted(Exception):
@@ -225,3 +230,96 @@ def _settled(one: Found) -> bool:
     """True also for a time in the future: the clock of the file system may differ from ours."""
     age = time.time() - one.mtime_ns / 1e9
     return age > SETTLED_S or age < -SETTLED_S
+
+
+# --- the scans of a launcher
+
+
+class Collector:
+    """The scans of one worker. Call `begin` before the ranks run, `start` when they do, `finish` when they have
+    ended."""
+
+    def __init__(self, loop: Loop, plan: WorkerPlan, root: str, memory: str) -> None:
+        assert plan.outputs_to is not None
+        self._loop, self._plan = loop, plan
+        self._finder = FileFinder(root, plan.outputs, memory)
+        self._sync: Optional[Sync] = None
+        self._timer: Optional[Timer] = None
+        self._over, self._tell = os.pipe()
+        self._busy = self._final = self._was_final = False
+        self._deadline = float("inf")
+        self._done: Optional[Callable[[], None]] = None
+        self._problem: Optional[str] = None
+
+    def begin(self) -> None:
+        """Record the files that exist now: they are no outputs."""
+        self._finder.begin()
+
+    def start(self) -> None:
+        self._loop.watch(self._over, self._look_is_over)
+        self._timer = self._loop.call_later(self._plan.outputs_every_s, self._look)
+
+    def hurry(self, grace_s: float) -> None:
+        """Set a deadline for a stopped worker; files that are not kept by then are left out."""
+        self._deadline = min(self._deadline, time.monotonic() + grace_s)
+
+    def finish(self, done: Callable[[], None]) -> None:
+        """Begin the last scan; `done` is called on the loop when it is over."""
+        self._final, self._done = True, done
+        self._deadline = max(self._deadline, time.monotonic() + LEAST_S)
+        if self._timer is not None:
+            self._timer.cancel()
+        if not self._busy:
+            self._look()
+
+    def report(self) -> Dict[str, Any]:
+        if self._sync is None:
+            return {"kept": 0, "bytes": 0, "left_out": [], "problem": self._problem or "nothing was looked at"}
+        files, size, left_out = self._sync.summary()
+        shown = [dict(left._asdict()) for left in left_out[:_LEFT_OUT_MAX]]
+        known = {"kept": files, "bytes": size, "left_out": shown, "left_out_count": len(left_out)}
+        return {**known, "problem": self._problem} if self._problem else known
+
+    def _look(self) -> None:
+        self._busy, self._was_final = True, self._final
+        _thread.start_new_thread(self._run, (self._final,))
+
+    def _look_is_over(self) -> None:
+        os.read(self._over, 1)
+        self._busy = False
+        if self._done is None:
+            self._timer = self._loop.call_later(self._plan.outputs_every_s, self._look)
+        elif self._was_final:
+            self._done()
+        else:
+            self._look()
+
+    # --- in the thread
+
+    def _run(self, final: bool) -> None:
+        self._problem = "it broke off; launcher.out says why"
+        try:
+            if self._sync is None:
+                self._sync = Sync(self._finder, self._store(), self._plan.snapshot is not None, self._check_time)
+            self._sync.look(final)
+            self._problem = None
+        except LookInterrupted:  # by the end of the ranks: the last scan follows
+            self._problem = None
+        except OSError as error:
+            self._problem = str(error)
+        finally:
+            os.write(self._tell, b".")
+
+    def _store(self) -> "Union[DirectoryStore, HttpStore]":
+        plan = self._plan
+        assert plan.outputs_to is not None
+        if os.path.isabs(plan.outputs_to):
+            return DirectoryStore(plan.outputs_to, plan.outputs_limit_bytes, plan.keep_free_bytes)
+        from client_lib.worker.outputs.http_store import HttpStore  # here: pods alone send to a server
+
+        return HttpStore(plan.outputs_to, plan.outputs_token, plan.outputs_ca, self._check_time)
+
+    def _check_time(self) -> None:
+        """Raises LookInterrupted: the ranks have ended since a scan began, or the time for the last one is over."""
+        if time.monotonic() > self._deadline if self._was_final else self._final:
+            raise LookInterrupted

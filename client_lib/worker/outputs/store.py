@@ -3,25 +3,96 @@
     <job>/outputs/lock                  held while sizes are read and changed
     <job>/outputs/sizes.json            {"<attempt>.<worker>": bytes}: all kept files of the job
     <job>/outputs/<attempt>.<worker>/   one writer each: the launcher, or the server for a remote worker
-        index.jsonl                     see index.py
+        index.jsonl                     the list of kept files
         data/<sha256>                   the bytes; complete as soon as they have that name
         incoming/                       incomplete files
 
 Equal contents are kept once per worker. Files survive a crash of programs; after a loss of power the newest ones may be
-short, which their digest reveals.
+short, which their digest reveals. The list has appended lines of JSON, of which the last one of each path counts; there
+is one writer and any number of readers, and a last line without its end, which a crash has cut off, is ignored:
+
+    {"path": "model.pt", "size": 12, "sha256": "...", "mtime": 1700000000.5, "executable": false}
+    {"path": "tmp.pt", "gone": true}                      the script has removed it
+    {"path": "huge.bin", "size": 99, "left_out": "..."}   the reason why it is not kept
 """
 
 import hashlib
+import json
 import os
 import shutil
-from typing import Callable, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from client_lib.worker import disk
-from client_lib.worker.directory import locked, read_json, remove, write_all, write_json
-from client_lib.worker.outputs.index import Index, IndexWriter, Kept, LeftOut
+from client_lib.worker.directory import Opener, locked, read_json, remove, write_all, write_file, write_json
 
 BLOCK = 1024 * 1024
+INDEX = "index.jsonl"
 _LOCK, _SIZES, _DATA, _INCOMING = "lock", "sizes.json", "data", "incoming"
+_SLACK_LINES = 1000  # superseded lines that do not justify rewriting the list
+
+
+class Kept(NamedTuple):
+    """One kept file, in the version that was kept."""
+
+    path: str
+    size: int
+    sha256: str
+    mtime: float
+    executable: bool
+
+
+class LeftOut(NamedTuple):
+    """One file whose newest version is not kept."""
+
+    path: str
+    size: int
+    why: str
+
+
+class Index(NamedTuple):
+    kept: Dict[str, Kept]
+    left_out: Dict[str, LeftOut]
+
+
+def read_index(folder: str, opener: Optional[Opener] = None) -> Index:
+    """The list in the folder of one worker; empty if there is none."""
+    return _parsed(_whole_lines(os.path.join(folder, INDEX), opener))
+
+
+def _whole_lines(path: str, opener: Optional[Opener] = None) -> List[bytes]:
+    try:
+        with open(path, "rb", opener=opener) as file:
+            data = file.read()
+    except FileNotFoundError:
+        return []
+    return data[: data.rfind(b"\n") + 1].splitlines()
+
+
+def _parsed(lines: List[bytes]) -> Index:
+    index = Index({}, {})
+    for line in lines:
+        entry = json.loads(line)
+        path = entry["path"]
+        index.left_out.pop(path, None)
+        if entry.get("gone"):
+            index.kept.pop(path, None)
+        elif "left_out" in entry:
+            index.left_out[path] = LeftOut(path, entry["size"], entry["left_out"])
+        else:
+            index.kept[path] = Kept(path, entry["size"], entry["sha256"], entry["mtime"], entry["executable"])
+    return index
+
+
+def _line(entry: Dict[str, Any]) -> bytes:
+    return json.dumps(entry).encode() + b"\n"
+
+
+def _kept_line(kept: Kept) -> bytes:
+    return _line(kept._asdict())
+
+
+def _left_out_line(left: LeftOut) -> bytes:
+    return _line({"path": left.path, "size": left.size, "left_out": left.why})
 
 
 class NotKept(Exception):
@@ -40,11 +111,8 @@ class SourceFile:
         self.fd = fd
         self.executable = executable
         self.status = os.fstat(fd)
+        self.size = self.status.st_size
         self._check_time = check_time
-
-    @property
-    def size(self) -> int:
-        return self.status.st_size
 
     def blocks(self) -> Iterator[bytes]:
         """Its bytes up to its size. Raises BeingWritten if it was changed meanwhile."""
@@ -57,7 +125,7 @@ class SourceFile:
             position += len(block)
             yield block
         after = os.fstat(self.fd)
-        if (after.st_size, after.st_mtime_ns) != (self.status.st_size, self.status.st_mtime_ns):
+        if (after.st_size, after.st_mtime_ns) != (self.size, self.status.st_mtime_ns):
             raise BeingWritten(self.path)
 
     def sha256(self) -> str:
@@ -69,25 +137,33 @@ class SourceFile:
 
 
 class DirectoryStore:
-    """The store of one worker in one attempt, on this machine. Its methods may block, and raise OSError."""
+    """The store of one worker in one attempt, on this machine: its only writer. Its methods may block, and raise
+    OSError."""
 
     def __init__(self, folder: str, limit_bytes: int, keep_free: int = 0) -> None:
         """`folder`: `<job>/outputs/<attempt>.<worker>`. `limit_bytes`: limit for the whole job. `keep_free`: bytes of
         the disk that stay free."""
         self._keep_free = keep_free
-        self._room = Room(os.path.dirname(folder), os.path.basename(folder), limit_bytes)
+        self._room = _Room(os.path.dirname(folder), os.path.basename(folder), limit_bytes)
         self._data, self._incoming = os.path.join(folder, _DATA), os.path.join(folder, _INCOMING)
         for path in (self._data, self._incoming):
             os.makedirs(path, mode=0o700, exist_ok=True)
-        self._writer = IndexWriter(folder)
+        path = os.path.join(folder, INDEX)
+        lines = _whole_lines(path)
+        self.index = _parsed(lines)
+        self._index_bytes = sum(len(line) + 1 for line in lines)
+        if len(lines) > 2 * (len(self.index.kept) + len(self.index.left_out)) + _SLACK_LINES:
+            shorter = b"".join(
+                [*map(_kept_line, self.index.kept.values()), *map(_left_out_line, self.index.left_out.values())]
+            )
+            write_file(path, shorter, durable=True)
+            self._index_bytes = len(shorter)
+        self._index_fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+        self._cut_index()
         self._uses: Dict[str, int] = {}  # digest -> number of paths with this content
         self._bytes = 0
         for kept in self.index.kept.values():
             self._count(kept)
-
-    @property
-    def index(self) -> Index:
-        return self._writer.index
 
     def keep(self, source: SourceFile, at_rest: Optional[str]) -> None:
         """Keep this version of the file instead of an older one. `at_rest`: its path, if it will never change again.
@@ -106,17 +182,26 @@ class DirectoryStore:
         self._room.take(self._bytes)  # less than `make_room` took if the same content was kept before
 
     def leave_out(self, path: str, size: int, why: str) -> None:
-        self._writer.leave_out(LeftOut(path, size, why))
+        """Note the reason; a kept older version stays."""
+        left = LeftOut(path, size, why)
+        if self.index.left_out.get(path) != left:
+            self.index.left_out[path] = left
+            self._append(_left_out_line(left))
 
     def forget(self, path: str) -> None:
         """Remove it: the script has removed the original."""
-        before = self.index.kept.get(path)
-        self._writer.forget(path)
+        before = self.index.kept.pop(path, None)
+        if self.index.left_out.pop(path, None) or before:
+            self._append(_line({"path": path, "gone": True}))
         self._drop(before)
         self._room.take(self._bytes)
 
+    def sync(self) -> None:
+        """Return when the list is on the disk."""
+        os.fsync(self._index_fd)
+
     def close(self) -> None:
-        self._writer.close()
+        os.close(self._index_fd)
 
     def make_room(self, path: str, size: int) -> None:
         """Reserve the size. Raises NotKept if the job would exceed its limit."""
@@ -128,18 +213,15 @@ class DirectoryStore:
     def incoming(self, name: str) -> str:
         return os.path.join(self._incoming, name)
 
-    def drop_incoming(self, name: str) -> None:
-        remove(self.incoming(name))
-
     def adopt(self, kept: Kept, complete: str) -> None:
+        """Keep the complete file at this path, which is moved."""
         before = self.index.kept.get(kept.path)
         os.replace(complete, os.path.join(self._data, kept.sha256))
-        self._writer.keep(kept)
+        self.index.kept[kept.path] = kept
+        self.index.left_out.pop(kept.path, None)
+        self._append(_kept_line(kept))
         self._count(kept)
         self._drop(before)
-
-    def sync(self) -> None:
-        self._writer.sync()
 
     def _link(self, source: SourceFile, temporary: str, at_rest: Optional[str]) -> Optional[str]:
         """Link the file instead of copying it. Returns its digest, or None if it cannot be linked."""
@@ -176,8 +258,21 @@ class DirectoryStore:
             self._bytes -= before.size
             remove(os.path.join(self._data, before.sha256))
 
+    def _append(self, line: bytes) -> None:
+        try:
+            write_all(self._index_fd, line)
+        except OSError:
+            self._cut_index()
+            raise
+        self._index_bytes += len(line)
 
-class Room:
+    def _cut_index(self) -> None:
+        """Cut the list after the last whole line: a crash or a full disk may leave a part of the next."""
+        os.ftruncate(self._index_fd, self._index_bytes)
+        os.lseek(self._index_fd, self._index_bytes, os.SEEK_SET)
+
+
+class _Room:
     """Bytes that all workers of a job keep, and their limit."""
 
     def __init__(self, folder: str, mine: str, limit_bytes: int) -> None:

@@ -14,7 +14,7 @@ from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec import paths
 from client_lib.spec.request import SHA256, OutputLength
 from client_lib.spec.wire import Answer, OutputList
-from client_lib.worker.outputs.index import Kept
+from client_lib.worker.outputs.store import Kept
 from server_stub.files import outputs
 from server_stub.files.outputs import Piece
 from server_stub.http.api.answers import BYTES, OpenFileResponse, raw_answer, raw_body
