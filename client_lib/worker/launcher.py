@@ -19,10 +19,9 @@ from client_lib.worker.directory import Directory, Taken, acquire, write_json
 from client_lib.worker.ending import Ending
 from client_lib.worker.loop import Loop
 from client_lib.worker.observer import Observer
-from client_lib.worker.outcome import CANCELLED, START_FAILED, Ended, WorkerOutcome, of_ranks
+from client_lib.worker.outcome import CANCELLED, START_FAILED, CannotStart, Ended, WorkerOutcome, of_ranks
 from client_lib.worker.plan import WorkerPlan, from_json
-from client_lib.worker.preparation import Preparation
-from client_lib.worker.prepare import CannotStart, script_folder
+from client_lib.worker.preparation import Preparation, script_folder
 from client_lib.worker.rank_environment import Process, default_threads, working_dir
 from client_lib.worker.ranks import Exit, Ranks, execute
 from client_lib.worker.segments import SegmentWriter

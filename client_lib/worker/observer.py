@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Callable, Dict, Optional
 
 from client_lib.worker import control
 from client_lib.worker.control import ControlServer
-from client_lib.worker.directory import MARKER, Directory
+from client_lib.worker.directory import MARKER, Directory, runner_file
 from client_lib.worker.format import METRICS
 from client_lib.worker.loop import Loop
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.prepare import runner_file
 from client_lib.worker.rank_environment import Process, of_no_rank, others_may_wait, working_dir
 from client_lib.worker.ranks import Ranks, start
 from client_lib.worker.system import System

@@ -88,6 +88,15 @@ class WorkerOutcome(NamedTuple):
     """The first failing rank."""
 
 
+class CannotStart(Exception):
+    """No rank can be started. `reason` is a value of client_lib.spec.states.Reason."""
+
+    def __init__(self, reason: str, message: str, exit_code: int = 1, last_lines: Sequence[str] = ()) -> None:
+        """`exit_code`, `last_lines`: of the program that was to prepare the worker."""
+        super().__init__(message)
+        self.reason, self.exit_code, self.last_lines = reason, exit_code, last_lines
+
+
 def of_ranks(ranks: Sequence[Ended], cancelled: bool, oom_kills: int, group_kills: int = 0) -> WorkerOutcome:
     """The end of a worker.
 

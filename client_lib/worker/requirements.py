@@ -27,9 +27,8 @@ from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tu
 
 from client_lib.worker.directory import Directory, locked, read_json, remove, sha256_of, write_json
 from client_lib.worker.disk import says_full, size_of
-from client_lib.worker.outcome import START_FAILED, STORAGE_FULL
+from client_lib.worker.outcome import START_FAILED, STORAGE_FULL, CannotStart
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.prepare import CannotStart
 from client_lib.worker.ranks import Run
 
 _INSTALLED = (".dist-info", ".egg-info", ".egg-link", ".pth")

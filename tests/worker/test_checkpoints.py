@@ -12,7 +12,8 @@ import pytest
 
 import client_lib
 from client_lib.worker.directory import Directory
-from client_lib.worker.prepare import CannotStart, copy_checkpoints, prepare
+from client_lib.worker.outcome import CannotStart
+from client_lib.worker.preparation import copy_checkpoints, prepare
 from tests.worker.conftest import Worker
 
 
@@ -39,7 +40,7 @@ def test_a_copy_is_what_the_next_job_begins_with(tmp_path: Path, there: list[str
 KILLED_AT = """
 import os, signal, sys
 sys.path.insert(0, {root!r})
-from client_lib.worker.prepare import copy_checkpoints
+from client_lib.worker.preparation import copy_checkpoints
 left = {step}
 def count(event, _):
     global left

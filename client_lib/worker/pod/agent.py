@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Mapping, Optional, Union
 
 from client_lib.worker import control, disk
-from client_lib.worker.directory import ALREADY_RAN, last_line, read_json, renew, sha256_of, write_json
+from client_lib.worker.directory import ALREADY_RAN, last_line, read_json, renew, runner_file, sha256_of, write_json
 from client_lib.worker.outcome import (
     CANCELLED,
     CODE_FETCH,
@@ -186,8 +186,6 @@ class Agent:
         snapshot = self._input("snapshot", self._pod.snapshot) if self._pod.snapshot else None
         function = None
         if self._pod.function:
-            from client_lib.worker.prepare import runner_file
-
             function = self._input("function", None), runner_file(FUNCTION_RUNNER, files.directory)
         if self._plan.inputs and not os.path.isdir(files.directory.inputs):
             self._unpack_inputs(files.directory.inputs)

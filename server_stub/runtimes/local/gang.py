@@ -22,7 +22,7 @@ from client_lib.worker import control, disk
 from client_lib.worker.directory import Directory, read_json, renew, sync, write_file, write_json
 from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.prepare import copy_folder, reason_of
+from client_lib.worker.preparation import copy_folder, reason_of
 from server_stub.files import outputs
 from server_stub.runtimes import Attempt, Observation, Source, attempt_dir, inputs, inputs_dir, verdict, worker_dir
 from server_stub.runtimes.local import accounts, plan

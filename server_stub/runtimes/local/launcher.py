@@ -20,7 +20,7 @@ from client_lib.spec.states import Reason
 from client_lib.worker import control, disk
 from client_lib.worker.directory import ALREADY_RUNS, Directory, is_held, last_line, launcher_command, read_json
 from client_lib.worker.outcome import START_FAILED
-from client_lib.worker.prepare import reason_of
+from client_lib.worker.preparation import reason_of
 from client_lib.worker.report import Report, storable
 from client_lib.worker.system import OPEN_FILES
 from server_stub.files.owned import open_to_append, opener
