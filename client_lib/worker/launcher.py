@@ -11,18 +11,17 @@ import signal
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Callable, List, Optional, cast
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, cast
 
 from client_lib.worker import control, disk, report, trainer_status
 from client_lib.worker.control import ControlServer
-from client_lib.worker.directory import Directory, Taken, acquire, write_json
-from client_lib.worker.ending import Ending
-from client_lib.worker.loop import Loop
+from client_lib.worker.directory import Directory, Taken, acquire, read_json, write_json
+from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.observer import Observer
-from client_lib.worker.outcome import CANCELLED, START_FAILED, CannotStart, Ended, WorkerOutcome, of_ranks
+from client_lib.worker.outcome import CANCELLED, PEERS_END_S, START_FAILED, CannotStart, Ended, WorkerOutcome, of_ranks
 from client_lib.worker.plan import WorkerPlan, from_json
 from client_lib.worker.preparation import Preparation, script_folder
-from client_lib.worker.rank_environment import Process, default_threads, working_dir
+from client_lib.worker.rank_environment import Process, default_threads, others_may_wait, working_dir
 from client_lib.worker.ranks import Exit, Ranks, execute
 from client_lib.worker.segments import SegmentWriter
 from client_lib.worker.system import (
@@ -46,6 +45,9 @@ _LEFT_OVER_GRACE_S = 5.0  # time between their SIGTERM and their SIGKILL
 _PIPE_S = 1.0  # a silent pipe is closed after this time if no process of the ranks is alive
 _POLL_S = 0.01
 _RETRY_S = 0.5
+_ANSWER_S = 0.3  # longest delay of a stop for ranks that unwind; one that is in C does not answer
+_STILL_S = 10.0  # ranks that have printed nothing for this time are asked for their stacks before they are stopped
+_STACKS_S = 2.0  # longest delay of the stop for that
 _STACKS_MAX = 1024 * 1024  # characters of them in the report
 _ABANDONED_S = 2.0  # how often a worker that waits for "go" checks that its directory still exists
 
@@ -313,6 +315,95 @@ class Launcher:
         if self._rank_pipes and exit.exit_code:
             rank = report.failed_below(error_file, self._log.last_lines_of_agent(rank), rank)
         return report.ended(exit._replace(rank=rank), error_file, self._log.printed_by(rank), self._plan.owner)
+
+
+class Ending:
+    """Ends the ranks: on request, or after the failure of one of them."""
+
+    def __init__(
+        self,
+        plan: WorkerPlan,
+        directory: Directory,
+        loop: Loop,
+        log: WorkerLog,
+        ranks: Ranks,
+        observer: Observer,
+        ended: Callable[[Exit], Ended],
+    ) -> None:
+        """`ended` returns the facts about the end of a rank."""
+        self._plan, self._directory, self._loop, self._log = plan, directory, loop, log
+        self._ranks, self._observer, self._ended = ranks, observer, ended
+        self.peer_failed = False
+        """Another worker has."""
+        self.stacks: Optional[List[Dict[str, Any]]] = None
+        """Taken before the stop; []: they could not be."""
+        self._is_ordered = False
+        self._kill_timer: Optional[Timer] = None
+        self._grace_after_stacks: Optional[float] = None  # of a stop that waits for the stacks
+
+    def stop(self, grace_s: float) -> None:
+        """Stop on request. If the ranks have printed nothing for long, take their stacks before, for the report."""
+        self._is_ordered = True
+        if not self._ranks.running:
+            return
+        if self._grace_after_stacks is not None:
+            self._grace_after_stacks = min(self._grace_after_stacks, grace_s)
+            return
+        silent_s = min(time.monotonic() - self._log.active_at, time.time() - (self._ranks.started_at or 0.0))
+        if self.stacks is not None or not self._plan.observe or silent_s < _STILL_S:
+            self.end_ranks(grace_s)
+        else:
+            self._grace_after_stacks = grace_s
+            self._loop.call_later(_STACKS_S, self._end_after_stacks)
+            self._observer.take_stacks(self._end_after_stacks)
+
+    def end_others(self) -> None:
+        """End the other ranks after a failure. If that rank only lost a peer, wait before: the peer may still end."""
+        wait_s = self.time_for_peers_s()
+        if wait_s > 0:
+            self._loop.call_later(wait_s, self.end_others)
+        elif self._ranks.running and self._kill_timer is None:
+            self.end_ranks(self._plan.grace_s)
+
+    def end_ranks(self, grace_s: float, since: Optional[float] = None) -> None:
+        """Send SIGTERM to all running ranks, SIGKILL after the grace; a second call can only shorten the grace.
+
+        A rank that unwinds may be the cause: it can write its exception before. `since`: monotonic time of the call.
+        """
+        since = time.monotonic() if since is None else since
+        waits = self._cause_is_open() and not self._ranks.unwinding_is_known()
+        if waits and time.monotonic() - since < _ANSWER_S:
+            self._loop.call_later(_POLL_S, lambda: self.end_ranks(grace_s, since))
+            return
+        self._ranks.signal(signal.SIGTERM)
+        timer = self._loop.call_later(grace_s, lambda: self._ranks.signal(signal.SIGKILL))
+        if self._kill_timer is None or timer.due < self._kill_timer.due:
+            if self._kill_timer:
+                self._kill_timer.cancel()
+            self._kill_timer = timer
+        else:
+            timer.cancel()
+
+    def time_for_peers_s(self) -> float:
+        """Seconds that other ranks still have to end by themselves; 0 if a rank failed without losing a peer."""
+        failed = self._ranks.failed
+        if self._is_ordered or not failed or not all(self._ended(exit).lost_peer for exit in failed):
+            return 0.0
+        passed = time.time() - failed[0].ended_at
+        return PEERS_END_S - passed if 0 <= passed < PEERS_END_S else 0.0
+
+    def _end_after_stacks(self) -> None:
+        if self._grace_after_stacks is None:
+            return
+        grace_s, self._grace_after_stacks = self._grace_after_stacks, None
+        self.stacks = (read_json(self._directory.stacks_taken) or {}).get("processes") or []
+        self.end_ranks(grace_s)
+
+    def _cause_is_open(self) -> bool:
+        """True if a rank, here or in another worker, may have failed only because it lost one that runs here."""
+        failed = self._ranks.failed
+        others = others_may_wait(self._plan) and (failed or self.peer_failed)
+        return bool(others) and all(self._ended(exit).lost_peer for exit in failed)
 
 
 def run_worker(path: str, warm: "Optional[Warm]" = None, on_locked: Callable[[], None] = lambda: None) -> int:
