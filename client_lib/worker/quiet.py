@@ -10,10 +10,10 @@ enters collectives (rank_runner.py), if its PyTorch has a flight recorder.
 import os
 import time
 from collections import deque
-from typing import Callable, Deque, Dict, List, NamedTuple, Optional
+from typing import Callable, Deque, Dict, NamedTuple, Optional
 
 from client_lib.worker.loop import Loop
-from client_lib.worker.system import content, stat
+from client_lib.worker.system import below, content, stat
 
 ROUND_S = 1.0
 QUIET_S = 10.0
@@ -173,18 +173,6 @@ def take(pid: int, with_children: bool) -> Optional[Sample]:
 
 
 _KNOWS_CHILDREN = os.path.exists("/proc/thread-self/children")
-
-
-def below(pid: int) -> List[int]:
-    """The processes below this one."""
-    found: List[int] = []
-    try:
-        for thread in os.listdir("/proc/%d/task" % pid):
-            with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
-                found += map(int, file.read().split())
-    except OSError:  # the process or the thread has ended meanwhile
-        pass
-    return found + [each for child in found for each in below(child)]
 
 
 def _use(path: str) -> Optional[Use]:

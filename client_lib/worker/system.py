@@ -294,6 +294,18 @@ def pids() -> List[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()] if _HAS_PROC else []
 
 
+def below(pid: int) -> List[int]:
+    """The children of a process, and theirs (Linux)."""
+    found: List[int] = []
+    try:
+        for thread in os.listdir("/proc/%d/task" % pid):
+            with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
+                found += map(int, file.read().split())
+    except OSError:  # the process or the thread has ended meanwhile
+        pass
+    return found + [each for child in found for each in below(child)]
+
+
 def open_files(pid: int) -> Iterator[str]:
     """Targets of a process's descriptors (Linux); none for a process that is gone, or another user's."""
     folder = "/proc/%d/fd" % pid

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from client_lib.worker import control, quiet
 from client_lib.worker.quiet import QUIET_S, Sample, Stillness, Use, moved
+from client_lib.worker.system import below
 from tests.processes import free_port
 from tests.worker.conftest import Worker
 
@@ -202,9 +203,9 @@ def test_the_children_of_children_are_found() -> None:
         os.read(reader, 1) if grandchild == 0 else os.waitpid(grandchild, 0)
         os._exit(0)
     try:
-        while len(quiet.below(child)) != 1:
+        while len(below(child)) != 1:
             pass
-        assert set(quiet.below(os.getpid())) >= {child, *quiet.below(child)}
+        assert set(below(os.getpid())) >= {child, *below(child)}
     finally:
         os.write(writer, b"x")
         os.waitpid(child, 0)

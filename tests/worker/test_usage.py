@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker import usage
+from client_lib.worker import observer
 from client_lib.worker.loop import Loop
-from client_lib.worker.usage import UsageSampler
+from client_lib.worker.observer import UsageSampler
 from tests.waiting import until
 from tests.worker.conftest import Worker
 
@@ -119,8 +119,8 @@ def test_gpus_are_those_of_the_worker_and_their_reader_ends_with_it(
     program.write_text(SMI.format(folder=tmp_path))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(usage, "_SHORTEST_S", 0.05)
-    monkeypatch.setattr(usage, "_SHARE", 1.0)
+    monkeypatch.setattr(observer, "_SHORTEST_S", 0.05)
+    monkeypatch.setattr(observer, "_SHARE", 1.0)
     lines: list[dict[str, Any]] = []
     loop = Loop(lambda: None)
     sampler = UsageSampler(
@@ -150,7 +150,7 @@ def test_a_worker_with_much_to_read_is_read_rarely(monkeypatch: pytest.MonkeyPat
     begin = time.thread_time()
     many = dict.fromkeys(range(10**6, 10**6 + 2000), 0)  # no processes, for which the kernel is asked all the same
     UsageSampler(Loop(lambda: None), HERE, lambda: many, time.time(), [], lambda _: None)
-    assert pauses[0] >= 0.9 * (time.thread_time() - begin) / usage._SHARE / 2
+    assert pauses[0] >= 0.9 * (time.thread_time() - begin) / observer._SHARE / 2
     monkeypatch.setattr("time.time", lambda: 1e9)
     UsageSampler(Loop(lambda: None), HERE, lambda: {os.getpid(): 0}, 1e9 - 10**6, [], lambda _: None)
-    assert pauses[1] == usage._LONGEST_S
+    assert pauses[1] == observer._LONGEST_S
