@@ -97,7 +97,7 @@ class Observer:
 
                 self._log.add_metrics(machine.read(shown, has_python=warm))
                 return
-            argv = [self._plan.python, runner_file("machine.py", self._directory)]
+            argv = [process.argv[0], runner_file("machine.py", self._directory)]
             environment = {**of_no_rank(shown), MARKER: ""}
             reader = start(Process(-1, -1, argv, environment, process.working_dir), self._system.before_exec)
             os.close(reader.stderr)

@@ -75,6 +75,7 @@ def test_packages_are_there_beside_those_of_the_parent_which_stay(
     assert one.report(PATIENCE_S)["reason"] == "Completed", one.records()
     assert one.lines() == ["1.0 1.0 True"]
     assert "Successfully installed extra-1.0" in said(one)
+    assert '"extra": "1.0"' in "".join(one.lines("metrics", None)), "what the worker tells of its machine"
 
     upgrading = job(worker, tmp_path, parent, script.replace("extra", "newer"), "newer")
     go(upgrading.start())
