@@ -22,17 +22,12 @@ class Sequence:
     def __init__(self, first: int = 0) -> None:
         self.next = first
         self._newest = 0.0
-        self._second = -1
-        self._text = b""
 
     def stamp(self) -> bytes:
         """The current time in the format of records."""
         self._newest = now = max(self._newest, time.time())
-        second = int(now)
-        if second != self._second:
-            self._second = second
-            self._text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second)).encode()
-        return b"%b.%06dZ" % (self._text, int((now - second) * 1000000))
+        second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now))
+        return b"%b.%06dZ" % (second.encode(), int((now - int(now)) * 1000000))
 
 
 class Stamper:
@@ -175,7 +170,7 @@ class Stamper:
         self._rest = lines.pop()
         if not lines:
             return b""
-        if _has_long_line(block):
+        if len(block) > MAX_TEXT and max(map(len, lines)) > MAX_TEXT:
             return b"".join(map(self._line, lines))
         self._remember(lines)
         count, first = len(lines), self._sequence.next
@@ -208,18 +203,6 @@ class Stamper:
         times = [self._partial_due] if self._rest and self._partial_due else []
         times += [self._progress_due] if self._held is not None else []
         self.due = min(times) if times else None
-
-
-def _has_long_line(block: bytes) -> bool:
-    """True if two newlines of the block are more than MAX_TEXT bytes apart. Takes a step per MAX_TEXT bytes, not per
-    line."""
-    last, position = block.rfind(b"\n"), -1
-    while position < last:
-        following = block.rfind(b"\n", position + 1, position + 2 + MAX_TEXT)
-        if following < 0:
-            return True
-        position = following
-    return False
 
 
 def _whole_characters(text: bytes) -> int:
