@@ -64,7 +64,7 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     observe: bool = True
     """False: the stacks of the processes are not taken (stacks.py)."""
     metrics: Optional[str] = None
-    """Regular expression that reads metrics from lines (line_metrics.py); None: none."""
+    """Regular expression that reads metrics from lines (metrics.py); None: none."""
     record_imports: bool = False
     """Local rank 0 writes the names of the installed modules that it has imported to a file, for the warm pool."""
     elastic_min_workers: Optional[int] = None
@@ -109,6 +109,11 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     secrets: List[str] = []
     """Names in `environment` whose values are secret."""
     protocol: int = PROTOCOL
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks of the job."""
+        return self.n_workers * self.processes_per_worker
 
     def to_json(self) -> str:
         return json.dumps(self._asdict())

@@ -1,7 +1,7 @@
 """Environment, argv and working directory of every process of a worker. Pure: the same for every runtime."""
 
 import os
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional
 
 from client_lib.worker.directory import MARKER, Directory
 from client_lib.worker.format import METRICS_PIPE
@@ -123,15 +123,11 @@ def threads_with(cores: int, processes: int) -> int:
 
 def has_ranks(plan: WorkerPlan) -> bool:
     """False: the one process of the job sees no RANK, as in a shell. Scripts that look for it would prepare for DDP."""
-    if plan.n_workers * plan.processes_per_worker > 1 or plan.type == ELASTIC:
+    if plan.world_size > 1 or plan.type == ELASTIC:
         return True
-    return plan.type not in _BINARY and not _is_as_in_a_shell(plan)
-
-
-def _is_as_in_a_shell(plan: WorkerPlan) -> bool:
-    """False for a function: its runner reads its rank."""
-    is_wanted = RANK_VARIABLES in plan.user_variables and plan.environment.get(RANK_VARIABLES) == "0"
-    return is_wanted and os.path.basename(plan.command[0]) != "function_runner.py"
+    as_in_a_shell = RANK_VARIABLES in plan.user_variables and plan.environment.get(RANK_VARIABLES) == "0"
+    is_function = os.path.basename(plan.command[0]) == "function_runner.py"  # it reads its rank
+    return plan.type not in _BINARY and (is_function or not as_in_a_shell)
 
 
 def uses_rank_runner(plan: WorkerPlan) -> bool:
@@ -145,7 +141,7 @@ def _has_agent(plan: WorkerPlan) -> bool:
 
 def others_may_wait(plan: WorkerPlan) -> bool:
     """True if the job has several ranks, and the launcher starts those here itself: not by an agent of torchrun."""
-    return plan.n_workers * plan.processes_per_worker > 1 and not _has_agent(plan)
+    return plan.world_size > 1 and not _has_agent(plan)
 
 
 def _argv(plan: WorkerPlan, local_rank: int, option: Optional[str]) -> List[str]:
@@ -156,44 +152,32 @@ def _argv(plan: WorkerPlan, local_rank: int, option: Optional[str]) -> List[str]
 
 
 def _environment(plan: WorkerPlan, directory: Directory, local_rank: int) -> Dict[str, str]:
-    own = set(plan.user_variables)
+    own, per_worker = set(plan.user_variables), plan.processes_per_worker
+    numbers = (plan.worker * per_worker + local_rank, plan.world_size, local_rank, per_worker, plan.worker, plan.worker)
+    of_ranks = dict(zip(_OF_RANKS, map(str, numbers)))  # noqa: B905  # `strict` is of Python 3.10
     seen = {name: value for name, value in plan.environment.items() if name in own or name not in _STALE}
-    for name, value in _defaults(plan, local_rank).items():
-        if name not in own:
-            seen[name] = value
+    seen.update((name, value) for name, value in _defaults(plan, of_ranks).items() if name not in own)
     for name, value in _if_absent(plan).items():
         seen.setdefault(name, value)
-    ranks = _ranks(plan, local_rank)
-    seen.update(ranks)
-    for name in (STDIN, RANK_VARIABLES, METRICS_PIPE) + (() if has_ranks(plan) else _of_several(plan, ranks)):
+    seen.update(of_ranks)
+    hidden = [STDIN, RANK_VARIABLES, METRICS_PIPE]
+    if not has_ranks(plan):
+        hidden += of_ranks
+        if plan.type not in _BINARY:  # programs of these types get no other address
+            hidden += [name for name in _MASTER if name not in own]
+    for name in hidden:
         seen.pop(name, None)
     seen[MARKER] = directory.path
     if plan.observe:
         seen[METRICS_PIPE] = directory.metrics
     if _has_agent(plan):
         seen[RANK_PIPES] = directory.rank_pipes
-    seen[_ERROR_FILE] = directory.error_file(int(ranks["RANK"]))
+    seen[_ERROR_FILE] = directory.error_file(numbers[0])
     return seen
 
 
-def _of_several(plan: WorkerPlan, ranks: Dict[str, str]) -> Tuple[str, ...]:
-    """Variables that the one process of a job does not see. MASTER_ADDR and MASTER_PORT stay for programs
-    of type binary, which get no other address."""
-    master = () if plan.type in _BINARY else [name for name in _MASTER if name not in plan.user_variables]
-    return (*ranks, *master)
-
-
-def _ranks(plan: WorkerPlan, local_rank: int) -> Dict[str, str]:
-    """Variables that cannot be overridden."""
-    per_worker = plan.processes_per_worker
-    rank, size = plan.worker * per_worker + local_rank, plan.n_workers * per_worker
-    values = (rank, size, local_rank, per_worker, plan.worker, plan.worker)
-    return dict(zip(_OF_RANKS, map(str, values)))  # noqa: B905  # `strict` is of Python 3.10
-
-
-def _defaults(plan: WorkerPlan, local_rank: int) -> Dict[str, str]:
+def _defaults(plan: WorkerPlan, of_ranks: Dict[str, str]) -> Dict[str, str]:
     """Variables that the spec can override, but not the submitter's shell."""
-    rank = plan.worker * plan.processes_per_worker + local_rank
     set_by_us = {
         "MASTER_ADDR": plan.master_addr,
         "MASTER_PORT": str(plan.master_port),
@@ -212,17 +196,13 @@ def _defaults(plan: WorkerPlan, local_rank: int) -> Dict[str, str]:
         # waits in vain (torch 2.15, dynamic_rendezvous.py, next_rendezvous)
         set_by_us["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     if plan.type in _BINARY:  # written for MPI; for other types accelerate would conclude that mpirun is in use
-        set_by_us["OMPI_COMM_WORLD_RANK"] = str(rank)
-        set_by_us["OMPI_COMM_WORLD_SIZE"] = str(plan.n_workers * plan.processes_per_worker)
-        set_by_us["OMPI_COMM_WORLD_LOCAL_RANK"] = str(local_rank)
-        set_by_us["PMIX_HOSTNAME"] = _platform_host(plan)
+        set_by_us["OMPI_COMM_WORLD_RANK"] = of_ranks["RANK"]
+        set_by_us["OMPI_COMM_WORLD_SIZE"] = of_ranks["WORLD_SIZE"]
+        set_by_us["OMPI_COMM_WORLD_LOCAL_RANK"] = of_ranks["LOCAL_RANK"]
+        # the pod's name on the ML Space platform, by which scripts recognize the master
+        role = "mpimaster-0" if plan.worker == 0 else "mpiworker-%d" % (plan.worker - 1)
+        set_by_us["PMIX_HOSTNAME"] = "%s-%s" % (plan.job, role)
     return set_by_us
-
-
-def _platform_host(plan: WorkerPlan) -> str:
-    """The pod's name on the ML Space platform, by which scripts recognize the master."""
-    role = "mpimaster-0" if plan.worker == 0 else "mpiworker-%d" % (plan.worker - 1)
-    return "%s-%s" % (plan.job, role)
 
 
 def _if_absent(plan: WorkerPlan) -> Dict[str, str]:
@@ -231,7 +211,7 @@ def _if_absent(plan: WorkerPlan) -> Dict[str, str]:
     threads = default_threads(plan)
     if threads is not None:
         absent["OMP_NUM_THREADS"] = str(threads)
-    several = plan.n_workers * plan.processes_per_worker > 1 or plan.type == ELASTIC
+    several = plan.world_size > 1 or plan.type == ELASTIC
     if plan.observe and several and "TORCH_NCCL_TRACE_BUFFER_SIZE" not in plan.environment:
         absent["TORCH_FR_BUFFER_SIZE"] = "256"  # PyTorch's own 2000 take rank_runner 10 ms at each reading
     if plan.gpus:
