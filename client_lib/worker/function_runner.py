@@ -11,6 +11,7 @@ process that a rank spawns (a DataLoader's worker) runs this file as `__mp_main_
 A result is a line of JSON and at most one pickle. Standard library only, Python >= 3.8.
 """
 
+import functools
 import json
 import os
 import sys
@@ -94,11 +95,34 @@ def _load(header: Dict[str, Any], file: Any) -> Any:
     paths = [os.path.normpath(os.path.join(work, entry)) for entry in header["sys_path"]]
     sys.path[:0] = [path for path in paths if path not in sys.path]
     try:
-        return _Call(file, header["fill"])
+        return _read_call(file, header["fill"])
     except ModuleNotFoundError as error:
         if error.name is None:
             raise
-        raise CallRefused(_missing(worker, error.name.partition(".")[0])) from error
+        module = error.name.partition(".")[0]
+        raise CallRefused(
+            "worker %s has no module %r: add requirements=[%r], or install it for %s"
+            % (worker, module, PACKAGES.get(module, module), sys.executable)
+        ) from error
+
+
+def _read_call(file: Any, fill: Dict[str, str]) -> Any:
+    import pickle
+
+    class Reader(pickle.Unpickler):
+        def persistent_load(self, pid: Any) -> Any:
+            return _result(*pid)
+
+    reader = Reader(file)
+    function = _bind(reader.load())
+    args, kwargs = reader.load()
+    args = list(args)
+    for place, name in fill.items():
+        if place.isdigit():
+            args[int(place)] = int(os.environ[RANKS[name]])
+        else:
+            kwargs[place] = int(os.environ[RANKS[name]])
+    return functools.partial(function, *args, **kwargs)
 
 
 def _version_of_cloudpickle(header: Dict[str, Any]) -> str:
@@ -106,18 +130,13 @@ def _version_of_cloudpickle(header: Dict[str, Any]) -> str:
     try:
         return str(_cloudpickle().__version__)
     except ImportError:
-        _bring_cloudpickle(header.get("cloudpickle_zip", ""))
+        import base64
+
+        path = os.path.join(os.environ[_MARKER], "cloudpickle.%s.zip" % os.environ["RANK"])
+        with open(path, "wb") as file:
+            file.write(base64.b64decode(header.get("cloudpickle_zip", "")))
+        sys.path.append(path)  # spawned processes inherit it
         return str(header["cloudpickle"])
-
-
-def _bring_cloudpickle(packed: str) -> None:
-    """Append the caller's cloudpickle to sys.path, which spawned processes inherit."""
-    import base64
-
-    path = os.path.join(os.environ[_MARKER], "cloudpickle.%s.zip" % os.environ["RANK"])
-    with open(path, "wb") as file:
-        file.write(base64.b64decode(packed))
-    sys.path.append(path)
 
 
 def _cloudpickle() -> Any:
@@ -125,15 +144,6 @@ def _cloudpickle() -> Any:
     import importlib
 
     return importlib.import_module("cloudpickle")
-
-
-def _missing(worker: str, module: str) -> str:
-    return "worker %s has no module %r: add requirements=[%r], or install it for %s" % (
-        worker,
-        module,
-        PACKAGES.get(module, module),
-        sys.executable,
-    )
 
 
 class Versions(NamedTuple):
@@ -151,20 +161,12 @@ def here(cloudpickle_version: str) -> Versions:
 def difference(header: Dict[str, Any], mine: Versions) -> Optional[str]:
     """The reason why this process cannot read another's pickle; None: it can."""
     if list(header["python"]) != mine.python:
-        return "it was submitted from Python %s, and this is Python %s; both must be the same" % (
-            _dotted(header["python"]),
-            _dotted(mine.python),
-        )
+        versions = tuple(".".join(map(str, version)) for version in (header["python"], mine.python))
+        return "it was submitted from Python %s, and this is Python %s; both must be the same" % versions
     if header["cloudpickle"].split(".")[0] != mine.cloudpickle.split(".")[0]:
-        return "it was pickled by cloudpickle %s, and this is cloudpickle %s; the first number must be the same" % (
-            header["cloudpickle"],
-            mine.cloudpickle,
-        )
+        both = (header["cloudpickle"], mine.cloudpickle)
+        return "it was pickled by cloudpickle %s, and this is cloudpickle %s; the first number must be the same" % both
     return None
-
-
-def _dotted(version: List[int]) -> str:
-    return ".".join(map(str, version))
 
 
 def _result(place: int, job: str) -> Any:
@@ -180,29 +182,6 @@ def _result(place: int, job: str) -> Any:
         if why:
             raise CallRefused("the result of job %s can't be an argument: %s" % (job, why))
         return pickle.load(file)
-
-
-class _Call:
-    def __init__(self, file: Any, fill: Dict[str, str]) -> None:
-        import pickle
-
-        class Reader(pickle.Unpickler):
-            def persistent_load(self, pid: Any) -> Any:
-                return _result(*pid)
-
-        reader = Reader(file)
-        self._function = _bind(reader.load())
-        args, self._kwargs = reader.load()
-        self._args = list(args)
-        for place, name in fill.items():
-            value = int(os.environ[RANKS[name]])
-            if place.isdigit():
-                self._args[int(place)] = value
-            else:
-                self._kwargs[place] = value
-
-    def __call__(self) -> Any:
-        return self._function(*self._args, **self._kwargs)
 
 
 def _bind(needs: Dict[str, Any]) -> Any:
@@ -265,21 +244,14 @@ class ResultFile:
             self.write(VALUE, "", value, limit)
             return
         except _TooLarge:
-            sentence = "what rank %d returned is larger than the %.1f MB that a result may have" % (
-                self.rank,
-                limit / 1e6,
-            )
-            kind = TOO_LARGE
+            kind, what = TOO_LARGE, " is larger than the %.1f MB that a result may have" % (limit / 1e6)
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001  (pickling runs the code of any class)
-            sentence = "what rank %d returned, a %s, can't be pickled: %s: %s" % (
-                self.rank,
-                type(value).__qualname__,
-                type(error).__name__,
-                error,
-            )
             kind = NOT_PICKLED
+            why = (type(value).__qualname__, type(error).__name__, error)
+            what = ", a %s, can't be pickled: %s: %s" % why
+        sentence = "what rank %d returned%s" % (self.rank, what)
         sys.stderr.write(sentence + "\n")
         self.write(kind, sentence)
 
