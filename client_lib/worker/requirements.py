@@ -9,9 +9,8 @@ itself): packages that the interpreter has are not installed again and stay unch
 
 The key is a digest of the interpreter, its installed packages and the requirements: after a change of one of these it
 is another environment. Environments are found or made in a process that the launcher starts and can kill. pip's output
-goes to its stdout, and so into the job's log; the result goes to environment.json: {"prefix", "python"}, or {"failed":
-message}. The process is forked without exec: the launcher may be a zipapp, whose interpreter runs without the `site`
-module.
+goes to its stdout, and so into the job's log; the result goes to environment.json: {"folder"}, or {"failed": message}.
+The process is forked without exec: the launcher may be a zipapp, whose interpreter runs without the `site` module.
 """
 
 import contextlib
@@ -64,23 +63,20 @@ class Parent(NamedTuple):
 def key_of(parent: Parent, requirements: List[str]) -> str:
     """Reads the names of the parent's packages, and the content of requirements that are files or folders here."""
     installed = sorted(name for path in parent.paths for name in os.listdir(path) if name.endswith(_INSTALLED))
-    text = json.dumps([parent.python, parent.version, parent.paths, installed, sorted(map(_identity, requirements))])
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
+    return _digest([*parent, installed, sorted(map(_identity, requirements))])[:24]
 
 
 def _identity(line: str) -> str:
     """A package that is a file or a folder is identified by its content, not by its path."""
-    if os.path.isabs(line) and os.path.exists(line):
-        return "%s %s" % (os.path.basename(line), _content(line))
-    return line
-
-
-def _content(line: str) -> str:
-    if os.path.isfile(line):
-        return sha256_of(line)
+    if not os.path.isabs(line) or not os.path.exists(line):
+        return line
     files = sorted(os.path.join(below, name) for below, _, names in os.walk(line) for name in names)
     listed = [(os.path.relpath(path, line), sha256_of(path)) for path in files if os.path.isfile(path)]
-    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+    return "%s %s" % (os.path.basename(line), sha256_of(line) if os.path.isfile(line) else _digest(listed))
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
 class PackageEnvironment:
@@ -91,11 +87,11 @@ class PackageEnvironment:
         self.prefix = os.path.join(self.folder, "env")
         self.python = os.path.join(self.prefix, "bin", "python")
         self.lock = self.folder + ".lock"
-        self._complete = os.path.join(self.folder, "complete.json")
+        self.complete = os.path.join(self.folder, "complete.json")
 
     def facts(self) -> Optional[Dict[str, Any]]:
         """Content of complete.json; None: the environment is not complete."""
-        return read_json(self._complete)
+        return read_json(self.complete)
 
     def use(self) -> Optional[int]:
         """A descriptor that prevents its removal while it is open; None: the environment is not complete."""
@@ -105,22 +101,18 @@ class PackageEnvironment:
             os.close(fd)
             return None
         with contextlib.suppress(OSError):  # read-only, or another user's
-            os.utime(self._complete)
+            os.utime(self.complete)
         return fd
-
-    def declare_complete(self, parent: Parent, requirements: List[str]) -> None:
-        facts = {"python": parent.python, "requirements": requirements, "bytes": size_of(self.folder)}
-        write_json(self._complete, facts, durable=True)
 
     def remove(self) -> None:
         """Remove it; the caller holds the exclusive lock."""
-        remove(self._complete)
+        remove(self.complete)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     @property
     def used_at(self) -> float:
         try:
-            return os.stat(self._complete).st_mtime
+            return os.stat(self.complete).st_mtime
         except FileNotFoundError:
             return 0.0
 
@@ -130,9 +122,9 @@ def make_room(folder: str, limit_bytes: int, but: str) -> None:
     not the one at `but`."""
     keys = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
     found = sorted((PackageEnvironment(folder, key) for key in keys), key=lambda one: one.used_at)
-    total = sum((one.facts() or {}).get("bytes", 0) for one in found)
-    for one in found:
-        size = (one.facts() or {}).get("bytes")
+    sizes = [(one, (one.facts() or {}).get("bytes")) for one in found]
+    total = sum(size or 0 for _, size in sizes)
+    for one, size in sizes:
         if one.folder != but and (size is None or total > limit_bytes):
             with locked(one.lock, wait=False) as mine:
                 if mine:
@@ -188,20 +180,21 @@ def _make(found: PackageEnvironment, parent: Parent, requirements: List[str], va
     try:
         os.makedirs(found.folder)
         _run([parent.python, "-I", "-m", "venv", "--without-pip", found.prefix], variables)
-        _put_before(found, parent)
+        _add_packages_of(parent, found)
         listed = os.path.join(found.folder, "requirements.txt")
         with open(listed, "w", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in requirements)
         _have_pip(found, variables)
         options = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--no-warn-script-location"]
         _run([found.python, "-m", "pip", "install", *options, "-r", listed], _inside(found, variables))
-        found.declare_complete(parent, requirements)
+        facts = {"python": parent.python, "requirements": requirements, "bytes": size_of(found.folder)}
+        write_json(found.complete, facts, durable=True)
     except BaseException:
         found.remove()
         raise
 
 
-def _put_before(found: PackageEnvironment, parent: Parent) -> None:
+def _add_packages_of(parent: Parent, found: PackageEnvironment) -> None:
     """Add the parent's packages, with their .pth files, after the new environment's own. venv's --system-site-packages
     would add those of the base interpreter, not those of a parent that is a virtual environment."""
     lib = os.path.join(found.prefix, "lib")
@@ -314,10 +307,13 @@ def installer(plan: WorkerPlan, directory: Directory) -> Run:
         assert plan.environments_dir is not None
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         python = plan.requirements_python or plan.python or "python3"
-        wanted = [_found(line, directory) for line in plan.requirements]
+        # `./wheels/one.whl` is a file of the snapshot
+        wanted = [
+            os.path.join(directory.work, line[2:]) if line.startswith("./") else line for line in plan.requirements
+        ]
         try:
             found = find_or_make(plan.environments_dir, plan.environments_limit_bytes, python, wanted, environment)
-            result = {"prefix": found.prefix, "python": found.python, "folder": found.folder}
+            result = {"folder": found.folder}
         except (NotInstalled, OSError) as error:
             result = {"failed": str(error)}
         write_json(directory.environment, result)
@@ -326,27 +322,19 @@ def installer(plan: WorkerPlan, directory: Directory) -> Run:
     return run
 
 
-def _found(line: str, directory: Directory) -> str:
-    """`./wheels/one.whl` is a file of the snapshot."""
-    return os.path.join(directory.work, line[2:]) if line.startswith("./") else line
-
-
 def result(plan: WorkerPlan, directory: Directory) -> Optional[Tuple[WorkerPlan, int]]:
     """The plan with the environment that the process has found, and a descriptor that keeps the environment while it is
     open; None: the environment was removed since. Raises CannotStart: there is none."""
     made = read_json(directory.environment) or {"failed": "its process died"}
     if "failed" in made:
-        raise _refused(plan, made["failed"])
-    in_use = PackageEnvironment(*os.path.split(made["folder"])).use()
+        problem, shown = made["failed"], ", ".join(plan.requirements)
+        is_full = says_full(problem)
+        where = " in %s" % plan.environments_dir if is_full else ""
+        message = "requirements=[%s] can't be installed%s: %s" % (shown, where, problem)
+        raise CannotStart(STORAGE_FULL if is_full else START_FAILED, message)
+    found = PackageEnvironment(*os.path.split(made["folder"]))
+    in_use = found.use()
     if in_use is None:
         return None
-    environment = {**plan.environment, **activated(made["prefix"], plan.environment)}
-    return plan._replace(python=made["python"] if plan.python else None, environment=environment), in_use
-
-
-def _refused(plan: WorkerPlan, why: str) -> CannotStart:
-    shown = ", ".join(plan.requirements)
-    if says_full(why):
-        message = "requirements=[%s] can't be installed in %s: %s" % (shown, plan.environments_dir, why)
-        return CannotStart(STORAGE_FULL, message)
-    return CannotStart(START_FAILED, "requirements=[%s] can't be installed: %s" % (shown, why))
+    environment = {**plan.environment, **activated(found.prefix, plan.environment)}
+    return plan._replace(python=found.python if plan.python else None, environment=environment), in_use
