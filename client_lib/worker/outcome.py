@@ -6,7 +6,7 @@ Every message, report and exit code follows from the rank that it chooses.
 
 import json
 import re
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Optional, Sequence
 
 # values of client_lib.spec.states.Reason, which this package may not import
 COMPLETED, EXIT_CODE, SIGNAL, OUT_OF_MEMORY = "Completed", "ExitCode", "Signal", "OutOfMemory"
@@ -172,47 +172,44 @@ def _first_of_chain(traceback: Optional[str]) -> str:
     return "\n".join(first[frames[-1] + 1 :] if frames else first)
 
 
-def exception_of_error_file(text: str) -> Tuple[Optional[str], Optional[str], Optional[float]]:
-    """(exception, traceback, when it was raised) from a TORCHELASTIC_ERROR_FILE.
+class Raised(NamedTuple):
+    """The exception that ended a rank's program; the process may live on for a while."""
 
-    It is in torch's format or its older one, a bare message; only our rank runner notes the time.
-    """
+    exception: Optional[str] = None
+    traceback: Optional[str] = None
+    at: Optional[float] = None
+    """None: the time is not known."""
+
+
+def exception_of_error_file(text: str) -> Raised:
+    """What is in a TORCHELASTIC_ERROR_FILE, in torch's format or its older one, a bare message. Only our rank runner
+    notes the time."""
     try:
         message = json.loads(text)["message"]
     except (ValueError, KeyError, TypeError):
-        return None, None, None
+        return Raised()
     if isinstance(message, str):
-        return message, None, None
+        return Raised(message)
     if not isinstance(message, dict) or not isinstance(message.get("message"), str):
-        return None, None, None
+        return Raised()
     extra = message.get("extraInfo")
     extra = extra if isinstance(extra, dict) else {}
-    trace, raised_at = extra.get("py_callstack"), extra.get("raised_at")
-    return (
-        message["message"],
-        trace if isinstance(trace, str) else None,
-        raised_at if isinstance(raised_at, float) else None,
-    )
+    trace, at = extra.get("py_callstack"), extra.get("raised_at")
+    return Raised(message["message"], trace if isinstance(trace, str) else None, at if isinstance(at, float) else None)
 
 
-def exception_of_lines(lines: Sequence[str]) -> Tuple[Optional[str], Optional[str]]:
-    """(exception, traceback) of the last Python traceback in a rank's lines, with the exceptions that it was raised
-    from; (None, None) without one."""
+def exception_of_lines(lines: Sequence[str]) -> Raised:
+    """The last Python traceback in a rank's lines, with the exceptions that it was raised from."""
     starts = [number for number, line in enumerate(lines) if line == _TRACEBACK]
     if not starts:
-        return None, None
-    start = starts[-1]
-    for end in range(start + 1, len(lines)):
-        if lines[end] and not lines[end].startswith(" "):
-            return lines[end], "\n".join(lines[_begin_of_chain(lines, starts) : end + 1]) + "\n"
-    return None, None
-
-
-def _begin_of_chain(lines: Sequence[str], starts: Sequence[int]) -> int:
-    """The line with which the chain begins that the last of these tracebacks ends. Empty lines surround the marker."""
+        return Raised()
     begin = starts[-1]
-    for earlier in reversed(starts[:-1]):
+    ends = (number for number in range(begin + 1, len(lines)) if lines[number] and not lines[number].startswith(" "))
+    end = next(ends, None)
+    if end is None:
+        return Raised()
+    for earlier in reversed(starts[:-1]):  # up to the begin of the chain; empty lines surround its markers
         if begin < 2 or lines[begin - 2] not in CHAINED:
             break
         begin = earlier
-    return begin
+    return Raised(lines[end], "\n".join(lines[begin : end + 1]) + "\n")

@@ -4,12 +4,13 @@ import datetime
 import json
 import os
 import re
-from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypedDict
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypedDict
 
 from client_lib.worker.directory import Directory, read_json
 from client_lib.worker.outcome import (
     LAST_LINES,
     Ended,
+    Raised,
     WorkerOutcome,
     exception_of_error_file,
     exception_of_lines,
@@ -50,28 +51,19 @@ class Report(TypedDict, total=False):
     """The processes of the ranks before the stop, as in stacks.json."""
 
 
-class _Raised(NamedTuple):
-    """The exception that ended a rank's program; the process may live on for a while."""
-
-    exception: Optional[str] = None
-    traceback: Optional[str] = None
-    at: Optional[float] = None
-    """None: the time is not known."""
-
-
 def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
     """The end of one rank. `owner`: the user whose job it is.
 
     A rank that had raised its exception before we stopped it is reported as it would have ended by itself.
     """
     failed = exit.exit_code != 0
-    raised = _raised(exit, error_file, printed) if failed else _Raised()
+    raised = _raised(exit, error_file, printed) if failed else Raised()
     code, signal, stopped = exit.exit_code, exit.signal, exit.stopped_at is not None
     if exit.stopped_at is not None and raised.at is not None and raised.at <= exit.stopped_at:
         code, signal, stopped = code or _UNCAUGHT, None, False
     last = last_lines(printed.lines)
     # a traceback in the lines of a rank that a signal killed may be of an exception that it had handled
-    ended_it = raised if signal is None or raised.at is not None else _Raised()
+    ended_it = raised if signal is None or raised.at is not None else Raised()
     return Ended(
         exit.rank,
         code,
@@ -87,20 +79,19 @@ def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
     )
 
 
-def _raised(exit: Exit, error_file: str, printed: Printed) -> _Raised:
+def _raised(exit: Exit, error_file: str, printed: Printed) -> Raised:
     text, written_at = _read(error_file)
-    if text is not None:
-        exception, traceback, raised_at = exception_of_error_file(text)
-        if exception is not None:
-            return _Raised(exception, traceback, raised_at or written_at)
+    raised = exception_of_error_file(text)
+    if raised.exception is not None:
+        return raised._replace(at=raised.at or written_at)
     streams = [[_TORCHS_MARK.sub("", line) for line in stream] for stream in printed.lines]
     for stream in reversed(streams):
-        exception, traceback = exception_of_lines(stream)
-        if exception:
-            is_last = stream is streams[-1] and exception in stream[-_NOTHING_AFTER:]
+        raised = exception_of_lines(stream)
+        if raised.exception:
+            is_last = stream is streams[-1] and raised.exception in stream[-_NOTHING_AFTER:]
             is_new = printed.until >= (exit.stopped_at or exit.ended_at) - _TEARDOWN_S
-            return _Raised(exception, traceback, printed.until if is_last and is_new else None)
-    return _Raised()
+            return raised._replace(at=printed.until if is_last and is_new else None)
+    return Raised()
 
 
 def last_lines(lines: Sequence[List[str]]) -> List[str]:
@@ -116,7 +107,7 @@ def failed_below(error_file: str, lines: Sequence[str], rank: int) -> int:
     That rank has written the agent's error file (rank_runner.py), or torch names it in `lines`, the agent's last ones.
     """
     try:
-        return int(json.loads(_read(error_file)[0] or "")["message"]["extraInfo"]["rank"])
+        return int(json.loads(_read(error_file)[0])["message"]["extraInfo"]["rank"])
     except (ValueError, KeyError, TypeError):
         pass
     cause = next((n for n, line in enumerate(lines) if line.startswith("Root Cause")), len(lines))
@@ -124,13 +115,13 @@ def failed_below(error_file: str, lines: Sequence[str], rank: int) -> int:
     return next((int(found.group(1)) for found in ranks if found), rank)
 
 
-def _read(error_file: str) -> Tuple[Optional[str], Optional[float]]:
-    """(text, time of writing); (None, None) without a file."""
+def _read(error_file: str) -> Tuple[str, Optional[float]]:
+    """(text, time of writing); ("", None) without a file."""
     try:
         with open(error_file, encoding="utf-8", errors="replace") as file:
             return file.read(_ERROR_FILE_MAX), os.fstat(file.fileno()).st_mtime
     except OSError:
-        return None, None
+        return "", None
 
 
 def time_text(seconds: float) -> str:

@@ -52,7 +52,7 @@ def test_a_rank_with_an_error_of_its_own_is_guilty(text: str) -> None:
 @pytest.mark.parametrize(("traceback", "exception", "lost"), CHAINS.values(), ids=CHAINS)
 def test_the_first_exception_of_a_chain_counts(traceback: str, exception: str, lost: bool) -> None:
     assert is_peer_loss(None, exception, traceback, []) is lost
-    found, chain = outcome.exception_of_lines(["epoch 1", *traceback.splitlines()])
+    found, chain, _ = outcome.exception_of_lines(["epoch 1", *traceback.splitlines()])
     assert is_peer_loss(None, found, chain, []) is lost
 
 

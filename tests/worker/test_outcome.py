@@ -10,7 +10,14 @@ import pytest
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport
 from client_lib.worker import outcome
-from client_lib.worker.outcome import Ended, exception_of_error_file, exception_of_lines, first_failure, of_ranks
+from client_lib.worker.outcome import (
+    Ended,
+    Raised,
+    exception_of_error_file,
+    exception_of_lines,
+    first_failure,
+    of_ranks,
+)
 from client_lib.worker.report import rank_as_json, rank_of_json
 from tests.worker.conftest import Worker
 
@@ -108,19 +115,19 @@ def test_a_rank_goes_through_json_and_is_what_the_wire_expects() -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"message": 1}', '{"message": {"message": 1}}', "null", '"x"'])
 def test_an_error_file_that_says_nothing_is_no_exception(text: str) -> None:
-    assert exception_of_error_file(text) == (None, None, None)
+    assert exception_of_error_file(text) == Raised()
 
 
 def test_an_error_file_may_hold_a_bare_message() -> None:
-    assert exception_of_error_file('{"message": "bare"}') == ("bare", None, None)
+    assert exception_of_error_file('{"message": "bare"}') == Raised("bare")
 
 
 def test_the_last_traceback_of_the_lines() -> None:
     lines = ["Traceback (most recent call last):", '  File "a"', "KeyError: 1", "", "between"]
     lines += ["Traceback (most recent call last):", '  File "b"', "    x", "ValueError: 2", "after"]
-    assert exception_of_lines(lines) == ("ValueError: 2", "\n".join(lines[5:9]) + "\n")
-    assert exception_of_lines(["Traceback (most recent call last):", "  cut"]) == (None, None)
-    assert exception_of_lines([]) == (None, None)
+    assert exception_of_lines(lines) == Raised("ValueError: 2", "\n".join(lines[5:9]) + "\n")
+    assert exception_of_lines(["Traceback (most recent call last):", "  cut"]) == Raised()
+    assert exception_of_lines([]) == Raised()
 
 
 SCRIPT = "def f():\n    raise ValueError('what is wrong')\nfor i in range(100): print('line', i)\nf()\n"
