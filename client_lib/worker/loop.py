@@ -10,7 +10,7 @@ import os
 import selectors
 import signal
 import time
-from typing import Callable, Dict, List, Optional, Tuple
+from typing import Callable, Dict, List, Tuple
 
 Callback = Callable[[], None]
 
@@ -80,27 +80,19 @@ class Loop:
             self._after_round()
 
     def _round(self) -> None:
-        ready = self._selector.select(self._patience())
+        while self._timers and self._timers[0][2].cancelled:
+            heapq.heappop(self._timers)
+        wait_s = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+        ready = self._selector.select(wait_s)
         if any(key.fd == self._wakeup for key, _ in ready):
-            self._handle_signals()
+            for signum in sorted(set(os.read(self._wakeup, 65536))):
+                if signum in self._signals:
+                    self._signals[signum]()
         for key, _ in ready:
             # an earlier callback may have closed this descriptor, and a new one may have got its number
             callback = self._callbacks.get(key.fd)
             if callback is not None and callback is key.data:
                 callback()
-        self._run_timers()
-
-    def _patience(self) -> Optional[float]:
-        while self._timers and self._timers[0][2].cancelled:
-            heapq.heappop(self._timers)
-        return max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
-
-    def _handle_signals(self) -> None:
-        for signum in sorted(set(os.read(self._wakeup, 65536))):
-            if signum in self._signals:
-                self._signals[signum]()
-
-    def _run_timers(self) -> None:
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
             timer = heapq.heappop(self._timers)[2]

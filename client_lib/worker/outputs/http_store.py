@@ -52,9 +52,9 @@ class HttpStore:
         }
         have = self._send(source.path, {**query, "offset": 0}, b"")
         while have < source.size:
-            before, piece = have, _piece(source, have)
-            have = self._send(source.path, {**query, "offset": have}, piece)
-            if have <= before:  # the bytes are of another version than the announced digest
+            before, piece = have, os.pread(source.fd, min(_PIECE, source.size - have), have)
+            have = self._send(source.path, {**query, "offset": have}, piece) if piece else 0
+            if have <= before:  # the file is shorter now, or the bytes are of another version than the announced digest
                 raise BeingWritten(source.path)
 
     def leave_out(self, path: str, size: int, why: str) -> None:
@@ -80,10 +80,3 @@ class HttpStore:
                 if isinstance(error, Rejected):
                     raise UploadRefused(str(error)) from error
                 time.sleep(_PAUSE_S)
-
-
-def _piece(source: SourceFile, offset: int) -> bytes:
-    piece = os.pread(source.fd, min(_PIECE, source.size - offset), offset)
-    if not piece:
-        raise BeingWritten(source.path)
-    return piece
