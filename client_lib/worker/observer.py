@@ -23,7 +23,7 @@ from client_lib.worker.system import System, below, memory_of_limit, stat
 from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
-    from client_lib.worker.metric_files import MetricFiles
+    from client_lib.worker.metrics import MetricFiles
     from client_lib.worker.quiet import QuietRanks
     from client_lib.worker.stacks import StackTaker
 
@@ -113,7 +113,7 @@ class Observer:
             )
             if not self._plan.python:
                 return
-            from client_lib.worker.metric_files import MetricFiles  # these two not within the time of the start
+            from client_lib.worker.metrics import MetricFiles  # these two not within the time of the start
 
             folders = list({working_dir(self._plan, self._directory), self._plan.checkpoint_dir})
             sink, checkpoints = self._log.add_metrics, self._plan.checkpoint_dir

@@ -11,8 +11,8 @@ import pytest
 
 from client_lib.errors import InvalidRequest
 from client_lib.submit.arguments import checked_spec
-from client_lib.worker import line_metrics
-from client_lib.worker.line_metrics import LineMetrics
+from client_lib.worker import metrics as module
+from client_lib.worker.metrics import LineMetrics
 from client_lib.worker.stamp import Sequence, Stamper
 
 Read = Callable[[bytes], "list[object]"]
@@ -74,8 +74,8 @@ def test_an_expression_without_an_end_is_given_up_within_its_time_and_said() -> 
 
 
 def test_a_slow_expression_is_given_up_when_it_has_used_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_metrics, "_FIRST_S", 0.3)
-    monkeypatch.setattr(line_metrics, "_SHARE", 0.0)
+    monkeypatch.setattr(module, "_FIRST_S", 0.3)
+    monkeypatch.setattr(module, "_CPU_SHARE", 0.0)
     said: list[str] = []
     read = reader("(?P<n>x*)*y|(a?){22}a{22}b", said)
     for _ in range(10_000):
