@@ -68,13 +68,17 @@ class Launcher:
         self._preparation = Preparation(
             plan, directory, system, self._log, self._loop, self._become_ready, self._refuse
         )
-        self._control: ControlServer  # these three are made by `run`
+        self._control: ControlServer  # these two are made by `run`
         self._observer: Observer
-        self._ending: Ending
         self._processes: List[Process] = []
         self._checking = False  # "go" has begun with the preflight
         self._gone = False  # "go" was carried out
+        self._is_stopped = False  # by an order, or because another worker has failed
+        self._peer_failed = False  # another worker has
         self._cancelled = False  # by an order that came before any failure
+        self._stacks: Optional[List[Dict[str, Any]]] = None  # taken before the stop; []: they could not be
+        self._grace_after_stacks: Optional[float] = None  # of a stop that waits for the stacks
+        self._kill_timer: Optional[Timer] = None
         self._outcome: Optional[WorkerOutcome] = None  # set if the ranks never ran
         self._drain_since: Optional[float] = None
         self._oom_kills = self._group_kills = 0
@@ -93,9 +97,9 @@ class Launcher:
         self._control = ControlServer(
             self._directory.control, self._carry_out, self._loop.watch, self._loop.forget, self._begin_session
         )
-        shared = (self._loop, self._log, self._ranks)
-        self._observer = Observer(self._plan, self._directory, self._system, *shared, self._control)
-        self._ending = Ending(self._plan, self._directory, *shared, self._observer, self._ended)
+        self._observer = Observer(
+            self._plan, self._directory, self._system, self._loop, self._log, self._ranks, self._control
+        )
         self._loop.call_later(0.0, self._preparation.start)
         self._loop.run()
         self._control.close()
@@ -107,20 +111,15 @@ class Launcher:
 
     def _become_ready(self, plan: WorkerPlan, processes: List[Process]) -> None:
         self._plan, self._processes = plan, processes
-        self._begin_outputs()
-        if self._plan.log_file:
-            self._log.tail(self._plan.log_file, script_folder(self._plan, self._directory))
+        if plan.outputs and plan.outputs_to:
+            from client_lib.worker.outputs.collector import Collector  # here: many jobs keep none
+
+            self._outputs = Collector(self._loop, plan, working_dir(plan, self._directory), self._directory.outputs)
+            self._outputs.begin()
+        if plan.log_file:
+            self._log.tail(plan.log_file, script_folder(plan, self._directory))
         self._control.announce(control.READY)
         self._wait_for_go()
-
-    def _begin_outputs(self) -> None:
-        if not (self._plan.outputs and self._plan.outputs_to):
-            return
-        from client_lib.worker.outputs.collector import Collector  # here: many jobs keep none
-
-        root = working_dir(self._plan, self._directory)
-        self._outputs = Collector(self._loop, self._plan, root, self._directory.outputs)
-        self._outputs.begin()
 
     def _wait_for_go(self) -> None:
         """Wait without limit, because a killed server is restarted, but not after its data was removed."""
@@ -136,7 +135,7 @@ class Launcher:
             self._go()
         elif instruction.get("do") == control.STOP:
             grace_s = instruction.get("grace_s")
-            self._ending.peer_failed = grace_s is None
+            self._peer_failed = grace_s is None
             self._stop(float(grace_s) if isinstance(grace_s, (int, float)) else self._plan.grace_s)
         elif instruction.get("do") == control.STACKS:
             self._observer.take_stacks(lambda: self._control.tell(control.STACKS))
@@ -183,7 +182,7 @@ class Launcher:
                 1, START_FAILED, "could not start %s: %s" % (error.filename, error.strerror), None
             )
             self._log.add_message(self._outcome.message)
-            self._ending.end_ranks(0.0)
+            self._end_ranks(0.0)
             self._reap()
             return
         self._record()
@@ -206,15 +205,78 @@ class Launcher:
         except OSError:
             self._loop.call_later(_RETRY_S, self._record)
 
+    # --- the end of the ranks: on request, or after the failure of one of them
+
     def _stop(self, grace_s: float) -> None:
-        """Stop on request. After a rank's failure it only shortens the grace: the failure stays the reason."""
-        if not self._gone:
-            self._never_ran(CANCELLED, "stopped before its processes were started")
-        elif self._ranks.running:
-            self._cancelled = self._cancelled or not self._ranks.failed
-        self._ending.stop(grace_s)
+        """Stop on request. After a rank's failure it only shortens the grace: the failure stays the reason.
+
+        If the ranks have printed nothing for long, take their stacks before, for the report.
+        """
+        self._is_stopped = True
         if self._outputs:
             self._outputs.hurry(grace_s)
+        if not self._gone:
+            self._never_ran(CANCELLED, "stopped before its processes were started")
+        if not self._ranks.running:
+            return
+        self._cancelled = self._cancelled or not self._ranks.failed
+        if self._grace_after_stacks is not None:
+            self._grace_after_stacks = min(self._grace_after_stacks, grace_s)
+            return
+        silent_s = min(time.monotonic() - self._log.active_at, time.time() - (self._ranks.started_at or 0.0))
+        if self._stacks is not None or not self._plan.observe or silent_s < _STILL_S:
+            self._end_ranks(grace_s)
+        else:
+            self._grace_after_stacks = grace_s
+            self._loop.call_later(_STACKS_S, self._end_after_stacks)
+            self._observer.take_stacks(self._end_after_stacks)
+
+    def _end_after_stacks(self) -> None:
+        if self._grace_after_stacks is None:
+            return
+        grace_s, self._grace_after_stacks = self._grace_after_stacks, None
+        self._stacks = (read_json(self._directory.stacks_taken) or {}).get("processes") or []
+        self._end_ranks(grace_s)
+
+    def _end_others(self) -> None:
+        """End the other ranks after a failure. If that rank only lost a peer, wait before: the peer may still end."""
+        wait_s = self._time_for_peers_s()
+        if wait_s > 0:
+            self._loop.call_later(wait_s, self._end_others)
+        elif self._ranks.running and self._kill_timer is None:
+            self._end_ranks(self._plan.grace_s)
+
+    def _end_ranks(self, grace_s: float, since: Optional[float] = None) -> None:
+        """Send SIGTERM to all running ranks, SIGKILL after the grace; a second call can only shorten the grace.
+
+        A rank that unwinds may be the cause: it can write its exception before. `since`: monotonic time of the call.
+        """
+        since = time.monotonic() if since is None else since
+        # a rank, here or in another worker, may have failed only because it lost one that runs here
+        cause_is_open = others_may_wait(self._plan) and (self._ranks.failed or self._peer_failed) and self._lost_peers()
+        waits = cause_is_open and not self._ranks.unwinding_is_known()
+        if waits and time.monotonic() - since < _ANSWER_S:
+            self._loop.call_later(_POLL_S, lambda: self._end_ranks(grace_s, since))
+            return
+        self._ranks.signal(signal.SIGTERM)
+        timer = self._loop.call_later(grace_s, lambda: self._ranks.signal(signal.SIGKILL))
+        if self._kill_timer is None or timer.due < self._kill_timer.due:
+            if self._kill_timer:
+                self._kill_timer.cancel()
+            self._kill_timer = timer
+        else:
+            timer.cancel()
+
+    def _time_for_peers_s(self) -> float:
+        """Seconds that other ranks still have to end by themselves; 0 if a rank failed without losing a peer."""
+        if self._is_stopped or not self._ranks.failed or not self._lost_peers():
+            return 0.0
+        passed = time.time() - self._ranks.failed[0].ended_at
+        return PEERS_END_S - passed if 0 <= passed < PEERS_END_S else 0.0
+
+    def _lost_peers(self) -> bool:
+        """True if each rank that failed did so because it lost a peer."""
+        return all(self._ended(exit).lost_peer for exit in self._ranks.failed)
 
     def _reap(self) -> None:
         if not self._gone:
@@ -222,7 +284,7 @@ class Launcher:
         ended = self._ranks.reap()
         if self._ranks.running:
             if any(exit.exit_code != 0 for exit in ended):
-                self._loop.call_later(0.0, self._ending.end_others)  # after the last output of these was read
+                self._loop.call_later(0.0, self._end_others)  # after the last output of these was read
         elif self._gone and self._drain_since is None:
             self._drain_since = time.monotonic()
             if self._sessions:
@@ -239,7 +301,7 @@ class Launcher:
             self._use_reserve()
         done = not left and (self._log.open_pipes == 0 or (silent > _PIPE_S and not self._log.stalled))
         # our report stops other workers
-        if done and (self._plan.n_workers == 1 or self._ending.time_for_peers_s() == 0):
+        if done and (self._plan.n_workers == 1 or self._time_for_peers_s() == 0):
             self._system.close()
             self._collect()
             return
@@ -304,10 +366,10 @@ class Launcher:
             content["outputs"] = self._outputs.report()
         if self._last_lines:
             content["last_lines"] = self._last_lines
-        if self._ending.stacks:
+        if self._stacks:
             from client_lib.worker.stacks import within_bounds  # here: loaded only where stacks were taken
 
-            content["stacks"] = within_bounds(self._ending.stacks, _STACKS_MAX)
+            content["stacks"] = within_bounds(self._stacks, _STACKS_MAX)
         return cast(report.Report, report.storable(content))
 
     def _ended(self, exit: Exit) -> Ended:
@@ -315,95 +377,6 @@ class Launcher:
         if self._rank_pipes and exit.exit_code:
             rank = report.failed_below(error_file, self._log.last_lines_of_agent(rank), rank)
         return report.ended(exit._replace(rank=rank), error_file, self._log.printed_by(rank), self._plan.owner)
-
-
-class Ending:
-    """Ends the ranks: on request, or after the failure of one of them."""
-
-    def __init__(
-        self,
-        plan: WorkerPlan,
-        directory: Directory,
-        loop: Loop,
-        log: WorkerLog,
-        ranks: Ranks,
-        observer: Observer,
-        ended: Callable[[Exit], Ended],
-    ) -> None:
-        """`ended` returns the facts about the end of a rank."""
-        self._plan, self._directory, self._loop, self._log = plan, directory, loop, log
-        self._ranks, self._observer, self._ended = ranks, observer, ended
-        self.peer_failed = False
-        """Another worker has."""
-        self.stacks: Optional[List[Dict[str, Any]]] = None
-        """Taken before the stop; []: they could not be."""
-        self._is_ordered = False
-        self._kill_timer: Optional[Timer] = None
-        self._grace_after_stacks: Optional[float] = None  # of a stop that waits for the stacks
-
-    def stop(self, grace_s: float) -> None:
-        """Stop on request. If the ranks have printed nothing for long, take their stacks before, for the report."""
-        self._is_ordered = True
-        if not self._ranks.running:
-            return
-        if self._grace_after_stacks is not None:
-            self._grace_after_stacks = min(self._grace_after_stacks, grace_s)
-            return
-        silent_s = min(time.monotonic() - self._log.active_at, time.time() - (self._ranks.started_at or 0.0))
-        if self.stacks is not None or not self._plan.observe or silent_s < _STILL_S:
-            self.end_ranks(grace_s)
-        else:
-            self._grace_after_stacks = grace_s
-            self._loop.call_later(_STACKS_S, self._end_after_stacks)
-            self._observer.take_stacks(self._end_after_stacks)
-
-    def end_others(self) -> None:
-        """End the other ranks after a failure. If that rank only lost a peer, wait before: the peer may still end."""
-        wait_s = self.time_for_peers_s()
-        if wait_s > 0:
-            self._loop.call_later(wait_s, self.end_others)
-        elif self._ranks.running and self._kill_timer is None:
-            self.end_ranks(self._plan.grace_s)
-
-    def end_ranks(self, grace_s: float, since: Optional[float] = None) -> None:
-        """Send SIGTERM to all running ranks, SIGKILL after the grace; a second call can only shorten the grace.
-
-        A rank that unwinds may be the cause: it can write its exception before. `since`: monotonic time of the call.
-        """
-        since = time.monotonic() if since is None else since
-        waits = self._cause_is_open() and not self._ranks.unwinding_is_known()
-        if waits and time.monotonic() - since < _ANSWER_S:
-            self._loop.call_later(_POLL_S, lambda: self.end_ranks(grace_s, since))
-            return
-        self._ranks.signal(signal.SIGTERM)
-        timer = self._loop.call_later(grace_s, lambda: self._ranks.signal(signal.SIGKILL))
-        if self._kill_timer is None or timer.due < self._kill_timer.due:
-            if self._kill_timer:
-                self._kill_timer.cancel()
-            self._kill_timer = timer
-        else:
-            timer.cancel()
-
-    def time_for_peers_s(self) -> float:
-        """Seconds that other ranks still have to end by themselves; 0 if a rank failed without losing a peer."""
-        failed = self._ranks.failed
-        if self._is_ordered or not failed or not all(self._ended(exit).lost_peer for exit in failed):
-            return 0.0
-        passed = time.time() - failed[0].ended_at
-        return PEERS_END_S - passed if 0 <= passed < PEERS_END_S else 0.0
-
-    def _end_after_stacks(self) -> None:
-        if self._grace_after_stacks is None:
-            return
-        grace_s, self._grace_after_stacks = self._grace_after_stacks, None
-        self.stacks = (read_json(self._directory.stacks_taken) or {}).get("processes") or []
-        self.end_ranks(grace_s)
-
-    def _cause_is_open(self) -> bool:
-        """True if a rank, here or in another worker, may have failed only because it lost one that runs here."""
-        failed = self._ranks.failed
-        others = others_may_wait(self._plan) and (failed or self.peer_failed)
-        return bool(others) and all(self._ended(exit).lost_peer for exit in failed)
 
 
 def run_worker(path: str, warm: "Optional[Warm]" = None, on_locked: Callable[[], None] = lambda: None) -> int:
