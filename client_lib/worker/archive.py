@@ -72,7 +72,8 @@ def unpack(path: str, target: str, max_files: int = MAX_FILES, max_bytes: int = 
     try:
         if os.path.getsize(path) * _RATIO > free_bytes(incomplete) - keep_free:  # it may be too large
             with reading(path, max_files, max_bytes) as archive:
-                check_room(incomplete, _size_of(archive), keep_free)
+                blocks = sum(max(0, member.size) // _ON_DISK + 1 for member in archive)  # at most
+                check_room(incomplete, blocks * _ON_DISK, keep_free)
         with reading(path, max_files, max_bytes) as archive, naming(target):
             _Unpacker(incomplete, max_files, max_bytes, keep_free).unpack(archive)
         os.rename(incomplete, target)
@@ -98,11 +99,6 @@ def reading(path: str, max_files: int, max_bytes: int) -> Iterator[tarfile.TarFi
             if error.errno is None:  # raised by gzip, not by the system
                 raise ArchiveRefused("it is damaged (%s)" % error) from error
             raise
-
-
-def _size_of(archive: tarfile.TarFile) -> int:
-    """Bytes that the unpacked archive takes on a disk, at most."""
-    return sum(max(0, member.size) // _ON_DISK * _ON_DISK + _ON_DISK for member in archive)
 
 
 class _Unpacker:
@@ -164,27 +160,17 @@ class _Unpacker:
                 file.write(data)
 
     def _link(self) -> None:
-        made: List[str] = []
-        try:
-            for place, to in self._links:
-                self._check_inside(os.path.dirname(place), place)
-                self._make_link(place, to)
-                made.append(place)
-            for place in made:  # when all are there: one link may redirect another
-                self._check_inside(place, place)
-        except ArchiveRefused:
-            for place in reversed(made):
-                os.unlink(place)
-            raise
-
-    def _make_link(self, place: str, to: str) -> None:
-        self._folder(os.path.dirname(place))
-        if not to or "\0" in to or os.path.isabs(to):
-            raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
-        try:
-            os.symlink(to, place)
-        except FileExistsError as error:
-            raise ArchiveRefused("%r is in it twice" % self._name(place)) from error
+        for place, to in self._links:
+            self._check_inside(os.path.dirname(place), place)
+            self._folder(os.path.dirname(place))
+            if not to or "\0" in to or os.path.isabs(to):
+                raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
+            try:
+                os.symlink(to, place)
+            except FileExistsError as error:
+                raise ArchiveRefused("%r is in it twice" % self._name(place)) from error
+        for place, _ in self._links:  # when all are there: one link may redirect another
+            self._check_inside(place, place)
 
     def _check_inside(self, path: str, place: str) -> None:
         if not (os.path.realpath(path) + os.sep).startswith(self._target + os.sep):
