@@ -149,16 +149,12 @@ def is_peer_loss(
     if exception:
         text = _first_of_chain(traceback) or exception
     elif signal is not None:
-        text = _abort_text(last_lines) if signal == _ABORTED else ""
+        # the output of an uncaught C++ exception; earlier lines may hold warnings about retried connections
+        starts = [number for number, line in enumerate(last_lines) if "terminate called" in line]
+        text = "\n".join(last_lines[starts[-1] :]) if starts and signal == _ABORTED else ""
     else:
         text = last_lines[-1] if last_lines else ""
     return re.search("|".join(_PEER_LOST), text, re.IGNORECASE | re.DOTALL) is not None
-
-
-def _abort_text(lines: Sequence[str]) -> str:
-    """The output of an uncaught C++ exception. Earlier lines may hold warnings about retried connections."""
-    starts = [number for number, line in enumerate(lines) if "terminate called" in line]
-    return "\n".join(lines[starts[-1] :]) if starts else ""
 
 
 def _first_of_chain(traceback: Optional[str]) -> str:

@@ -19,7 +19,7 @@ import time
 
 TYPE_CHECKING = False  # typing itself takes 4 ms to import
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
     from types import ModuleType, TracebackType
     from typing import Any
 
@@ -264,23 +264,19 @@ def _remove_our_frames(error: BaseException | None, seen: set[int]) -> None:
         return
     seen.add(id(error))
     trace: list[TracebackType] = []
-    for entry in _entries(error.__traceback__):
+    entry = error.__traceback__
+    while entry is not None:
         if entry.tb_frame.f_globals is not _OUR_FRAMES:
             trace.append(entry)
-            continue
-        while trace and trace[-1].tb_frame.f_code.co_filename.startswith("<frozen importlib"):
-            trace.pop()  # Python removes these itself, but not with our frame between them
+        else:
+            while trace and trace[-1].tb_frame.f_code.co_filename.startswith("<frozen importlib"):
+                trace.pop()  # Python removes these itself, but not with our frame between them
+        entry = entry.tb_next
     for place, entry in enumerate(trace):
         entry.tb_next = trace[place + 1] if place + 1 < len(trace) else None
     error.__traceback__ = trace[0] if trace else None
     _remove_our_frames(error.__cause__, seen)
     _remove_our_frames(error.__context__, seen)
-
-
-def _entries(trace: TracebackType | None) -> Iterator[TracebackType]:
-    while trace is not None:
-        yield trace
-        trace = trace.tb_next
 
 
 def _write_error_file(error: BaseException, raised_at: float | None = None) -> str | None:
@@ -593,19 +589,15 @@ def _note_imports() -> None:
         with open(os.path.join(os.environ.get("CLIENT_LIB_WORKER_DIR", ""), "imports"), "r+") as file:
             import json
 
-            json.dump(_installed(), file)
+            names = []
+            for name, module in list(sys.modules.items()):
+                spec = getattr(module, "__spec__", None)
+                origin = getattr(spec, "origin", None)
+                if isinstance(origin, str) and "-packages/" in origin and getattr(spec, "name", None) == name:
+                    names.append(name)
+            json.dump(names, file)
     except OSError:  # not requested: there is no file
         pass
-
-
-def _installed() -> list[str]:
-    names = []
-    for name, module in list(sys.modules.items()):
-        spec = getattr(module, "__spec__", None)
-        origin = getattr(spec, "origin", None)
-        if isinstance(origin, str) and "-packages/" in origin and getattr(spec, "name", None) == name:
-            names.append(name)
-    return names
 
 
 def _release_objects() -> None:

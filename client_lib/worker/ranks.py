@@ -5,6 +5,7 @@ death at the launcher's end (system.py), and forking the small, single-threaded 
 is reported through a pipe, so that a start is known to have worked when `start` returns.
 """
 
+import contextlib
 import os
 import signal
 import time
@@ -120,7 +121,10 @@ class Ranks:
         """False for a second SIGTERM: it would interrupt what the first one has begun, such as a checkpoint."""
         if signum != signal.SIGTERM:
             return True
-        asked = not self._asked_to_end.isdisjoint((pid, _group_of(pid)))
+        known = {pid}
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # it has just ended
+            known.add(os.getpgid(pid))
+        asked = not self._asked_to_end.isdisjoint(known)
         self._asked_to_end.add(pid)
         return not asked
 
@@ -130,14 +134,6 @@ class Ranks:
         by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         code = None if by is not None else os.WEXITSTATUS(status)
         return Exit(rank, code, by, self._began_at[rank], time.time(), self._stopped_at)
-
-
-def _group_of(pid: int) -> int:
-    """The process group; 0: there is no such process."""
-    try:
-        return os.getpgid(pid)
-    except (ProcessLookupError, PermissionError):
-        return 0
 
 
 def _kill_group(group: int, signum: int) -> bool:
@@ -150,10 +146,8 @@ def _kill_group(group: int, signum: int) -> bool:
 
 
 def _kill(pid: int, signum: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signum)
-    except ProcessLookupError:
-        pass
 
 
 # --- one process

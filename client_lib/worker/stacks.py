@@ -122,13 +122,9 @@ def _look(pid: int, folder: str) -> Optional[_Process]:
         return None
     cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     name = _read("/proc/%d/comm" % pid).rstrip("\n")
-    return _Process(pid, int(fields[1]), int(fields[3]), fields[0], cpu_s, name, _open_file(pid, folder))
-
-
-def _open_file(pid: int, folder: str) -> Optional[str]:
-    """The file of `folder` that the process has open."""
     beginning = os.path.realpath(folder) + os.sep
-    return next((path for path in open_files(pid) if path.startswith(beginning)), None)
+    file = next((path for path in open_files(pid) if path.startswith(beginning)), None)
+    return _Process(pid, int(fields[1]), int(fields[3]), fields[0], cpu_s, name, file)
 
 
 def _rank_of(process: _Process, processes: Dict[int, _Process], ranks: Dict[int, int]) -> int:

@@ -181,7 +181,7 @@ class Sync:
             return
         if one.why_not:
             self._leave_out(one, one.why_not)
-        elif final or _settled(one):
+        elif final or abs(time.time() - one.mtime_ns / 1e9) > SETTLED_S:  # file systems may have another clock
             try:
                 self._keep(one, final)
             except BeingWritten:
@@ -224,12 +224,6 @@ class Sync:
 def _shown(path: str) -> str:
     """The path in UTF-8, which JSON needs."""
     return path.encode("utf-8", "backslashreplace").decode("utf-8")
-
-
-def _settled(one: Found) -> bool:
-    """True also for a time in the future: the clock of the file system may differ from ours."""
-    age = time.time() - one.mtime_ns / 1e9
-    return age > SETTLED_S or age < -SETTLED_S
 
 
 # --- the scans of a launcher
