@@ -19,7 +19,7 @@ from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, Warm
 from server_stub.runtimes import Attempt, FailingRank, Observation, Sink
 from server_stub.runtimes.tasks import Clock
 from server_stub.worker_gateway import Quiet
-from server_stub.worker_gateway.stacks import Processes, StackDump
+from server_stub.worker_gateway.views import Processes, StackDump
 
 
 @dataclass

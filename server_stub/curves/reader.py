@@ -26,7 +26,7 @@ from server_stub.curves.tracker import PROGRESS_OF, Bars, Key, Points, Tracker
 from server_stub.logs import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.runtimes import log_dir, worker_dir
-from server_stub.worker_gateway import worker_clock
+from server_stub.worker_gateway.log_file import read_clock
 
 FOLDER = "curves"
 """In the directory of the job."""
@@ -240,7 +240,7 @@ def _windows(tracker: Tracker) -> dict[int, list[Window]]:
 
 def _ahead(job: LoggedJob, attempt: int) -> list[float]:
     """Seconds by which the clock of each worker is ahead of that of worker 0; 0.0: it is not, or is not known."""
-    clocks = [worker_clock.read(worker_dir(job.job_dir, attempt, worker)) for worker in range(job.n_workers)]
+    clocks = [read_clock(worker_dir(job.job_dir, attempt, worker)) for worker in range(job.n_workers)]
     first = clocks[0]
     return [clock.ahead_of(first) if clock and first else 0.0 for clock in clocks]
 

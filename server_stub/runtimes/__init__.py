@@ -17,8 +17,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Code, Submitter
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, WarmPoolInfo, WorkerInfo
-from server_stub.worker_gateway import Quiet
-from server_stub.worker_gateway.stacks import StackDump
+from server_stub.worker_gateway import Quiet, StackDump
 
 
 class Source(NamedTuple):

@@ -33,7 +33,7 @@ from server_stub.service.job_files import JobFiles
 from server_stub.service.lookup import JobLookup, info_of, stored_row
 from server_stub.service.values import User, check_owner, check_running
 from server_stub.store import Store, rows
-from server_stub.worker_gateway.stacks import StackDump
+from server_stub.worker_gateway import StackDump
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

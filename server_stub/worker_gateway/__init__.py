@@ -8,13 +8,14 @@ runtime decides what a state means.
 
 from server_stub.worker_gateway.attempt import OpenAttempt
 from server_stub.worker_gateway.registry import WorkerRegistry
-from server_stub.worker_gateway.views import NOTICED_S, SILENT_S, Quiet, WorkerGroup, WorkerView, quiet_since
+from server_stub.worker_gateway.views import NOTICED_S, SILENT_S, Quiet, StackDump, WorkerGroup, WorkerView, quiet_since
 
 __all__ = [
     "NOTICED_S",
     "SILENT_S",
     "OpenAttempt",
     "Quiet",
+    "StackDump",
     "WorkerGroup",
     "WorkerRegistry",
     "WorkerView",

@@ -6,22 +6,20 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from client_lib.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthorized
+from client_lib.spec.request import WorkerOrder
 from client_lib.worker.directory import read_json, write_json
 from client_lib.worker.report import Report
 from server_stub.files.room import Spare
-from server_stub.worker_gateway.log_file import Lengths, LogFile
 from server_stub.worker_gateway.sessions import worker_of
-from server_stub.worker_gateway.stacks import StackDump
 from server_stub.worker_gateway.views import (
     SILENT_S,
-    Order,
     PodStart,
+    StackDump,
     State,
     WorkerGroup,
     WorkerView,
@@ -45,10 +43,11 @@ class StartBarrier:
         self._writing = threading.Lock()
         self.is_open = bool((read_json(self._path) or {}).get("open"))
 
-    def write(self) -> None:
-        """Write the file, which makes the attempt's token valid."""
+    def write(self, *, closed: bool = False) -> None:
+        """Write the file, which makes the attempt's token valid. `closed`: the token has expired, also for servers that
+        are started later."""
         with self._writing:
-            self._put(is_open=self.is_open)
+            self._put(is_open=self.is_open, closed=closed)
 
     def open_if(self, condition: Callable[[], bool]) -> None:
         """Open durably, unless it is open already or `condition`, checked under the lock, is false."""
@@ -60,11 +59,6 @@ class StartBarrier:
         """Return to the state before it was opened."""
         with self._writing:
             self._put(is_open=False)
-
-    def close(self) -> None:
-        """End the attempt: its token has expired, also for servers that are started later."""
-        with self._writing:
-            self._put(is_open=self.is_open, closed=True)
 
     def _put(self, *, is_open: bool, closed: bool = False) -> None:
         self._spare.run(write_json, self._path, {"open": is_open, "closed": closed}, durable=True)
@@ -87,15 +81,16 @@ class OpenAttempt:
         self._on_change = on_change
         self._workers = self._new_workers()
         self._barrier = StartBarrier(group.folder, spare)
-        self._ordered: Order | None = None
+        self._ordered: WorkerOrder | None = None
         self._failed = False
         """A worker has reported a failure that stops the others."""
         self._released = False
         self._closed = False
 
     def _new_workers(self) -> list[RemoteWorker]:
+        limit = self.group.log_limit_bytes
         return [
-            RemoteWorker(number, folder, LogFile(folder / "log", self.group.log_limit_bytes), self._spare)
+            RemoteWorker(number, folder, limit, self._spare, self._notify)
             for number, folder in enumerate(self.group.workers)
         ]
 
@@ -116,7 +111,7 @@ class OpenAttempt:
 
     def stop(self, grace_s: float) -> None:
         """Order the workers to stop. This reaches them before the deletion of their pods, but is not guaranteed to."""
-        self._ordered = Order("stop", grace_s)
+        self._ordered = WorkerOrder(do="stop", grace_s=grace_s)
         self._wake_all()
 
     def release(self) -> None:
@@ -138,8 +133,7 @@ class OpenAttempt:
         worker = self._workers[number]
         if worker.view.pod_uid not in (None, pod_uid):
             return 0
-        with self._notifying(worker):
-            return await worker.add_records(records)
+        return await worker.add_records(records)
 
     async def stacks(self, limit_s: float) -> list[StackDump]:
         """Take the stacks of the workers, by number; a problem for a worker that has not sent them within `limit_s`.
@@ -148,22 +142,22 @@ class OpenAttempt:
 
     async def _stacks_of(self, worker: RemoteWorker, limit_s: float) -> StackDump:
         number = worker.view.worker
-        if worker.view.state != "started" or worker.view.report is not None:
+        if not worker.view.runs_ranks:
             return StackDump(number, [], f"worker {number} runs no ranks now")
         if worker.stacks.supported is False:
             return StackDump(number, [], f"worker {number}: its version can't take stacks")
-        taken = await worker.stacks.take(worker.wake, limit_s)
+        taken = await worker.stacks.take(limit_s)
         if taken is None:
             return StackDump(number, [], f"worker {number} did not answer within {limit_s:g} s")
         return StackDump(number, taken)
 
     async def begin_session(self, request: Mapping[str, Any]) -> socket.socket:
         worker = self._workers[worker_of(request, len(self._workers), self.group.processes_per_worker)]
-        if worker.view.state != "started" or worker.view.report is not None:
+        if not worker.view.runs_ranks:
             raise Conflict("it runs no ranks now")
         if not worker.sessions.supported:
             raise Conflict("its version does not support sessions")
-        return await worker.sessions.begin(worker.wake, request)
+        return await worker.sessions.begin(request)
 
     def forget(self) -> None:
         """Drop the state of all workers, so that new pods may take their places. Only after the pods are gone, and
@@ -178,7 +172,7 @@ class OpenAttempt:
     def close(self) -> None:
         self._closed = True
         if self.group.folder.exists():
-            self._barrier.close()
+            self._barrier.write(closed=True)
         self._wake_all()
 
     # --- for the workers
@@ -196,8 +190,7 @@ class OpenAttempt:
         if not 0 <= number < len(self._workers):
             raise NotFound(f"there is no worker {number} in this attempt; it has {len(self._workers)}")
         worker = self._workers[number]
-        with self._notifying(worker):
-            await worker.claim(PodStart(pod_uid, start), pod, self._may_return)
+        await worker.claim(PodStart(pod_uid, start), pod, self._may_return)
         return worker
 
     @property
@@ -212,22 +205,15 @@ class OpenAttempt:
 
         Raises StorageFull; the worker repeats its report.
         """
-        changed = await worker.advance_to(state)
+        await worker.advance_to(state)
         if not self._barrier.is_open and self._all_are_ready():
             await on_disk(self._barrier.open_if, self._all_are_ready)
             self._wake_all()
-        if changed:
-            worker.wake()
-        self._notify_if(changed)
-
-    def note_quiet(self, worker: RemoteWorker, told: Mapping[int, float]) -> None:
-        """Store which ranks of a worker do nothing, and for how many seconds."""
-        with self._notifying(worker):
-            worker.note_quiet(told)
+            self._notify()
 
     async def next_order(
         self, worker: RemoteWorker, known: str, wait_s: float, stopping: asyncio.Event, known_stacks: str | None = None
-    ) -> Order:
+    ) -> WorkerOrder:
         """The worker's order, once it differs from `known`, or with an order for stacks that has another mark than
         `known_stacks`, or with a new session, or after `wait_s`, or when the server stops."""
         worker.stacks.supported = known_stacks is not None
@@ -237,33 +223,28 @@ class OpenAttempt:
             changed = worker.changed
             wanted = self._order(worker)
             if worker.stacks.is_new(known_stacks):
-                return wanted._replace(stacks=worker.stacks.mark)
+                return wanted.model_copy(update={"stacks": worker.stacks.mark})
             if mark := worker.sessions.next():
-                return wanted._replace(session=mark)
+                return wanted.model_copy(update={"session": mark})
             if wanted.do != known or stopping.is_set() or loop.time() >= until:
                 return wanted
             await _first_of(changed, stopping, until - loop.time())
 
-    def _order(self, worker: RemoteWorker) -> Order:
+    def _order(self, worker: RemoteWorker) -> WorkerOrder:
         """Raises Unauthorized if the attempt is closed, Conflict if its pods were given up."""
         if self._closed:
             raise expired_token()
         if self._workers[worker.view.worker] is not worker:
             raise Conflict("the pods of this attempt were given up: nothing may start in them")
-        others = self._waited_for() if worker.view.state == "ended" else []
-        stop = self._ordered or (Order("stop") if self._failed else None)
-        stay = must_stay(worker.view, self.group)
-        return next_order(worker.view, others, self._barrier.is_open, stop, must_stay=stay)
+        stays = worker.view.state == "ended" and must_stay(worker.view, self.group)
+        stop = self._ordered or (WorkerOrder(do="stop") if self._failed else None)
+        return next_order(worker.view, self._waited_for() if stays else [], self._barrier.is_open, stop)
 
     def _waited_for(self) -> list[WorkerView]:
         if self._released:
             return []
         silent_since = time.monotonic() - SILENT_S
         return [worker.view for worker in self._workers if worker.view.pod_uid and worker.last_contact > silent_since]
-
-    async def take_log(self, worker: RemoteWorker, offset: int, data: bytes, *, gap: bool) -> Lengths:
-        with self._notifying(worker):
-            return await worker.take_log(offset, data, gap=gap)
 
     async def take_report(self, worker: RemoteWorker, report: Report) -> None:
         """Raises InvalidRequest for the report of another worker."""
@@ -272,7 +253,6 @@ class OpenAttempt:
         await worker.take_report(report)
         self._failed = self._failed or self._stops_the_others(worker.view)
         self._wake_all()
-        self._notify_if(True)
 
     async def take_result(self, worker: RemoteWorker, rank: int, chunks: AsyncIterator[bytes], max_bytes: int) -> None:
         """Raises NotFound if this worker has no such rank, TooLarge, StorageFull."""
@@ -299,17 +279,8 @@ class OpenAttempt:
         for worker in self._workers:
             worker.wake()
 
-    @contextmanager
-    def _notifying(self, worker: RemoteWorker) -> Iterator[None]:
-        """Notify the runtime if the view of the worker has changed."""
-        before = worker.view.change_key
-        try:
-            yield
-        finally:
-            self._notify_if(worker.view.change_key != before)
-
-    def _notify_if(self, changed: bool) -> None:
-        if changed and not self._closed:
+    def _notify(self) -> None:
+        if not self._closed:
             self._on_change()
 
 

@@ -1,4 +1,5 @@
-"""The log of one remote worker: append-only segments on disk (client_lib.worker.format), addressed by offset.
+"""The log of one remote worker: append-only segments on disk (client_lib.worker.format), addressed by offset; and the
+worker's clock, by the times of the newest records.
 
 The files are authoritative: a worker asks for their length and continues there, so no record is stored twice and none
 is lost unnoticed. Blocking file I/O, for one thread at a time.
@@ -6,33 +7,29 @@ is lost unnoticed. Blocking file I/O, for one thread at a time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections import deque
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from client_lib.errors import InvalidRequest
-from client_lib.worker.directory import sync
+from client_lib.spec.request import LogLengths
+from client_lib.worker.directory import read_json, sync, write_all, write_json
 from client_lib.worker.format import Record, parse, segment_name, segments
 from client_lib.worker.segments import end_of, middle
-from server_stub.worker_gateway.worker_clock import WorkerClock
+from server_stub.files.owned import opener
 
 SYNC_EVERY_S = 1.0  # fdatasync at each arrival would cost more than the rest; the worker keeps what is not durable
-
-
-class Lengths(NamedTuple):
-    """The extent of a log."""
-
-    length: int
-    """Offset at which the next record is expected."""
-    durable: int
-    """Offset up to which the log survives a loss of power."""
-    next_seq: int
-    """Number of the next expected record."""
-
-
 SEGMENT_BYTES = 64 * 2**20  # the limit of a log removes one segment at a time
+CLOCK_FILE = "clock.json"
+"""In the directory of the worker."""
+_DIFFERENCES = 64  # of clocks that are kept
+_CHANGE_S = 0.001  # a smaller change is not written
+_DELAYS_S = 0.3  # three times the longest delay of a record in an agent
 
 
 class LogFile:
@@ -100,8 +97,8 @@ class LogFile:
             self.next_seq = last + 1
         return new, missing
 
-    def lengths(self) -> Lengths:
-        return Lengths(self.length, self._durable, self.next_seq)
+    def lengths(self) -> LogLengths:
+        return LogLengths(length=self.length, durable=self._durable, next_seq=self.next_seq)
 
     def sync(self) -> None:
         """Make everything durable."""
@@ -131,7 +128,7 @@ class LogFile:
             start = self._last
             cut = data.find(b"\n", self._segment - self._sizes[start] - 1) + 1 or len(data)
             with open(self._path(start), "ab", buffering=0) as file:
-                _write_all(file.fileno(), data[:cut])
+                _write_whole(file.fileno(), data[:cut])
             self._sizes[start] += cut
             self.length += cut
             data = data[cut:]
@@ -161,13 +158,11 @@ class LogFile:
             self.sync()
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
+def _write_whole(descriptor: int, data: bytes) -> None:
     """Raises OSError for a full disk, after cutting off what was written."""
     before = os.fstat(descriptor).st_size
-    view = memoryview(data)
     try:
-        while view:
-            view = view[os.write(descriptor, view) :]
+        write_all(descriptor, data)
     except OSError:
         os.ftruncate(descriptor, before)
         raise
@@ -206,3 +201,49 @@ def _runs(text: bytes, wanted: int) -> Iterator[tuple[int, int, bytes]]:
         following = seq + 1
     if run:
         yield first, following - 1, b"".join(run)
+
+
+# --- the clock
+#
+# A record was stamped before it arrived, by up to the time between two requests of the agent. So the largest of some
+# differences is nearest to that of the clocks.
+
+
+class ClockDifference(NamedTuple):
+    ahead_s: float
+    """Seconds by which the worker's clock is ahead of the server's, or less."""
+    arrivals: int
+    """Number of arrivals that it follows from."""
+
+    def ahead_of(self, other: ClockDifference) -> float:
+        """Seconds by which this clock is ahead of another; 0.0 if the arrivals are too few to tell."""
+        ahead_s = self.ahead_s - other.ahead_s
+        return ahead_s if abs(ahead_s) > _DELAYS_S / max(1, min(self.arrivals, other.arrivals)) else 0.0
+
+
+class WorkerClock:
+    """Writes the file of one worker. Each server process starts a new measurement."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = folder / CLOCK_FILE
+        self._ahead: deque[float] = deque(maxlen=_DIFFERENCES)
+        self._written = ClockDifference(0.0, 0)
+
+    def note(self, stamp: str, now: float) -> None:
+        """A record with this stamp is the newest of those that have arrived now."""
+        with contextlib.suppress(ValueError):  # a job may write anything to its log
+            self._ahead.append(datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() - now)
+            known = ClockDifference(max(self._ahead), len(self._ahead))
+            more = known.arrivals >= 2 * self._written.arrivals
+            if more or abs(known.ahead_s - self._written.ahead_s) > _CHANGE_S:
+                self._written = known
+                with contextlib.suppress(OSError):  # the disk is full: the log says so
+                    write_json(str(self._file), known._asdict())
+
+
+def read_clock(folder: Path) -> ClockDifference | None:
+    """The clock of the worker with this directory; None: it is not known, as of workers on this machine."""
+    with contextlib.suppress(OSError, TypeError, ValueError, LookupError):
+        found = read_json(str(folder / CLOCK_FILE), opener(folder)) or {}
+        return ClockDifference(float(found["ahead_s"]), int(found["arrivals"]))
+    return None

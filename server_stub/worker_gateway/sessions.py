@@ -84,20 +84,22 @@ class SessionEnd:
 class SessionOrders:
     """The sessions of one remote worker, each with a mark. They end with this server process. Event loop only."""
 
-    def __init__(self) -> None:
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake` sends an order."""
+        self._wake = wake
         self.supported = False
         """The worker's version has sessions."""
         self._unsent: list[str] = []
         self._ends: dict[str, SessionEnd] = {}
 
-    async def begin(self, wake: Callable[[], None], request: Mapping[str, Any]) -> socket.socket:
-        """Order a session and return the user's end. `wake` sends the order. Raises Conflict: no answer in time."""
+    async def begin(self, request: Mapping[str, Any]) -> socket.socket:
+        """Order a session and return the user's end. Raises Conflict: no answer in time."""
         mark = secrets.token_hex(8)
         users, workers = socket.socketpair()
         users.sendall(json.dumps(request).encode() + b"\n")
         end = self._ends[mark] = await SessionEnd.of(workers)
         self._unsent.append(mark)
-        wake()
+        self._wake()
         try:
             await asyncio.wait_for(end.is_read.wait(), LIMIT_S)
         except asyncio.TimeoutError:

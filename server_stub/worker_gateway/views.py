@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+from client_lib.spec.request import WorkerOrder
 from client_lib.spec.states import Reason
 from client_lib.worker.report import Report
 
@@ -25,12 +26,21 @@ def quiet_since(told: Mapping[int, float], before: Quiet, now: float) -> Quiet:
     """The quiet ranks, by a worker's message, which tells for how many seconds each has done nothing. A rank that was
     quiet `before` keeps its time, so that a repeated message changes nothing."""
     known = dict(before)
-    return tuple((rank, known.get(rank, now - _bounded(seconds))) for rank, seconds in sorted(told.items()))
+    bounded = {rank: min(max(0.0, seconds), 1e9) for rank, seconds in told.items()}  # the job may make them up
+    return tuple((rank, known.get(rank, now - bounded[rank])) for rank in sorted(told))
 
 
-def _bounded(seconds: float) -> float:
-    """A time that processes of the job may have made up."""
-    return min(max(0.0, seconds), 1e9)
+Processes = list[dict[str, Any]]
+"""The processes of a worker as its launcher has written them (client_lib.worker.stacks), not checked."""
+
+
+class StackDump(NamedTuple):
+    """The answer of one worker that was asked for the stacks of its ranks."""
+
+    worker: int
+    processes: Processes
+    problem: str = ""
+    """The reason why there are none, as a sentence."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +119,10 @@ class WorkerView:
         return self.report is not None and self.report["reason"] != Reason.COMPLETED
 
     @property
+    def runs_ranks(self) -> bool:
+        return self.state == "started" and self.report is None
+
+    @property
     def change_key(self) -> Hashable:
         """A value that changes with every change but those of the log's length and the signs of life."""
         return (
@@ -121,28 +135,16 @@ class WorkerView:
         return start in self.former or any(each.pod_uid == start.pod_uid != self.pod_uid for each in self.former)
 
 
-class Order(NamedTuple):
-    """An order to a worker."""
-
-    do: Literal["wait", "go", "stop", "exit"]
-    grace_s: float | None = None
-    """Seconds between SIGTERM and SIGKILL for `stop`; None: those of the worker's plan."""
-    stacks: str | None = None
-    """Mark of an order to send its stacks, beside `do`."""
-    session: str | None = None
-    """Mark of a session that it must take up, beside `do`."""
-
-
 def next_order(
-    worker: WorkerView, others: Sequence[WorkerView], barrier_open: bool, stop: Order | None, *, must_stay: bool
-) -> Order:
-    """The next order for a worker. `others`: the workers that it waits for before it leaves, if it `must_stay`."""
+    worker: WorkerView, others: Sequence[WorkerView], barrier_open: bool, stop: WorkerOrder | None
+) -> WorkerOrder:
+    """The next order for a worker. `others`: the workers that it waits for before it leaves."""
     if worker.state == "ended":
-        waits = must_stay and any(not other.drained for other in others)
-        return Order("exit") if worker.drained and not waits else Order("wait")
+        leaves = worker.drained and all(other.drained for other in others)
+        return WorkerOrder(do="exit" if leaves else "wait")
     if stop is not None:
         return stop
-    return Order("go") if barrier_open and worker.state in ("ready", "started") else Order("wait")
+    return WorkerOrder(do="go" if barrier_open and worker.state in ("ready", "started") else "wait")
 
 
 def must_stay(worker: WorkerView, group: WorkerGroup) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import secrets
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -13,17 +14,16 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from client_lib.errors import Conflict, TooLarge
+from client_lib.spec.request import LogLengths
 from client_lib.worker.directory import Directory, read_json, write_json
 from client_lib.worker.function_runner import RESULTS
 from client_lib.worker.report import Report
 from server_stub.files.room import Spare, refusing_full_disk
 from server_stub.files.snapshots import batches
 from server_stub.worker_gateway import report as reports
-from server_stub.worker_gateway import worker_clock
-from server_stub.worker_gateway.log_file import Lengths, LogFile
+from server_stub.worker_gateway.log_file import CLOCK_FILE, LogFile
 from server_stub.worker_gateway.sessions import SessionOrders
-from server_stub.worker_gateway.stacks import StackOrders
-from server_stub.worker_gateway.views import NOTICED_S, PodStart, State, WorkerView, quiet_since
+from server_stub.worker_gateway.views import NOTICED_S, PodStart, Processes, State, WorkerView, quiet_since
 
 FACTS = "worker.json"
 """File in the worker's directory with the fields in _KEPT."""
@@ -32,20 +32,59 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+class StackOrders:
+    """Orders for the stacks of one remote worker, each with a mark, which the worker sends with its answer.
+
+    Event loop only. One order at a time; it is lost with this server process.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake` sends an order."""
+        self._wake = wake
+        self.mark: str | None = None
+        """Mark of the order that waits for an answer; None: no order does."""
+        self.supported: bool | None = None
+        """The worker's version can take stacks; None: it has not said so yet."""
+        self._answer: asyncio.Future[Processes] | None = None
+
+    async def take(self, limit_s: float) -> Processes | None:
+        """Order the stacks and wait for them; None: the worker did not answer in time."""
+        self.mark, self._answer = secrets.token_hex(8), asyncio.get_running_loop().create_future()
+        self._wake()
+        try:
+            return await asyncio.wait_for(self._answer, limit_s)
+        except asyncio.TimeoutError:
+            return None
+        finally:
+            self.mark = None
+
+    def is_new(self, known: str | None) -> bool:
+        """True if there is an order that this worker, which knows the one with the mark `known`, must get."""
+        return self.mark is not None and known is not None and known != self.mark
+
+    def answer(self, mark: str, processes: Processes) -> None:
+        """Take an answer; one that came too late is dropped."""
+        if self._answer is not None and mark == self.mark and not self._answer.done():
+            self._answer.set_result(processes)
+
+
 class RemoteWorker:
     """Changed on the event loop's thread only; a lock keeps the writes to its directory in order."""
 
-    def __init__(self, number: int, folder: Path, log: LogFile, spare: Spare) -> None:
-        """Call `open` first."""
+    def __init__(
+        self, number: int, folder: Path, log_limit_bytes: int, spare: Spare, on_change: Callable[[], None]
+    ) -> None:
+        """Call `open` first. `on_change` is called when the `change_key` of the view has changed."""
         self.view = WorkerView(number)
         self.last_contact = time.monotonic()
         self.changed = asyncio.Event()
         """Set when the worker's order may have changed, then replaced by a new Event, so that no waiter misses one."""
-        self.stacks = StackOrders()
-        self.sessions = SessionOrders()
+        self.stacks = StackOrders(self.wake)
+        self.sessions = SessionOrders(self.wake)
         self._folder = folder
-        self._log = log
+        self._log = LogFile(folder / "log", log_limit_bytes)
         self._spare = spare
+        self._on_change = on_change
         self._lock = asyncio.Lock()
 
     def open(self) -> None:
@@ -53,7 +92,7 @@ class RemoteWorker:
         facts = read_json(str(self._folder / FACTS)) or {}
         facts["former"] = tuple(PodStart(*each) for each in facts.get("former", ()))
         self._log.open()
-        self._show(**facts, report=self._stored_report(), **self._log_facts())
+        self.view = replace(self.view, **facts, report=self._stored_report(), **self._log_facts())
 
     def view_at(self, now: float) -> WorkerView:
         """The view, with the silence of its agent at this monotonic time."""
@@ -97,18 +136,17 @@ class RemoteWorker:
         """Replace the owner. The log is continued; the report of the previous owner is deleted."""
         await on_disk(Path(self._report_path).unlink, missing_ok=True)
         former = (*self.view.former, owner)
-        await self._store(pod_uid=claimant.pod_uid, start=claimant.start, pod=pod, state="preparing", former=former)
-        self._show(report=None)
+        owner_now = {"pod_uid": claimant.pod_uid, "start": claimant.start, "pod": pod, "state": "preparing"}
+        await self._store(**owner_now, former=former, report=None)
         self.last_contact = time.monotonic()
 
-    async def advance_to(self, state: State) -> bool:
-        """Move on to a later state. False if the worker has reached it already: states never go back."""
+    async def advance_to(self, state: State) -> None:
+        """Move on to a state, unless the worker has reached it already: states never go back."""
         async with self._lock:
             states = ("preparing", "ready", "started", "ended")
-            if self.view.state is not None and states.index(state) <= states.index(self.view.state):
-                return False
-            await self._store(state=state)
-            return True
+            if self.view.state is None or states.index(state) > states.index(self.view.state):
+                await self._store(state=state)
+                self.wake()
 
     def wake(self) -> None:
         self.changed.set()
@@ -119,9 +157,10 @@ class RemoteWorker:
             self._show(signs_of_life=signs_of_life)
 
     def note_quiet(self, told: Mapping[int, float]) -> None:
+        """Note which ranks do nothing, and for how many seconds."""
         self._show(quiet=quiet_since(told, self.view.quiet, time.monotonic()))
 
-    async def take_log(self, offset: int, data: bytes, *, gap: bool) -> Lengths:
+    async def take_log(self, offset: int, data: bytes, *, gap: bool) -> LogLengths:
         """Raises InvalidRequest, StorageFull. The spare file frees room for the rest of the log after the report."""
         async with self._lock:
             if self.view.report is None:
@@ -177,23 +216,26 @@ class RemoteWorker:
 
     def forget(self) -> None:
         """Remove everything that has been stored for this worker."""
-        for path in (self._folder / FACTS, self._folder / worker_clock.FILE, Path(self._report_path)):
+        for path in (self._folder / FACTS, self._folder / CLOCK_FILE, Path(self._report_path)):
             path.unlink(missing_ok=True)
         for folder in (self._folder / "log", self._folder / RESULTS):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _log_facts(self) -> dict[str, int]:
+    def _log_facts(self) -> dict[str, Any]:
         return {"log_length": self._log.length, "next_seq": self._log.next_seq}
 
     def _show(self, **facts: Any) -> None:
+        before = self.view.change_key
         self.view = replace(self.view, **facts)
+        if self.view.change_key != before:
+            self._on_change()
 
     async def _store(self, **facts: Any) -> None:
-        """Store fields of the view before they advance_to visible."""
+        """Store fields of the view before they become visible."""
         after = replace(self.view, **facts)
         kept = {name: getattr(after, name) for name in _KEPT}
         await on_disk(self._spare.run, self._write_facts, kept)
-        self.view = replace(self.view, **facts)
+        self._show(**facts)
 
     def _write_facts(self, facts: dict[str, Any]) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)

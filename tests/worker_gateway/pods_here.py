@@ -30,8 +30,7 @@ from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_d
 from server_stub.runtimes.kube.observe import ending
 from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, last_stacks, quiet, verdict
 from server_stub.settings import Settings
-from server_stub.worker_gateway import WorkerGroup, WorkerRegistry, WorkerView
-from server_stub.worker_gateway.stacks import StackDump
+from server_stub.worker_gateway import StackDump, WorkerGroup, WorkerRegistry, WorkerView
 
 STAGES = {None: Stage.STARTING, "preparing": Stage.STARTING, "ready": Stage.READY, "started": Stage.STARTED}
 LOOK_S = 0.1

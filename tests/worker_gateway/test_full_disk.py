@@ -12,7 +12,6 @@ import pytest
 from client_lib import Client, Job
 from client_lib.errors import StorageFull
 from server_stub.files.room import Spare
-from server_stub.worker_gateway.log_file import LogFile
 from server_stub.worker_gateway.worker import RemoteWorker
 from tests.faults.conftest import Server
 from tests.small_disk import fill, free, small_disk
@@ -88,7 +87,7 @@ def test_a_result_without_room_is_refused_and_not_stored(tmp_path: Path, size: i
         yield bytes(size)
 
     with small_disk(tmp_path / "small", "size=1m,mode=700") as folder:
-        worker = RemoteWorker(0, folder, LogFile(folder / "log", 2**20), Spare(folder / "spare"))
+        worker = RemoteWorker(0, folder, 2**20, Spare(folder / "spare"), lambda: None)
         (folder / "results").mkdir()
         (folder / "results" / "0.new").touch()
         fill(folder)

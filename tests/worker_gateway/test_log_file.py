@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_lib.errors import InvalidRequest
-from server_stub.worker_gateway import worker_clock
-from server_stub.worker_gateway.log_file import LogFile
+from client_lib.spec.request import LogLengths
+from server_stub.worker_gateway.log_file import CLOCK_FILE, LogFile, read_clock
 
 
 def record(seq: int, text: str = "text") -> bytes:
@@ -95,10 +95,10 @@ def test_what_is_answered_as_durable_is_not_more_than_there_is(tmp_path: Path) -
     log = opened(tmp_path)
     log.put(0, records(0, 3), gap=False)
     log.put(log.length, records(3, 4), gap=False)
-    length, durable, _ = log.lengths()
-    assert durable <= length == len(records(0, 4))
+    before = log.lengths()
+    assert before.durable <= before.length == len(records(0, 4))
     log.sync()
-    assert log.lengths() == (length, length, 4)
+    assert log.lengths() == LogLengths(length=before.length, durable=before.length, next_seq=4)
 
 
 def test_records_read_elsewhere_are_taken_by_seq(tmp_path: Path) -> None:
@@ -146,9 +146,9 @@ def test_the_clock_of_the_worker_is_known_by_the_newest_records(tmp_path: Path) 
         stamp = datetime.fromtimestamp(time.time() + 60, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         old = record(2 * seq, "old")
         log.put(log.length, old + f"{2 * seq + 1} {stamp} 0 stdout new\n".encode(), gap=False)
-    known = worker_clock.read(tmp_path)
+    known = read_clock(tmp_path)
     assert known
     assert known.ahead_s == pytest.approx(60, abs=0.5)
     assert known.arrivals == 2  # each doubling is written
-    (tmp_path / worker_clock.FILE).write_text('{"ahead_s": []}')
-    assert worker_clock.read(tmp_path) is None
+    (tmp_path / CLOCK_FILE).write_text('{"ahead_s": []}')
+    assert read_clock(tmp_path) is None

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from client_lib.errors import Conflict, StorageFull, Unauthorized, Unavailable
+from client_lib.spec.request import WorkerOrder
 from server_stub.files.room import Room, Spare
 from server_stub.worker_gateway import WorkerGroup, WorkerRegistry, attempt
 from server_stub.worker_gateway.attempt import OpenAttempt
-from server_stub.worker_gateway.views import Order, WorkerView, next_order
+from server_stub.worker_gateway.views import WorkerView, next_order
 from tests.small_disk import fill, small_disk
 from tests.worker_gateway.test_log_file import records
 from tests.worker_reports import report
@@ -146,8 +147,8 @@ async def test_a_worker_that_nothing_is_heard_of_is_not_waited_for(
 async def test_what_was_said_is_known_to_the_next_server(tmp_path: Path) -> None:
     server = OneAttempt(tmp_path)
     speaker = await server.attempt.worker(0, "uid-0", "pod-0")
-    await server.attempt.take_log(speaker, 0, records(0, 5), gap=False)
-    await server.attempt.take_log(speaker, len(records(0, 9)), records(9, 12), gap=True)
+    await speaker.take_log(0, records(0, 5), gap=False)
+    await speaker.take_log(len(records(0, 9)), records(9, 12), gap=True)
     await server.attempt.take_report(speaker, report(0, log_end_seq=12))
     view = server.again().views[0]
     assert (view.pod_uid, view.pod, view.missing, view.next_seq) == ("uid-0", "pod-0", 4, 12)
@@ -163,17 +164,17 @@ async def test_what_is_left_of_a_log_after_the_report_is_stored_on_a_full_disk(t
         speaker = await server.attempt.worker(0, "uid-0", "pod-0")
         fill(disk)
         with pytest.raises(StorageFull):
-            await server.attempt.take_log(speaker, 0, records(0, 500), gap=False)
+            await speaker.take_log(0, records(0, 500), gap=False)
         await server.attempt.take_report(speaker, report(0, log_end_seq=50_000))
         fill(disk)
-        await server.attempt.take_log(speaker, 0, records(0, 50_000), gap=False)
+        await speaker.take_log(0, records(0, 50_000), gap=False)
         assert server.again().views[0].drained
 
 
 async def test_the_log_that_was_read_elsewhere_completes_a_worker_that_died(tmp_path: Path) -> None:
     server = OneAttempt(tmp_path)
     speaker = await server.attempt.worker(0, "uid-0", None)
-    await server.attempt.take_log(speaker, 0, records(0, 5), gap=False)
+    await speaker.take_log(0, records(0, 5), gap=False)
     assert await server.attempt.append(0, "uid-0", b"client-lib: a word\n" + records(3, 8)) == 3
     assert await server.attempt.append(0, "uid-0", records(0, 8)) == 0
     assert server.views[0].log_length == len(records(0, 8))
@@ -185,7 +186,7 @@ async def test_a_gang_that_was_taken_back_is_forgotten(tmp_path: Path) -> None:
     for worker in (0, 1):
         await server.say(worker, "ready")
     speaker = await server.attempt.worker(0, "uid-0", None)
-    await server.attempt.take_log(speaker, 0, records(0, 5), gap=False)
+    await speaker.take_log(0, records(0, 5), gap=False)
     server.attempt.forget()
     assert server.views == (WorkerView(0), WorkerView(1))
     assert await server.say(0, "ready", uid="another") == "wait"
@@ -229,7 +230,7 @@ async def test_changes_are_told_but_not_each_line(tmp_path: Path) -> None:
     assert before
     speaker = await server.attempt.worker(0, "uid-0", None)
     for first in range(0, 50, 5):
-        await server.attempt.take_log(speaker, len(records(0, first)), records(first, first + 5), gap=False)
+        await speaker.take_log(len(records(0, first)), records(first, first + 5), gap=False)
     speaker.note_signs_of_life(17)
     assert server.changes == before
     assert server.views[0].signs_of_life == 17
@@ -240,7 +241,7 @@ async def test_changes_are_told_but_not_each_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("state", [None, "preparing", "ready", "started", "ended"])
 def test_orders_of_a_worker_that_nothing_happened_to(state: Any) -> None:
     worker = WorkerView(0, state=state)
-    decide = partial(next_order, worker, [worker], must_stay=True)
-    assert decide(False, None) == Order("wait")
+    decide = partial(next_order, worker, [worker])
+    assert decide(False, None) == WorkerOrder(do="wait")
     assert decide(True, None).do == ("go" if state in ("ready", "started") else "wait")
-    assert decide(True, Order("stop", 3.0)).do == ("wait" if state == "ended" else "stop")
+    assert decide(True, WorkerOrder(do="stop", grace_s=3.0)).do == ("wait" if state == "ended" else "stop")

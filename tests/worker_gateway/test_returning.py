@@ -71,7 +71,7 @@ class OneAttempt:
 async def test_another_pod_goes_on_for_one_that_was_lost_and_with_its_log(tmp_path: Path) -> None:
     server = await OneAttempt(tmp_path).all_train()
     old = await server.attempt.worker(1, "uid-1", None, "s")
-    lengths = await server.attempt.take_log(old, 0, records(0, 5), gap=False)
+    lengths = await old.take_log(0, records(0, 5), gap=False)
     assert await server.say(1, "preparing", "new") == "wait"
     assert server.view(1).former == (("uid-1", "s"),)
 
@@ -80,7 +80,7 @@ async def test_another_pod_goes_on_for_one_that_was_lost_and_with_its_log(tmp_pa
     assert writer.flush()
     new = await server.attempt.worker(1, "new", None, "s")
     (segment,) = (tmp_path / "pod").iterdir()
-    after = await server.attempt.take_log(new, int(segment.stem), segment.read_bytes(), gap=False)
+    after = await new.take_log(int(segment.stem), segment.read_bytes(), gap=False)
     assert after.length == writer.offset
     (log,) = (tmp_path / "workers" / "1" / "log").iterdir()
     assert [parse(line).seq for line in log.read_bytes().splitlines()] == list(range(9))

@@ -116,9 +116,9 @@ def test_an_order_that_nobody_takes_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "LIMIT_S", 0.05)
 
     async def order() -> None:
-        orders = SessionOrders()
+        orders = SessionOrders(lambda: None)
         with pytest.raises(Conflict, match="did not answer within"):
-            await orders.begin(lambda: None, {"argv": ["true"]})
+            await orders.begin({"argv": ["true"]})
         mark = orders.next()
         assert mark is not None
         assert orders.next() is None

@@ -9,7 +9,7 @@ import pytest
 
 from client_lib.spec import paths
 from client_lib.spec.stacks import JobStacks
-from server_stub.worker_gateway.stacks import StackOrders
+from server_stub.worker_gateway.worker import StackOrders
 from tests.waiting import until
 from tests.worker_gateway.conftest import Start
 
@@ -59,11 +59,11 @@ def test_the_report_of_a_silent_job_shows_where_it_stood_before_it_was_cancelled
 
 def test_an_answer_without_its_order_is_dropped() -> None:
     async def run() -> None:
-        orders = StackOrders()
+        orders = StackOrders(lambda: None)
         orders.answer("none", [{}])
-        assert await orders.take(lambda: None, 0.01) is None
+        assert await orders.take(0.01) is None
         assert not orders.is_new("")
-        taking = asyncio.create_task(orders.take(lambda: None, 10))
+        taking = asyncio.create_task(orders.take(10))
         await asyncio.sleep(0)
         orders.answer("another", [{}])
         assert orders.is_new("")

@@ -95,11 +95,10 @@ async def put_worker_state(
     """Report the state of a worker and get its order: with `wait` as soon as the order has changed."""
     attempt, worker = caller
     worker.note_signs_of_life(state.signs_of_life)
-    attempt.note_quiet(worker, state.quiet)
+    worker.note_quiet(state.quiet)
     await attempt.report_state(worker, state.state)
     worker.sessions.supported = state.sessions
-    order = await attempt.next_order(worker, knows, wait, parts.stopping, state.stacks)
-    return WorkerOrder.model_validate(order._asdict())
+    return await attempt.next_order(worker, knows, wait, parts.stopping, state.stacks)
 
 
 @router.put(f"{paths.WORKERS}/log", openapi_extra=raw_body("text/plain"))
@@ -113,8 +112,7 @@ async def put_worker_log(
 ) -> LogLengths:
     """Append whole records to a worker's log. Records that the server has are skipped; if some before them are missing,
     none is taken, and the response has the offset to continue from. An empty body asks for that offset."""
-    lengths = await caller.attempt.take_log(caller.worker, offset, await request.body(), gap=gap)
-    return LogLengths(**lengths._asdict())
+    return await caller.worker.take_log(offset, await request.body(), gap=gap)
 
 
 @router.put(f"{paths.WORKERS}/report")

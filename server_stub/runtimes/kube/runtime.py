@@ -38,8 +38,7 @@ from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import ClusterOptions
 from server_stub.runtimes.tasks import Tasks
 from server_stub.settings import Settings
-from server_stub.worker_gateway import WorkerRegistry
-from server_stub.worker_gateway.stacks import StackDump
+from server_stub.worker_gateway import StackDump, WorkerRegistry
 
 DISK_PAUSE_S = 5.0
 KEPT_CATALOGUE = "catalogue.yaml"

@@ -29,9 +29,8 @@ from server_stub.runtimes.local.accounts import Account, owner_of
 from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS, kill, kill_leftovers, peer_uid
 from server_stub.runtimes.local.warm import WarmPool
 from server_stub.runtimes.verdict import Stage, WorkerStatus
-from server_stub.worker_gateway import quiet_since
+from server_stub.worker_gateway import StackDump, quiet_since
 from server_stub.worker_gateway import report as reports
-from server_stub.worker_gateway.stacks import StackDump
 
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_PORTABLE", OPEN_FILES)
 

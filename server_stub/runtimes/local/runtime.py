@@ -31,7 +31,7 @@ from server_stub.runtimes.local.machine import Ports
 from server_stub.runtimes.local.scheduling import Capacity, Grant, Schedule, Waiting, WaitingQueue
 from server_stub.runtimes.local.warm import WarmPools
 from server_stub.runtimes.tasks import Tasks
-from server_stub.worker_gateway.stacks import StackDump
+from server_stub.worker_gateway import StackDump
 
 LOOK_AGAIN_S = 3.0  # interval at which GPUs held by foreign processes are checked: their release is no event
 
