@@ -17,16 +17,11 @@ from typing import ParamSpec, TypeVar
 from client_lib.errors import StorageFull
 from client_lib.worker import disk
 
-FreeBytes = Callable[[Path], int]
 P = ParamSpec("P")
 T = TypeVar("T")
 _SLICE = 256 * 1024  # more than a few rows, their log in the database, or the report of a worker
 _SLICES = 16
 _TO_START = 4 * _SLICE  # server.json, and the database's log and index of it
-
-
-def free_bytes(folder: Path) -> int:
-    return disk.free_bytes(str(folder))
 
 
 @contextmanager
@@ -43,14 +38,15 @@ def refusing_full_disk() -> Iterator[None]:
 class Room:
     """The room of one data directory, of which `min_free_bytes` stay free."""
 
-    def __init__(self, folder: Path, min_free_bytes: int, free: FreeBytes = free_bytes) -> None:
-        self._folder, self._min_free_bytes, self._free = folder, min_free_bytes, free
+    def __init__(self, folder: Path, min_free_bytes: int, free_bytes: Callable[[str], int] = disk.free_bytes) -> None:
+        """`free_bytes` returns the number of free bytes on the disk of a folder."""
+        self._folder, self._min_free_bytes, self._free_bytes = str(folder), min_free_bytes, free_bytes
         self._claims: set[Claim] = set()
         self.spare = Spare(folder / "spare")
 
     def open(self) -> None:
         """Free enough of the spare file for the start of a server on a full disk."""
-        while self._free(self._folder) < _TO_START and self.spare.give_up():
+        while self._free_bytes(self._folder) < _TO_START and self.spare.give_up():
             pass
 
     def restore_spare(self) -> None:
@@ -61,7 +57,9 @@ class Room:
     @property
     def free(self) -> int:
         """Bytes that are free and not claimed."""
-        return self._free(self._folder) - sum(claim.unwritten for claim in tuple(self._claims))  # also read by a thread
+        return self._free_bytes(self._folder) - sum(
+            claim.unwritten for claim in tuple(self._claims)
+        )  # also read by a thread
 
     @property
     def is_short(self) -> bool:

@@ -99,9 +99,20 @@ class Snapshots:
     async def _receive(self, file: IO[bytes], chunks: AsyncIterator[bytes], claim: Claim) -> str:
         """Write all chunks up to the size limit; returns their digest."""
         digest = hashlib.sha256()
+
+        def write(batch: bytearray) -> None:
+            digest.update(batch)
+            file.write(batch)
+
+        def flush() -> None:
+            file.flush()
+            os.fsync(file.fileno())
+
         async for batch in batches(chunks, self.check_size):
-            await _write(file, digest, batch, claim)
-        await asyncio.to_thread(_flush, file)
+            claim.cover(len(batch))
+            await asyncio.to_thread(write, batch)
+            claim.wrote(len(batch))
+        await asyncio.to_thread(flush)
         return digest.hexdigest()
 
     def check_size(self, size: int) -> None:
@@ -139,21 +150,6 @@ async def batches(chunks: AsyncIterator[bytes], check_size: Callable[[int], None
             yield batch
             batch = bytearray()
     yield batch
-
-
-async def _write(file: IO[bytes], digest: hashlib._Hash, data: bytearray, claim: Claim) -> None:
-    def hash_and_write() -> None:
-        digest.update(data)
-        file.write(data)
-
-    claim.cover(len(data))
-    await asyncio.to_thread(hash_and_write)
-    claim.wrote(len(data))
-
-
-def _flush(file: IO[bytes]) -> None:
-    file.flush()
-    os.fsync(file.fileno())
 
 
 def _mark_used(path: Path) -> None:

@@ -88,11 +88,8 @@ class OpenAttempt:
         self._closed = False
 
     def _new_workers(self) -> list[RemoteWorker]:
-        limit = self.group.log_limit_bytes
-        return [
-            RemoteWorker(number, folder, limit, self._spare, self._notify)
-            for number, folder in enumerate(self.group.workers)
-        ]
+        numbered, limit = enumerate(self.group.workers), self.group.log_limit_bytes
+        return [RemoteWorker(number, folder, limit, self._spare, self._notify) for number, folder in numbered]
 
     def open(self) -> None:
         """Restore the stored state and accept the workers."""

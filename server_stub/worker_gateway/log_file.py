@@ -79,7 +79,8 @@ class LogFile:
         self._append(new)
         self.next_seq = last.seq + 1
         self._clock.note(last.time, time.time())
-        self._sync_now_and_then()
+        if time.monotonic() - self._synced_at >= SYNC_EVERY_S:
+            self.sync()
         return missing
 
     def add(self, records: bytes) -> tuple[int, int]:
@@ -128,7 +129,11 @@ class LogFile:
             start = self._last
             cut = data.find(b"\n", self._segment - self._sizes[start] - 1) + 1 or len(data)
             with open(self._path(start), "ab", buffering=0) as file:
-                _write_whole(file.fileno(), data[:cut])
+                try:
+                    write_all(file.fileno(), data[:cut])
+                except OSError:  # a full disk takes a part
+                    file.truncate(self._sizes[start])
+                    raise
             self._sizes[start] += cut
             self.length += cut
             data = data[cut:]
@@ -152,20 +157,6 @@ class LogFile:
                 return
             del self._sizes[starts[index]]
             self._path(starts[index]).unlink(missing_ok=True)
-
-    def _sync_now_and_then(self) -> None:
-        if time.monotonic() - self._synced_at >= SYNC_EVERY_S:
-            self.sync()
-
-
-def _write_whole(descriptor: int, data: bytes) -> None:
-    """Raises OSError for a full disk, after cutting off what was written."""
-    before = os.fstat(descriptor).st_size
-    try:
-        write_all(descriptor, data)
-    except OSError:
-        os.ftruncate(descriptor, before)
-        raise
 
 
 def _ends(records: bytes) -> tuple[Record, Record]:

@@ -115,30 +115,25 @@ class RemoteWorker:
         pod is the owner."""
         async with self._lock:
             view = self.view
-            owner = PodStart(view.pod_uid or "", view.start)
+            owner = {"pod_uid": claimant.pod_uid, "start": claimant.start, "pod": pod, "state": "preparing"}
             if view.pod_uid == claimant.pod_uid and (may_return is None or claimant.start in ("", view.start)):
                 self.last_contact = time.monotonic()
                 return
             if view.pod_uid is None:
-                await self._store(pod_uid=claimant.pod_uid, start=claimant.start, pod=pod, state="preparing")
+                await self._store(**owner)
                 return
             if may_return is not None and not view.has_lost_place(claimant):
-                if may_return(view):
-                    await self._replace_owner(owner, claimant, pod)
+                if may_return(view):  # the log is continued
+                    await on_disk(Path(self._report_path).unlink, missing_ok=True)
+                    former = (*view.former, PodStart(view.pod_uid, view.start))
+                    await self._store(**owner, former=former, report=None)
+                    self.last_contact = time.monotonic()
                     return
                 await self._store(displaced=True)
             raise Conflict(
                 f"worker {view.worker} of this attempt belongs to pod {view.pod} ({view.pod_uid})",
                 hint="a replaced pod starts nothing within an attempt",
             )
-
-    async def _replace_owner(self, owner: PodStart, claimant: PodStart, pod: str | None) -> None:
-        """Replace the owner. The log is continued; the report of the previous owner is deleted."""
-        await on_disk(Path(self._report_path).unlink, missing_ok=True)
-        former = (*self.view.former, owner)
-        owner_now = {"pod_uid": claimant.pod_uid, "start": claimant.start, "pod": pod, "state": "preparing"}
-        await self._store(**owner_now, former=former, report=None)
-        self.last_contact = time.monotonic()
 
     async def advance_to(self, state: State) -> None:
         """Move on to a state, unless the worker has reached it already: states never go back."""
@@ -152,13 +147,9 @@ class RemoteWorker:
         self.changed.set()
         self.changed = asyncio.Event()
 
-    def note_signs_of_life(self, signs_of_life: int) -> None:
-        if signs_of_life != self.view.signs_of_life:
-            self._show(signs_of_life=signs_of_life)
-
-    def note_quiet(self, told: Mapping[int, float]) -> None:
-        """Note which ranks do nothing, and for how many seconds."""
-        self._show(quiet=quiet_since(told, self.view.quiet, time.monotonic()))
+    def note_activity(self, signs_of_life: int, quiet: Mapping[int, float]) -> None:
+        """`quiet`: ranks that do nothing, and for how many seconds."""
+        self._show(signs_of_life=signs_of_life, quiet=quiet_since(quiet, self.view.quiet, time.monotonic()))
 
     async def take_log(self, offset: int, data: bytes, *, gap: bool) -> LogLengths:
         """Raises InvalidRequest, StorageFull. The spare file frees room for the rest of the log after the report."""
@@ -185,14 +176,10 @@ class RemoteWorker:
     async def take_report(self, report: Report) -> None:
         """Store the first report durably, and with it the log that has arrived; later reports are ignored."""
         async with self._lock:
-            await on_disk(self._log_synced)
+            await on_disk(self._log.sync)
             if self.view.report is None:
                 await on_disk(self._spare.run, write_json, self._report_path, report, durable=True)
                 self._show(report=report, **self._log_facts())
-
-    def _log_synced(self) -> None:
-        if self.view.log_length:
-            self._log.sync()
 
     async def take_result(self, rank: int, chunks: AsyncIterator[bytes], max_bytes: int) -> None:
         """Store the result of a rank. Raises TooLarge and StorageFull; then nothing is stored."""

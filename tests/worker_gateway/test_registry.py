@@ -231,7 +231,7 @@ async def test_changes_are_told_but_not_each_line(tmp_path: Path) -> None:
     speaker = await server.attempt.worker(0, "uid-0", None)
     for first in range(0, 50, 5):
         await speaker.take_log(len(records(0, first)), records(first, first + 5), gap=False)
-    speaker.note_signs_of_life(17)
+    speaker.note_activity(17, {})
     assert server.changes == before
     assert server.views[0].signs_of_life == 17
     await server.attempt.take_report(speaker, report(0, log_end_seq=50))

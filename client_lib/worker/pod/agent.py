@@ -4,6 +4,7 @@ Python compiles the zipapp at each start if its version is not the server's, 5 t
 or for few jobs, are imported where they are used.
 """
 
+import contextlib
 import os
 import queue
 import signal
@@ -173,8 +174,11 @@ class Agent:
             self._note(self._events.get())
         if self._replaced:
             raise Replaced("this worker was taken over by another pod")
-        if self._terminated or (self._instruction is not None and self._instruction.do == "stop"):
+        if self._terminated or self._is_told("stop"):
             raise Stopped()
+
+    def _is_told(self, do: str) -> bool:
+        return self._instruction is not None and self._instruction.do == do
 
     def _note(self, event: AgentEvent) -> None:
         self._instruction = event.instruction or self._instruction
@@ -249,11 +253,14 @@ class Agent:
             if self._terminated and not asked_to_stop:
                 asked_to_stop = True
                 self._launcher.instruct(control.order(control.STOP, grace_s=self._plan.grace_s))
-            try:
-                event = self._events.get(timeout=_POLL_S)
-            except queue.Empty:
-                continue
-            self._handle(event)
+            self._handle(self._next_event())
+
+    def _next_event(self) -> AgentEvent:
+        """The next event; one without news after _POLL_S."""
+        try:
+            return self._events.get(timeout=_POLL_S)
+        except queue.Empty:
+            return AgentEvent()
 
     def _handle(self, event: AgentEvent) -> None:
         self._note(event)
@@ -298,7 +305,8 @@ class Agent:
     def _report_of_dead(self, kills: int) -> "Report":
         status = self._launcher.status or 0
         if os.getpid() == 1:
-            _kill_all_others()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)  # every other process of the pod: the dead launcher has left them
         signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         how = "ended" if signal_number is None else "was killed by signal %d" % signal_number
         folder, said = self._files.directory.path, last_line(self._files.directory.output)
@@ -337,14 +345,9 @@ class Agent:
             self._reap()
 
     def _wait_for_exit(self) -> None:
-        while not self._given_up() and not (self._instruction is not None and self._instruction.do == "exit"):
-            if self._terminated:
-                return
+        while not (self._given_up() or self._terminated or self._is_told("exit")):
             self._reap()
-            try:
-                self._note(self._events.get(timeout=_POLL_S))
-            except queue.Empty:
-                continue
+            self._note(self._next_event())
 
     def _given_up(self) -> bool:
         """The server has been silent for too long. Silence while the ranks ran does not count."""
@@ -373,11 +376,3 @@ def exit_code(ended: Mapping[str, Any]) -> int:
 def _has_digest(path: str, sha256: Optional[str]) -> bool:
     """`sha256` None: the digest is not known, and any file is accepted."""
     return sha256 is None or sha256_of(path) == sha256
-
-
-def _kill_all_others() -> None:
-    """Kill every other process of the pod: the dead launcher has left them."""
-    try:
-        os.kill(-1, signal.SIGKILL)
-    except ProcessLookupError:
-        pass

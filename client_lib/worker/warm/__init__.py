@@ -6,7 +6,6 @@ start differs: a warm rank runs its script in the forked process, where a fresh 
 
     pool      the process: imports packages, detects what must not be imported, then forks a launcher per request
     hidden    imports modules and hides them, with all that they change, until a rank imports them
-    effects   finds these changes, takes them back and makes them again. Pure
     fit       decides which ranks may be warm: the table of variables that libraries read at import. Pure
     rank      makes a forked process like a fresh one, up to the script
 """

@@ -21,8 +21,7 @@ from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.rank_environment import Process
 from client_lib.worker.system import stat
 from client_lib.worker.warm import ROOM, fit
-from client_lib.worker.warm.effects import ModuleGroup
-from client_lib.worker.warm.hidden import Hidden
+from client_lib.worker.warm.hidden import Hidden, ModuleGroup
 
 _IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by every Python
 _LIBRARY = re.compile(r"/[^/]*(gomp|iomp5|libomp|openblas)[^/]*\.so[^/]*$")

@@ -94,8 +94,7 @@ async def put_worker_state(
 ) -> WorkerOrder:
     """Report the state of a worker and get its order: with `wait` as soon as the order has changed."""
     attempt, worker = caller
-    worker.note_signs_of_life(state.signs_of_life)
-    worker.note_quiet(state.quiet)
+    worker.note_activity(state.signs_of_life, state.quiet)
     await attempt.report_state(worker, state.state)
     worker.sessions.supported = state.sessions
     return await attempt.next_order(worker, knows, wait, parts.stopping, state.stacks)
