@@ -41,7 +41,11 @@ class Tokens:
 
     def make(self, holder: Holder) -> str:
         """The token of this holder; always the same."""
-        return f"{PREFIX}{holder.job_id}.{holder.attempt}.{self._proof(holder, self._made_key())}"
+        key = self._read_key()
+        if key is None:
+            key = self._key = secrets.token_bytes(_KEY_BYTES)
+            write_file(str(self._file), key, durable=True)
+        return f"{PREFIX}{holder.job_id}.{holder.attempt}.{self._proof(holder, key)}"
 
     def check(self, token: str) -> Holder:
         """The holder of a token. Raises Unauthorized for a token that this server has not made."""
@@ -61,13 +65,6 @@ class Tokens:
         if self._key is None and self._file.exists():
             self._key = self._file.read_bytes()
         return self._key
-
-    def _made_key(self) -> bytes:
-        key = self._read_key()
-        if key is None:
-            key = self._key = secrets.token_bytes(_KEY_BYTES)
-            write_file(str(self._file), key, durable=True)
-        return key
 
 
 def _unknown() -> Unauthorized:

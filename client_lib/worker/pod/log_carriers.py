@@ -64,10 +64,14 @@ class Spool:
             if start + size <= at:
                 continue
             offset = max(at, start)
-            data = self._read(start, offset - start)
-            if data is None:  # deleted since the listing: the next segment is there
+            try:
+                with open(self._path(start), "rb") as file:
+                    file.seek(offset - start)
+                    data = file.read(_BLOCK)
+            except FileNotFoundError:  # deleted since the listing: the next segment is there
                 continue
-            return LogPiece(offset, data, offset > at) if data else None
+            whole = data[: data.rfind(b"\n") + 1]
+            return LogPiece(offset, whole, offset > at) if whole else None
         return None
 
     def move(self, reader: str, at: int, done: Optional[int] = None) -> None:
@@ -116,16 +120,6 @@ class Spool:
 
     def _path(self, start: int) -> str:
         return os.path.join(self._folder, segment_name(start))
-
-    def _read(self, start: int, begin: int) -> Optional[bytes]:
-        """Whole records; b"": there is none yet, None: the segment is gone."""
-        try:
-            with open(self._path(start), "rb") as file:
-                file.seek(begin)
-                data = file.read(_BLOCK)
-        except FileNotFoundError:
-            return None
-        return data[: data.rfind(b"\n") + 1]
 
 
 # --- carriers

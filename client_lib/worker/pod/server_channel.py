@@ -71,11 +71,11 @@ class ServerClient(ServerConnection):
         query = {"offset": str(offset)}
         if gap:
             query["gap"] = "1"
-        return self._put("/log?" + urlencode(query), records, lambda lengths: _numbers(lengths, "length", "durable"))
+        return self._put("/log?" + urlencode(query), records, lambda is_: (int(is_["length"]), int(is_["durable"])))
 
     def log_end(self) -> Tuple[int, int]:
         """(offset, seq) of the record that the server expects next."""
-        return self._put("/log?offset=0", b"", lambda lengths: _numbers(lengths, "length", "next_seq"))
+        return self._put("/log?offset=0", b"", lambda is_: (int(is_["length"]), int(is_["next_seq"])))
 
     def put_report(self, report: Mapping[str, Any]) -> None:
         self._put("/report", json.dumps(report).encode(), lambda _: None)
@@ -118,10 +118,6 @@ class ServerClient(ServerConnection):
 def _instruction(answer: Any) -> Instruction:
     do, grace_s = str(answer["do"]), answer.get("grace_s")
     return Instruction(do, None if grace_s is None else float(grace_s), answer.get("stacks"), answer.get("session"))
-
-
-def _numbers(answer: Any, first: str, second: str) -> Tuple[int, int]:
-    return int(answer[first]), int(answer[second])
 
 
 class ServerChannel:
