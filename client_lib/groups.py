@@ -96,9 +96,13 @@ class Group(JobList):
 
     def info(self) -> GroupInfo:
         """The group as it is now, with the number of its jobs in each state. Raises NotFound: there is none."""
+        return self._now(self.client.group_info(self.name))
+
+    def _now(self, info: GroupInfo) -> GroupInfo:
+        """Keep the group as the server describes it now; its jobs are fetched again when they are needed."""
         self._forget()
-        self.last_info = self.client.group_info(self.name)
-        return self.last_info
+        self.last_info = info
+        return info
 
     @property
     def state(self) -> State:
@@ -127,9 +131,7 @@ class Group(JobList):
 
     def cancel(self) -> GroupInfo:
         """Order the end of all its jobs, in one request: none of them starts any more. They end later (`wait`)."""
-        self._forget()
-        self.last_info = self.client.cancel_group(self.name)
-        return self.last_info
+        return self._now(self.client.cancel_group(self.name))
 
     def resubmit(self, *, failed: bool = False) -> GroupInfo:
         """Run its jobs again; `failed`: only those that are FAILED or CANCELLED.
@@ -139,9 +141,7 @@ class Group(JobList):
 
         Raises Conflict: one of them has not ended, or none has failed.
         """
-        self._forget()
-        self.last_info = self.client.resubmit_group(self.name, uuid.uuid4().hex, failed=failed)
-        return self.last_info
+        return self._now(self.client.resubmit_group(self.name, uuid.uuid4().hex, failed=failed))
 
     def metrics(self) -> dict[str, JobMetrics]:
         """The metrics of each job by its name; see `Job.metrics`."""

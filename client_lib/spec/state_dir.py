@@ -72,17 +72,12 @@ def on_network(path: Path, mounts: Iterable[Mount]) -> bool:
 
     An unknown FUSE type counts as one: a state on a local disk is right in any case.
     """
-    fs_type = _type_of(path, mounts)
-    return fs_type in _NETWORK or (fs_type.startswith("fuse.") and fs_type not in _LOCAL_FUSE)
-
-
-def _type_of(path: Path, mounts: Iterable[Mount]) -> str:
-    """Type of the deepest mount above `path`; of two on one point the later, which hides the first."""
-    best, found = -1, ""
-    for point, fs_type in mounts:
+    best, fs_type = -1, ""
+    for point, mounted in mounts:
+        # the deepest mount above `path`; of two on one point the later, which hides the first
         if len(point) >= best and (path == Path(point) or Path(point) in path.parents):
-            best, found = len(point), fs_type
-    return found
+            best, fs_type = len(point), mounted
+    return fs_type in _NETWORK or (fs_type.startswith("fuse.") and fs_type not in _LOCAL_FUSE)
 
 
 def mounts() -> list[Mount]:

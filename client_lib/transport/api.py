@@ -6,6 +6,7 @@ are read leniently, so that an older client understands a newer server.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
@@ -221,10 +222,10 @@ class Api:
         group: str | None = None,
     ) -> JobPage:
         """One page, newest first. `name` is a prefix; all labels must match."""
+        given = {"state": str(state) if state else None, "name": name, "limit": limit, "cursor": cursor}
         labels = [f"{key}={value}" for key, value in (label or {}).items()]
-        shown = str(state) if state else None
-        asked = {"state": shown, "label": labels, "name": name, "limit": limit, "cursor": cursor, "owner": owner}
-        return self._call("GET", paths.JOBS, JobPage, {**asked, "group": group})
+        params: Params = {**given, "label": labels, "owner": owner, "group": group}
+        return self._call("GET", paths.JOBS, JobPage, params)
 
     def list_jobs(
         self,
@@ -239,15 +240,13 @@ class Api:
         `name` is the beginning of their names; of several labels all must match. `group`: only members of this one.
         """
         cursor: str | None = None
-        left = limit
-        while left is None or left > 0:
-            size = PAGE if left is None else min(left, PAGE)
+        left = math.inf if limit is None else limit
+        while left > 0:
+            size = int(min(left, PAGE))
             page = self.job_page(state=state, label=label, name=name, limit=size, cursor=cursor, group=group)
             yield from page.jobs
-            if page.next_cursor is None:
-                return
             cursor = page.next_cursor
-            left = None if left is None else left - len(page.jobs)
+            left = left - len(page.jobs) if cursor else 0
 
     def state_changes(self, after: str | None = None, *, wait_s: float = 0.0) -> StateChanges:
         """The changes of the states of all jobs that the user sees since the cursor `after`, as soon as there are some,
