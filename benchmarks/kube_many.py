@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from kube_place import KINDS, Place, becomes, own_cluster, own_place
-from server_memory import memory_mb
+from proc import cpu_s, memory_of
 
 from client_lib import Job
 from server_stub.runtimes.kube.api import Api, Change, Listed, ObjectWatch, connect
@@ -161,20 +161,20 @@ def _at_once(count: int, act: Callable[[int], object]) -> None:
 
 def ours(place: Place, count: int, series: str) -> dict[str, Any]:
     """Seconds until all have succeeded, and what it took."""
-    cpu, requests, before = place.cpu_s(), place.requests(), _in_state(place, "SUCCEEDED")
+    cpu, requests, before = cpu_s(place.pid), place.requests(), _in_state(place, "SUCCEEDED")
     with played(place, ours=True) as workers:
         began, machine = time.perf_counter(), machine_s()
         _at_once(count, lambda number: job_of(place, f"{series}-{number}").submit())
         becomes(lambda: _in_state(place, "SUCCEEDED") - before == count, f"{count} of ours", LIMIT_S, LOOK_S)
         took, machine = time.perf_counter() - began, machine_s() - machine
-        cpu_until_success = place.cpu_s() - cpu
+        cpu_until_success = cpu_s(place.pid) - cpu
         place.until_gone()
     asked = place.requests() - requests
     return {
         "took": took,
         "machine": machine / count,
         "cpu": cpu_until_success / count,
-        "cpu with removal": (place.cpu_s() - cpu) / count,
+        "cpu with removal": (cpu_s(place.pid) - cpu) / count,
         "requests": {what: times / count for what, times in asked.most_common()},
         "players": workers.seen["cpu_s"],
         **_delays(workers.seen),
@@ -201,8 +201,8 @@ def held(place: Place, count: int) -> None:
     print("| server | resident MB | private MB |\n|---|---|---|")
 
     def row(what: str) -> None:
-        resident, private = memory_mb(place.pid)
-        print(f"| {what} | {resident:.0f} | {private:.0f} |", flush=True)
+        memory = memory_of(place.pid)
+        print(f"| {what} | {memory.resident:.0f} | {memory.private:.0f} |", flush=True)
 
     row("idle")
     before = _in_state(place, "SUCCEEDED")
@@ -211,10 +211,10 @@ def held(place: Place, count: int) -> None:
         _at_once(count, lambda number: job_of(place, f"held-{number}").submit())
         becomes(lambda: _in_state(place, "RUNNING") == count, f"{count} run", LIMIT_S, 0.5)
         print(f"all run after {time.perf_counter() - began:.1f} s", file=sys.stderr)
-        cpu, since = place.cpu_s(), time.perf_counter()
+        cpu, since = cpu_s(place.pid), time.perf_counter()
         time.sleep(10)
         row(f"{count} running jobs of {WORKERS} pods")
-        idle = (place.cpu_s() - cpu) / (time.perf_counter() - since)
+        idle = (cpu_s(place.pid) - cpu) / (time.perf_counter() - since)
         print(f"| its CPU while they run, of a core | {idle:.1%} | |", flush=True)
         workers.go_on()
         becomes(lambda: _in_state(place, "SUCCEEDED") - before == count, f"{count} end", LIMIT_S, 0.5)

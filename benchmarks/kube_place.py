@@ -6,7 +6,6 @@ service account of `k8s/base/role.yaml`, so that the API server's audit log has 
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -117,11 +116,6 @@ class Place(places.ClusterPlace):
                     found[f"{entry['verb']} {kind}"] += 1
         return found
 
-    def cpu_s(self) -> float:
-        """CPU seconds of the server until now."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
 
 @contextlib.contextmanager
 def own_cluster(name: str, *layers: str) -> Iterator[Cluster]:
@@ -218,9 +212,3 @@ def _kubeconfig_of_account(cluster: Cluster) -> dict[str, Any]:
 
 def _named(version: str, kind: str) -> dict[str, Any]:
     return {"apiVersion": version, "kind": kind, "metadata": {"name": ACCOUNT}}
-
-
-def authority(cluster: Cluster) -> str:
-    """PEM of the cluster's certificate authority."""
-    found = json.loads(cluster.kubeconfig.read_text())["clusters"][0]["cluster"]["certificate-authority-data"]
-    return base64.b64decode(found).decode()

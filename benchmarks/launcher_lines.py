@@ -20,9 +20,10 @@ import time
 from functools import partial
 from pathlib import Path
 
-from client_lib.worker import control
-from client_lib.worker.directory import Directory, launcher_command, read_json
-from client_lib.worker.plan import WorkerPlan
+import own_launcher
+from proc import cpu_s
+
+from client_lib.worker.directory import launcher_command
 
 RANKS = 8
 LINES = {"bulk": 150_000, "by line": 15_000}
@@ -81,50 +82,19 @@ def splice(folder: Path, kind: str) -> float:
 def launcher(folder: Path, kind: str, cpu: list[float]) -> float:
     """Lines per second from the ranks to the launcher's log, its report included. `cpu` gets seconds per line."""
     release = folder / "release"
-    directory = Directory(str(folder / "worker"))
-    os.makedirs(directory.path)
-    plan = WorkerPlan(
-        job="bench",
-        attempt=1,
-        worker=0,
-        n_workers=1,
-        processes_per_worker=RANKS,
-        type="binary",
-        command=writer(release, kind),
-        python=None,
-        environment={"PATH": os.environ["PATH"]},
-        user_variables=[],
-        working_dir=str(folder),
-        master_addr="127.0.0.1",
-        master_port=1,
-        gpus=[],
-        cores=os.cpu_count() or 1,
-        checkpoint_dir=str(folder),
-    )
-    Path(directory.plan).write_text(plan.to_json())
+    ours = {"type": "binary", "python": None, "environment": {"PATH": os.environ["PATH"]}}
+    plan = own_launcher.plan_of(folder, writer(release, kind), RANKS, **ours)
+    directory = own_launcher.prepared(folder / "worker", plan)
     process = subprocess.Popen(launcher_command(directory.path))
-    while not os.path.exists(directory.control):
-        time.sleep(0.001)
-    peer = control.ControlConnection(directory.control)
-    peer.send(control.order(control.GO))
+    peer = own_launcher.let_start(directory)
     began = let_go(release)
-    while (message := peer.receive(60)) and message["event"] != control.ENDED:
-        pass
+    report = own_launcher.until_ended(directory, peer)
     took = time.perf_counter() - began
-    cpu.append(cpu_s_at_end(process.pid) / written(kind))
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its times can be read
+    cpu.append(cpu_s(process.pid) / written(kind))
     process.wait()
-    report = read_json(directory.report)
-    assert report
-    assert report["exit_code"] == 0
     assert report["log_end_seq"] >= written(kind)
     return written(kind) / took
-
-
-def cpu_s_at_end(pid: int) -> float:
-    """CPU time of a child of ours, without that of its children. Returns when it has ended, and leaves it a zombie."""
-    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:

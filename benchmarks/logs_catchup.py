@@ -72,12 +72,10 @@ def drain(lines: Iterator[object]) -> int:
     return sum(1 for _ in lines)
 
 
-def torchx_lines_per_s(environment: Path, lines: int) -> float:
-    script = Path(__file__).with_name("logs_torchx.py")
-    output = subprocess.run(
-        [environment / "bin" / "python", script, "catchup", str(lines)], capture_output=True, text=True, check=True
-    )
-    return float(output.stdout.split()[-1])
+def torchx(environment: Path, what: str, lines: int) -> str:
+    """The output of the rival, run by the interpreter of a virtual environment."""
+    command = [environment / "bin" / "python", Path(__file__).parent / "rivals" / "torchx_logs.py", what, str(lines)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def main() -> None:
@@ -100,9 +98,8 @@ def main() -> None:
             for server in servers:
                 server.kill()
     if options.torchx:
-        print(
-            f"{'TorchX local_cwd, follow':42} {torchx_lines_per_s(options.torchx, options.lines // 10):12,.0f} lines/s"
-        )
+        rate = float(torchx(options.torchx, "catchup", options.lines // 10).split()[-1])
+        print(f"{'TorchX local_cwd, follow':42} {rate:12,.0f} lines/s")
     else:
         print("TorchX was not timed: give --torchx ENVIRONMENT")
 

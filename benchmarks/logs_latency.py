@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import selectors
 import socket
 import statistics
@@ -23,14 +22,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from logs_catchup import open_stream
+import own_launcher
+from logs_catchup import open_stream, torchx
 
 from client_lib.log_reading.reader import log_lines, log_params
 from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES
-from client_lib.worker.control import GO, ControlConnection, order
 from client_lib.worker.directory import Directory, launcher_command
-from client_lib.worker.plan import WorkerPlan
 from tests.logs.log_server import NAME, log_directory, write_job
 from tests.logs.support import ServerProcess
 from tests.waiting import until
@@ -86,7 +84,7 @@ def measure(followers: int, rate: float, seconds: float) -> list[float]:
         folder = Path(name)
         write_job(folder)
         launcher = prepare(log_directory(folder, 1, 0).parent, rate, seconds)
-        running = subprocess.Popen(launcher_command(str(launcher)))
+        running = subprocess.Popen(launcher_command(launcher.path))
         server = ServerProcess(folder)
         server.start()
         raw = helper("raw", server.port, followers - timed)
@@ -94,10 +92,8 @@ def measure(followers: int, rate: float, seconds: float) -> list[float]:
         try:
             until(lambda: count_followers(server.port) == followers)
             time.sleep(0.5)
-            connection = ControlConnection(Directory(str(launcher)).control)
-            connection.send(order(GO))
-            while connection.receive() != {"event": "ended"}:
-                pass
+            connection = own_launcher.let_start(launcher)
+            own_launcher.until_ended(launcher, connection)
             connection.close()
             write_job(folder, state="SUCCEEDED", reason="Completed")
             output = sdk.communicate(timeout=60)[0]
@@ -111,31 +107,13 @@ def measure(followers: int, rate: float, seconds: float) -> list[float]:
     return delays
 
 
-def prepare(worker_dir: Path, rate: float, seconds: float) -> Path:
-    """The order for a launcher of one rank that prints the time."""
-    worker_dir.mkdir(parents=True)
-    script = worker_dir / "rank.py"
+def prepare(worker_dir: Path, rate: float, seconds: float) -> Directory:
+    """The directory of a launcher of one rank that prints the time."""
+    script = worker_dir.parent / "rank.py"
+    worker_dir.parent.mkdir(parents=True, exist_ok=True)
     script.write_text(RANK.format(rate=rate, lines=int(rate * seconds)))
-    plan = WorkerPlan(
-        job=NAME,
-        attempt=1,
-        worker=0,
-        n_workers=1,
-        processes_per_worker=1,
-        type="pytorch2",
-        command=[str(script)],
-        python=sys.executable,
-        environment=dict(os.environ),
-        user_variables=[],
-        working_dir=str(worker_dir),
-        master_addr="127.0.0.1",
-        master_port=29500,
-        gpus=[],
-        cores=1,
-        checkpoint_dir=str(worker_dir),
-    )
-    (worker_dir / "plan.json").write_text(plan.to_json())
-    return worker_dir
+    plan = own_launcher.plan_of(worker_dir.parent, [str(script)], ranks=1, job=NAME)
+    return own_launcher.prepared(worker_dir, plan)
 
 
 def helper(what: str, port: int, count: int) -> subprocess.Popen[str]:
@@ -165,9 +143,7 @@ def main() -> None:
     for followers in options.followers:
         show(f"{followers} followers", measure(followers, options.rate, options.seconds))
     if options.torchx:
-        script = Path(__file__).with_name("logs_torchx.py")
-        command = [options.torchx / "bin" / "python", script, "latency", str(int(options.rate * options.seconds))]
-        output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        output = torchx(options.torchx, "latency", int(options.rate * options.seconds))
         show("TorchX local_cwd, 1 follower", json.loads(output.splitlines()[-1]))
     else:
         print("TorchX was not timed: give --torchx ENVIRONMENT")

@@ -24,21 +24,34 @@ from rivals import launchers
 
 from client_lib import Job
 
-HERE = Path(__file__).resolve().parent
-
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", "--rounds", type=int, default=20)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--be-driver", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.be_driver:
+        _drive()
+        return
+    rounds = options.rounds
     with own_server() as scratch:
-        theirs = (launchers.TORCHX_PYTHON, HERE / "rivals" / "torchx_noop.py", scratch / "torchx")
-        ours = (Path(sys.executable), HERE / "sdk_noop.py")
+        theirs = (launchers.TORCHX_PYTHON, Path(__file__).parent / "rivals" / "torchx_noop.py", scratch / "torchx")
+        ours = (sys.executable, __file__, "--be-driver")
         _compare("first job of a process, goal 0.45", rounds, partial(_first, *theirs), partial(_first, *ours))
         with _driver(*theirs) as torchx, _driver(*ours) as sdk:
             _compare("every next job of a process", rounds, partial(_ask, torchx), partial(_ask, sdk))
         _compare("the whole command line", rounds, partial(launchers.torchx_echo, scratch), _command_line)
         print(_split())
+
+
+def _drive() -> None:
+    """Run a job for each line of stdin, and print its seconds: the twin of rivals/torchx_noop.py."""
+    for _ in sys.stdin:
+        began = time.perf_counter()
+        job = Job(script="echo hello", type="binary", instance_type=INSTANCE_TYPE)
+        job.submit()
+        job.wait()
+        print(f"{time.perf_counter() - began:.6f}", flush=True)
 
 
 def _compare(title: str, rounds: int, torchx: Callable[[], object], ours: Callable[[], object]) -> None:
@@ -50,15 +63,16 @@ def _command_line() -> None:
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def _first(*command: Path) -> float:
+def _first(*command: object) -> float:
     with _driver(*command) as driver:
         return _ask(driver)
 
 
 @contextlib.contextmanager
-def _driver(*command: Path) -> Iterator[subprocess.Popen[str]]:
+def _driver(*command: object) -> Iterator[subprocess.Popen[str]]:
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as driver:
+    words = [str(word) for word in command]
+    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as driver:
         yield driver
         assert driver.stdin is not None
         driver.stdin.close()

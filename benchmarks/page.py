@@ -29,6 +29,7 @@ from urllib.parse import urlsplit
 import requests
 from own_server import INSTANCE_TYPE, own_server
 from playwright.sync_api import sync_playwright
+from proc import cpu_s
 
 from client_lib import Job
 from client_lib.spec import paths
@@ -77,11 +78,6 @@ def submit(folder: Path, source: str, *args: object) -> Job:
     job.submit()
     next(iter(job.log_lines(stream="stdout")))
     return job
-
-
-def cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def opened(browser: Any, server: local_server.Running, job: Job) -> Any:

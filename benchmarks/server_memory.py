@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-import re
 import socket
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from own_server import INSTANCE_TYPE, own_server
+from proc import memory_of
 
 from client_lib import Job, State, list_jobs
 from client_lib.spec import paths
@@ -27,13 +27,6 @@ from client_lib.transport import local_server
 
 PRINTS = "import time\nwhile True:\n    print('x' * 100, flush=True)\n    time.sleep(0.5)\n"
 SETTLED_S = 3.0  # after which caches and group commits are where they stay
-
-
-def memory_mb(pid: int) -> tuple[float, float]:
-    """Resident and private."""
-    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    kib = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+) kB", rollup, re.MULTILINE)}
-    return kib["Rss"] / 1024, (kib["Private_Clean"] + kib["Private_Dirty"]) / 1024
 
 
 def finished_jobs(count: int) -> None:
@@ -81,8 +74,8 @@ def main() -> None:
 
     def row(what: str) -> None:
         time.sleep(SETTLED_S)
-        resident, private = memory_mb(server.pid)
-        print(f"| {what} | {resident:.0f} | {private:.0f} |", flush=True)
+        memory = memory_of(server.pid)
+        print(f"| {what} | {memory.resident:.0f} | {memory.private:.0f} |", flush=True)
 
     with own_server() as folder:
         server = local_server.find_or_start()

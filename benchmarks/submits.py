@@ -3,7 +3,8 @@
     python benchmarks/submits.py [-n ROUNDS] [-s SECONDS]
 
 Ours is the real server with its local runtime on SQLite: auth, idempotency, a proof of the shared folder, events,
-synchronous FULL. One long job holds the only place, so that the others wait and nothing else runs.
+synchronous FULL. One long job holds the only place, so that the others wait and nothing else runs. The load is a
+process of its own: raw sockets, each with one request on its way.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import contextlib
 import json
 import os
 import secrets
+import selectors
 import signal
 import socket
 import statistics
@@ -21,9 +23,12 @@ import sys
 import tempfile
 import time
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from interleave import percentile
 
 from tests.processes import free_port
 
@@ -41,11 +46,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-n", "--rounds", type=int, default=3)
     parser.add_argument("-s", "--seconds", type=float, default=2.0)
+    parser.add_argument("--load", nargs=3, metavar=("PORT", "CLIENTS", "TOKEN"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.load:
+        port, clients, token = arguments.load
+        print(json.dumps(_send(int(port), int(clients), token, arguments.seconds, sys.stdin.buffer.read())))
+        return
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     ways: dict[str, Callable[[Path], contextlib.AbstractContextManager[Server]]] = {
-        "floor": lambda folder: _asgi("submits_floor", folder),
-        "textbook": lambda folder: _asgi("submits_textbook", folder),
+        "floor": lambda folder: asgi("submits_floor", folder),
+        "textbook": lambda folder: asgi("submits_textbook", folder),
         "ours": _ours,
     }
     samples: dict[tuple[str, int], list[dict[str, float]]] = {}
@@ -78,12 +88,66 @@ def _report(samples: dict[tuple[str, int], list[dict[str, float]]]) -> None:
 
 
 def _load(server: Server, body: bytes, clients: int, seconds: float) -> dict[str, float]:
-    command = [HERE / "submits_load.py", "127.0.0.1", server.port, clients, seconds, server.token]
-    done = subprocess.run([sys.executable, *map(str, command)], input=body, capture_output=True)
+    command = [sys.executable, __file__, "-s", str(seconds), "--load", str(server.port), str(clients), server.token]
+    done = subprocess.run(command, input=body, capture_output=True)
     if done.returncode:
         raise RuntimeError(done.stderr.decode())
     figures: dict[str, float] = json.loads(done.stdout)
     return figures
+
+
+class Connection:
+    """One client: sends the next request when the last one is answered."""
+
+    def __init__(self, port: int, token: str, body: bytes) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._head = (
+            f"POST /api/v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\nIdempotency-Key: "
+        ).encode()
+        self._body = body
+        self._answer = b""
+        self._sent_at = 0.0
+
+    def send(self) -> None:
+        self._answer = b""
+        self._sent_at = time.perf_counter()
+        self.socket.sendall(self._head + uuid.uuid4().hex.encode() + b"\r\n\r\n" + self._body)
+
+    def receive(self) -> float | None:
+        """Seconds that the request took; None: the answer is not complete."""
+        chunk = self.socket.recv(65536)
+        if not chunk:
+            raise ConnectionError("the server closed the connection")
+        self._answer += chunk
+        head, end, body = self._answer.partition(b"\r\n\r\n")
+        if not end:
+            return None
+        lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        if len(body) < int(lengths[0].split(b":")[1]):
+            return None
+        if not head.startswith(b"HTTP/1.1 201"):
+            raise RuntimeError(self._answer.decode())
+        return time.perf_counter() - self._sent_at
+
+
+def _send(port: int, clients: int, token: str, seconds: float, body: bytes) -> dict[str, float]:
+    """Requests per second, p50 and p99 in milliseconds."""
+    times: list[float] = []
+    with selectors.DefaultSelector() as selector:
+        for _ in range(clients):
+            connection = Connection(port, token, body)
+            selector.register(connection.socket, selectors.EVENT_READ, connection)
+            connection.send()
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            for key, _ in selector.select(1):
+                took = key.data.receive()
+                if took is not None:
+                    times.append(took)
+                    key.data.send()
+    return {"rate": len(times) / seconds, "p50_ms": percentile(times, 50) * 1e3, "p99_ms": percentile(times, 99) * 1e3}
 
 
 def _body(folder: Path, **fields: Any) -> bytes:
@@ -112,13 +176,14 @@ def _body(folder: Path, **fields: Any) -> bytes:
 
 
 @contextlib.contextmanager
-def _asgi(module: str, folder: Path) -> Iterator[Server]:
+def asgi(module: str, folder: Path) -> Iterator[Server]:
+    """A module of `rivals`, run by uvicorn as our server is."""
     port = free_port()
-    command = [sys.executable, "-m", "uvicorn", f"{module}:app", "--port", str(port), "--no-access-log"]
+    command = [sys.executable, "-m", "uvicorn", f"rivals.{module}:app", "--port", str(port), "--no-access-log"]
     environment = {**os.environ, "SUBMITS_DB": str(folder / "rival.db")}
     with _running([*command, "--log-level", "error"], environment, HERE):
-        _until_listening(port)
-        yield Server(port, "")
+        _until(lambda: _listens(port))
+        yield Server(port, "-")
 
 
 @contextlib.contextmanager
@@ -161,12 +226,9 @@ def _running(command: list[str], environment: dict[str, str], folder: Path) -> I
             process.wait()
 
 
-def _until_listening(port: int) -> None:
-    def listens() -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", port)) == 0
-
-    _until(listens)
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def _until(holds: Callable[[], bool]) -> None:

@@ -1,1 +1,4 @@
-"""Other ways to run the same job, each as a function that returns when it is over. Nothing of ours is imported."""
+"""Other ways to do the same: functions that return when a job is over, programs for other interpreters, and servers.
+
+Nothing of ours is imported.
+"""

@@ -1,4 +1,7 @@
-"""The floor of `submits.py`: a bare ASGI app that inserts one row per request. No validation, no auth, not durable."""
+"""The floor of `submits.py`: a bare ASGI app that inserts one row per POST. No validation, no auth, not durable.
+
+A GET is answered at once.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,8 @@ async def app(scope: dict[str, Any], receive: Any, send: Any) -> None:
         body += message["body"]
         if not message.get("more_body"):
             break
-    _database.execute("INSERT INTO jobs (body) VALUES (?)", (body,))
+    if scope["method"] == "POST":
+        _database.execute("INSERT INTO jobs (body) VALUES (?)", (body,))
     headers = [(b"content-type", b"application/json"), (b"content-length", b"2")]
     await send({"type": "http.response.start", "status": 201, "headers": headers})
     await send({"type": "http.response.body", "body": b"{}"})

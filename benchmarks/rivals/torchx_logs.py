@@ -1,7 +1,7 @@
 """The rival of the log benchmarks: TorchX's local scheduler. Run by them, with the interpreter that has torchx.
 
-logs_torchx.py catchup LINES    prints lines/s
-logs_torchx.py latency LINES    prints the delays in ms as JSON
+torchx_logs.py catchup LINES    prints lines/s
+torchx_logs.py latency LINES    prints the delays in ms as JSON
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""How fast a job starts and ends whose ranks are forked from the warm pool, and what the pool's memory costs.
+"""How fast ranks start and end under our launcher, fresh and forked from the warm pool, and the memory of the pool.
 
-    python benchmarks/warm_start.py [--rounds 20] [--into FILE] [WHAT ...]    WHAT: ddp, eight, transformers, memory
+    python benchmarks/rank_start.py [--rounds 20] [--into FILE] [WHAT ...]
+    WHAT: all_reduce, ddp, eight, transformers, memory
 
-`bare`: processes with the environment set by hand; `torchrun`; `fresh`: a worker launcher; `warm`: a launcher forked
-from a pool that has learnt from one fresh run what the script imports. From the order to the end of all, interleaved.
+Without a server, from the order to the end of all, interleaved. `bare`: processes with the environment set by hand;
+`torchrun`; `plain python`: a worker launcher that starts `python script`; `fresh`: one with the rank runner, as it is;
+`warm`: a launcher forked from a pool that has learnt from one fresh run what the script imports.
 """
 
 from __future__ import annotations
@@ -18,9 +20,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+import own_launcher
 from interleave import Samples, joined, table, time_until_one_succeeds
+from proc import memory_of
 
 from client_lib.worker import control
 from client_lib.worker.directory import Directory, launcher_command, read_json
@@ -30,6 +35,7 @@ from client_lib.worker.warm import fit
 from server_stub.runtimes.local.warm import WarmPool
 from tests.processes import free_port
 
+ALL_REDUCE = (Path(__file__).parent / "rivals" / "jobs" / "all_reduce.py").read_text()
 DDP = """
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -69,33 +75,14 @@ class Job:
         left_out = json.loads(config.read_text())["refused"]
         print(f"pool: {self.pool.info()}; left out: {left_out}")
 
-    def plan(self, record_imports: bool = False) -> WorkerPlan:
-        return WorkerPlan(
-            job="bench",
-            attempt=1,
-            worker=0,
-            n_workers=1,
-            processes_per_worker=self._ranks,
-            type="pytorch2",
-            command=[str(self.script)],
-            python=sys.executable,
-            environment=dict(os.environ) | {"GLOO_SOCKET_IFNAME": "lo"},
-            user_variables=[],
-            working_dir=str(self.folder),
-            master_addr="127.0.0.1",
-            master_port=free_port(),
-            gpus=[],
-            cores=os.cpu_count() or 1,
-            checkpoint_dir=str(self.folder),
-            record_imports=record_imports,
-        )
+    def plan(self, **fields: bool) -> WorkerPlan:
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+        command = [str(self.script)]
+        return own_launcher.plan_of(self.folder, command, self._ranks, environment=environment, **fields)
 
-    def prepare(self, record_imports: bool = False) -> Directory:
+    def prepare(self, **fields: bool) -> Directory:
         self._runs += 1
-        directory = Directory(str(self.folder / f"worker-{self._runs}"))
-        os.makedirs(directory.path)
-        Path(directory.plan).write_text(self.plan(record_imports).to_json())
-        return directory
+        return own_launcher.prepared(self.folder / f"worker-{self._runs}", self.plan(**fields))
 
     def start_fresh(self, directory: Directory) -> None:
         subprocess.Popen(launcher_command(directory.path))
@@ -105,24 +92,11 @@ class Job:
         why = self._loop.run_until_complete(self.pool.launch(directory.path))
         assert why is None, why
 
-    def go(self, directory: Directory) -> control.ControlConnection:
-        while not os.path.exists(directory.control):
-            time.sleep(0.001)
-        peer = control.ControlConnection(directory.control)
-        peer.send(control.order(control.GO))
-        return peer
-
     def run(self, directory: Directory) -> None:
-        peer = self.go(directory)
-        while (message := peer.receive(100)) is not None and message["event"] != control.ENDED:
-            pass
-        report = read_json(directory.report)
-        assert report is not None
-        if report["exit_code"]:
-            raise RuntimeError(report["message"])
+        own_launcher.until_ended(directory, own_launcher.let_start(directory))
 
-    def fresh(self) -> None:
-        directory = self.prepare()
+    def fresh(self, rank_runner: bool = True) -> None:
+        directory = self.prepare(rank_runner=rank_runner)
         self.start_fresh(directory)
         self.run(directory)
 
@@ -130,6 +104,9 @@ class Job:
         directory = self.prepare()
         self.start_warm(directory)
         self.run(directory)
+
+    def plain_python(self) -> None:
+        self.fresh(rank_runner=False)
 
     def bare(self) -> None:
         shared = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -156,11 +133,6 @@ class Job:
         shutil.rmtree(self.folder)
 
 
-def pss_mib(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
-
-
 def memory() -> None:
     """PSS of two idle ranks and their launcher, fresh and warm, and of the pool."""
     job = Job(DDP, 2)
@@ -170,13 +142,14 @@ def memory() -> None:
     for name, start in (("fresh", job.start_fresh), ("warm", job.start_warm)):
         directory = job.prepare()
         start(directory)
-        peer = job.go(directory)
+        peer = own_launcher.let_start(directory)
         while b"".join(path.read_bytes() for path in Path(directory.log).glob("*.log")).count(b"idle") < 2:
             time.sleep(0.1)
         ranks = [entry["pid"] for entry in (read_json(directory.processes) or {}).values()]
         launcher = (read_json(directory.lock) or {})["pid"]
         info = job.pool.info()
-        shares = f"ranks {sum(map(pss_mib, ranks)):.0f} MiB, launcher {pss_mib(launcher):.0f}"
+        of_ranks = sum(memory_of(rank).proportional for rank in ranks)
+        shares = f"ranks {of_ranks:.0f} MiB, launcher {memory_of(launcher).proportional:.0f}"
         print(f"{name}: {shares}, pool {info.memory_mib}")
         peer.send(control.order(control.STOP, grace_s=0.0))
         while peer.receive(30):
@@ -186,8 +159,9 @@ def memory() -> None:
 
 def compare(title: str, script: str, ranks: int, names: tuple[str, ...], options: argparse.Namespace) -> None:
     job = Job(script, ranks)
-    job.learn()
-    ways: dict[str, Callable[[], object]] = {name: getattr(job, name) for name in names}
+    if "warm" in names:
+        job.learn()
+    ways: dict[str, Callable[[], object]] = {name: getattr(job, name.replace(" ", "_")) for name in names}
     samples: Samples = {name: [] for name in names}
     for _ in range(options.rounds):  # none before the counted ones: `learn` has warmed files and caches
         round_of_all = {name: [time_until_one_succeeds(name, way)] for name, way in ways.items()}
@@ -197,21 +171,23 @@ def compare(title: str, script: str, ranks: int, names: tuple[str, ...], options
     job.close()
 
 
+COMPARISONS: dict[str, tuple[str, str, int, tuple[str, ...]]] = {
+    "all_reduce": ("2 ranks and one all_reduce", ALL_REDUCE, 2, ("bare", "plain python", "fresh")),
+    "ddp": ("2 ranks of DDP", DDP, 2, ("bare", "torchrun", "fresh", "warm")),
+    "eight": ("8 ranks of DDP", DDP, 8, ("bare", "torchrun", "fresh", "warm")),
+    "transformers": ("2 ranks of DDP that import transformers", TRANSFORMERS, 2, ("bare", "fresh", "warm")),
+}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", metavar="WHAT", default=["ddp", "eight", "transformers", "memory"])
+    parser.add_argument("what", nargs="*", metavar="WHAT", default=[*COMPARISONS, "memory"])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--into", type=Path)
     options = parser.parse_args()
-    if "ddp" in options.what:
-        compare("2 ranks of DDP", DDP, 2, ("bare", "torchrun", "fresh", "warm"), options)
-    if "eight" in options.what:
-        compare("8 ranks of DDP", DDP, 8, ("bare", "torchrun", "fresh", "warm"), options)
-    if "transformers" in options.what:
-        title = "2 ranks of DDP that import transformers"
-        compare(title, TRANSFORMERS, 2, ("bare", "fresh", "warm"), options)
-    if "memory" in options.what:
-        memory()
+    ways = {what: partial(compare, *of, options) for what, of in COMPARISONS.items()} | {"memory": memory}
+    for what in options.what:
+        ways[what]()
 
 
 if __name__ == "__main__":
