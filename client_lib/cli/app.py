@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -87,7 +87,10 @@ class LazyGroup(TyperGroup):
         name, *rest = args
         name = ALIASES.get(name, name)
         if not name.startswith("-") and name not in COMMANDS:
-            _unknown_command(ctx, name)
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, COMMANDS, n=1)
+            ctx.fail(f"there is no command {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, [name, *rest])
 
 
@@ -105,13 +108,6 @@ def _without_plugins() -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
-
-
-def _unknown_command(ctx: typer.Context, wrong: str) -> NoReturn:
-    from difflib import get_close_matches
-
-    near = get_close_matches(wrong, COMMANDS, n=1)
-    ctx.fail(f"there is no command {wrong!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
 
 
 def _print_version(wanted: bool) -> None:
@@ -154,12 +150,8 @@ def group(
     """
     del version
     help_without_command(ctx)
-    _hand_on(ctx, {"endpoint": endpoint, "profile": profile})
-
-
-def _hand_on(ctx: typer.Context, options: dict[str, str | None]) -> None:
-    """Make options in front of the command the defaults of its own."""
-    given = {name: value for name, value in options.items() if value is not None}
+    # options in front of the command become the defaults of its own
+    given = {name: value for name, value in (("endpoint", endpoint), ("profile", profile)) if value is not None}
     if given:
         command = str(ctx.invoked_subcommand)
         group: Any = ctx.command  # typer types it as a plain command
@@ -189,7 +181,9 @@ def _outcome(args: list[str]) -> int:
     except typer.Exit as done:  # --help, --version
         return done.exit_code
     except typer.TyperException as wrong:
-        printer.hint(_usage(wrong))
+        ctx = getattr(wrong, "ctx", None)
+        where = ctx.command_path if ctx else PROGRAM
+        printer.hint(f"Error: {wrong.format_message()}\n`{where} --help` shows what it takes")
         return exits.USAGE
     except ClientLibError as problem:
         printer.error(problem)
@@ -209,9 +203,3 @@ def _dispatch(args: list[str]) -> int:
     with command.make_context(PROGRAM, args) as ctx:
         result = command.invoke(ctx)
     return result if isinstance(result, int) else exits.DONE
-
-
-def _usage(wrong: typer.TyperException) -> str:
-    ctx = getattr(wrong, "ctx", None)
-    where = ctx.command_path if ctx else PROGRAM
-    return f"Error: {wrong.format_message()}\n`{where} --help` shows what it takes"

@@ -36,21 +36,15 @@ _BLOCK = 256 * 1024
 
 
 def connect(endpoint: Endpoint, config: Config) -> Transport:
-    if not _is_behind_proxy(endpoint.url):
-        return HttpClientTransport(endpoint, config)
-    from client_lib.transport.http import RequestsTransport
+    server = urlsplit(endpoint.url)
+    if not is_loopback(server.hostname or ""):
+        from urllib.request import getproxies, proxy_bypass
 
-    return RequestsTransport(endpoint, config)
+        if not {server.scheme, "all"}.isdisjoint(getproxies()) and not proxy_bypass(server.netloc):
+            from client_lib.transport.http import RequestsTransport
 
-
-def _is_behind_proxy(url: str) -> bool:
-    """True if the environment names a proxy for this server."""
-    server = urlsplit(url)
-    if is_loopback(server.hostname or ""):
-        return False
-    from urllib.request import getproxies, proxy_bypass
-
-    return not {server.scheme, "all"}.isdisjoint(getproxies()) and not proxy_bypass(server.netloc)
+            return RequestsTransport(endpoint, config)
+    return HttpClientTransport(endpoint, config)
 
 
 class HttpClientTransport:

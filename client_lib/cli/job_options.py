@@ -215,24 +215,19 @@ def _help(name: str) -> str:
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that were set on the command line, in the spec's types."""
-    found = {
-        name: _collected(name, value)
-        for name, value in values.items()
-        if name in JobSpec.model_fields and value is not None
-    }
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        field = JobSpec.model_fields.get(name)
+        if field is None or value is None:
+            continue
+        if name not in POSITIONAL and get_origin(_container(field)) is dict:
+            value = dict(value)
+        elif name not in POSITIONAL and reading_of(name, field) is _NUMBERS:
+            value = list(chain.from_iterable(value))
+        found[name] = value
     if found.get("log_file") == "":
         found["log_file"] = None
     return found
-
-
-def _collected(name: str, value: Any) -> Any:
-    """The values of a repeated option as the list or mapping that the field holds."""
-    if name in POSITIONAL or not isinstance(value, list):
-        return value
-    field = JobSpec.model_fields[name]
-    if get_origin(_container(field)) is dict:
-        return dict(value)
-    return list(chain.from_iterable(value)) if reading_of(name, field) is _NUMBERS else value
 
 
 def changes(texts: Sequence[str], spec: JobSpec) -> dict[str, Any]:

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import logging
 
     from rich.status import Status
-    from rich.text import Text
 
     from client_lib.transport.download import Progress
 
@@ -172,15 +171,12 @@ def _draw(columns: Row, rows: Sequence[Row], cut: Row) -> None:
         # the first column is what one copies into the next command: never cut
         drawn.add_column(heading, no_wrap=heading not in (cut or columns[-1:]), overflow="fold")
     for row in rows:
-        drawn.add_row(*(_cell(Text, text, cut=heading in cut) for heading, text in zip(columns, row, strict=True)))
+        texts = [Text("" if cell == "-" else cell, style=STATE_COLOURS.get(cell, "")) for cell in row]
+        for heading, text in zip(columns, texts, strict=True):
+            if heading in cut:
+                text.no_wrap, text.overflow = True, "ellipsis"
+        drawn.add_row(*texts)
     Console(highlight=False).print(drawn)
-
-
-def _cell(kind: type[Text], text: str, *, cut: bool) -> Text:
-    """A cell as rich draws it; an empty one shows nothing."""
-    shown = "" if text == "-" else text
-    style = STATE_COLOURS.get(text, "")
-    return kind(shown, style=style, no_wrap=True, overflow="ellipsis") if cut else kind(shown, style=style)
 
 
 @contextmanager

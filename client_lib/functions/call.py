@@ -147,14 +147,15 @@ def taken_from(given: dict[str, Any]) -> Call | None:
     function, kwargs = given["script"], given.pop("kwargs")
     if not callable(function):
         if kwargs is not None:
-            raise InvalidRequest(f"kwargs={kwargs!r} are of a function, and script={function!r} is none", hint=_FLAGS)
+            raise InvalidRequest(
+                f"kwargs={kwargs!r} are of a function, and script={function!r} is none",
+                hint="give flags={'lr': 0.1}, which become --lr=0.1",
+            )
         return None
     if given["flags"]:
-        raise InvalidRequest(f"flags={given['flags']!r} are of a script, and script is a function", hint=_KWARGS)
+        raise InvalidRequest(
+            f"flags={given['flags']!r} are of a script, and script is a function", hint="give kwargs={'lr': 0.1}"
+        )
     call = call_of(function, given["args"], kwargs)
     given.update(script=call.script, args=call.shown)
     return call
-
-
-_FLAGS = "give flags={'lr': 0.1}, which become --lr=0.1"
-_KWARGS = "give kwargs={'lr': 0.1}"

@@ -52,7 +52,10 @@ def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -
         InvalidRequest: no such script (with the nearest files), or it is a directory, unreadable, or needs a shell.
     """
     whole = _absolute(script.strip(), cwd)
-    words = [script.strip()] if whole.is_file() else _split(script)
+    try:
+        words = [script.strip()] if whole.is_file() else split_script(script)
+    except ValueError as error:
+        raise InvalidRequest(f"script: {error}") from None
     path = _absolute(words[0], cwd)
     if words[0].endswith(".py") and not job_type.is_command:
         _check_readable(path)
@@ -62,10 +65,14 @@ def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -
 
 def _command(words: list[str], path: Path, script: str, job_type: JobType, in_conda: bool) -> str:
     """A file of the caller's directory is named as a shell would want it, so that it is found and started."""
+    word = words[0]
+    if path.is_dir():
+        raise InvalidRequest(f"script={word!r} is a directory", hint="give the file that runs")
     if not path.is_file():
-        _check_no_typing_error(words[0], path)
+        if os.sep in word and not os.path.isabs(word):
+            raise InvalidRequest(f"script={word!r}: there is no {path}", hint=_nearest(path))
         return script
-    program = words[0] if os.sep in words[0] else f"./{words[0]}"
+    program = word if os.sep in word else f"./{word}"
     if os.access(path, os.X_OK):
         return shlex.join([program, *words[1:]])
     interpreter = {".sh": "bash", ".py": "python" if in_conda else ""}.get(path.suffix)
@@ -75,13 +82,6 @@ def _command(words: list[str], path: Path, script: str, job_type: JobType, in_co
     raise InvalidRequest(
         f"script={script!r}: {path} can't be executed, and type={str(job_type)!r} runs a command", hint=f"write {fix}"
     )
-
-
-def _check_no_typing_error(word: str, path: Path) -> None:
-    if path.is_dir():
-        raise InvalidRequest(f"script={word!r} is a directory", hint="give the file that runs")
-    if os.sep in word and not os.path.isabs(word):
-        raise InvalidRequest(f"script={word!r}: there is no {path}", hint=_nearest(path))
 
 
 def check_program(source: Source, path: str | None) -> None:
@@ -100,13 +100,6 @@ def check_program(source: Source, path: str | None) -> None:
         f"script={source.text!r}: there is no program {program!r}{where}, and the job runs on this machine",
         hint="give its path; a shell's own commands run with bash -c",
     )
-
-
-def _split(script: str) -> list[str]:
-    try:
-        return split_script(script)
-    except ValueError as error:
-        raise InvalidRequest(f"script: {error}") from None
 
 
 def _check_readable(path: Path) -> None:

@@ -48,14 +48,10 @@ def answer(command: Any, instruction: str) -> int:
     """Print what a shell may put in the place of the word that is typed; return the exit code."""
     completion_init()
     shell, _, action = instruction.partition("_")
-    if action == "complete":
-        return _answer_older(command, shell)
-    return int(shell_complete(command, {}, PROGRAM, COMPLETION_VARIABLE, instruction))
-
-
-def _answer_older(command: Any, shell: str) -> int:
-    """Answer the lines that client-lib 0.1 made by click (`bash_complete`, where typer writes `complete_bash`): they
-    stand in the start-up files of users."""
+    if action != "complete":
+        return int(shell_complete(command, {}, PROGRAM, COMPLETION_VARIABLE, instruction))
+    # lines that client-lib 0.1 made by click (`bash_complete`, where typer has `complete_bash`) stand in the start-up
+    # files of users
     if shell == "fish":  # its COMP_CWORD is the word itself
         line, word = os.environ["COMP_WORDS"], os.environ["COMP_CWORD"]
         os.environ["COMP_CWORD"] = str(len(shlex.split(line)) - (1 if word else 0))

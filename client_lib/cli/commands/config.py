@@ -267,29 +267,22 @@ def mls_config(
 
 
 def _write_mls(folder: Path, name: str, files: Mapping[str, Mapping[str, str]], force: bool) -> None:
-    texts = {file: _read(folder / file) for file in files}
-    _refuse_to_replace(folder, name, texts, files, force)
+    """Raises Conflict: the profile holds credentials of another service, which would be lost."""
+    url, texts = files["config"]["endpoint_url"], {file: _read(folder / file) for file in files}
+    config, credentials = (section(texts[file], name) for file in ("config", "credentials"))
+    ours = credentials.get("x_api_key") == OURS or not (config or credentials)
+    if not (ours or force or config.get("endpoint_url") == url):
+        raise Conflict(
+            f"profile {name} in {folder} means another server: {config.get('endpoint_url', 'the default one of mls')}",
+            hint="choose another one (--mls-profile NAME), or replace it with --force",
+        )
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         for file, values in files.items():
             write_file(os.path.realpath(folder / file), with_section(texts[file], name, values).encode())
     except OSError as error:
         raise InvalidRequest(f"{folder} can't be written: {error.strerror}") from error
-    printer.hint(f"profile {name} in {folder} means {files['config']['endpoint_url']}")
-
-
-def _refuse_to_replace(
-    folder: Path, name: str, texts: Mapping[str, str], files: Mapping[str, Mapping[str, str]], force: bool
-) -> None:
-    """Raises Conflict: the profile holds credentials of another service, which would be lost."""
-    config, credentials = (section(texts[file], name) for file in ("config", "credentials"))
-    ours = credentials.get("x_api_key") == OURS or not (config or credentials)
-    if ours or force or config.get("endpoint_url") == files["config"]["endpoint_url"]:
-        return
-    raise Conflict(
-        f"profile {name} in {folder} means another server: {config.get('endpoint_url', 'the default one of mls')}",
-        hint="choose another one (--mls-profile NAME), or replace it with --force",
-    )
+    printer.hint(f"profile {name} in {folder} means {url}")
 
 
 def _read(path: Path) -> str:

@@ -120,13 +120,17 @@ def logs(
         found = connection.job(name)
         if len(names) > 1 and output != JSON:
             printer.data_at_once(f"==> {found['name']} <==")
+        more = {"job": found["name"]} if len(names) > 1 else {}
         with printer.hint_on_interrupt(found["name"]):
             if found["state"] == State.PENDING and not follow:
                 printer.hint(f"{found['name']} is PENDING: {table.why(found)}; -f waits for its lines")
             elif diverge:
-                _print_divergence(connection, found, params, output, several=len(names) > 1)
+                _print_divergence(connection, found, params, output, more)
             elif output == JSON:
-                _print_json(connection, found["name"], params, several=len(names) > 1)
+                write = printer.data_at_once if follow else printer.data
+                open_logs = partial(connection.rest.open_logs, found["name"])
+                for entry in settled_entries(log_entries(open_logs, params, retry_s=connection.config.retry_s)):
+                    write(_as_json(entry, more))
             else:
                 _print_text(connection, found, params, timestamps=timestamps, collapse=collapse)
 
@@ -145,7 +149,7 @@ def _print_text(
 
 
 def _print_divergence(
-    connection: Connection, job: dict[str, Any], params: dict[str, Any], output: str, *, several: bool
+    connection: Connection, job: dict[str, Any], params: dict[str, Any], output: str, more: dict[str, str]
 ) -> None:
     from client_lib.log_reading import divergence
 
@@ -163,16 +167,9 @@ def _print_divergence(
         printer.hint(f"all ranks of {name} print the same lines")
     for place in found:
         if output == JSON:
-            printer.data(_as_json(place, {"job": name} if several else {}))
+            printer.data(_as_json(place, more))
         else:
             printer.lines(divergence.as_text(place))
-
-
-def _print_json(connection: Connection, name: str, params: dict[str, Any], *, several: bool) -> None:
-    open_logs = partial(connection.rest.open_logs, name)
-    write = printer.data_at_once if "follow" in params else printer.data
-    for entry in settled_entries(log_entries(open_logs, params, retry_s=connection.config.retry_s)):
-        write(_as_json(entry, {"job": name} if several else {}))
 
 
 def _as_json(entry: LogEntry | Divergence, more: dict[str, str]) -> str:

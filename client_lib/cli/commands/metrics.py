@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import sys
 import time
+from functools import partial
 from typing import Annotated, Any, Literal
 
 import typer
@@ -63,7 +64,8 @@ def metrics(
     if watch and output != "text":
         raise typer.BadParameter("--watch prints text; leave out -o")
     params = {"rank": rank, "points": str(_SHOWN if output == "text" else _WRITTEN)}
-    found = read(connection.rest, paths.job(job["name"], "metrics"), "curves", params)
+    fetch = partial(read, connection.rest, paths.job(job["name"], "metrics"), "curves", params)
+    found = fetch()
     if output == JSON:
         printer.data_json(found)
     elif output == CSV:
@@ -74,8 +76,7 @@ def metrics(
         _print(found)
     while watch and job["state"] not in FINAL:
         time.sleep(_PAUSE_S)
-        job, before = connection.job(job["name"]), found
-        found = read(connection.rest, paths.job(job["name"], "metrics"), "curves", params)
+        job, before, found = connection.job(job["name"]), found, fetch()
         if found != before:
             if sys.stdout.isatty():
                 sys.stdout.write("\x1b[H\x1b[J")  # clears the screen

@@ -237,7 +237,10 @@ class Session:
                 for block in answer.blocks:
                     for kind, data in frames.feed(block):
                         if kind == link.EXIT:
-                            return _exit_code(json.loads(data))
+                            ended = json.loads(data)
+                            if "error" in ended:
+                                raise Conflict(str(ended["error"]))
+                            return int(ended["exit_code"])
                         if kind != link.KEEP:
                             show(kind, data)
         finally:
@@ -267,9 +270,3 @@ class Session:
         while len(found) < _SENT_MAX and not self._waiting.empty():  # no other thread takes from it
             found += self._waiting.get()
         return found
-
-
-def _exit_code(ended: Mapping[str, Any]) -> int:
-    if "error" in ended:
-        raise Conflict(str(ended["error"]))
-    return int(ended["exit_code"])
