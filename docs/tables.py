@@ -27,6 +27,7 @@ from client_lib.spec.models import descriptions
 from server_stub.failures import CAUSES
 from server_stub.http import metrics
 from server_stub.http.access_log import Traffic
+from server_stub.http.users_file import OidcEntry, TeamEntry, UserEntry
 from server_stub.openapi import openapi
 from server_stub.runtimes.kube import catalogue
 from server_stub.settings import Settings
@@ -157,6 +158,9 @@ _CATALOGUE: dict[str, type[BaseModel]] = {
     "peers": catalogue.Peer,
 }
 TABLES |= {f"catalogue_{name}": partial(_fields, model, str) for name, model in _CATALOGUE.items()}
+
+_USERS_FILE: dict[str, type[BaseModel]] = {"users": UserEntry, "teams": TeamEntry, "oidc": OidcEntry}
+TABLES |= {f"users_file_{name}": partial(_fields, model, str) for name, model in _USERS_FILE.items()}
 
 if __name__ == "__main__":
     for document in DOCUMENTS:

@@ -138,8 +138,8 @@ def _serve(given: dict[str, Any], *, recover: bool) -> None:
 
     settings = _settings(given)
     log_to_stderr(settings.log_level)
-    for name in unknown_variables(os.environ):
-        logging.getLogger(__name__).warning("%s is no setting of this server; it is ignored", name)
+    for sentence in unknown_variables(os.environ):
+        logging.getLogger(__name__).warning("%s", sentence)
     serve(settings, recover=recover)
 
 

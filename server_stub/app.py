@@ -20,10 +20,8 @@ from client_lib import __version__
 from server_stub.http.access_log import AccessLog
 from server_stub.http.api import answers, jobs, logs, outputs, server, sessions, snapshots, workers
 from server_stub.http.api.context import Context, refuse_unknown_parameters
-from server_stub.http.auth import Authentication, CurrentTokens, Users
+from server_stub.http.auth import Authentication
 from server_stub.http.limits import Limits
-from server_stub.http.logins import Logins
-from server_stub.settings import is_loopback
 
 PUBLIC_V2 = "/public/v2/"
 PAGES = ("/login", "/logout", "/jobs/", "/server", "/static/")
@@ -52,33 +50,26 @@ def rest_api() -> FastAPI:
     return app
 
 
-def build(
-    parts: Context, tokens: CurrentTokens, log_to: TextIO | None = sys.stderr, app: FastAPI | None = None
-) -> ASGIApp:
+def build(parts: Context, log_to: TextIO | None = sys.stderr, app: FastAPI | None = None) -> ASGIApp:
     """The whole server as one ASGI application. `log_to`: stream of the access log; None: no log."""
     app = app or rest_api()
-    logins = Logins(parts.settings.data_dir / "logins.json", tokens, loopback=is_loopback(parts.settings.host))
-    app.state.context, app.state.logins = parts, logins
-    oidc = None
-    if parts.settings.oidc_issuer:
-        from server_stub.http.oidc import Oidc
-
-        oidc = Oidc(parts.settings)
-    users = Users(tokens, oidc)
-    app.add_middleware(Authentication, users=users, workers=parts.workers, logins=logins, error=answers.error)
+    app.state.context = parts
+    app.add_middleware(
+        Authentication, users=parts.users, workers=parts.workers, logins=parts.logins, error=answers.error
+    )
     app.add_middleware(Limits, settings=parts.settings, bodies=parts.bodies, error=answers.error)
 
     @cache
     def public_v2() -> ASGIApp:
         from server_stub.http.api.public_v2.application import application  # most servers never need it
 
-        return application(parts, users)
+        return application(parts)
 
     @cache
     def pages() -> ASGIApp:
         from server_stub.http.page.routes import Pages
 
-        return Pages(parts, logins).application()
+        return Pages(parts).application()
 
     async def by_path(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]

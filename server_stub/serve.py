@@ -16,7 +16,6 @@ import socket
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
 from types import FrameType
-from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -30,10 +29,13 @@ from server_stub.app import build
 from server_stub.files.outputs import OutputsUpload
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
+from server_stub.http import users_file
 from server_stub.http.access_log import Traffic
 from server_stub.http.api.context import Context
-from server_stub.http.auth import CurrentTokens, FileTokens, local_tokens
+from server_stub.http.auth import Users
 from server_stub.http.connections import http_protocol
+from server_stub.http.logins import Logins
+from server_stub.http.users_file import CurrentTokens, FileTokens, UserTokens
 from server_stub.logs import LogHub
 from server_stub.runtimes import Runtime, attempt_dir, log_dir
 from server_stub.runtimes.local import LocalOptions, accounts
@@ -109,9 +111,9 @@ async def _run(
     locks: Sequence[server_files.DirectoryLock],
     recover: bool,
 ) -> None:
-    parts = await _start(settings, user_accounts, tokens().namespaces(), recover)
+    parts = await _start(settings, tokens, user_accounts, recover)
     try:
-        config = uvicorn_config(build(parts, tokens))
+        config = uvicorn_config(build(parts))
         server = Server(config, parts, lambda: server_files.remove_server_json(settings.state_dir))
         watches = [_end_when_idle(server, parts), _end_when_lost(server, locks), _end_when_superseded(server, parts)]
         watches.append(_keep_log_small(settings))
@@ -128,7 +130,7 @@ async def _run(
 
 
 async def _start(
-    settings: Settings, user_accounts: UserAccounts | None, namespaces: Collection[str], recover: bool
+    settings: Settings, tokens: CurrentTokens, user_accounts: UserAccounts | None, recover: bool
 ) -> Context:
     """Start all parts of the server; the database is migrated and running jobs are adopted."""
     room = Room(settings.data_dir, settings.min_free_bytes)
@@ -136,10 +138,11 @@ async def _start(
     snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, room)
     await asyncio.to_thread(snapshots.open)
     registry = WorkerRegistry(settings.data_dir / "worker.key", _attempt_folder(settings), room.spare)
-    service = Service(settings, _runtime(settings, registry, user_accounts, namespaces), room=room)
+    service = Service(settings, _runtime(settings, registry, user_accounts, tokens().namespaces()), room=room)
     await service.start(recover=recover)
     hub, uploads = LogHub(service.lookup, log_dir), OutputsUpload(settings.outputs_limit_bytes, room)
-    return Context(settings, service, snapshots, hub, Traffic(), registry, uploads)
+    logins = Logins(settings.data_dir / "logins.json", tokens, loopback=is_loopback(settings.host))
+    return Context(settings, service, snapshots, hub, Traffic(), registry, uploads, Users(tokens), logins)
 
 
 def _attempt_folder(settings: Settings) -> Callable[[str, int], Path]:
@@ -163,43 +166,37 @@ def _tokens(settings: Settings) -> tuple[CurrentTokens, UserAccounts | None]:
     Raises InvalidRequest: other machines could reach it, and it has no users file; or it has one, and jobs of all users
     would run as one account, or some user has no account.
     """
-    _check_issuer(settings)
-    separate = settings.users_file and settings.runtime == "local" and not settings.insecure_shared_uid
-    if separate and not accounts.are_possible():
+    if settings.users_file is None:
+        if not is_loopback(settings.host):
+            raise InvalidRequest(
+                f"a server that listens on {settings.host} can be reached from other machines and needs --users-file",
+                hint="`client-lib server token NAME --users-file FILE` makes the file and a token; or write a table "
+                "[oidc] with the issuer of your users' tokens",
+            )
+        user = users_file.local_user()
+        tokens = UserTokens({users_file.digest(server_files.local_token(settings.state_dir)): user})
+        return lambda: tokens, None
+    if settings.runtime != "local" or settings.insecure_shared_uid:
+        return FileTokens(settings.users_file), None
+    if not accounts.are_possible():
         raise InvalidRequest(
             "jobs of all users in --users-file would run as this account: each can read the others' files and secrets",
             hint="started as root on Linux, it runs the jobs of each user under an account of its own; "
             "--insecure-shared-uid starts it for users who trust each other; on Kubernetes jobs are separated",
         )
-    if separate and settings.users_file:
-        separated = FileTokens(settings.users_file, accounts.of_users)
-        return separated, UserAccounts(separated.accounts)
-    if settings.users_file:
-        return FileTokens(settings.users_file), None
-    if settings.oidc_issuer:
-        return local_tokens(None), None
-    if not is_loopback(settings.host):
-        raise InvalidRequest(
-            f"a server that listens on {settings.host} can be reached from other machines and needs --users-file",
-            hint="`client-lib server token NAME --users-file FILE` makes the file and a token; or set oidc_issuer",
-        )
-    return local_tokens(server_files.local_token(settings.state_dir)), None
+    separated = FileTokens(settings.users_file, _check_accounts)
+    return separated, UserAccounts(lambda: separated().accounts())
 
 
-def _check_issuer(settings: Settings) -> None:
-    """Raises InvalidRequest: the settings of the issuer are incomplete, or its users would have no account here."""
-    if settings.oidc_issuer is None:
-        return
-    url = urlsplit(settings.oidc_issuer)
-    if url.scheme != "https" and not (url.scheme == "http" and is_loopback(url.hostname or "")):
-        raise InvalidRequest(f"oidc_issuer {settings.oidc_issuer!r} is no https address")
-    if not settings.oidc_audience:
-        raise InvalidRequest("oidc_issuer needs oidc_audience", hint="for ID tokens it is the client id at the issuer")
-    if settings.runtime == "local" and not settings.insecure_shared_uid:
+def _check_accounts(tokens: UserTokens) -> None:
+    """Raises InvalidRequest: a user has no account on this machine."""
+    if tokens.oidc is not None:
         raise InvalidRequest(
-            "users of oidc_issuer have no accounts on this machine, and their jobs would run as this account",
+            "users of the table [oidc] in --users-file have no accounts on this machine, and their jobs would run as "
+            "this account",
             hint="--insecure-shared-uid starts it for users who trust each other; on Kubernetes jobs are separated",
         )
+    accounts.of_users(tokens.accounts())
 
 
 def _let_in(found: Sequence[Account], data_dir: Path) -> None:

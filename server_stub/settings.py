@@ -47,35 +47,18 @@ class Settings(BaseSettings):
     """SQLAlchemy URL: `sqlite:///…` or `postgresql+psycopg://…`. Default: SQLite in `data_dir`,
     which needs no set-up."""
     host: str = "127.0.0.1"
-    """Address to listen on. Beyond loopback it needs `users_file` or `oidc_issuer`."""
+    """Address to listen on. Beyond loopback it needs `users_file`."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """TCP port; 0: a free one, which is written to `server.json`."""
 
     # --- users
     users_file: Path | None = None
-    """TOML with a `[[users]]` per token: name, token_sha256, admin, account; and a `[[teams]]` per team: name, users,
-    groups, instance_types, queues, namespace. None: the one token in `<state_dir>/token`, or those of `oidc_issuer`
-    alone."""
-    oidc_issuer: str | None = None
-    """URL of an OpenID Connect issuer, as its tokens name it (`iss`). The server takes them beside those of
-    `users_file`. None: it takes these alone."""
-    oidc_audience: str | None = None
-    """Audience (`aud`) of tokens of the issuer; that of an ID token is the client id. Required with `oidc_issuer`."""
-    oidc_client_id: str | None = None
-    """Client id with which `client-lib login` asks the issuer for a token: a public client that may use the device
-    flow. None: `oidc_audience`, and users send their ID token; otherwise they send their access token."""
-    oidc_name_claim: str = "preferred_username"
-    """Claim with the name of the user. It has to be one that users can't choose themselves: a user of the users file
-    with this name has the same jobs."""
-    oidc_groups_claim: str = "groups"
-    """Claim with the groups of the user."""
-    oidc_admin_groups: list[str] = []
-    """Groups whose members are admins, as a JSON list."""
+    """TOML with the users, their teams, and the OpenID Connect issuer of their tokens; see [the users
+    file](#the-users-file). None: the server has one user, with the token in `<state_dir>/token`."""
     insecure_shared_uid: bool = False
-    """True: with `users_file` or `oidc_issuer` and the local runtime all jobs run as the server's account: the code of
-    one user can read the files, the secrets and the memory of another's jobs. False: a server that runs as root on
-    Linux, without `oidc_issuer`, runs the jobs of each user under an account of the user, and any other server does not
-    start."""
+    """True: with `users_file` and the local runtime all jobs run as the server's account: the code of one user can read
+    the files, the secrets and the memory of another's jobs. False: a server that runs as root on Linux, and whose users
+    file has no `[oidc]`, runs the jobs of each user under an account of the user; any other does not start."""
     share_jobs: bool = False
     """True: every user sees, reads and cancels every job. False: a user sees only their own jobs."""
 
@@ -170,10 +153,6 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Level of the server's own log; each request is a line of level info."""
 
-    @property
-    def several_users(self) -> bool:
-        return self.users_file is not None or self.oidc_issuer is not None
-
 
 def is_loopback(host: str) -> bool:
     """True for a loopback address and `localhost`; another name may resolve to another address later."""
@@ -183,7 +162,16 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+_MOVED = {"OIDC_": "the table [oidc] of the users file has its place"}
+
+
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
-    """Names of variables with our prefix that are no settings: a typing error, or a setting of an earlier version."""
+    """A sentence for each variable with our prefix that is no setting: a typing error, or one of an earlier version."""
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
-    return sorted(name for name in environment if name.upper().startswith(PREFIX) and name.upper() not in known)
+    unknown = sorted(name for name in environment if name.upper().startswith(PREFIX) and name.upper() not in known)
+    return [f"{name} is no setting of this server; it is ignored{_hint(name)}" for name in unknown]
+
+
+def _hint(variable: str) -> str:
+    name = variable.upper().removeprefix(PREFIX)
+    return next((f": {where}" for begin, where in _MOVED.items() if name.startswith(begin)), "")

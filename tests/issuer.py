@@ -22,6 +22,12 @@ DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 Answer = tuple[int, dict[str, Any]]
 
 
+def oidc_table(url: str, **keys: Any) -> str:
+    """The table of the users file that has a server take the tokens of this issuer."""
+    lines = [f"{key} = {json.dumps(value)}" for key, value in {"issuer": url, "audience": CLIENT_ID, **keys}.items()]
+    return "\n".join(["", "[oidc]", *lines, ""])
+
+
 class Issuer:
     """`claims` are those of the one user. `decision`: `allowed`, or the error that ends the device flow."""
 

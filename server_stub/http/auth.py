@@ -8,24 +8,21 @@ and the one that names the issuer answer. Handlers find the user in `scope["user
 
 from __future__ import annotations
 
-import logging
 import math
-import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from client_lib.errors import ClientLibError, InvalidRequest, NotFound, Unauthorized
+from client_lib.errors import ClientLibError, Unauthorized
 from client_lib.spec import paths
 from server_stub.http import users_file
 from server_stub.http.logins import CSRF_HEADER, Logins
-from server_stub.http.users_file import UserTokens, bearer
+from server_stub.http.users_file import CurrentTokens, UserTokens, bearer
 from server_stub.service.values import User
 from server_stub.worker_gateway import WorkerRegistry
 
@@ -36,80 +33,34 @@ OPEN_PATHS = frozenset({paths.HEALTHZ, paths.PING, paths.READYZ, paths.LOGIN})
 
 _HEADERS_KNOWN = 1000
 
-log = logging.getLogger(__name__)
-
-
-CurrentTokens = Callable[[], UserTokens]
-"""Returns the tokens that are valid now."""
-
-
-def local_tokens(token: str | None) -> CurrentTokens:
-    """The one token of a local server; None: it has none, as its users have tokens of an issuer."""
-    tokens = UserTokens({} if token is None else {users_file.digest(token): users_file.local_user()})
-    return lambda: tokens
-
-
-class FileTokens:
-    """The tokens in the file of users, which is read again after a change: tokens are added and revoked without a
-    restart."""
-
-    def __init__(self, path: Path, check: Callable[[Mapping[str, str]], object] | None = None) -> None:
-        """`check` is called with the name of each user's account. It raises InvalidRequest if no job can run under one.
-
-        Raises its error and those of users_file.read: a server does not start with a file that it can't use.
-        """
-        self._path = path
-        self._check = check
-        self._seen = self._stamp()
-        self._tokens = self._read()
-
-    def __call__(self) -> UserTokens:
-        stamp = self._stamp()
-        if stamp != self._seen:
-            self._seen = stamp
-            try:
-                self._tokens = self._read()
-            except (InvalidRequest, NotFound) as error:  # perhaps half written by an editor
-                log.error("%s; the previous users stay", error.message)
-        return self._tokens
-
-    def accounts(self) -> dict[str, str]:
-        return _accounts(self())
-
-    def _read(self) -> UserTokens:
-        tokens = users_file.read(self._path)
-        if self._check:
-            self._check(_accounts(tokens))
-        return tokens
-
-    def _stamp(self) -> tuple[int, int, int] | None:
-        try:
-            status = os.stat(self._path)
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def _accounts(tokens: UserTokens) -> dict[str, str]:
-    return {user.name: user.account or user.name for user in tokens.values()}
-
 
 class Users:
     """The users of all valid tokens: those of the users file, or the one of a local server, and those of the issuer."""
 
-    def __init__(self, tokens: CurrentTokens, oidc: Oidc | None = None) -> None:
-        self._current_tokens, self._oidc = tokens, oidc
-        self._tokens = UserTokens()
+    def __init__(self, tokens: CurrentTokens) -> None:
+        self.tokens = tokens
+        self._oidc: Oidc | None = None
+        self._use(tokens())
+
+    def _use(self, tokens: UserTokens) -> None:
+        """Accept these tokens from now on, and forget what was known of others."""
+        self._tokens = tokens
         self._known: dict[str, tuple[User, float]] = {}
         """Valid headers, each with the Unix time at which it is checked again; _HEADERS_KNOWN at most."""
+        if tokens.oidc is None:
+            self._oidc = None
+        elif self._oidc is None or self._oidc.entry != tokens.oidc:
+            from server_stub.http.oidc import Oidc  # most servers never need its libraries
+
+            self._oidc = Oidc(tokens.oidc)
 
     async def of_header(self, header: str | None) -> User:
         """The user whose token the `Authorization` header carries. A valid header is remembered until the tokens
         change, and one with a token of the issuer until that ends at most. Raises Unauthorized; Unavailable: the issuer
         does not answer."""
-        tokens = self._current_tokens()
+        tokens = self.tokens()
         if tokens is not self._tokens or len(self._known) > _HEADERS_KNOWN:
-            self._tokens, self._known = tokens, {}
+            self._use(tokens)
         user, ends = self._known.get(header or "", (None, 0.0))
         if user is None or ends < time.time():
             known = self._known  # the tokens may change meanwhile

@@ -13,7 +13,6 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,7 +23,7 @@ from starlette.types import Scope
 
 from client_lib.errors import Forbidden, Unauthorized
 from client_lib.worker.directory import write_json
-from server_stub.http.users_file import UserTokens, digest
+from server_stub.http.users_file import CurrentTokens, digest
 from server_stub.service.values import User
 from server_stub.settings import is_loopback
 
@@ -44,7 +43,7 @@ Entries = dict[str, tuple[str, float]]
 class Logins:
     """The logins of one server. Event loop only."""
 
-    def __init__(self, file: Path, tokens: Callable[[], UserTokens], *, loopback: bool) -> None:
+    def __init__(self, file: Path, tokens: CurrentTokens, *, loopback: bool) -> None:
         """`loopback`: the server listens on a loopback address; it has no other name."""
         self._file, self._tokens, self._loopback = file, tokens, loopback
         self._links: Entries = {}

@@ -5,7 +5,7 @@ token, for a key id that is not among them, and after KEYS_S; at most once in `p
 cause few requests. (PyJWKClient of PyJWT fetches on the calling thread, for every unknown id, and does not use
 REQUESTS_CA_BUNDLE.)
 
-Only a server with the setting `oidc_issuer` imports this module: other servers start without its libraries.
+Only a server whose users file has the table `[oidc]` imports this module: others start without its libraries.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ import requests
 from client_lib.errors import Unauthorized, Unavailable
 from client_lib.spec import paths
 from client_lib.spec.wire import Check
-from server_stub.http.users_file import USER_NAME
+from server_stub.http.users_file import USER_NAME, OidcEntry
 from server_stub.runtimes import checked
 from server_stub.service.values import User
-from server_stub.settings import Settings
 
 ALGORITHMS = [*(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)), "EdDSA"]
 KEYS_S = 3600.0  # age of the keys at which they are fetched again, as the issuer may have withdrawn one
@@ -51,9 +50,8 @@ class Accepted(NamedTuple):
 class Oidc:
     """The tokens of one issuer. Event loop only."""
 
-    def __init__(self, settings: Settings, pause_s: float = PAUSE_S) -> None:
-        self._settings, self.pause_s = settings, pause_s
-        self._issuer = settings.oidc_issuer or ""
+    def __init__(self, entry: OidcEntry, pause_s: float = PAUSE_S) -> None:
+        self.entry, self.pause_s = entry, pause_s
         self._lock = asyncio.Lock()
         self._keys: Keys = {}
         self._asked = self._fetched = float("-inf")
@@ -65,21 +63,21 @@ class Oidc:
         answer."""
         try:
             parts = jwt.decode_complete(token, options={"verify_signature": False})
-            if parts["payload"].get("iss") != self._issuer:
+            if parts["payload"].get("iss") != self.entry.issuer:
                 raise jwt.InvalidIssuerError
             key = await self._key(parts["header"].get("kid"))
             claims: dict[str, Any] = jwt.decode(
                 *(token, key, ALGORITHMS),
                 options={"require": ["exp", "aud"]},
-                audience=self._settings.oidc_audience,
-                issuer=self._issuer,
+                audience=self.entry.audience,
+                issuer=self.entry.issuer,
                 leeway=_SKEW_S,
             )
         except jwt.PyJWTError as error:
             raise Unauthorized(self._refusal(error), hint=_LOGIN) from error
-        found = claims.get(self._settings.oidc_groups_claim, [])
+        found = claims.get(self.entry.groups_claim, [])
         groups = frozenset(map(str, found if isinstance(found, list) else [found]))
-        admin = not groups.isdisjoint(self._settings.oidc_admin_groups)
+        admin = not groups.isdisjoint(self.entry.admin_groups)
         ends = min(float(claims["exp"]) + _SKEW_S, time.time() + KEYS_S)
         return Accepted(User(self._name(claims), admin), groups, ends)
 
@@ -87,19 +85,19 @@ class Oidc:
         if isinstance(error, jwt.ExpiredSignatureError):
             return "the token has expired"
         if isinstance(error, jwt.InvalidAudienceError):
-            return f"the token is for another audience than {self._settings.oidc_audience!r}"
+            return f"the token is for another audience than {self.entry.audience!r}"
         if isinstance(error, jwt.InvalidIssuerError):
-            return f"the token is of another issuer than {self._issuer}"
+            return f"the token is of another issuer than {self.entry.issuer}"
         return f"the token is not valid: {error}"
 
     def _name(self, claims: dict[str, Any]) -> str:
         """Raises Unauthorized: the claims have no name that a user may have here."""
-        claim = self._settings.oidc_name_claim
+        claim = self.entry.name_claim
         name = claims.get(claim)
         if not isinstance(name, str) or not re.fullmatch(USER_NAME, name):
             raise Unauthorized(
                 f"claim {claim!r} of the token is {name!r}, which is no user name",
-                hint="the server's setting oidc_name_claim chooses the claim; a name has letters, digits and . _ @ + -",
+                hint="name_claim of the users file chooses the claim; a name has letters, digits and . _ @ + -",
             )
         if claim == "email" and claims.get("email_verified") is False:
             raise Unauthorized(f"the issuer has not verified the address {name}")
@@ -122,7 +120,7 @@ class Oidc:
         """Fetch the keys. A failure leaves them as they are: tokens stay valid while the issuer does not answer."""
         self._asked = time.monotonic()
         try:
-            self._keys, self._failure = await asyncio.to_thread(fetch_keys, self._issuer), ""
+            self._keys, self._failure = await asyncio.to_thread(fetch_keys, self.entry.issuer), ""
             self._fetched = self._asked
         except Unavailable as error:
             self._failure = error.message
@@ -134,7 +132,9 @@ def fetch_keys(issuer: str) -> Keys:
     try:
         metadata = _get(issuer.rstrip("/") + paths.DISCOVERY)
         if metadata["issuer"] != issuer:
-            raise ValueError(f"its metadata name {metadata['issuer']!r}; oidc_issuer has to be the same text")
+            raise ValueError(
+                f"its metadata name {metadata['issuer']!r}; `issuer` of the users file has to be the same text"
+            )
         found = jwt.PyJWKSet.from_dict(_get(metadata["jwks_uri"]))
     except (requests.RequestException, jwt.PyJWTError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise Unavailable(f"the issuer {issuer} gives no keys: {type(error).__name__}: {error}") from error
@@ -146,7 +146,7 @@ def check(issuer: str) -> Check:
     try:
         keys = fetch_keys(issuer)
     except Unavailable as error:
-        fix = "let this server reach it, and give CLIENT_LIB_SERVER_OIDC_ISSUER the text of `issuer` in its metadata"
+        fix = "let this server reach it, and give `issuer` in the users file the text of `issuer` in its metadata"
         return checked("issuer", error.message, fix)
     if not keys:
         fix = "set up the issuer so that its keys and its tokens have a `kid`"

@@ -1,4 +1,4 @@
-"""The file of users: TOML, a `[[users]]` per token with the name it belongs to and the SHA-256 of the token.
+"""The users of a server, and the file that names them: TOML, a `[[users]]` per token with the SHA-256 of the token.
 
     [[users]]
     name = "ann"
@@ -14,12 +14,12 @@
     queues = ["team-vision"]
     namespace = "vision"
 
-A user belongs to the first team that names the user, or `"*"`, or a group of the user's token of an issuer.
+    [oidc]
+    issuer = "https://login.lab.example/realms/lab"
+    audience = "client-lib"
 
-`account` is the account of this machine under which the jobs of the user run, if the server runs as root; without it,
-the account with the name of the user. Tokens themselves are never stored. They have 256 random bits, so that a plain
-digest can't be searched. A user may have several entries, so that a new token works before the old one is removed.
-`python -m server_stub token` adds one.
+Tokens themselves are never stored. They have 256 random bits, so that a plain digest can't be searched. A user may have
+several entries, so that a new token works before the old one is removed. `python -m server_stub token` adds one.
 """
 
 from __future__ import annotations
@@ -27,72 +27,161 @@ from __future__ import annotations
 import getpass
 import hashlib
 import hmac
+import logging
 import os
 import re
 import secrets
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Annotated
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from client_lib.errors import InvalidRequest, NotFound, Unauthorized
 from client_lib.spec.request import SHA256
 from client_lib.spec.toml import parse_toml
 from client_lib.spec.validation import invalid_request
 from server_stub.service.values import Team, User
+from server_stub.settings import is_loopback
 
 TOKEN_PREFIX = "clt_"  # makes a leaked token recognisable
 USER_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._@+-]{0,99}$"  # it becomes a file name in `snapshots`
 NAMESPACE = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 
+log = logging.getLogger(__name__)
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class UserEntry(_Table):
+    """One `[[users]]`."""
+
+    name: Annotated[str, Field(pattern=USER_NAME)]
+    """Name of the user: letters, digits and `. _ @ + -`, at most 100."""
+    token_sha256: Annotated[str, Field(pattern=SHA256)]
+    """SHA-256 of the token, as `client-lib server token` writes it."""
+    admin: bool = False
+    """True: the user may see and change the jobs of all users."""
+    account: str | None = None
+    """Account of this machine under which the jobs of the user run, if the server runs as root. None: the one with the
+    name of the user."""
+
+
+class TeamEntry(_Table):
+    """One `[[teams]]`. A user belongs to the first one that names the user, `"*"`, or a group of the user's token."""
+
+    name: str
+    """Name of the team, for messages."""
+    users: list[str] = []
+    """Names of its users; `"*"`: everyone."""
+    groups: list[str] = []
+    """Groups of the issuer whose members belong to the team."""
+    instance_types: list[str] = []
+    """Instance types that its jobs may use, the first for jobs that name none; empty: all."""
+    queues: list[str] = []
+    """LocalQueues of Kueue for its jobs, the first for jobs that name none; empty: all."""
+    namespace: Annotated[str, Field(pattern=NAMESPACE)] | None = None
+    """Namespace of the cluster in which its jobs run; None: that of the server."""
+
+
+class OidcEntry(_Table):
+    """The `[oidc]`: an OpenID Connect issuer, whose tokens the server takes beside those of `[[users]]`."""
+
+    issuer: str
+    """URL of the issuer, as its tokens name it (`iss`)."""
+    audience: Annotated[str, Field(min_length=1)]
+    """Audience (`aud`) of its tokens; that of an ID token is the client id."""
+    client_id: str | None = None
+    """Client id with which `client-lib login` asks the issuer for a token: a public client that may use the device
+    flow. None: `audience`, and users send their ID token; otherwise they send their access token."""
+    name_claim: str = "preferred_username"
+    """Claim with the name of the user. It has to be one that users can't choose themselves: a user of `[[users]]` with
+    this name has the same jobs."""
+    groups_claim: str = "groups"
+    """Claim with the groups of the user."""
+    admin_groups: list[str] = []
+    """Groups whose members are admins."""
+
+    @field_validator("issuer")
+    @classmethod
+    def _is_safe(cls, issuer: str) -> str:
+        url = urlsplit(issuer)
+        if url.scheme != "https" and not (url.scheme == "http" and is_loopback(url.hostname or "")):
+            raise ValueError("must be an https address: the keys of its tokens come from there")
+        return issuer
+
+
+class UsersFile(_Table):
+    users: list[UserEntry] = []
+    teams: list[TeamEntry] = []
+    oidc: OidcEntry | None = None
+
+
 class UserTokens(dict[bytes, User]):
-    """SHA-256 of a token -> its user. `teams` hold for users with tokens of an issuer too."""
+    """SHA-256 of a token -> its user. `teams` hold for users with tokens of the issuer too."""
 
     teams: Sequence[TeamEntry] = ()
+    oidc: OidcEntry | None = None
 
     def team_of(self, name: str, groups: Collection[str] = ()) -> Team | None:
         """The first team with this user."""
         for entry in self.teams:
             if name in entry.users or "*" in entry.users or not set(groups).isdisjoint(entry.groups):
-                return Team(entry.name, entry.instance_types, entry.queues, entry.namespace)
+                return Team(entry.name, tuple(entry.instance_types), tuple(entry.queues), entry.namespace)
         return None
 
     def namespaces(self) -> set[str]:
         """The namespaces of all teams."""
         return {entry.namespace for entry in self.teams if entry.namespace is not None}
 
-
-class UserEntry(BaseModel):
-    """One `[[users]]`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: Annotated[str, Field(pattern=USER_NAME)]
-    token_sha256: Annotated[str, Field(pattern=SHA256)]
-    admin: bool = False
-    account: str | None = None
+    def accounts(self) -> dict[str, str]:
+        """The name of each user's account."""
+        return {user.name: user.account or user.name for user in self.values()}
 
 
-class TeamEntry(BaseModel):
-    """One `[[teams]]`; see `service.values.Team`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: str
-    users: list[str] = []
-    groups: list[str] = []
-    instance_types: tuple[str, ...] = ()
-    queues: tuple[str, ...] = ()
-    namespace: Annotated[str, Field(pattern=NAMESPACE)] | None = None
+CurrentTokens = Callable[[], UserTokens]
+"""Returns the tokens that are valid now."""
 
 
-class UsersFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+class FileTokens:
+    """The tokens in the file of users, which is read again after a change: tokens are added and revoked without a
+    restart."""
 
-    users: list[UserEntry] = []
-    teams: list[TeamEntry] = []
+    def __init__(self, path: Path, check: Callable[[UserTokens], object] = lambda _: None) -> None:
+        """`check` raises InvalidRequest if the server can't take some of these users.
+
+        Raises its error and those of `read`: a server does not start with a file that it can't use.
+        """
+        self._path = path
+        self._check = check
+        self._seen = self._stamp()
+        self._tokens = self._read()
+
+    def __call__(self) -> UserTokens:
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._seen = stamp
+            try:
+                self._tokens = self._read()
+            except (InvalidRequest, NotFound) as error:  # perhaps half written by an editor
+                log.error("%s; the previous users stay", error.message)
+        return self._tokens
+
+    def _read(self) -> UserTokens:
+        tokens = read(self._path)
+        self._check(tokens)
+        return tokens
+
+    def _stamp(self) -> tuple[int, int, int] | None:
+        try:
+            status = os.stat(self._path)
+        except OSError:
+            return None
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def read(path: Path) -> UserTokens:
@@ -100,7 +189,7 @@ def read(path: Path) -> UserTokens:
 
     Raises:
         NotFound: there is no such file, or it can't be read.
-        InvalidRequest: it is no TOML, or holds something else; the line or the field is named.
+        InvalidRequest: it is no TOML, or holds something else; the line or the key is named.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -109,24 +198,22 @@ def read(path: Path) -> UserTokens:
     try:
         file = UsersFile.model_validate(parse_toml(text, f"the users file {path}"))
     except ValidationError as error:
-        raise InvalidRequest(f"the users file {path}: {invalid_request(error, UsersFile).message}") from error
-    accounts, tokens = _accounts(path, file.users), UserTokens()
-    tokens.teams = file.teams
+        raise InvalidRequest(
+            f"the users file {path}: {invalid_request(error, UsersFile).message}",
+            hint="docs/reference.md has all keys of the users file",
+        ) from error
+    accounts: dict[str, str] = {}
+    for each in file.users:
+        if each.account is not None and accounts.setdefault(each.name, each.account) != each.account:
+            raise InvalidRequest(
+                f"the users file {path} names two accounts of {each.name}: {accounts[each.name]} and {each.account}"
+            )
+    tokens = UserTokens()
+    tokens.teams, tokens.oidc = file.teams, file.oidc
     for each in file.users:
         user = User(each.name, each.admin, accounts.get(each.name, ""), tokens.team_of(each.name))
         tokens[bytes.fromhex(each.token_sha256)] = user
     return tokens
-
-
-def _accounts(path: Path, entries: list[UserEntry]) -> dict[str, str]:
-    """The accounts that the entries name, by user. Raises InvalidRequest: two entries of a user name different ones."""
-    named: dict[str, str] = {}
-    for entry in entries:
-        if entry.account is not None and named.setdefault(entry.name, entry.account) != entry.account:
-            raise InvalidRequest(
-                f"the users file {path} names two accounts of {entry.name}: {named[entry.name]} and {entry.account}"
-            )
-    return named
 
 
 def digest(token: str) -> bytes:

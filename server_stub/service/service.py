@@ -61,7 +61,7 @@ class Service:
         # the same folder as the Snapshots that takes the uploads, which is opened before `start`
         snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, self.room)
         self._request_log = RequestLog(settings.data_dir / "submissions")
-        hosts = AllowedHosts(settings.notify_hosts, several_users=settings.several_users)
+        hosts = AllowedHosts(settings.notify_hosts, several_users=settings.users_file is not None)
         self._retention = Retention(settings.retention_days, settings.retention_gb or DEFAULT_GB[settings.runtime])
         self._store = store = Store(settings.database_url, self._request_log, self.room.spare.give_up)
         self._jobs = jobs = ActiveJobs()

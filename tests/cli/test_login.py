@@ -17,7 +17,7 @@ from client_lib.client import Client
 from client_lib.errors import Unauthorized
 from client_lib.transport import logins
 from tests.http.conftest import Running, start_server  # noqa: F401  # a fixture
-from tests.issuer import CLIENT_ID, Issuer, running_issuer
+from tests.issuer import CLIENT_ID, Issuer, oidc_table, running_issuer
 
 from .conftest import Run
 from .small_server import SmallServer
@@ -32,7 +32,7 @@ def issuer() -> Iterator[Issuer]:
 @pytest.fixture
 def url(issuer: Issuer, start_server: Callable[..., Running], environment: dict[str, str]) -> str:  # noqa: F811
     """The server of the issuer, to which every command of this test talks."""
-    environment["CLIENT_LIB_ENDPOINT"] = start_server(oidc_issuer=issuer.url, oidc_audience=CLIENT_ID).url
+    environment["CLIENT_LIB_ENDPOINT"] = start_server(users_more=oidc_table(issuer.url)).url
     return environment["CLIENT_LIB_ENDPOINT"]
 
 
@@ -165,7 +165,7 @@ def test_no_answer_of_the_issuer_is_the_issuers_failure(
     cli: Run,
     environment: dict[str, str],
 ) -> None:
-    environment["CLIENT_LIB_ENDPOINT"] = start_server(oidc_issuer="http://127.0.0.1:9", oidc_audience=CLIENT_ID).url
+    environment["CLIENT_LIB_ENDPOINT"] = start_server(users_more=oidc_table("http://127.0.0.1:9")).url
     assert "the issuer does not answer: http://127.0.0.1:9" in cli("login").stderr
     with pytest.raises(Unauthorized):
         Client(environment["CLIENT_LIB_ENDPOINT"]).server_info()

@@ -144,7 +144,7 @@ def test_every_value_is_in_the_objects(template: Template) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ([], "users.file=users.toml, users.secret=NAME, or settings.oidc_issuer"),
+        ([], "users.file=users.toml, or users.secret=NAME"),
         (["--set", f"{USERS},storage.sise=1Gi"], "additional properties 'sise' not allowed"),
         (["--set", f"{USERS},settings.database_url=x"], "invalid propertyName 'database_url'"),
         (["--set", f"{USERS},gateway.enabled=true"], "at '/gateway/hosts': minItems: got 0, want 1"),
@@ -161,9 +161,10 @@ def test_a_value_that_can_not_be_is_refused(template: Template, options: list[st
 
 
 @pytest.mark.cluster
-def test_an_issuer_needs_no_users(template: Template) -> None:
-    settings = {"oidc_issuer": "https://issuer.example.com", "oidc_audience": "client-lib"}
-    assert one(objects_of(template(values={"settings": settings})), "Secret")["stringData"] == {"users.toml": ""}
+def test_an_issuer_in_the_file_needs_no_users(template: Template) -> None:
+    file = "[oidc]\nissuer = 'https://issuer.example.com'\naudience = 'client-lib'\n"
+    secret = one(objects_of(template(values={"users": {"file": file}})), "Secret")
+    assert secret["stringData"] == {"users.toml": file}
 
 
 @pytest.mark.cluster

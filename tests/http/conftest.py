@@ -24,7 +24,9 @@ from server_stub.files.snapshots import Snapshots
 from server_stub.http import users_file
 from server_stub.http.access_log import Traffic
 from server_stub.http.api.context import Context
-from server_stub.http.auth import FileTokens
+from server_stub.http.auth import Users
+from server_stub.http.logins import Logins
+from server_stub.http.users_file import FileTokens
 from server_stub.logs import LogHub
 from server_stub.runtimes import log_dir
 from server_stub.serve import Server, uvicorn_config
@@ -77,11 +79,19 @@ class Running:
     """A server, its parts and its users: ann, ben, and root who is admin."""
 
     def __init__(
-        self, folder: Path, app: FastAPI | None = None, server: type[Server] = PromptServer, **settings: Any
+        self,
+        folder: Path,
+        app: FastAPI | None = None,
+        server: type[Server] = PromptServer,
+        users_more: str = "",
+        **settings: Any,
     ) -> None:
+        """`users_more`: tables of the users file besides its users."""
         folder.mkdir(exist_ok=True)
         users = folder / "users.toml"
         self.tokens = {name: users_file.add(users, name, admin=name == "root") for name in ("ann", "ben", "root")}
+        with users.open("a") as file:
+            file.write(users_more)
         self.settings = Settings(state_dir=folder, users_file=users, **settings)
         self.settings.data_dir.mkdir(exist_ok=True)
         self.app = app
@@ -145,11 +155,14 @@ class Running:
             settings.data_dir / "worker.key", lambda job_id, attempt: settings.data_dir / job_id, room.spare
         )
         uploads = OutputsUpload(settings.outputs_limit_bytes, room)
-        self.parts = Context(
-            settings, service, snapshots, LogHub(service.lookup, log_dir), Traffic(), registry, uploads
-        )
         assert settings.users_file
-        app = build(self.parts, FileTokens(settings.users_file), self.access_log, self.app)
+        tokens = FileTokens(settings.users_file)
+        self.parts = Context(
+            *(settings, service, snapshots, LogHub(service.lookup, log_dir), Traffic(), registry, uploads),
+            users=Users(tokens),
+            logins=Logins(settings.data_dir / "logins.json", tokens, loopback=True),
+        )
+        app = build(self.parts, self.access_log, self.app)
         self._server = self._type(uvicorn_config(app), self.parts, lambda: None)
         with socket.create_server(("127.0.0.1", settings.port)) as listening:
             self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"

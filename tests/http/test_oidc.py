@@ -1,6 +1,7 @@
 """Tokens of an OpenID Connect issuer: their users, refusals and their reasons, and an issuer that does not answer."""
 
 import asyncio
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -15,10 +16,13 @@ import requests
 from client_lib.errors import InvalidRequest, Unauthorized, Unavailable
 from client_lib.spec import paths
 from server_stub import serve
+from server_stub.http import users_file
 from server_stub.http.oidc import KEYS_S, Oidc
+from server_stub.http.users_file import OidcEntry
+from server_stub.runtimes.local import accounts
 from server_stub.settings import Settings
 from tests.http.conftest import Api, Running
-from tests.issuer import CLIENT_ID, Issuer, running_issuer
+from tests.issuer import CLIENT_ID, Issuer, oidc_table, running_issuer
 from tests.mlspace.rest.conftest import AUTH, JOBS, Platform, platform
 
 
@@ -30,7 +34,7 @@ def issuer() -> Iterator[Issuer]:
 
 @pytest.fixture
 def server(issuer: Issuer, start_server: Callable[..., Running]) -> Running:
-    return start_server(oidc_issuer=issuer.url, oidc_audience=CLIENT_ID, oidc_admin_groups=["platform"])
+    return start_server(users_more=oidc_table(issuer.url, admin_groups=["platform"]))
 
 
 def test_a_token_of_the_issuer_is_its_user_beside_those_of_the_file(issuer: Issuer, server: Running) -> None:
@@ -85,7 +89,7 @@ def test_a_token_that_the_issuer_did_not_sign_is_refused(issuer: Issuer, server:
 
 def test_an_address_that_the_issuer_has_not_verified_is_no_name(issuer: Issuer) -> None:
     issuer.claims = {"email": "ann@lab.example", "email_verified": False}
-    oidc = Oidc(Settings(oidc_issuer=issuer.url, oidc_audience=CLIENT_ID, oidc_name_claim="email"))
+    oidc = Oidc(OidcEntry(issuer=issuer.url, audience=CLIENT_ID, name_claim="email"))
     with pytest.raises(Unauthorized, match="not verified"):
         asyncio.run(oidc.accept(issuer.token()))
     assert asyncio.run(oidc.accept(issuer.token(email_verified=True))).user.name == "ann@lab.example"
@@ -100,7 +104,7 @@ def test_a_token_is_refused_once_it_has_expired_though_it_was_accepted(issuer: I
 
 
 def test_a_new_key_is_fetched_and_invented_ones_are_not_each_time(issuer: Issuer) -> None:
-    oidc = Oidc(Settings(oidc_issuer=issuer.url, oidc_audience=CLIENT_ID), pause_s=60)
+    oidc = Oidc(OidcEntry(issuer=issuer.url, audience=CLIENT_ID), pause_s=60)
 
     async def scenario() -> None:
         await oidc.accept(issuer.token())
@@ -120,7 +124,7 @@ def test_a_new_key_is_fetched_and_invented_ones_are_not_each_time(issuer: Issuer
 def test_an_issuer_that_does_not_answer_is_503_and_stalls_nobody_else(start_server: Callable[..., Running]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, running_issuer() as other, ThreadPoolExecutor(1) as pool:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        server = start_server(oidc_issuer=url, oidc_audience=CLIENT_ID)
+        server = start_server(users_more=oidc_table(url))
         zoe = pool.submit(Api(server.url, other.token(iss=url)), "GET", paths.INFO)
         with silent.accept()[0]:  # the server asks for the metadata
             assert server.as_user("ann")("GET", paths.INFO).status_code == 200
@@ -131,7 +135,7 @@ def test_an_issuer_that_does_not_answer_is_503_and_stalls_nobody_else(start_serv
 
 def test_known_keys_are_used_while_the_issuer_is_away() -> None:
     with running_issuer() as issuer:
-        oidc = Oidc(Settings(oidc_issuer=issuer.url, oidc_audience=CLIENT_ID), pause_s=0)
+        oidc = Oidc(OidcEntry(issuer=issuer.url, audience=CLIENT_ID), pause_s=0)
         asyncio.run(oidc.accept(issuer.token()))
     assert asyncio.run(oidc.accept(issuer.token())).user.name == "zoe"
     issuer.rotate()
@@ -149,7 +153,7 @@ def test_the_way_to_a_token_needs_none(issuer: Issuer, server: Running, start_se
 
 def test_doctor_checks_the_issuer(issuer: Issuer, start_server: Callable[..., Running]) -> None:
     def check(url: str) -> dict[str, Any]:
-        server = start_server(oidc_issuer=url, oidc_audience=CLIENT_ID, oidc_admin_groups=["platform"])
+        server = start_server(users_more=oidc_table(url))
         checks = server.as_user("root")("GET", paths.DOCTOR).json()["checks"]
         (found,) = [each for each in checks if each["name"] == "issuer"]
         return dict(found)
@@ -159,7 +163,7 @@ def test_doctor_checks_the_issuer(issuer: Issuer, start_server: Callable[..., Ru
     other = check(f"{issuer.url}/")
     assert not other["ok"]
     assert f"its metadata name '{issuer.url}'" in other["message"]
-    assert "CLIENT_LIB_SERVER_OIDC_ISSUER" in other["fix"]
+    assert "give `issuer` in the users file the text" in other["fix"]
     issuer.keys = {"": next(iter(issuer.keys.values()))}
     without_ids = check(issuer.url)
     assert "has an id (`kid`)" in without_ids["message"]
@@ -190,19 +194,44 @@ def test_a_token_that_has_expired_makes_no_new_login(issuer: Issuer, server: Run
 
 
 def test_a_token_is_checked_again_when_its_key_may_have_been_withdrawn(issuer: Issuer) -> None:
-    oidc = Oidc(Settings(oidc_issuer=issuer.url, oidc_audience=CLIENT_ID))
+    oidc = Oidc(OidcEntry(issuer=issuer.url, audience=CLIENT_ID))
     accepted = asyncio.run(oidc.accept(issuer.token(exp=time.time() + 10**8)))
     assert accepted.ends <= time.time() + KEYS_S
 
 
+def test_another_issuer_in_the_users_file_holds_without_a_restart(issuer: Issuer, server: Running) -> None:
+    assert server.settings.users_file
+    text = server.settings.users_file.read_text()
+    with running_issuer() as other:
+        server.settings.users_file.write_text(text.replace(issuer.url, other.url))
+        assert Api(server.url, other.token())("GET", paths.INFO).json()["user"] == "zoe"
+        assert "of another issuer" in Api(server.url, issuer.token())("GET", paths.INFO).json()["message"]
+    server.settings.users_file.write_text(text.partition("[oidc]")[0])
+    assert "does not know this token" in Api(server.url, issuer.token())("GET", paths.INFO).json()["message"]
+
+
 @pytest.mark.parametrize(
-    ("settings", "says"),
+    ("table", "says"),
     [
-        ({"oidc_issuer": "http://lab.example"}, "no https address"),
-        ({"oidc_issuer": "https://lab.example"}, "needs oidc_audience"),
-        ({"oidc_issuer": "https://lab.example", "oidc_audience": "x"}, "no accounts on this machine"),
+        ("issuer = 'http://lab.example'\naudience = 'x'", "oidc.issuer='http://lab.example': must be an https address"),
+        ("issuer = 'https://lab.example'", "oidc.audience is missing"),
+        ("issuer = 'https://lab.example'\naudience = ''", "oidc.audience=''"),
+        ("issuer = 'https://lab.example'\naudiense = 'x'", "unknown field 'oidc.audiense'; did you mean 'audience'?"),
+        ("issuer = 'https://lab.example'\naudience = 'x'\nadmin_groups = 'a'", "oidc.admin_groups='a'"),
     ],
 )
-def test_a_server_with_half_an_issuer_does_not_start(settings: dict[str, Any], says: str, tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequest, match=says):
-        serve.serve(Settings(state_dir=tmp_path, **settings))
+def test_half_an_issuer_is_refused_with_file_key_and_way_out(table: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "users.toml"
+    path.write_text(f"[oidc]\n{table}\n")
+    with pytest.raises(InvalidRequest, match=re.escape(says)) as refused:
+        users_file.read(path)
+    assert str(path) in refused.value.message
+    assert "docs/reference.md" in str(refused.value.hint)
+
+
+def test_users_of_an_issuer_have_no_accounts_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounts, "are_possible", lambda: True)  # as where root starts the server
+    path = tmp_path / "users.toml"
+    path.write_text(oidc_table("https://lab.example"))
+    with pytest.raises(InvalidRequest, match="no accounts on this machine"):
+        serve.serve(Settings(state_dir=tmp_path, users_file=path))

@@ -7,7 +7,7 @@ import pytest
 
 from client_lib.spec import paths
 from tests.http.conftest import Api, Running
-from tests.issuer import CLIENT_ID, running_issuer
+from tests.issuer import oidc_table, running_issuer
 from tests.waiting import until
 
 TEAMS = """
@@ -95,7 +95,7 @@ def test_a_user_sees_the_types_of_the_team_alone(server: Running) -> None:
 
 def test_a_group_of_the_issuer_is_in_a_team(start_server: Callable[..., Running]) -> None:
     with running_issuer() as issuer:
-        server = start_server(oidc_issuer=issuer.url, oidc_audience=CLIENT_ID)
+        server = start_server(users_more=oidc_table(issuer.url))
         token = issuer.token(groups=["researchers", "more"])
         assert asked(Api(server.url, token)) == (None, None)
         with_teams(server)

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -11,8 +10,8 @@ import pytest
 from client_lib.errors import InvalidRequest, NotFound, Unauthorized
 from server_stub.__main__ import main
 from server_stub.http import users_file
-from server_stub.http.auth import FileTokens, Users
-from server_stub.http.users_file import UserTokens
+from server_stub.http.auth import Users
+from server_stub.http.users_file import FileTokens, UserTokens
 from server_stub.service.values import User
 
 
@@ -128,7 +127,7 @@ def test_a_user_has_one_account_for_all_tokens(tmp_path: Path) -> None:
 
     path = tmp_path / "users.toml"
     path.write_text(entry("ann", "1", "a1") + entry("ben", "2") + entry("ann", "3"))
-    assert FileTokens(path).accounts() == {"ann": "a1", "ben": "ben"}
+    assert FileTokens(path)().accounts() == {"ann": "a1", "ben": "ben"}
     path.write_text(entry("ann", "1", "a1") + entry("ann", "3", "a2"))
     with pytest.raises(InvalidRequest, match="names two accounts of ann: a1 and a2"):
         FileTokens(path)
@@ -138,8 +137,8 @@ def test_a_change_that_is_refused_leaves_the_users_as_they_were(tmp_path: Path) 
     path = tmp_path / "users.toml"
     token = users_file.add(path, "ann", admin=False)
 
-    def check(accounts: Mapping[str, str]) -> None:
-        if "ben" in accounts:
+    def check(tokens: UserTokens) -> None:
+        if "ben" in tokens.accounts():
             raise InvalidRequest("there is no account for ben")
 
     tokens = FileTokens(path, check)

@@ -17,7 +17,9 @@ from client_lib.errors import InvalidRequest
 from server_stub.files.outputs import OutputsUpload
 from server_stub.files.snapshots import Snapshots
 from server_stub.http.access_log import Traffic
+from server_stub.http.auth import Users
 from server_stub.http.limits import Bodies
+from server_stub.http.logins import Logins
 from server_stub.logs import LogHub
 from server_stub.service import Service
 from server_stub.service.values import User
@@ -38,6 +40,10 @@ class Context:
     """Attempts whose workers run on other machines; empty with a runtime that has none."""
     outputs: OutputsUpload
     """Files that these workers upload."""
+    users: Users
+    """The users whose requests are taken."""
+    logins: Logins
+    """Those of their browsers."""
     bodies: Bodies = field(default_factory=Bodies)
     """Room for the bodies of requests, of both APIs."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)

@@ -42,7 +42,7 @@ async def get_info(parts: Parts, user: CurrentUser) -> ServerInfo:
 
 
 @router.post(paths.LOGIN_LINKS, status_code=201)
-async def add_login_link(request: Request, user: CurrentUser) -> LoginLink:
+async def add_login_link(request: Request, parts: Parts, user: CurrentUser) -> LoginLink:
     """A link to the pages of this server that logs a browser in as the user of the token. It works once."""
     header = request.headers.get("authorization")
     if header is None:
@@ -50,30 +50,28 @@ async def add_login_link(request: Request, user: CurrentUser) -> LoginLink:
             f"a login link of {user.name} can't be made with a cookie",
             hint="send the token in the Authorization header",
         )
-    return LoginLink(path=f"login?code={request.app.state.logins.new_link(bearer(header), user)}", expires_s=LINK_S)
+    return LoginLink(path=f"login?code={parts.logins.new_link(bearer(header), user)}", expires_s=LINK_S)
 
 
 @router.get(paths.LOGIN, openapi_extra={"security": []})
 async def get_login(parts: Parts) -> LoginIssuer:
     """The issuer of the tokens that this server takes, for a client without a token."""
-    settings = parts.settings
-    if settings.oidc_issuer is None or settings.oidc_audience is None:
+    oidc = parts.users.tokens().oidc
+    if oidc is None:
         raise NotSupported("this server has no login by an issuer", hint="its operator gives you a token")
-    client_id = settings.oidc_client_id or settings.oidc_audience
-    of_client = client_id == settings.oidc_audience  # an ID token is always for the client that asked
-    return LoginIssuer(
-        issuer=settings.oidc_issuer, client_id=client_id, token="id_token" if of_client else "access_token"
-    )
+    client_id = oidc.client_id or oidc.audience
+    of_client = client_id == oidc.audience  # an ID token is always for the client that asked
+    return LoginIssuer(issuer=oidc.issuer, client_id=client_id, token="id_token" if of_client else "access_token")
 
 
 @router.get(paths.DOCTOR)
 async def get_doctor(parts: Parts, user: CurrentUser) -> DoctorReport:
     """Problems of the server, and the fix for each; paths and addresses are shown to admins only."""
     report = await parts.service.doctor()
-    if parts.settings.oidc_issuer is not None:
+    if (issuer := parts.users.tokens().oidc) is not None:
         from server_stub.http import oidc
 
-        report.checks.append(await asyncio.to_thread(oidc.check, parts.settings.oidc_issuer))
+        report.checks.append(await asyncio.to_thread(oidc.check, issuer.issuer))
     return report if user.admin else DoctorReport(checks=[_for_users(check) for check in report.checks])
 
 

@@ -31,7 +31,7 @@ from server_stub.files import outputs
 from server_stub.http.api import answers, server
 from server_stub.http.api.context import Context
 from server_stub.http.limits import Limits
-from server_stub.http.logins import Logins, cookie, csrf_token, set_cookie
+from server_stub.http.logins import cookie, csrf_token, set_cookie
 from server_stub.http.page import code, views
 from server_stub.service.values import User
 
@@ -51,8 +51,8 @@ HEADERS = {
 class Pages:
     """The pages of one server."""
 
-    def __init__(self, parts: Context, logins: Logins) -> None:
-        self._parts, self._logins = parts, logins
+    def __init__(self, parts: Context) -> None:
+        self._parts, self._logins = parts, parts.logins
 
     def application(self) -> Starlette:
         """The routes with their layers."""

@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from client_lib import __version__
 from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unauthorized, Unavailable
 from server_stub.http.api.answers import add_error_handlers
-from server_stub.http.api.context import Context
+from server_stub.http.api.context import Context, Parts
 from server_stub.http.api.public_v2 import catalogue, jobs, logs
 from server_stub.http.api.public_v2.models import Authenticated, Credentials, Failed, Token, WrongForm
 from server_stub.http.auth import Users
@@ -64,19 +64,19 @@ def routes() -> FastAPI:
     return app
 
 
-def application(parts: Context, users: Users) -> FastAPI:
+def application(parts: Context) -> FastAPI:
     """The whole API with its layers."""
     app = routes()
-    app.state.context, app.state.users = parts, users
-    app.add_middleware(PlatformAuthentication, users=users)
+    app.state.context = parts
+    app.add_middleware(PlatformAuthentication, users=parts.users)
     app.add_middleware(Limits, settings=parts.settings, bodies=parts.bodies, error=error)
     return app
 
 
 @_service_auth.post(_SERVICE_AUTH, openapi_extra={"security": []})
-async def service_auth(request: Request, credentials: Credentials) -> Authenticated:
+async def service_auth(parts: Parts, credentials: Credentials) -> Authenticated:
     """A token for a pair of client_id and client_secret."""
-    user = await _user(request.app.state.users, credentials.client_secret)
+    user = await _user(parts.users, credentials.client_secret)
     if user.name != credentials.client_id:
         raise Unauthorized(_WRONG)
     return Authenticated(token=Token(access_token=credentials.client_secret))

@@ -212,7 +212,7 @@ async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:
 
 def _shares_everything(settings: Settings) -> bool:
     """True if no folders are named, and the server has one user, who can read these files anyway."""
-    return settings.public_v2_roots is None and not settings.several_users
+    return settings.public_v2_roots is None and settings.users_file is None
 
 
 def _roots(settings: Settings) -> list[Path]:
