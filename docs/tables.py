@@ -26,7 +26,6 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.models import descriptions
 from server_stub.failures import CAUSES
 from server_stub.http import metrics
-from server_stub.http.access_log import Traffic
 from server_stub.http.users_file import OidcEntry, TeamEntry, UserEntry
 from server_stub.openapi import openapi
 from server_stub.runtimes.kube import catalogue
@@ -76,7 +75,7 @@ def _operations() -> str:
 
 def _metrics() -> str:
     """The server's own metrics, as Prometheus names them."""
-    described = metrics.families(Traffic(), {}, 0, [], 0)
+    described = metrics.registry(metrics.Traffic(), {}, 0, [], 0).collect()
     rows = [
         f"| `{each.name}{'_total' if each.type == 'counter' else ''}` | {each.type} | {_cell(each.documentation)} |"
         for each in described

@@ -1,4 +1,8 @@
-"""The log of the server: one JSON object per line on stderr, like the access log."""
+"""The log of the server: one JSON object per line on stderr, for each record of `logging` and for each request.
+
+The line of a request holds id, method, path, route, status, milliseconds, bytes sent, client and user. Never a header,
+a query or a body: these can hold tokens and secrets.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,33 @@ import errno
 import json
 import logging
 import os
+import random
+import re
 import time
 from datetime import datetime, timezone
+from http import HTTPStatus
 from pathlib import Path
+from typing import TextIO
 
-_FORMATTER = logging.Formatter()
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from client_lib.spec import paths
+from server_stub.http.metrics import Traffic
+
+REQUEST_ID = b"x-request-id"
+UNKNOWN_ROUTE = "(none)"  # one label for all unknown paths: a scanner would make thousands of labels
 OUT_OF_FILES = os.strerror(errno.EMFILE)
 _OUT_OF_FILES_S = 60.0
+_GIVEN_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+_PROBES = frozenset({paths.HEALTHZ, paths.PING, paths.READYZ, paths.METRICS})
+_FORMATTER = logging.Formatter()
+
+log = logging.getLogger(__name__)
+
+
+def _line(level: str, event: str, **facts: object) -> str:
+    time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    return json.dumps({"time": time, "level": level, "event": event, **facts})
 
 
 class OutOfFiles(logging.Filter):
@@ -42,16 +66,8 @@ class JsonLines(logging.Formatter):
     """Formats a record as time, level, event `log`, logger, message, and the traceback of an exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "event": "log",
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        traceback = {"traceback": self.formatException(record.exc_info)} if record.exc_info else {}
+        return _line(record.levelname.lower(), "log", logger=record.name, message=record.getMessage(), **traceback)
 
 
 def log_to_stderr(level: str) -> None:
@@ -82,3 +98,80 @@ def rotate(path: Path, max_bytes: int) -> bool:
     os.dup2(new, 2)
     os.close(new)
     return True
+
+
+class AccessLog:
+    """The outermost ASGI layer: gives each request an id, counts it, and writes its line. `out` None: no lines."""
+
+    def __init__(self, app: ASGIApp, traffic: Traffic, out: TextIO | None) -> None:
+        self._app, self._traffic, self._out = app, traffic, out
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = _Request(scope, send)
+        if scope["path"] in _PROBES:  # a probe must not keep an idle server alive
+            await self._app(scope, receive, request.send)
+            return
+        self._traffic.begin()
+        try:
+            await self._app(scope, receive, request.send)
+        except Exception as bug:
+            log.exception("request %s: %s %s", request.id, scope["method"], scope["path"], exc_info=bug)
+            if not request.complete:
+                request.status = request.status or HTTPStatus.INTERNAL_SERVER_ERROR
+                raise  # uvicorn answers 500, or cuts a response that has begun
+        finally:
+            seconds = time.perf_counter() - request.began
+            self._traffic.end(scope["method"], request.route(), request.status, seconds)
+            if self._out is not None and not request.is_routine():
+                try:
+                    self._out.write(request.line(seconds) + "\n")
+                    self._out.flush()
+                except (OSError, ValueError):  # a full disk or a closed pipe must not fail requests
+                    pass
+
+
+class _Request:
+    """One request in progress: its id, its start, and what has been sent in response."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        self._scope, self._send = scope, send
+        self.began = time.perf_counter()
+        given = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"")
+        self.id = given.decode() if _GIVEN_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"  # no secret
+        scope["request_id"] = self.id
+        self.status = 0
+        self.complete = False
+        self._sent = 0
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), (REQUEST_ID, self.id.encode())]
+        else:
+            self._sent += len(message.get("body", b""))
+            self.complete = not message.get("more_body", False)
+        await self._send(message)
+
+    def is_routine(self) -> bool:
+        """True for requests that come many times a second: those of workers, and keys typed in a session."""
+        return ("attempt" in self._scope or "routine" in self._scope) and self.status < HTTPStatus.BAD_REQUEST
+
+    def route(self) -> str:
+        """The path as it was declared, so that names of jobs do not become labels."""
+        return getattr(self._scope.get("route"), "path", UNKNOWN_ROUTE)
+
+    def line(self, seconds: float) -> str:
+        user, client = self._scope.get("user"), self._scope.get("client")
+        return _line(
+            "info",
+            "request",
+            id=self.id,
+            method=self._scope["method"],
+            path=self._scope["path"],
+            route=self.route(),
+            status=self.status,
+            ms=round(seconds * 1000, 2),
+            bytes=self._sent,
+            client=client[0] if client else None,
+            user=user.name if user else None,
+        )

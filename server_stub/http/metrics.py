@@ -1,100 +1,109 @@
-"""`/metrics` in Prometheus' text format, from what `server_stub.http.access_log` counted and the service tells.
-
-Imported at the first scrape: prometheus-client takes 90 ms, and a local server is never scraped.
-"""
+"""What a server counts since its start, and `/metrics` in Prometheus' text format."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+import time
+from collections.abc import Mapping, Sequence
 
 from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
-from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    GCCollector,
+    Histogram,
+    PlatformCollector,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 
 from client_lib.spec.states import State
 from client_lib.spec.wire import InstanceType
-from server_stub.http.access_log import BUCKETS, Latency, Traffic
 
-__all__ = ["CONTENT_TYPE", "exposition"]
+__all__ = ["CONTENT_TYPE", "Traffic", "exposition", "registry"]
 
+BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds in seconds; one more bucket holds longer times (long polls, streams)."""
 
-def exposition(families: Iterable[Metric]) -> bytes:
-    """The whole answer of `/metrics`: these, and the library's own about the process."""
-    registry = CollectorRegistry()
-    for collector in (ProcessCollector, PlatformCollector, GCCollector):
-        collector(registry=registry)
-    registry.register(_Families(families))
-    return generate_latest(registry)
+disable_created_metrics()  # type: ignore[no-untyped-call]  # a time beside each count, which no rule of ours reads
 
 
-def families(
+class Traffic:
+    """The requests of one server, for `/metrics`, the page about the server, and its end when idle."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._in_flight = 0
+        self._requests = Counter(
+            "client_lib_http_requests",
+            "Answers since the start, by method, route and status.",
+            ["method", "route", "status"],
+            registry=None,
+        )
+        self._seconds = Histogram(
+            "client_lib_http_request_seconds",
+            "Time of answers by route, streams and long polls included.",
+            ["route"],
+            buckets=BUCKETS,
+            registry=None,
+        )
+
+    def begin(self) -> None:
+        self._in_flight += 1
+
+    def end(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._in_flight -= 1
+        self._last = time.monotonic()
+        self._requests.labels(method, route, status).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def idle_s(self) -> float:
+        """Seconds since the last response ended; 0 while a request is in progress."""
+        return 0.0 if self._in_flight else time.monotonic() - self._last
+
+    def answers(self, least_status: int = 0) -> int:
+        """The number of responses with this status or a greater one."""
+        samples = [sample for metric in self._requests.collect() for sample in metric.samples]
+        return sum(int(sample.value) for sample in samples if int(sample.labels["status"]) >= least_status)
+
+    def add_to(self, registry: CollectorRegistry) -> None:
+        registry.register(self._requests)
+        registry.register(self._seconds)
+        gauge = Gauge("client_lib_http_in_flight", "Requests that are being answered.", registry=registry)
+        gauge.set(self._in_flight)
+
+
+def registry(
     traffic: Traffic,
     jobs: Mapping[State, int],
     followers: int,
     instance_types: Sequence[InstanceType],
     disk_free_bytes: int,
-) -> Iterator[Metric]:
+) -> CollectorRegistry:
     """The metrics of the server, which docs/kubernetes.md lists."""
-    yield from _requests(traffic)
-    yield from _jobs(jobs)
-    yield from _capacity(followers, instance_types, disk_free_bytes)
-
-
-class _Families(Collector):
-    """Families that were made before."""
-
-    def __init__(self, families: Iterable[Metric]) -> None:
-        self._families = list(families)
-
-    def collect(self) -> Iterable[Metric]:
-        return self._families
-
-
-def _requests(traffic: Traffic) -> Iterator[Metric]:
-    count = CounterMetricFamily(
-        "client_lib_http_requests",
-        "Answers since the start, by method, route and status.",
-        labels=["method", "route", "status"],
-    )
-    for (method, route, status), number in traffic.requests.items():
-        count.add_metric([method, route, str(status)], number)
-    yield count
-    latency = HistogramMetricFamily(
-        "client_lib_http_request_seconds",
-        "Time of answers by route, streams and long polls included.",
-        labels=["route"],
-    )
-    for route, seconds in traffic.latencies.items():
-        latency.add_metric([route], _cumulative(seconds), seconds.sum_s)
-    yield latency
-    yield GaugeMetricFamily("client_lib_http_in_flight", "Requests that are being answered.", value=traffic.in_flight)
-
-
-def _cumulative(latency: Latency) -> list[tuple[str, float]]:
-    bounds = [*(str(bound) for bound in BUCKETS), "+Inf"]
-    return list(zip(bounds, accumulate(map(float, latency.counts)), strict=True))
-
-
-def _jobs(jobs: Mapping[State, int]) -> Iterator[Metric]:
-    gauge = GaugeMetricFamily("client_lib_jobs", "Jobs of all users, by state.", labels=["state"])
+    found = CollectorRegistry()
+    traffic.add_to(found)
+    of_state = Gauge("client_lib_jobs", "Jobs of all users, by state.", ["state"], registry=found)
     for state in State:
-        gauge.add_metric([state], jobs.get(state, 0))
-    yield gauge
-
-
-def _capacity(followers: int, instance_types: Sequence[InstanceType], disk_free_bytes: int) -> Iterator[Metric]:
-    yield GaugeMetricFamily("client_lib_log_followers", "Log streams that are followed.", value=followers)
-    free = GaugeMetricFamily(
+        of_state.labels(state).set(jobs.get(state, 0))
+    Gauge("client_lib_log_followers", "Log streams that are followed.", registry=found).set(followers)
+    fitting = Gauge(
         "client_lib_available_workers",
         "Workers that fit now, by instance type; local runtime only.",
-        labels=["instance_type"],
+        ["instance_type"],
+        registry=found,
     )
     for kind in instance_types:
         if kind.available is not None:
-            free.add_metric([kind.name], kind.available)
-    yield free
-    yield GaugeMetricFamily(
-        "client_lib_disk_free_bytes", "Bytes that are free on the disk of `data_dir`.", value=disk_free_bytes
-    )
+            fitting.labels(kind.name).set(kind.available)
+    free = Gauge("client_lib_disk_free_bytes", "Bytes that are free on the disk of `data_dir`.", registry=found)
+    free.set(disk_free_bytes)
+    return found
+
+
+def exposition(server: CollectorRegistry) -> bytes:
+    """The answer of `/metrics`: these, and the library's own about the process."""
+    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+        collector(registry=server)
+    return generate_latest(server)

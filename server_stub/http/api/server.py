@@ -15,6 +15,7 @@ from client_lib.errors import Forbidden, NotSupported, Unavailable
 from client_lib.spec import paths
 from client_lib.spec.request import SubmitRequest
 from client_lib.spec.wire import Check, DoctorReport, InstanceTypes, LoginIssuer, LoginLink, Manifest, ServerInfo
+from server_stub.http import metrics
 from server_stub.http.api.context import CurrentUser, JsonBody, Parts
 from server_stub.http.logins import LINK_S
 from server_stub.http.users_file import bearer
@@ -123,9 +124,7 @@ async def readyz(parts: Parts) -> Response:
 @probes.get(paths.METRICS)
 async def get_metrics(parts: Parts) -> Response:
     """Metrics in Prometheus' text format."""
-    from server_stub.http import metrics
-
     service, types = parts.service, parts.service.runtime.instance_types()
     jobs = await service.lookup.counts()
-    families = metrics.families(parts.traffic, jobs, parts.hub.followers, types, service.room.free)
-    return Response(metrics.exposition(families), media_type=metrics.CONTENT_TYPE)
+    found = metrics.registry(parts.traffic, jobs, parts.hub.followers, types, service.room.free)
+    return Response(metrics.exposition(found), media_type=metrics.CONTENT_TYPE)

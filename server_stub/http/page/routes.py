@@ -153,8 +153,8 @@ class Pages:
         figures = {
             "jobs": await parts.service.lookup.counts(),
             "followers": parts.hub.followers,
-            "requests": sum(parts.traffic.requests.values()),
-            "errors": sum(count for (_, _, status), count in parts.traffic.requests.items() if status >= 500),
+            "requests": parts.traffic.answers(),
+            "errors": parts.traffic.answers(least_status=500),
             "free_bytes": parts.service.room.free,
         }
         info, report = await server.get_info(parts, user), await server.get_doctor(parts, user)
