@@ -1,7 +1,7 @@
 """The application: routes and the layers around them. No sockets, no files: `server_stub.serve` runs it.
 
 AccessLog -> Limits -> Authentication -> http.api.* -> service
-          -> Limits -> PlatformAuthentication -> http.api.public_v2.* -> service, below /public/v2
+          -> Limits -> Authentication -> http.api.public_v2.* -> service, below /public/v2
           -> http.page -> service, for browsers
 
 Another API or a page is added in `rest_api` with `include_router` or `mount`: the same layers apply to it.
@@ -10,16 +10,16 @@ Another API or a page is added in `rest_api` with `include_router` or `mount`: t
 from __future__ import annotations
 
 import sys
-from functools import cache
+from functools import cache, partial
 from typing import TextIO
 
 from fastapi import Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_lib import __version__
-from server_stub.http.api import answers, jobs, logs, outputs, server, sessions, snapshots, workers
+from server_stub.http.api import answers, files, jobs, logs, server, workers
 from server_stub.http.api.context import Context, refuse_unknown_parameters
-from server_stub.http.auth import Authentication
+from server_stub.http.auth import Authentication, authenticate
 from server_stub.http.limits import Limits
 from server_stub.server_log import AccessLog
 
@@ -43,7 +43,7 @@ def rest_api() -> FastAPI:
         separate_input_output_schemas=False,
         generate_unique_id_function=lambda route: route.name,
     )
-    for part in (jobs, workers, logs, sessions, outputs, snapshots, server):
+    for part in (jobs, logs, files, workers, server):
         app.include_router(part.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(server.probes)
     answers.add_error_handlers(app, answers.error, answers.http_error, answers.invalid_request)
@@ -54,9 +54,8 @@ def build(parts: Context, log_to: TextIO | None = sys.stderr, app: FastAPI | Non
     """The whole server as one ASGI application. `log_to`: stream of the access log; None: no log."""
     app = app or rest_api()
     app.state.context = parts
-    app.add_middleware(
-        Authentication, users=parts.users, workers=parts.workers, logins=parts.logins, error=answers.error
-    )
+    of_user_or_worker = partial(authenticate, parts.users, parts.logins, parts.workers)
+    app.add_middleware(Authentication, authenticate=of_user_or_worker, error=answers.error)
     app.add_middleware(Limits, settings=parts.settings, bodies=parts.bodies, error=answers.error)
 
     @cache

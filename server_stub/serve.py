@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 
 import uvicorn
+import uvloop
 from starlette.types import ASGIApp
 
 from client_lib import __version__
@@ -32,7 +33,7 @@ from server_stub.files.snapshots import Snapshots
 from server_stub.http import users_file
 from server_stub.http.api.context import Context
 from server_stub.http.auth import Users
-from server_stub.http.connections import http_protocol
+from server_stub.http.limits import http_protocol
 from server_stub.http.logins import Logins
 from server_stub.http.metrics import Traffic
 from server_stub.http.users_file import CurrentTokens, FileTokens, UserTokens
@@ -74,13 +75,7 @@ def serve(settings: Settings, *, recover: bool = False) -> None:
         facts["url"] = _url(listening)
         for lock in locks:
             lock.write(facts)
-        loop = _new_loop()
-        asyncio.set_event_loop(loop)
-        try:
-            loop.run_until_complete(_run(settings, tokens, user_accounts, listening, facts, locks, recover))
-        finally:
-            loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.close()
+        uvloop.run(_run(settings, tokens, user_accounts, listening, facts, locks, recover))
 
 
 def _raise_open_files() -> None:
@@ -92,14 +87,6 @@ def _raise_open_files() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (ValueError, OSError):  # macOS has a lower bound than its hard limit says
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, _MACOS_OPEN_FILES), hard))
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:  # Windows, PyPy
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 async def _run(

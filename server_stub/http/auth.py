@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -82,18 +82,16 @@ class Users:
 
 
 class Authentication:
-    """The ASGI layer. `error` makes the response to a request that it refuses."""
+    """The ASGI layer. `authenticate` adds the user or the attempt to the scope, or raises a ClientLibError, to which
+    `error` makes the response."""
 
     def __init__(
         self,
         app: ASGIApp,
-        users: Users,
-        workers: WorkerRegistry,
-        logins: Logins,
+        authenticate: Callable[[Scope], Awaitable[None]],
         error: Callable[[ClientLibError], Response],
     ) -> None:
-        self._app, self._users, self._workers, self._logins = app, users, workers, logins
-        self._error = error
+        self._app, self._authenticate, self._error = app, authenticate, error
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -103,15 +101,16 @@ class Authentication:
         else:
             await self._app(scope, receive, send)
 
-    async def _authenticate(self, scope: Scope) -> None:
-        """Add the user or the attempt to the scope. Raises Unauthorized; Unavailable: the issuer does not answer."""
-        if scope["path"] in OPEN_PATHS:
-            return
-        headers = Headers(scope=scope)
-        header = headers.get("authorization")
-        if paths.is_of_workers(scope["path"]):
-            scope["attempt"] = self._workers.admit(bearer(header or ""))
-        elif "cookie" in headers and header is None and (user := self._logins.user(scope, headers.get(CSRF_HEADER))):
-            scope["user"] = user
-        else:
-            scope["user"] = await self._users.of_header(header)
+
+async def authenticate(users: Users, logins: Logins, workers: WorkerRegistry, scope: Scope) -> None:
+    """The authentication of `/api/v1`. Raises Unauthorized; Unavailable: the issuer does not answer."""
+    if scope["path"] in OPEN_PATHS:
+        return
+    headers = Headers(scope=scope)
+    header = headers.get("authorization")
+    if paths.is_of_workers(scope["path"]):
+        scope["attempt"] = workers.admit(bearer(header or ""))
+    elif "cookie" in headers and header is None and (user := logins.user(scope, headers.get(CSRF_HEADER))):
+        scope["user"] = user
+    else:
+        scope["user"] = await users.of_header(header)

@@ -1,23 +1,42 @@
-"""Bounds of a request, as an ASGI layer: its header lines, NUL bytes, and the size and the time of its body.
+"""Bounds of connections and requests, so that a client which sends much, slowly or nothing takes little from others.
 
-The body is counted as it streams, so that one without a Content-Length is bounded too. A snapshot and a function's
-result have larger bounds, which their handlers check while they stream; other bodies are kept in memory, and the server
-has a bound on all of them together. Nothing of a body is read before the handler wants it, and so without a token.
+`Connection` bounds connections by uvicorn's HTTP protocol. A connection has HEAD_S for each head of a request, from its
+start or from its last response on. While a request is handled no time-out applies to it: logs are followed for days.
+
+`Limits` bounds requests, as an ASGI layer: header lines, NUL bytes, and the size and the time of the body. The body is
+counted as it streams, so that one without a Content-Length is bounded too. A snapshot and a function's result have
+larger bounds, which their handlers check while they stream; other bodies are kept in memory, and the server has a bound
+on all of them together. Nothing of a body is read before the handler wants it, and so without a token.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import logging
+import resource
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
+from http import HTTPStatus
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unavailable
 from client_lib.spec import paths
 from server_stub.settings import Settings
 
+HEAD_MAX = 64 * 1024  # bytes of request line and headers; nginx and h11 allow as much
+HEAD_S = 30.0
+STRANGERS_MAX = (
+    1000  # connections of one address without a valid token; followers that come back after a restart are many
+)
+_FILES_KEPT = 256  # descriptors that connections leave to the server's own files; a quarter of them if there are few
+_SAY_EVERY_S = 60.0
 MAX_HEADERS = 100  # header lines of a request; browsers send about 20
 MAX_BODY_BYTES = 16 * 2**20  # a submit carries the caller's environment, which Linux lets grow to 6 MB
 BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES  # of all bodies in memory; many submits have 20 kB, a piece of an output 8 MiB
@@ -26,6 +45,134 @@ BODY_S = 30.0  # time that all pauses of a body may last, and more by its size:
 BODY_RATE = 10_000  # bytes per second; a slow uplink has ten times as much
 _LINGER_BYTES = 32 * 2**20
 _LINGER_S = 2.0
+
+log = logging.getLogger(__name__)
+
+
+def http_protocol() -> Any:
+    """The `http` option of uvicorn.Config."""
+    return partial(Connection, strangers=Strangers())
+
+
+class Strangers:
+    """The connections of one server that have sent no valid token, by address."""
+
+    def __init__(self) -> None:
+        self._of: defaultdict[str, set[Connection]] = defaultdict(set)
+        self._silent_until = 0.0
+
+    def admit(self, connection: Connection) -> bool:
+        """Add a connection, or close it; the reason is logged once a minute at most."""
+        address = connection.address
+        others = self._of[address]
+        if len(others) >= STRANGERS_MAX:
+            others.difference_update([other for other in others if other.has_token()])
+        if _is_short_of_files(connection.transport):
+            why = "the server's limit of open files is too low for more connections"
+        elif len(others) >= STRANGERS_MAX:
+            why = f"{address} has {len(others)} connections that sent no valid token"
+        else:
+            others.add(connection)
+            return True
+        connection.transport.close()
+        if time.monotonic() >= self._silent_until:
+            self._silent_until = time.monotonic() + _SAY_EVERY_S
+            log.warning("connections are refused: %s", why)
+        return False
+
+    def remove(self, connection: Connection) -> None:
+        self._of[connection.address].discard(connection)
+        if not self._of[connection.address]:
+            del self._of[connection.address]
+
+
+def _is_short_of_files(transport: asyncio.Transport) -> bool:
+    """True if few descriptors are left. The kernel gives the lowest free one, so a high one shows it."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return False
+    descriptor: int = transport.get_extra_info("socket").fileno()
+    return descriptor >= limit - min(_FILES_KEPT, limit // 4)
+
+
+class Connection(HttpToolsProtocol):
+    """A connection of a client."""
+
+    def __init__(self, *, strangers: Strangers, **of_uvicorn: Any) -> None:
+        super().__init__(**of_uvicorn)
+        self.address = ""
+        self._strangers = strangers
+        self._head: int | None = 0
+        """Bytes fed since the head began; None while a body is read."""
+        self._body = 0
+        """Bytes of bodies since the timer was set."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        if self._strangers.admit(self):
+            self._set_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._strangers.remove(self)
+        super().connection_lost(exc)
+
+    def has_token(self) -> bool:
+        """The last request was of a user or of a worker."""
+        return self.scope is not None and ("user" in self.scope or "attempt" in self.scope)
+
+    def data_received(self, data: bytes) -> None:
+        if self._head is None:
+            self._body += len(data)
+        else:
+            self._head += len(data)
+        super().data_received(data)
+        if self._head is not None and self._head > HEAD_MAX:
+            self._answer(TooLarge(f"the headers of the request are larger than {HEAD_MAX} bytes"), 431)
+
+    def on_headers_complete(self) -> None:
+        self._head = None
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._head = 0
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete:  # no other request came with this one
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        self._stop_timer()
+        self._body = 0
+        self._timer = self.loop.call_later(HEAD_S, self._time_is_over)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _time_is_over(self) -> None:
+        if self._head is None and self._body >= BODY_RATE * HEAD_S:  # the rest of a refused body
+            self._set_timer()
+        elif self._head:
+            self._answer(InvalidRequest(f"the headers of the request did not arrive within {HEAD_S:g} s"), 408)
+        else:
+            self.transport.close()
+
+    def _answer(self, problem: ClientLibError, status: int) -> None:
+        if self.transport and not self.transport.is_closing():
+            body = json.dumps(problem.body()).encode()
+            self.transport.write(
+                f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
+                f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+                + body
+            )
+            self.transport.close()
 
 
 class Bodies:

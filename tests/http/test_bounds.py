@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from client_lib.spec import paths
-from server_stub.http.connections import HEAD_MAX
+from server_stub.http.limits import HEAD_MAX
 from tests.http.conftest import DEADLINE_S, Api, Running
 from tests.waiting import until
 

@@ -20,7 +20,7 @@ LARGE = 100_000
 
 @pytest.fixture
 def impatient(start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> Running:
-    monkeypatch.setattr("server_stub.http.connections.HEAD_S", SOON_S)
+    monkeypatch.setattr("server_stub.http.limits.HEAD_S", SOON_S)
     monkeypatch.setattr("server_stub.http.limits.BODY_S", SOON_S)
     return start_server()
 
@@ -34,7 +34,7 @@ def narrow(start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def few(start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> Running:
-    monkeypatch.setattr("server_stub.http.connections.STRANGERS_MAX", 3)
+    monkeypatch.setattr("server_stub.http.limits.STRANGERS_MAX", 3)
     return start_server()
 
 

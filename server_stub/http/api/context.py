@@ -14,6 +14,7 @@ from pydantic_core import from_json
 from starlette.requests import Request
 
 from client_lib.errors import InvalidRequest
+from client_lib.spec import paths
 from server_stub.files.outputs import OutputsUpload
 from server_stub.files.snapshots import Snapshots
 from server_stub.http.auth import Users
@@ -59,12 +60,14 @@ async def current_user(request: Request) -> User:
     return cast(User, request.scope["user"])
 
 
+JOB = f"{paths.JOBS}/{{name}}"
 Parts = Annotated[Context, Depends(context)]
 CurrentUser = Annotated[User, Depends(current_user)]
 Owner = Annotated[
     str | None,
     Query(description="Owner of the job, for admins and where the server shares jobs; absent: the user of the token."),
 ]
+Offset = Annotated[int, Query(ge=0, le=2**53, description="Bytes sent before; repeated ones are dropped.")]
 
 
 def _parse_bytes(body: Any) -> Any:

@@ -1,4 +1,4 @@
-"""`/jobs` and `/groups`: submit, list, one job and what belongs to it. Logs are in `logs`, outputs in `outputs`."""
+"""`/jobs` and `/groups`: submit, list, one job and what belongs to it. Logs are in `logs`, outputs in `files`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Header, Path, Query
 from pydantic import AfterValidator, BeforeValidator, Field
-from starlette.responses import FileResponse, Response
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response, StreamingResponse
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec import paths
 from client_lib.spec.job import LABELS_MAX
 from client_lib.spec.metrics import POINTS, POINTS_MAX, JobGoodput, JobMetrics
-from client_lib.spec.request import GroupRequest, SubmitRequest
+from client_lib.spec.request import GroupRequest, SessionRequest, SubmitRequest
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
 from client_lib.spec.wire import Answer, EventList, GroupInfo, JobInfo, JobPage, JobProvenance, Manifest, StateChanges
-from server_stub.http.api.answers import OpenFileResponse, json_text, raw_answer
-from server_stub.http.api.context import CurrentUser, JsonBody, Owner, Parts
+from server_stub.http.api.answers import BYTES, LiveResponse, OpenFileResponse, json_text, raw_answer, raw_body
+from server_stub.http.api.context import JOB, CurrentUser, JsonBody, Offset, Owner, Parts
 from server_stub.service import JobFilters
 
 WAIT_MAX_S = 60.0
@@ -31,7 +32,6 @@ _RANK_MAX = 10**9
 
 T = TypeVar("T")
 router = APIRouter()
-JOB = f"{paths.JOBS}/{{name}}"
 
 
 def _key_and_value(text: str) -> str:
@@ -284,3 +284,34 @@ async def delete_job(
 ) -> Answer:
     """Remove the job with its logs and events; 409 while it runs, unless forced."""
     return Answer(message=await parts.service.delete(user, name, owner, force=force))
+
+
+# --- sessions: a command, a terminal or a port of a running worker, for `client-lib exec`, `shell` and `port-forward`.
+# Each is two streams of frames (client_lib.worker.session_frames): the answer to its POST, and the bodies of PUTs.
+
+_SESSION = f"{JOB}/sessions/{{session}}"
+_SessionId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="Chosen by the client, at random.")]
+
+
+@router.post(_SESSION, response_class=StreamingResponse, responses=raw_answer(BYTES))
+async def begin_session(
+    parts: Parts,
+    user: CurrentUser,
+    name: str,
+    session: _SessionId,
+    wanted: Annotated[SessionRequest, JsonBody],
+    owner: Owner = None,
+) -> StreamingResponse:
+    """Begin a session in a worker of the running job, for its owner and admins. The session ends with this answer."""
+    return LiveResponse(await parts.service.sessions.begin(user, name, session, wanted, owner), BYTES)
+
+
+@router.put(_SESSION, openapi_extra=raw_body(BYTES))
+async def put_session(
+    request: Request, parts: Parts, user: CurrentUser, name: str, session: _SessionId, offset: Offset = 0
+) -> Answer:
+    """Send bytes to a session of this user."""
+    del name
+    request.scope["routine"] = True
+    await parts.service.sessions.take(user, session, offset, await request.body())
+    return Answer(message="the bytes were passed on")

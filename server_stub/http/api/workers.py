@@ -17,11 +17,13 @@ from starlette.responses import FileResponse, StreamingResponse
 
 from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec import paths
-from client_lib.spec.request import LogLengths, WorkerOrder, WorkerSays
+from client_lib.spec.request import SHA256, LogLengths, OutputLength, WorkerOrder, WorkerSays
 from client_lib.spec.wire import Answer
+from client_lib.worker.outputs.store import Kept
+from server_stub.files import outputs
+from server_stub.files.outputs import Piece
 from server_stub.http.api.answers import ARCHIVE, BYTES, LiveResponse, raw_answer, raw_body
-from server_stub.http.api.context import JsonBody, Parts
-from server_stub.http.api.sessions import Offset
+from server_stub.http.api.context import JsonBody, Offset, Parts
 from server_stub.worker_gateway.attempt import OpenAttempt
 from server_stub.worker_gateway.report import WorkerReport, parse
 from server_stub.worker_gateway.worker import RemoteWorker
@@ -32,6 +34,8 @@ PROTOCOLS = frozenset({"1"})
 _UID_MAX = 100  # characters; a UUID has 36
 _OFFSET_MAX = 2**53
 _NUMBER_MAX = 10**9
+_TIME_MAX = 10**11
+_REASON_MAX = 500
 
 router = APIRouter()
 
@@ -159,6 +163,47 @@ async def put_worker_result(request: Request, parts: Parts, caller: Caller, rank
     """Upload the result of a function in one rank of the worker."""
     await caller.attempt.take_result(caller.worker, rank, request.stream(), parts.settings.max_snapshot_bytes)
     return Answer(message=f"the result of rank {rank} is stored")
+
+
+@router.put(f"{paths.WORKERS}/outputs/{{path:path}}", openapi_extra=raw_body(BYTES))
+async def put_worker_output(
+    request: Request,
+    parts: Parts,
+    caller: Caller,
+    path: str,
+    size: Annotated[int, Query(ge=0, le=_OFFSET_MAX, description="Bytes of the whole file.")] = 0,
+    sha256: Annotated[str | None, Query(pattern=SHA256, description="Digest of the whole file.")] = None,
+    mtime: Annotated[float, Query(ge=-_TIME_MAX, le=_TIME_MAX, allow_inf_nan=False, description="Unix seconds.")] = 0.0,
+    executable: Annotated[bool, Query()] = False,
+    offset: Annotated[
+        int,
+        Query(ge=0, le=_OFFSET_MAX, description="Of the body in the file. An empty body asks how much the server has."),
+    ] = 0,
+    left_out: Annotated[
+        str | None, Query(description="Why the file is not kept; then only `size` is read beside it.")
+    ] = None,
+) -> OutputLength:
+    """Upload a piece of a file; the response has the length of what the server has of it."""
+    folder = _folder(caller)
+    if left_out is not None:
+        await parts.outputs.leave_out(folder, path, size, left_out[:_REASON_MAX])
+        return OutputLength(length=0)
+    if sha256 is None:
+        raise InvalidRequest("sha256 is missing: which bytes are these?")
+    piece = Piece(Kept(path, size, sha256, mtime, executable), offset, await request.body())
+    return OutputLength(length=await parts.outputs.put(folder, piece))
+
+
+@router.delete(f"{paths.WORKERS}/outputs/{{path:path}}")
+async def delete_worker_output(parts: Parts, caller: Caller, path: str) -> Answer:
+    """Forget a file that the script of the worker has removed."""
+    await parts.outputs.forget(_folder(caller), path)
+    return Answer(message="forgotten")
+
+
+def _folder(caller: CallingWorker) -> FilePath:
+    group = caller.attempt.group
+    return outputs.folder(group.folder.parent.parent, group.attempt, caller.worker.view.worker)
 
 
 @router.get(f"{paths.WORKERS}/snapshot", response_class=FileResponse, responses=raw_answer(ARCHIVE))

@@ -20,7 +20,7 @@ from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.wire import JobInfo
 from client_lib.worker.archive import ArchiveRefused, reading
 from server_stub.http.api.context import Context
-from server_stub.http.api.snapshots import readable
+from server_stub.http.api.files import readable
 from server_stub.service.values import User
 
 _POINTS = 1000  # of a curve whose best value is compared

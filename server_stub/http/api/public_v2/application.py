@@ -8,6 +8,7 @@ NAME`), or one of the issuer. Nothing has to be stored here.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -15,7 +16,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from client_lib import __version__
 from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unauthorized, Unavailable
@@ -23,7 +24,7 @@ from server_stub.http.api.answers import add_error_handlers
 from server_stub.http.api.context import Context, Parts
 from server_stub.http.api.public_v2 import catalogue, jobs, logs
 from server_stub.http.api.public_v2.models import Authenticated, Credentials, Failed, Token, WrongForm
-from server_stub.http.auth import Users
+from server_stub.http.auth import Authentication, Users
 from server_stub.http.limits import Limits
 from server_stub.service.values import User
 
@@ -68,7 +69,7 @@ def application(parts: Context) -> FastAPI:
     """The whole API with its layers."""
     app = routes()
     app.state.context = parts
-    app.add_middleware(PlatformAuthentication, users=parts.users)
+    app.add_middleware(Authentication, authenticate=partial(_authenticate, parts.users), error=error)
     app.add_middleware(Limits, settings=parts.settings, bodies=parts.bodies, error=error)
     return app
 
@@ -82,22 +83,13 @@ async def service_auth(parts: Parts, credentials: Credentials) -> Authenticated:
     return Authenticated(token=Token(access_token=credentials.client_secret))
 
 
-class PlatformAuthentication:
-    """The ASGI layer in front of every route except service_auth; handlers find the user in `scope["user"]`."""
-
-    def __init__(self, app: ASGIApp, users: Users) -> None:
-        self._app, self._users = app, users
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] != _SERVICE_AUTH:
-            header = Headers(scope=scope).get("authorization", "").strip()
-            kind, _, rest = header.partition(" ")
-            try:  # Platform: its document demands `Bearer <token>`, its own clients send the bare token
-                scope["user"] = await _user(self._users, rest.strip() if kind.lower() == "bearer" else header)
-            except ClientLibError as problem:
-                await error(problem)(scope, receive, send)
-                return
-        await self._app(scope, receive, send)
+async def _authenticate(users: Users, scope: Scope) -> None:
+    if scope["path"] != _SERVICE_AUTH:
+        header = Headers(scope=scope).get("authorization", "").strip()
+        kind, _, rest = header.partition(
+            " "
+        )  # Platform: its document demands `Bearer <token>`, its clients send a token
+        scope["user"] = await _user(users, rest.strip() if kind.lower() == "bearer" else header)
 
 
 async def _user(users: Users, token: str) -> User:

@@ -1,18 +1,25 @@
-"""`/snapshots/{sha256}`: upload and fetch archives. An archive is visible only to users who uploaded its bytes."""
+"""Archives of code at `/snapshots/{sha256}`, and files that the ranks of a job wrote at `/jobs/{name}/outputs`.
+
+An archive is visible only to users who uploaded its bytes. Workers upload outputs by `workers`.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from client_lib.errors import NotFound
 from client_lib.spec import paths
-from client_lib.spec.wire import Answer
-from server_stub.http.api.answers import ARCHIVE, raw_answer, raw_body
-from server_stub.http.api.context import Context, CurrentUser, Parts
+from client_lib.spec.request import SHA256
+from client_lib.spec.wire import Answer, OutputList
+from server_stub.files import outputs
+from server_stub.http.api.answers import ARCHIVE, BYTES, OpenFileResponse, raw_answer, raw_body
+from server_stub.http.api.context import JOB, Context, CurrentUser, Owner, Parts
 from server_stub.service.values import User
 
 SNAPSHOT = f"{paths.SNAPSHOTS}/{{sha256}}"
@@ -63,3 +70,31 @@ async def put_snapshot(request: Request, response: Response, parts: Parts, user:
     if not await parts.snapshots.put(sha256, user.name, request.stream(), announced):
         response.status_code = 200
     return Answer(message=f"snapshot {sha256[:12]} is stored")
+
+
+@router.get(f"{JOB}/outputs")
+async def list_outputs(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> OutputList:
+    """The files of the job that are kept, while it runs and afterwards, and those that are not kept."""
+    job = await parts.service.find_outputs(user, name, owner)
+    files, left_out = await asyncio.to_thread(outputs.listing, job.job_dir)
+    return OutputList(files=files, left_out=left_out, in_place=job.in_place, final=job.final)
+
+
+@router.get(f"{JOB}/outputs/{{path:path}}", response_class=FileResponse, responses=raw_answer(BYTES))
+async def get_output(
+    parts: Parts,
+    user: CurrentUser,
+    name: str,
+    path: str,
+    sha256: Annotated[
+        str | None,
+        Query(pattern=SHA256, description="Only these bytes: the file may have been rewritten since it was listed."),
+    ] = None,
+    owner: Owner = None,
+) -> FileResponse:
+    """One of these files; `Range` is understood."""
+    job = await parts.service.find_outputs(user, name, owner)
+    found = await asyncio.to_thread(outputs.find, job.job_dir, path, sha256)
+    if found is None:
+        raise NotFound(f"job {name} keeps no output {path}" + (" with these bytes any more" if sha256 else ""))
+    return OpenFileResponse(found[0], media_type=BYTES, headers={"ETag": f'"{found[1]}"'})
