@@ -26,14 +26,15 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from client_lib.log_reading.reader import Params, log_entries, log_lines, log_params
 from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES, NDJSON
-from tests.logs.log_server import NAME, log_directory, write_job
+from server_stub.runtimes import log_dir
+from tests.logs.log_server import NAME, write_job
 from tests.logs.support import LogWriter, ServerProcess, stamp
 
 TEXT = "epoch 3 step {:8d} loss 0.2512345 lr 3.0e-05 tokens/s 123456 "  # about 120 bytes with its head
 
 
 def write_log(folder: Path, workers: int, lines: int) -> list[Path]:
-    logs = [LogWriter(log_directory(folder, 1, worker)) for worker in range(workers)]
+    logs = [LogWriter(log_dir(folder, 1, worker)) for worker in range(workers)]
     for block in range(0, lines, 500):  # as a launcher writes: one stamp for each block that it read from a pipe
         for worker, log in enumerate(logs):
             time_of_block = stamp(block / 1000 + worker / 10000)

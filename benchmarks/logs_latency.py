@@ -29,7 +29,8 @@ from client_lib.log_reading.reader import log_lines, log_params
 from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES
 from client_lib.worker.directory import Directory, launcher_command
-from tests.logs.log_server import NAME, log_directory, write_job
+from server_stub.runtimes import log_dir
+from tests.logs.log_server import NAME, write_job
 from tests.logs.support import ServerProcess
 from tests.waiting import until
 
@@ -83,7 +84,7 @@ def measure(followers: int, rate: float, seconds: float) -> list[float]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_job(folder)
-        launcher = prepare(log_directory(folder, 1, 0).parent, rate, seconds)
+        launcher = prepare(log_dir(folder, 1, 0).parent, rate, seconds)
         running = subprocess.Popen(launcher_command(launcher.path))
         server = ServerProcess(folder)
         server.start()

@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -38,7 +38,7 @@ from server_stub.http.logins import Logins
 from server_stub.http.metrics import Traffic
 from server_stub.http.users_file import CurrentTokens, FileTokens, UserTokens
 from server_stub.logs import LogHub
-from server_stub.runtimes import Runtime, attempt_dir, log_dir
+from server_stub.runtimes import Runtime, attempt_dir
 from server_stub.runtimes.local import LocalOptions, accounts
 from server_stub.runtimes.local.accounts import Account, UserAccounts
 from server_stub.runtimes.local.runtime import LocalRuntime
@@ -101,12 +101,14 @@ async def _run(
     parts = await _start(settings, tokens, user_accounts, recover)
     try:
         config = uvicorn_config(build(parts))
-        server = Server(config, parts, lambda: server_files.remove_server_json(settings.state_dir))
+        server = Server(config, parts)
         watches = [_end_when_idle(server, parts), _end_when_lost(server, locks), _end_when_superseded(server, parts)]
         watches.append(_keep_log_small(settings))
         tasks = [asyncio.create_task(watch) for watch in watches]
         gc.freeze()  # what the start has made stays: a full collection that walks it stops all requests for 0.1 s
-        await server.listen(listening, lambda: _announce(settings, facts))
+        server_files.write_server_json(settings.state_dir, facts)
+        log.info("listening on %s, pid %d, data in %s", facts["url"], os.getpid(), settings.data_dir)
+        await server.serve([listening])
         for task in tasks:
             task.cancel()
         if server.failure:
@@ -124,16 +126,16 @@ async def _start(
     room.open()
     snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, room)
     await asyncio.to_thread(snapshots.open)
-    registry = WorkerRegistry(settings.data_dir / "worker.key", _attempt_folder(settings), room.spare)
+
+    def attempt_folder(job_id: str, attempt: int) -> Path:
+        return attempt_dir(settings.data_dir / "jobs" / job_id, attempt)
+
+    registry = WorkerRegistry(settings.data_dir / "worker.key", attempt_folder, room.spare)
     service = Service(settings, _runtime(settings, registry, user_accounts, tokens().namespaces()), room=room)
     await service.start(recover=recover)
-    hub, uploads = LogHub(service.lookup, log_dir), OutputsUpload(settings.outputs_limit_bytes, room)
+    hub, uploads = LogHub(service.lookup), OutputsUpload(settings.outputs_limit_bytes, room)
     logins = Logins(settings.data_dir / "logins.json", tokens, loopback=is_loopback(settings.host))
     return Context(settings, service, snapshots, hub, Traffic(), registry, uploads, Users(tokens), logins)
-
-
-def _attempt_folder(settings: Settings) -> Callable[[str, int], Path]:
-    return lambda job_id, attempt: attempt_dir(settings.data_dir / "jobs" / job_id, attempt)
 
 
 def _runtime(
@@ -200,7 +202,7 @@ def _let_in(found: Sequence[Account], data_dir: Path) -> None:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """A bound socket. Raises Conflict: the port is busy; InvalidRequest: the address is not of this machine."""
+    """A listening socket. Raises Conflict: the port is busy; InvalidRequest: the address is not of this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -211,6 +213,7 @@ def _listen(settings: Settings) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the last server's connections may linger
         listening.bind(address)
+        listening.listen(BACKLOG)  # connections wait there until uvicorn accepts them
     except OSError as error:
         listening.close()
         raise Conflict(
@@ -242,11 +245,6 @@ def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
         backlog=BACKLOG,
         timeout_graceful_shutdown=STOP_GRACE_S,
     )
-
-
-async def _announce(settings: Settings, facts: server_files.Facts) -> None:
-    server_files.write_server_json(settings.state_dir, facts)
-    log.info("listening on %s, pid %d, data in %s", facts["url"], os.getpid(), settings.data_dir)
 
 
 async def _end_when_idle(server: Server, parts: Context) -> None:
@@ -299,27 +297,14 @@ async def _keep_log_small(settings: Settings) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn with a callback once it listens, and a stop that does not raise the signal again."""
+    """uvicorn with a stop that does not raise the signal again."""
 
-    def __init__(self, config: uvicorn.Config, parts: Context, retract: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, parts: Context) -> None:
         super().__init__(config)
         self._parts = parts
-        self._retract = retract
-        """Called at the beginning of a stop."""
         self.failure: ServerError | None = None
         """The reason of a stop that nobody asked for."""
         self._loop = asyncio.get_running_loop()
-        self._announce: Callable[[], Awaitable[None]] | None = None
-
-    async def listen(self, listening: socket.socket, announce: Callable[[], Awaitable[None]]) -> None:
-        """Serve until `stop`; `announce` is awaited once connections are accepted."""
-        self._announce = announce
-        await self.serve([listening])
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self._announce:
-            await self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # uvicorn waits until a connection that it accepts in this moment is idle for seconds, unless it is closed here
@@ -330,7 +315,7 @@ class Server(uvicorn.Server):
         """Begin to stop; call it on the event loop's thread."""
         self.failure = failure or self.failure
         self.should_exit = True
-        self._retract()
+        server_files.remove_server_json(self._parts.settings.state_dir)
         self._parts.stopping.set()
         self._parts.hub.close()
         self._parts.service.sessions.close()

@@ -8,8 +8,6 @@ and the one that names the issuer answer. Handlers find the user in `scope["user
 
 from __future__ import annotations
 
-import math
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -20,9 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_lib.errors import ClientLibError, Unauthorized
 from client_lib.spec import paths
-from server_stub.http import users_file
 from server_stub.http.logins import CSRF_HEADER, Logins
-from server_stub.http.users_file import CurrentTokens, UserTokens, bearer
+from server_stub.http.users_file import CurrentTokens, UserTokens, bearer, digest
 from server_stub.service.values import User
 from server_stub.worker_gateway import WorkerRegistry
 
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
 
 OPEN_PATHS = frozenset({paths.HEALTHZ, paths.PING, paths.READYZ, paths.LOGIN})
 
-_HEADERS_KNOWN = 1000
-
 
 class Users:
     """The users of all valid tokens: those of the users file, or the one of a local server, and those of the issuer."""
@@ -40,45 +35,34 @@ class Users:
     def __init__(self, tokens: CurrentTokens) -> None:
         self.tokens = tokens
         self._oidc: Oidc | None = None
-        self._use(tokens())
+        self._find_issuer(tokens())
 
-    def _use(self, tokens: UserTokens) -> None:
-        """Accept these tokens from now on, and forget what was known of others."""
-        self._tokens = tokens
-        self._known: dict[str, tuple[User, float]] = {}
-        """Valid headers, each with the Unix time at which it is checked again; _HEADERS_KNOWN at most."""
+    def _find_issuer(self, tokens: UserTokens) -> Oidc | None:
+        """The issuer of the users file, with the keys that are known of it."""
         if tokens.oidc is None:
             self._oidc = None
         elif self._oidc is None or self._oidc.entry != tokens.oidc:
             from server_stub.http.oidc import Oidc  # most servers never need its libraries
 
             self._oidc = Oidc(tokens.oidc)
+        return self._oidc
 
     async def of_header(self, header: str | None) -> User:
-        """The user whose token the `Authorization` header carries. A valid header is remembered until the tokens
-        change, and one with a token of the issuer until that ends at most. Raises Unauthorized; Unavailable: the issuer
-        does not answer."""
+        """The user whose token the `Authorization` header carries. Raises Unauthorized; Unavailable: the issuer does
+        not answer."""
         tokens = self.tokens()
-        if tokens is not self._tokens or len(self._known) > _HEADERS_KNOWN:
-            self._use(tokens)
-        user, ends = self._known.get(header or "", (None, 0.0))
-        if user is None or ends < time.time():
-            known = self._known  # the tokens may change meanwhile
-            user, ends = known[header or ""] = await self._found(header, tokens)
-        return user
-
-    async def _found(self, header: str | None, tokens: UserTokens) -> tuple[User, float]:
-        way_out = "`client-lib login` gets one" if self._oidc else "set CLIENT_LIB_TOKEN, or token= of a profile"
+        oidc = self._find_issuer(tokens)
+        way_out = "`client-lib login` gets one" if oidc else "set CLIENT_LIB_TOKEN, or token= of a profile"
         if not header:
             raise Unauthorized("this server wants a token", hint=way_out)
         token = bearer(header)
-        if user := users_file.owner_of(token, tokens):
-            return user, math.inf
-        if self._oidc is None or token.count(".") != 2:  # a JWT has three parts
-            way_out = way_out if self._oidc else "it may have been replaced; check CLIENT_LIB_TOKEN"
+        if user := tokens.get(digest(token)):
+            return user
+        if oidc is None or token.count(".") != 2:  # a JWT has three parts
+            way_out = way_out if oidc else "it may have been replaced; check CLIENT_LIB_TOKEN"
             raise Unauthorized("the server does not know this token", hint=way_out)
-        user, groups, ends = await self._oidc.accept(token)
-        return replace(user, team=tokens.team_of(user.name, groups)), ends
+        user, groups = await oidc.accept(token)
+        return replace(user, team=tokens.team_of(user.name, groups))
 
 
 class Authentication:

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import re
 import time
-from typing import Any, NamedTuple
+from typing import Any
 
 import jwt
 import requests
@@ -40,13 +40,6 @@ Keys = dict[str, jwt.PyJWK]
 log = logging.getLogger(__name__)
 
 
-class Accepted(NamedTuple):
-    user: User
-    groups: frozenset[str]
-    ends: float
-    """Unix time until which the token need not be checked again."""
-
-
 class Oidc:
     """The tokens of one issuer. Event loop only."""
 
@@ -58,9 +51,11 @@ class Oidc:
         self._failure = ""
         """The reason why the last fetch got no keys; "": it got them."""
 
-    async def accept(self, token: str) -> Accepted:
-        """The user of a token. Raises Unauthorized, or Unavailable: its key is not known, and the issuer does not
-        answer."""
+    async def accept(self, token: str) -> tuple[User, frozenset[str]]:
+        """The user of a token, and the user's groups.
+
+        Raises Unauthorized, or Unavailable: its key is not known, and the issuer does not answer.
+        """
         try:
             parts = jwt.decode_complete(token, options={"verify_signature": False})
             if parts["payload"].get("iss") != self.entry.issuer:
@@ -78,8 +73,7 @@ class Oidc:
         found = claims.get(self.entry.groups_claim, [])
         groups = frozenset(map(str, found if isinstance(found, list) else [found]))
         admin = not groups.isdisjoint(self.entry.admin_groups)
-        ends = min(float(claims["exp"]) + _SKEW_S, time.time() + KEYS_S)
-        return Accepted(User(self._name(claims), admin), groups, ends)
+        return User(self._name(claims), admin), groups
 
     def _refusal(self, error: jwt.PyJWTError) -> str:
         if isinstance(error, jwt.ExpiredSignatureError):

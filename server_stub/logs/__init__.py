@@ -1,10 +1,10 @@
 """Serves the logs of jobs from the segment files of worker launchers; no log is held in memory.
 
-    api.logs -> stream -> hub, starts, merge, render -> records -> segments
+    api.logs -> stream -> hub -> render, segments -> records
                           hub -> file_events
 
-`server_stub.app` makes one `LogHub`, `server_stub.http.api.logs` asks it for streams. What a job is and where its files
-lie comes in through `LogSource`, so that nothing here knows the service, the database or a runtime.
+`server_stub.serve` makes one `LogHub`, `server_stub.http.api.logs` asks it for streams. The states of a job come in
+through `LogSource`, so that nothing here knows the service or the database.
 """
 
 from server_stub.logs.hub import LogHub, LogSource

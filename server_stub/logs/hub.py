@@ -8,7 +8,7 @@ exists while it has followers. Everything runs on the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -20,12 +20,11 @@ from server_stub.logs.query import LoggedJob, LogQuery
 from server_stub.logs.records import line_filter, next_sequence, sequence_of
 from server_stub.logs.render import Frames
 from server_stub.logs.segments import BLOCK, LogReader
+from server_stub.runtimes import log_dir
 
-MANY_FOLLOWERS = 50  # with more, a feed wakes them at most every COALESCE_S, as each wake costs a write per follower
-COALESCE_S = 0.02
+COALESCE_S = 0.02  # a feed wakes its followers at most so often, as each wake costs a write per follower
+_LOOK_S, _LOOK_MAX_S = 0.02, 0.25  # pauses before a feed looks for logs that no worker has begun yet
 _lines = line_filter(LogQuery())
-LogDirectory = Callable[[Path, int, int], Path]
-"""(job_dir, attempt, worker) -> where the segments of that worker are, there or not."""
 
 
 class LogSource(Protocol):
@@ -88,9 +87,7 @@ class Tail:
 class Feed:
     """The state that all followers of one job share."""
 
-    def __init__(
-        self, job: LoggedJob, source: LogSource, directory: LogDirectory, events: FileEvents, tick_s: float
-    ) -> None:
+    def __init__(self, job: LoggedJob, source: LogSource, events: FileEvents, tick_s: float) -> None:
         self.job = job
         self.tails: dict[Position, Tail] = {}
         self.over = False
@@ -98,22 +95,22 @@ class Feed:
         self.followers: set[asyncio.Event] = set()
         """One event per follower, set when there is news."""
         self._source = source
-        self._directory = directory
         self._events = events
         self._tick_s = tick_s
-        self._watches: dict[Path, Close] = {}
+        self._watches: list[Close] = []
         self._loop = asyncio.get_running_loop()
         self._woken_at = 0.0
         self._wake_later: asyncio.TimerHandle | None = None
-        self._find_logs()
-        self._task = self._loop.create_task(self._watch_job())
+        self._find_logs(1)
+        self._tasks = [self._loop.create_task(each) for each in (self._watch_job(), self._tick(), self._look())]
 
     def close(self) -> None:
         self.over = True
-        self._task.cancel()
+        for task in self._tasks:
+            task.cancel()
         if self._wake_later:
             self._wake_later.cancel()
-        for close in self._watches.values():
+        for close in self._watches:
             close()
         self._watches.clear()
         for tail in self.tails.values():
@@ -121,90 +118,69 @@ class Feed:
         self._wake_now()
 
     async def _watch_job(self) -> None:
-        """Follow the states of the job and wake the followers at each; `_tick` wakes them for heartbeats."""
-        ticks = self._loop.create_task(self._tick())
+        """Follow the states of the job and wake the followers at each."""
         try:
             while not self.job.state.final:
-                job = await self._source.next_logs(self.job)
+                attempt = self.job.attempt
                 # State and ends change in one step: a follower that sees a final state sees the true ends too.
-                self.job = job
-                self._find_logs()
+                self.job = await self._source.next_logs(self.job)
+                self._find_logs(attempt)
                 for tail in self.tails.values():
                     tail.look()
                 self._wake_now()
         except ClientLibError:
             pass  # deleted (NotFound), or the database fails: the next request gets the error
         finally:
-            ticks.cancel()
             if not self.job.state.final:
                 self.over = True
                 self._wake_now()
 
     async def _tick(self) -> None:
-        while True:
+        """Wake the followers for heartbeats."""
+        while not self.job.state.final:
             await asyncio.sleep(self._tick_s)
             self._wake_now()
 
-    def _find_logs(self) -> None:
-        """Open the logs that exist, and watch for the others."""
-        needed: set[Path] = set()
-        for attempt in range(1, self.job.attempt + 1):
-            for worker in range(self.job.n_workers):
-                directory = self._directory(self.job.job_dir, attempt, worker)
-                if (attempt, worker) in self.tails or self._open_log((attempt, worker), directory):
-                    needed.add(directory)
-                elif attempt == self.job.attempt:
-                    needed.add(self._watch_parent((attempt, worker), directory))
-        for path in self._watches.keys() - needed:
-            self._watches.pop(path)()
+    async def _look(self) -> None:
+        """Look for logs that workers begin, less often while there is none."""
+        pause_s, known = _LOOK_S, -1
+        while not self.job.state.final:
+            pause_s = _LOOK_S if known != len(self.tails) else min(pause_s * 1.2, _LOOK_MAX_S)
+            known = len(self.tails)
+            await asyncio.sleep(pause_s)
+            if self._find_logs(self.job.attempt):
+                self._wake()
 
-    def _open_log(self, position: Position, directory: Path) -> bool:
-        """Open a log; returns False if there is none. It is watched before it is read, so that no change is missed."""
+    def _find_logs(self, oldest: int) -> bool:
+        """Open the logs of the attempts from `oldest` on, where there are any; returns True if there was a new one."""
+        found = False
+        for attempt in range(oldest, self.job.attempt + 1):
+            for worker in range(self.job.n_workers):
+                if (attempt, worker) not in self.tails:
+                    found = self._open_log((attempt, worker)) or found
+        return found
+
+    def _open_log(self, position: Position) -> bool:
+        """Returns False if there is no log. It is watched before it is read, so that no change is missed."""
+        directory = log_dir(self.job.job_dir, *position)
 
         def changed() -> None:
             tail.look()
             self._wake()
 
         try:
-            watch = self._events.watch(directory, changed)
+            self._watches.append(self._events.watch(directory, changed))
         except (FileNotFoundError, NotADirectoryError):
             return False
-        previous = self._watches.pop(directory, None)
-        if previous:
-            previous()
-        self._watches[directory] = watch
         tail = self.tails[position] = Tail(position, directory)
         return True
 
-    def _watch_parent(self, position: Position, directory: Path) -> Path:
-        """Watch the nearest existing parent, or the log's directory if it was made just now; returns it."""
-        for parent in directory.parents:
-            if parent in self._watches:
-                return parent
-            try:
-                self._watches[parent] = self._events.watch(parent, self._folder_changed)
-            except (FileNotFoundError, NotADirectoryError):
-                continue
-            child = _child_towards(parent, directory)
-            if not child.exists():
-                return parent
-            # it was made after the first check
-            return directory if self._open_log(position, directory) else self._watch_parent(position, directory)
-        raise FileNotFoundError(str(directory))
-
-    def _folder_changed(self) -> None:
-        if not self.over:
-            self._find_logs()
-            self._wake()
-
     def _wake(self) -> None:
-        """Wake the followers: now, or a moment later if there are many and they were just woken."""
-        if self._wake_later:
-            return
+        """Wake the followers: now, or a moment later if they were just woken."""
         wait_s = self._woken_at + COALESCE_S - self._loop.time()
-        if len(self.followers) <= MANY_FOLLOWERS or wait_s <= 0:
+        if wait_s <= 0:
             self._wake_now()
-        else:
+        elif not self._wake_later:
             self._wake_later = self._loop.call_later(wait_s, self._wake_now)
 
     def _wake_now(self) -> None:
@@ -216,28 +192,17 @@ class Feed:
             news.set()
 
 
-def _child_towards(parent: Path, directory: Path) -> Path:
-    return parent / directory.relative_to(parent).parts[0]
-
-
 class LogHub:
     """One per server process. Make it on the event loop."""
 
     def __init__(
-        self,
-        source: LogSource,
-        directory: LogDirectory,
-        events: FileEvents | None = None,
-        *,
-        heartbeat_s: float = HEARTBEAT_S,
+        self, source: LogSource, events: FileEvents | None = None, *, heartbeat_s: float = HEARTBEAT_S
     ) -> None:
-        """`directory(job_dir, attempt, worker)`: directory of a worker's segments (server_stub.runtimes.log_dir)."""
         self.tick_s = heartbeat_s / 5
         """Interval of the heartbeat check, in seconds."""
         self.silence_s = heartbeat_s - self.tick_s
         """A reader that got nothing for so many seconds gets a heartbeat at the next check."""
         self._source = source
-        self.directory = directory
         self._events = events or open_file_events()
         self._feeds: dict[str, Feed] = {}
         self._closed = False
@@ -252,7 +217,7 @@ class LogHub:
         """Follow `job` during the block; yields the feed and the event of this follower."""
         feed = self._feeds.get(job.job_id)
         if feed is None or feed.over:
-            feed = self._feeds[job.job_id] = Feed(job, self._source, self.directory, self._events, self.tick_s)
+            feed = self._feeds[job.job_id] = Feed(job, self._source, self._events, self.tick_s)
         feed.over = feed.over or self._closed
         news = asyncio.Event()
         feed.followers.add(news)

@@ -19,9 +19,8 @@ from typing import NamedTuple
 from client_lib.errors import InvalidRequest, Unavailable
 from client_lib.spec.paths import Position
 from client_lib.worker.format import RECORD
-from server_stub.logs.merge import Part
 from server_stub.logs.query import LoggedJob, LogQuery
-from server_stub.logs.records import line_filter
+from server_stub.logs.records import Part, line_filter
 from server_stub.logs.render import Renderer
 from server_stub.logs.segments import LogReader
 
@@ -68,24 +67,11 @@ async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Part]:
                 await process.wait()
     if process.returncode:
         raise Unavailable("the search ended with an error", hint="the server's log has it")
-    found = await asyncio.to_thread(_parts, answer)
+    found: list[Part] | None = await asyncio.to_thread(pickle.loads, answer)
     if found is None:
         most = f"{LINES_MAX} lines or {BYTES_MAX >> 20} MiB"
         raise InvalidRequest(f"{query.grep!r} finds more than {most}", hint=_NARROWER)
     return found
-
-
-def _parts(answer: bytes) -> list[Part] | None:
-    """The records that `main` found, by time; None: too many."""
-    hits: list[Hit] | None = pickle.loads(answer)
-    return (
-        None
-        if hits is None
-        else [
-            Part(position, 0, b"".join(hit.record for hit in together))
-            for position, together in groupby(hits, key=lambda hit: hit.position)
-        ]
-    )
 
 
 async def answer_of(job: LoggedJob, found: list[Part], renderer: Renderer) -> AsyncGenerator[bytes, None]:
@@ -138,4 +124,9 @@ def _hits_of(position: Position, reader: LogReader, query: LogQuery) -> Iterator
 def main() -> None:
     """Search in a process of its own, which ends by itself if its server is killed."""
     resource.setrlimit(resource.RLIMIT_CPU, (int(LIMIT_S), int(LIMIT_S) + 1))
-    sys.stdout.buffer.write(pickle.dumps(hits_in(*pickle.load(sys.stdin.buffer))))
+    hits = hits_in(*pickle.load(sys.stdin.buffer))
+    parts: list[Part] | None = None
+    if hits is not None:
+        together = groupby(hits, key=lambda hit: hit.position)
+        parts = [Part(position, 0, b"".join(hit.record for hit in group)) for position, group in together]
+    sys.stdout.buffer.write(pickle.dumps(parts))

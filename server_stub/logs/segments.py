@@ -1,4 +1,7 @@
-"""Reading one worker's log directory: blocks of whole records by logical offset. Blocking file I/O, no asyncio.
+"""Reads the log directories of workers: blocks of whole records by logical offset, and the offsets at which a reader
+begins, from `tail` and `since`. Blocking file I/O, no asyncio.
+
+A tail is found by reading backwards, a time by bisection: neither reads a log from its beginning.
 
 The writer (a worker launcher) appends; it may begin a new segment, and it may remove old ones (size limit). A reader
 needs nothing from it but the files: see client_lib.worker.format for their names and the record format.
@@ -8,37 +11,29 @@ from __future__ import annotations
 
 import os
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from heapq import merge
+from itertools import groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from client_lib.spec.paths import Position
 from server_stub.files.owned import OpenFile
+from server_stub.logs.query import LogQuery
+from server_stub.logs.records import Block, line_pattern, time_of
 
 BLOCK = 64 * 1024  # more is not faster (pipes, sockets and caches like this size) and every follower may hold one
 _RECORD = 32 * 1024  # more than the longest record: MAX_TEXT and its head
 _NAME = re.compile(r"\d{20}\.log")
-_NOWAIT = getattr(os, "RWF_NOWAIT", 0) if hasattr(os, "preadv") else 0
+_PROGRESS_OR_PART = re.compile(rb"\S+ \S+ \S+ \S*[+~] ")
+_LATE = b"~"  # after every time
 
 
 class Segment(NamedTuple):
     start: int
     name: str
-
-
-class Block(NamedTuple):
-    """Consecutive whole records of one segment."""
-
-    start: int
-    data: bytes
-
-    @property
-    def end(self) -> int:
-        """The offset after the last record."""
-        return self.start + len(self.data)
-
-
-def _start(segment: Segment) -> int:
-    return segment.start
 
 
 def list_segments(directory: Path) -> list[Segment]:
@@ -53,21 +48,6 @@ def list_segments(directory: Path) -> list[Segment]:
 class _OpenSegment(OpenFile):
     def read(self, size: int, offset: int) -> bytes:
         return os.pread(self.descriptor, size, offset)
-
-    def records_cached(self, size: int, offset: int) -> bytes:
-        """The whole records among the bytes there, copied once. Raises BlockingIOError where the bytes would have to
-        come from the disk, or are but a part of a record: that may mean that only this part is in the cache."""
-        if not _NOWAIT:
-            raise BlockingIOError
-        buffer = bytearray(size)
-        try:
-            count = os.preadv(self.descriptor, [buffer], offset, _NOWAIT)
-        except OSError as error:  # EAGAIN, or a file system that can't tell
-            raise BlockingIOError from error
-        cut = buffer.rfind(b"\n", 0, count) + 1
-        if count and not cut:
-            raise BlockingIOError
-        return bytes(memoryview(buffer)[:cut])
 
     def size(self) -> int:
         return os.fstat(self.descriptor).st_size
@@ -114,16 +94,15 @@ class LogReader:
         self._segments = list_segments(self.directory)
         return self._segments
 
-    def block(self, offset: int, size: int = BLOCK, *, cached: bool = False) -> Block | None:
+    def block(self, offset: int, size: int = BLOCK) -> Block | None:
         """The next whole records at `offset`, or after it if that part of the log was removed; None: none yet.
 
-        At most `size` bytes, but always one record. With `cached` it raises BlockingIOError instead of waiting for a
-        disk.
+        At most `size` bytes, but always one record.
         """
         while True:
             before = self._segment_at(offset)
             offset = max(offset, before.start) if before else offset
-            data = self._records(before, offset, size, cached) if before else b""
+            data = self._records(before, offset, size) if before else b""
             if not data:
                 # The writer may have begun another segment, which only a new list shows. If so, this segment was
                 # complete before that list was made: read it once more.
@@ -133,7 +112,7 @@ class LogReader:
                     after = self._segment_after(offset)
                 if not after:
                     return None
-                data = self._records(before, offset, size, cached) if before else b""
+                data = self._records(before, offset, size) if before else b""
                 if not data:
                     offset = max(offset, after.start)
                     continue
@@ -162,19 +141,17 @@ class LogReader:
 
     def _segment_at(self, offset: int) -> Segment | None:
         """The segment with `offset` (it may begin later if a part was removed); None: there is no segment."""
-        index = bisect_right(self._segments, offset, key=_start) - 1
+        index = bisect_right(self._segments, offset, key=attrgetter("start")) - 1
         return self._segments[max(index, 0)] if self._segments else None
 
     def _segment_after(self, offset: int) -> Segment | None:
-        index = bisect_right(self._segments, offset, key=_start)
+        index = bisect_right(self._segments, offset, key=attrgetter("start"))
         return self._segments[index] if index < len(self._segments) else None
 
-    def _records(self, segment: Segment, offset: int, size: int, cached: bool) -> bytes:
+    def _records(self, segment: Segment, offset: int, size: int) -> bytes:
         file = self._file(segment)
         if not file:
             return b""
-        if cached:
-            return file.records_cached(size, offset - segment.start)
         data = file.read(size, offset - segment.start)
         cut = data.rfind(b"\n") + 1
         if data and not cut:
@@ -194,3 +171,85 @@ class LogReader:
         if self._closed:  # `close` may have run in another thread meanwhile
             self._open = None
         return file
+
+
+def find_starts(readers: Mapping[Position, LogReader], query: LogQuery) -> dict[Position, int]:
+    """Offset of the first record to give, for each position. A query with a cursor goes on where that says."""
+    if query.cursor:
+        return {position: query.cursor.get(position, 0) for position in readers}
+    starts = dict.fromkeys(readers, 0)
+    if query.since is not None:
+        since = query.since.encode()
+        starts = {position: offset_of_time(reader, since) for position, reader in readers.items()}
+    if query.tail is not None:
+        tails = _tail_starts(readers, query, query.tail)
+        starts = {position: max(starts[position], tails[position]) for position in readers}
+    return starts
+
+
+def offset_of_time(reader: LogReader, stamp: bytes) -> int:
+    """Offset of the first record whose time is `stamp` or later; the end of the log if all are older.
+
+    Times are taken to grow. If a clock was set back, it is the offset of one such place.
+    """
+    segments = reader.segments()
+    index = bisect_left(segments, stamp, key=lambda segment: time_of(reader.window(segment, 0, 64)))
+    return _offset_in_segment(reader, segments[index - 1], stamp) if index else 0
+
+
+def _offset_in_segment(reader: LogReader, segment: Segment, stamp: bytes) -> int:
+    """Bisects over blocks, then reads the lines from the first record of the one before."""
+
+    def first_time(begin: int) -> bytes:
+        window = reader.window(segment, begin, begin + BLOCK)
+        records = window.partition(b"\n")[2] if begin else window
+        return time_of(records) if records else _LATE
+
+    begins = range(0, max(reader.size(segment), 1), BLOCK)
+    begin = begins[max(bisect_left(begins, stamp, key=first_time) - 1, 0)]
+    window = reader.window(segment, begin, begin + 2 * BLOCK)
+    at = window.find(b"\n") + 1 if begin else 0
+    cut = window.rfind(b"\n") + 1
+    while at < cut and time_of(window, at) < stamp:
+        at = window.index(b"\n", at) + 1
+    return segment.start + begin + at
+
+
+def _tail_starts(readers: Mapping[Position, LogReader], query: LogQuery, tail: int) -> dict[Position, int]:
+    """Counts lines back from the newest attempt on. Logs in which none was counted begin at their end; with fewer lines
+    than `tail` all logs begin at their first record, which may be progress or a line that has no end yet."""
+    starts = {position: reader.whole_end() for position, reader in readers.items()}
+    if query.before is not None:
+        starts = {position: min(end, query.before.get(position, 0)) for position, end in starts.items()}
+    pattern = line_pattern(query)
+    newest_first = sorted(readers, reverse=True)
+    for _, attempt in groupby(newest_first, key=lambda position: position[0]):
+        lines = [lines_backwards(position, readers[position], pattern, starts[position]) for position in attempt]
+        for _, position, offset in islice(merge(*lines, reverse=True), tail):
+            starts[position] = offset
+            tail -= 1
+    return dict.fromkeys(readers, 0) if tail else starts
+
+
+def lines_backwards(
+    position: Position, reader: LogReader, pattern: re.Pattern[bytes], until: int
+) -> Iterator[tuple[bytes, Position, int]]:
+    """(time, position, offset) of the chosen records before `until` that end a line, the last one first; progress is
+    no line."""
+    for segment in reversed(reader.segments()):
+        end = min(reader.size(segment), until - segment.start)
+        carried = 0  # bytes at the end of the window whose record begins before it
+        while end > 0:
+            begin = max(0, end - BLOCK - carried)
+            window = reader.window(segment, begin, end)
+            first = 0 if begin == 0 else window.find(b"\n") + 1
+            lines = [
+                (time_of(match[1]), position, segment.start + begin + match.start())
+                for match in pattern.finditer(window, first, window.rfind(b"\n") + 1)
+                if match[1] and not _PROGRESS_OR_PART.match(match[1])
+            ]
+            yield from reversed(lines)
+            carried = first
+            end = begin + first
+            if begin and first >= len(window):
+                return  # no newline in a whole block: no launcher wrote this

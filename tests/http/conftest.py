@@ -28,7 +28,6 @@ from server_stub.http.logins import Logins
 from server_stub.http.metrics import Traffic
 from server_stub.http.users_file import FileTokens
 from server_stub.logs import LogHub
-from server_stub.runtimes import log_dir
 from server_stub.serve import Server, uvicorn_config
 from server_stub.service import Service
 from server_stub.settings import Settings
@@ -158,20 +157,18 @@ class Running:
         assert settings.users_file
         tokens = FileTokens(settings.users_file)
         self.parts = Context(
-            *(settings, service, snapshots, LogHub(service.lookup, log_dir), Traffic(), registry, uploads),
+            *(settings, service, snapshots, LogHub(service.lookup), Traffic(), registry, uploads),
             users=Users(tokens),
             logins=Logins(settings.data_dir / "logins.json", tokens, loopback=True),
         )
         app = build(self.parts, self.access_log, self.app)
-        self._server = self._type(uvicorn_config(app), self.parts, lambda: None)
+        self._server = self._type(uvicorn_config(app), self.parts)
         with socket.create_server(("127.0.0.1", settings.port)) as listening:
             self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            await self._server.listen(listening, self._say_started)
+            self._listening.set()
+            await self._server.serve([listening])
         self.parts.hub.close()
         await service.close()
-
-    async def _say_started(self) -> None:
-        self._listening.set()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from client_lib.spec.states import Reason
-from server_stub.http.api.answers import json_text
+from server_stub.http.api.answers import JsonText
 
 FIRST_REASONS = {reason.value for reason in Reason} - {
     *("Hung", "SetupFailed", "PreflightFailed", "StorageFull", "ServerError")
@@ -27,7 +27,7 @@ def answered(content: dict[str, Any], user_agent: str) -> dict[str, Any]:
 
     scope = {"type": "http", "headers": [(b"user-agent", user_agent.encode())]}
     body = json.dumps(content, separators=(",", ":")).encode()
-    asyncio.run(json_text(body)(scope, receive, send))
+    asyncio.run(JsonText(body)(scope, receive, send))
     length = dict(sent[0]["headers"])[b"content-length"]
     assert int(length) == len(sent[1]["body"])
     found: dict[str, Any] = json.loads(sent[1]["body"])

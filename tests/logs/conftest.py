@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
+from server_stub.runtimes import log_dir
 from tests.logs import log_server
 from tests.logs.support import LogWriter, Server, ServerProcess
 from tests.processes import free_port
@@ -19,7 +20,7 @@ from tests.waiting import until
 @pytest.fixture
 def writer(tmp_path: Path) -> LogWriter:
     log_server.write_job(tmp_path)
-    return LogWriter(log_server.log_directory(tmp_path, 1, 0))
+    return LogWriter(log_dir(tmp_path, 1, 0))
 
 
 @pytest.fixture(params=["inotify", pytest.param("polling", marks=pytest.mark.process)])

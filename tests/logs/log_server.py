@@ -41,10 +41,6 @@ class Job:
     message: str = ""
 
 
-def log_directory(job_dir: Path, attempt: int, worker: int) -> Path:
-    return job_dir / str(attempt) / str(worker) / "log"
-
-
 def write_job(folder: Path, **changes: object) -> None:
     """Change how the job stands; the version grows by itself."""
     path = folder / "job.json"
@@ -76,7 +72,7 @@ def make_app(folder: Path, *, polling: bool = False) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI):
         events: FileEvents | None = PollingEvents() if polling else None
-        app.state.hub = LogHub(FileSource(), log_directory, events)
+        app.state.hub = LogHub(FileSource(), events)
         yield
         app.state.hub.close()
 

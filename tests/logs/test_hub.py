@@ -12,8 +12,9 @@ from pathlib import Path
 from client_lib.log_reading.reader import Records, read_frames
 from server_stub.logs import LogHub, LogQuery, stream
 from server_stub.logs.render import Frames
+from server_stub.runtimes import log_dir
 from tests.logs import log_server
-from tests.logs.log_server import FileSource, log_directory, read_job, write_job
+from tests.logs.log_server import FileSource, read_job, write_job
 from tests.logs.support import LogWriter
 
 FOLLOW = LogQuery(follow=True)
@@ -28,7 +29,7 @@ async def until(body: AsyncIterator[bytes], wanted: bytes) -> bytes:
 
 def test_a_silent_job_sends_heartbeats(tmp_path: Path, writer: LogWriter):
     async def scene() -> None:
-        hub = LogHub(FileSource(), log_directory, heartbeat_s=0.1)
+        hub = LogHub(FileSource(), heartbeat_s=0.1)
         body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
         for _ in range(3):
             await until(body, b"@ping\n")
@@ -40,7 +41,7 @@ def test_a_silent_job_sends_heartbeats(tmp_path: Path, writer: LogWriter):
 
 def test_a_server_that_stops_ends_its_streams_without_an_end(tmp_path: Path, writer: LogWriter):
     async def scene() -> None:
-        hub = LogHub(FileSource(), log_directory)
+        hub = LogHub(FileSource())
         bodies = [stream(hub, read_job(tmp_path), FOLLOW, Frames()) for _ in range(3)]
         for body in bodies:
             await anext(body)
@@ -60,7 +61,7 @@ def test_a_server_that_stops_ends_its_streams_without_an_end(tmp_path: Path, wri
 
 def test_followers_of_one_job_are_handed_the_same_bytes(tmp_path: Path, writer: LogWriter):
     async def scene() -> None:
-        hub = LogHub(FileSource(), log_directory)
+        hub = LogHub(FileSource())
         bodies = [stream(hub, read_job(tmp_path), FOLLOW, Frames()) for _ in range(3)]
         for body in bodies:
             await anext(body)
@@ -79,7 +80,7 @@ def test_followers_of_one_job_are_handed_the_same_bytes(tmp_path: Path, writer: 
 
 def test_what_was_followed_is_forgotten_with_its_last_follower(tmp_path: Path, writer: LogWriter):
     async def scene() -> int:
-        hub = LogHub(FileSource(), log_directory)
+        hub = LogHub(FileSource())
         files = len(os.listdir("/dev/fd"))
         for _ in range(20):
             body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
@@ -99,7 +100,7 @@ def test_what_was_followed_is_forgotten_with_its_last_follower(tmp_path: Path, w
 
 def test_a_slow_reader_takes_all_lines_in_pieces_of_bounded_size(tmp_path: Path, writer: LogWriter):
     async def scene() -> None:
-        hub = LogHub(FileSource(), log_directory)
+        hub = LogHub(FileSource())
         body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
         await anext(body)
         written = b"".join(
@@ -118,12 +119,12 @@ def test_a_slow_reader_takes_all_lines_in_pieces_of_bounded_size(tmp_path: Path,
 def test_history_leaves_the_event_loop_to_others(tmp_path: Path):
     write_job(tmp_path, n_workers=2)
     for worker in range(2):
-        log = LogWriter(log_directory(tmp_path, 1, worker))
+        log = LogWriter(log_dir(tmp_path, 1, worker))
         for block in range(100):
             log.append([log.record("x" * 80, at=block, rank=worker) for _ in range(500)])
 
     async def scene() -> float:
-        hub = LogHub(FileSource(), log_directory)
+        hub = LogHub(FileSource())
         longest = 0.0
 
         async def others() -> None:

@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from client_lib.log_reading.reader import Params, log_entries, log_lines
 from client_lib.worker.format import parse
 from server_stub.logs import LogHub, LogQuery, stream
-from server_stub.logs.merge import Head, merge
 from server_stub.logs.query import read_cursor
-from server_stub.logs.records import line_filter, missing_before
+from server_stub.logs.records import Block, Head, line_filter, merge, missing_before
 from server_stub.logs.render import Frames
-from server_stub.logs.segments import Block
+from server_stub.runtimes import log_dir
 from tests.examples import examples
-from tests.logs.log_server import FileSource, log_directory, read_job, write_job
+from tests.logs.log_server import FileSource, read_job, write_job
 from tests.logs.support import LogWriter
 
 texts = st.binary(max_size=40).map(lambda raw: raw.replace(b"\n", b"")) | st.sampled_from(
@@ -40,7 +39,7 @@ class Scene:
         self.written: list[list[str]] = [[], []]
         self.loop = asyncio.new_event_loop()
         write_job(folder, n_workers=2)
-        self.writers = [LogWriter(log_directory(folder, 1, worker)) for worker in range(2)]
+        self.writers = [LogWriter(log_dir(folder, 1, worker)) for worker in range(2)]
 
     def act(self) -> None:
         """The next thing that happens; at the end of all, the job's."""
@@ -94,7 +93,7 @@ class Scene:
             yield chunk
 
     async def _hub(self) -> LogHub:
-        return LogHub(FileSource(), log_directory)
+        return LogHub(FileSource())
 
 
 cuts = st.lists(st.integers(1, 3000), max_size=5)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from server_stub.logs import search
+from server_stub.runtimes import log_dir
 from tests.logs import log_server
 from tests.logs.support import LogWriter, Server, stamp
 
@@ -15,7 +16,7 @@ from tests.logs.support import LogWriter, Server, stamp
 def two(tmp_path: Path) -> tuple[LogWriter, LogWriter]:
     """The logs of two workers with a rank each, whose lines alternate: `0` at 0 s, `1` at 1 s ... `9` at 9 s."""
     log_server.write_job(tmp_path, n_workers=2)
-    workers = [LogWriter(log_server.log_directory(tmp_path, 1, number)) for number in range(2)]
+    workers = [LogWriter(log_dir(tmp_path, 1, number)) for number in range(2)]
     for line in range(10):
         workers[line % 2].write(f"line {line}", at=line, rank=line % 2)
         if line == 5:

@@ -13,7 +13,8 @@ import pytest
 from client_lib.errors import NotFound
 from client_lib.log_reading.reader import JobStatus, Records, log_entries, log_lines, log_params, read_frames
 from client_lib.spec.paths import LOG_FRAMES, NDJSON
-from tests.logs.log_server import log_directory, write_job
+from server_stub.runtimes import log_dir
+from tests.logs.log_server import write_job
 from tests.logs.support import LogWriter, Server, stamp
 from tests.waiting import until
 
@@ -75,10 +76,10 @@ def test_a_job_that_waits_says_why_and_its_first_log_is_found(server: Server, tm
     thread = threading.Thread(target=follow)
     thread.start()
     until(lambda: states == ["waits for 2 of 8 GPUs"])
-    LogWriter(log_directory(tmp_path, 1, 1)).write("from worker 1")
+    LogWriter(log_dir(tmp_path, 1, 1)).write("from worker 1")
     until(lambda: seen == ["from worker 1"])
     write_job(tmp_path, state="RUNNING", reason="Running", message="")
-    LogWriter(log_directory(tmp_path, 1, 0)).write("from worker 0")
+    LogWriter(log_dir(tmp_path, 1, 0)).write("from worker 0")
     until(lambda: len(seen) == 2 and states[-1] == "RUNNING")
     finish(tmp_path)
     thread.join(timeout=10)
@@ -91,7 +92,7 @@ def test_the_log_of_a_new_attempt_is_picked_up(server: Server, writer: LogWriter
     writer.write("first")
     assert next(followed).attempt == 1
     write_job(tmp_path, state="RESTARTING", reason="ExitCode", attempt=2)
-    LogWriter(log_directory(tmp_path, 2, 0)).write("second")
+    LogWriter(log_dir(tmp_path, 2, 0)).write("second")
     entry = next(followed)
     assert (entry.attempt, entry.seq, entry.text) == (2, 0, "second")
     finish(tmp_path)
@@ -101,7 +102,7 @@ def test_the_log_of_a_new_attempt_is_picked_up(server: Server, writer: LogWriter
 def test_history_of_several_workers_is_in_the_order_of_time(server: Server, tmp_path: Path):
     write_job(tmp_path, n_workers=3)
     for worker in range(3):
-        log = LogWriter(log_directory(tmp_path, 1, worker))
+        log = LogWriter(log_dir(tmp_path, 1, worker))
         for number in range(2000):
             log.write(f"{3 * number + worker}", at=(3 * number + worker) / 10, rank=worker)
     assert lines(server) == [str(number) for number in range(6000)]
@@ -109,8 +110,8 @@ def test_history_of_several_workers_is_in_the_order_of_time(server: Server, tmp_
 
 def test_attempts_come_one_behind_the_other_and_one_can_be_chosen(server: Server, tmp_path: Path):
     write_job(tmp_path, attempt=2)
-    LogWriter(log_directory(tmp_path, 1, 0)).write("one", at=9)
-    LogWriter(log_directory(tmp_path, 2, 0)).write("two", at=1)
+    LogWriter(log_dir(tmp_path, 1, 0)).write("one", at=9)
+    LogWriter(log_dir(tmp_path, 2, 0)).write("two", at=1)
     assert lines(server) == ["one", "two"]
     assert lines(server, attempt=1) == ["one"]
     with pytest.raises(NotFound, match="attempt 3"):
@@ -118,7 +119,7 @@ def test_attempts_come_one_behind_the_other_and_one_can_be_chosen(server: Server
 
 
 def plan(folder: Path, attempt: int, **counts: int) -> None:
-    worker = log_directory(folder, attempt, 0).parent
+    worker = log_dir(folder, attempt, 0).parent
     worker.mkdir(parents=True, exist_ok=True)
     (worker / "plan.json").write_text(json.dumps(counts))
 
@@ -150,7 +151,7 @@ def test_ranks_and_streams_are_chosen(server: Server, writer: LogWriter):
 @pytest.mark.parametrize("tail", [0, 1, 7, 4999, 5000, 6000])
 def test_tail_is_the_last_lines_of_all_workers_together(server: Server, tmp_path: Path, tail: int):
     write_job(tmp_path, n_workers=2)
-    logs = [LogWriter(log_directory(tmp_path, 1, worker)) for worker in range(2)]
+    logs = [LogWriter(log_dir(tmp_path, 1, worker)) for worker in range(2)]
     for number in range(5000):
         log = logs[number % 2]
         log.write(f"line {number}", at=number)
@@ -195,7 +196,7 @@ def test_a_tail_longer_than_the_log_has_the_progress_before_its_first_line(serve
 def test_tail_reaches_back_into_earlier_attempts(server: Server, tmp_path: Path):
     write_job(tmp_path, attempt=2)
     for attempt in (1, 2):
-        log = LogWriter(log_directory(tmp_path, attempt, 0))
+        log = LogWriter(log_dir(tmp_path, attempt, 0))
         for number in range(3):
             log.write(f"{attempt}.{number}", at=attempt)
     assert lines(server, tail=4) == ["1.2", "2.0", "2.1", "2.2"]
@@ -204,7 +205,7 @@ def test_tail_reaches_back_into_earlier_attempts(server: Server, tmp_path: Path)
 def test_pages_before_a_cursor_lead_back_to_the_first_line(server: Server, tmp_path: Path):
     write_job(tmp_path, attempt=2, n_workers=2)
     for attempt in (1, 2):
-        logs = [LogWriter(log_directory(tmp_path, attempt, worker)) for worker in range(2)]
+        logs = [LogWriter(log_dir(tmp_path, attempt, worker)) for worker in range(2)]
         for number in range(600 * (attempt - 1), 600 * attempt):
             logs[number % 2].write(f"line {number}", at=number)
             if number % 250 == 0:

@@ -77,7 +77,10 @@ class LiveResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-class _JsonText(Response):
+class JsonText(Response):
+    """A text that is JSON already: stored jobs are sent without being parsed. Clients of version 0.1.0 get the nearest
+    reason that they know."""
+
     media_type = "application/json"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,12 +90,6 @@ class _JsonText(Response):
         for reason, known in _FIRST_REASONS.items():  # a quote within a text is escaped: this is the field alone
             content = content.replace(b'"reason":"%s"' % reason.encode(), b'"reason":"%s"' % known.encode())
         return await Response(content, self.status_code, media_type=self.media_type)(scope, receive, send)
-
-
-def json_text(content: bytes, status: int = 200) -> Response:
-    """A response of a text that is JSON already: stored jobs are sent without being parsed. Clients of version 0.1.0
-    get the nearest reason that they know."""
-    return _JsonText(content, status)
 
 
 class OpenFileResponse(FileResponse):

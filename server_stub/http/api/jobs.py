@@ -20,7 +20,7 @@ from client_lib.spec.request import GroupRequest, SessionRequest, SubmitRequest
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
 from client_lib.spec.wire import Answer, EventList, GroupInfo, JobInfo, JobPage, JobProvenance, Manifest, StateChanges
-from server_stub.http.api.answers import BYTES, LiveResponse, OpenFileResponse, json_text, raw_answer, raw_body
+from server_stub.http.api.answers import BYTES, JsonText, LiveResponse, OpenFileResponse, raw_answer, raw_body
 from server_stub.http.api.context import JOB, CurrentUser, JsonBody, Offset, Owner, Parts
 from server_stub.service import JobFilters
 
@@ -68,7 +68,7 @@ async def submit_job(
 ) -> Response:
     """Accept a job. It is on disk before this answers."""
     job, created = await parts.service.submits.submit(user, order, idempotency_key)
-    return json_text(job.json, 201 if created else 200)
+    return JsonText(job.json, 201 if created else 200)
 
 
 @router.post(
@@ -144,7 +144,7 @@ async def list_jobs(
         name_prefix=name,
         group="" if grouped else group,
     )
-    return json_text(await parts.service.page(user, wanted, limit, cursor))
+    return JsonText(await parts.service.page(user, wanted, limit, cursor))
 
 
 @router.get(paths.CHANGES)
@@ -189,7 +189,7 @@ async def get_job(
         job = await _unless_stopping(change, parts.stopping)
         if job is not None and job.version <= after_version:
             job = None  # nothing but its progress has changed
-    return json_text((job or await parts.service.get(user, name, owner)).json)
+    return JsonText((job or await parts.service.get(user, name, owner)).json)
 
 
 async def _unless_stopping(change: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T | None:
@@ -206,7 +206,7 @@ async def _unless_stopping(change: Coroutine[Any, Any, T], stopping: asyncio.Eve
 @router.get(f"{JOB}/events", response_model=EventList)
 async def get_events(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> Response:
     """The history of the job, oldest first; every change of its state is an event."""
-    return json_text(await parts.service.lookup.events(user, name, owner))
+    return JsonText(await parts.service.lookup.events(user, name, owner))
 
 
 @router.get(f"{JOB}/manifest")
@@ -218,7 +218,7 @@ async def get_manifest(parts: Parts, user: CurrentUser, name: str, owner: Owner 
 @router.get(f"{JOB}/request", response_model=SubmitRequest)
 async def get_request(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> Response:
     """The request that made the job, without its submitter and the values of its secrets."""
-    return json_text(await parts.service.request(user, name, owner))
+    return JsonText(await parts.service.request(user, name, owner))
 
 
 @router.get(f"{JOB}/results/{{rank}}", response_class=FileResponse, responses=raw_answer(paths.RESULT))
@@ -259,7 +259,7 @@ async def get_job_metrics(
     """The metrics that the job has printed, as curves, and its progress; for its owner and admins."""
     max_age = re.search(r"\bmax-age=(\d{1,9})", cache_control)
     age_s = float(max_age[1]) if max_age else 0.0
-    return json_text(await parts.service.observer.metrics(user, name, rank, points, owner, age_s))
+    return JsonText(await parts.service.observer.metrics(user, name, rank, points, owner, age_s))
 
 
 @router.get(f"{JOB}/goodput")
@@ -271,7 +271,7 @@ async def get_job_goodput(parts: Parts, user: CurrentUser, name: str, owner: Own
 @router.post(f"{JOB}/cancel", response_model=JobInfo)
 async def cancel_job(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> Response:
     """Order the end of the job; it ends later. A final job stays as it is."""
-    return json_text((await parts.service.cancel(user, name, owner)).json)
+    return JsonText((await parts.service.cancel(user, name, owner)).json)
 
 
 @router.delete(JOB)

@@ -13,7 +13,8 @@ from client_lib.spec.paths import JOBS, LOG_FRAMES, NDJSON
 from client_lib.worker.format import STREAMS
 from server_stub.http.api.answers import LiveResponse
 from server_stub.http.api.context import CurrentUser, Owner, Parts
-from server_stub.logs import LoggedJob, LogHub, LogQuery, stream
+from server_stub.logs import LoggedJob, LogHub, LogQuery
+from server_stub.logs import stream as begin_stream
 from server_stub.logs.query import MAX_CONTEXT, MAX_TAIL, parse_since, read_cursor
 from server_stub.logs.render import Frames, NdJson, Renderer, Text
 from server_stub.logs.search import answer_of, search
@@ -92,22 +93,16 @@ async def get_logs(
         grep=grep,
         context=context,
     )
-    if grep is not None:
-        media_type, renderer = _renderer(accept, query)
-        return LiveResponse(answer_of(job, await search(logs(hub, job, query), query), renderer), media_type)
-    return answer(hub, job, query, accept)
-
-
-def answer(hub: LogHub, job: LoggedJob, query: LogQuery, accept: str) -> StreamingResponse:
-    """The streamed response in the form that `accept` asks for; text where it names no other form.
-
-    Raises NotFound: there is no such attempt, or no such rank.
-    """
     media_type, renderer = _renderer(accept, query)
-    return LiveResponse(stream(hub, job, query, renderer), media_type)
+    if grep is None:
+        pieces = begin_stream(hub, job, query, renderer)
+    else:
+        pieces = answer_of(job, await search(logs(job, query), query), renderer)
+    return LiveResponse(pieces, media_type)
 
 
 def _renderer(accept: str, query: LogQuery) -> tuple[str, Renderer]:
+    """The form that `accept` asks for; text where it names no other form."""
     if LOG_FRAMES in accept:
         return LOG_FRAMES, Frames()
     if NDJSON in accept:
