@@ -53,9 +53,7 @@ STOP_GRACE_S = 5  # at SIGTERM, for responses that are being sent; followers of 
 SERVER_LOG_BYTES = 32 * 2**20  # size of server.log at which a new file begins; one old file is kept
 _MACOS_OPEN_FILES = 10240  # OPEN_MAX
 _IDLE_LOOKS = 20  # checks for idleness within idle_exit_s
-_LOG_LOOK_S = 60.0
-_DIRECTORY_LOOK_S = 2.0
-_DATABASE_LOOK_S = 2.0
+_LOOK_S = 2.0  # between two looks at the machine, and at the database
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +100,7 @@ async def _run(
     try:
         config = uvicorn_config(build(parts))
         server = Server(config, parts)
-        watches = [_end_when_idle(server, parts), _end_when_lost(server, locks), _end_when_superseded(server, parts)]
-        watches.append(_keep_log_small(settings))
+        watches = [_watch_machine(server, parts, locks), _watch_database(server, parts)]
         tasks = [asyncio.create_task(watch) for watch in watches]
         gc.freeze()  # what the start has made stays: a full collection that walks it stops all requests for 0.1 s
         server_files.write_server_json(settings.state_dir, facts)
@@ -247,20 +244,17 @@ def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
     )
 
 
-async def _end_when_idle(server: Server, parts: Context) -> None:
+async def _watch_machine(server: Server, parts: Context, locks: Sequence[server_files.DirectoryLock]) -> None:
+    """Keep the log small, and stop the server when it is idle or its directories were removed: what it writes would be
+    lost."""
     limit = parts.settings.idle_exit_s
-    while limit is not None:
-        await asyncio.sleep(limit / _IDLE_LOOKS)
-        if parts.traffic.idle_s() >= limit and not parts.service.busy():
+    while True:
+        await asyncio.sleep(_LOOK_S if limit is None else min(_LOOK_S, limit / _IDLE_LOOKS))
+        rotate(parts.settings.state_dir / SERVER_LOG, SERVER_LOG_BYTES)
+        if limit is not None and parts.traffic.idle_s() >= limit and not parts.service.busy():
             log.info("no job and no request for %g s: ending", limit)
             server.stop()
             return
-
-
-async def _end_when_lost(server: Server, locks: Sequence[server_files.DirectoryLock]) -> None:
-    """Stop the server when its directories were removed: what it writes would be lost."""
-    while True:
-        await asyncio.sleep(_DIRECTORY_LOOK_S)
         try:
             for lock in locks:
                 lock.check()
@@ -269,12 +263,12 @@ async def _end_when_lost(server: Server, locks: Sequence[server_files.DirectoryL
             return
 
 
-async def _end_when_superseded(server: Server, parts: Context) -> None:
+async def _watch_database(server: Server, parts: Context) -> None:
     """Stop the server when another one has taken over its database. While the database is away nothing is decided,
     because each decision is stored first; the lock is taken again at the first answer."""
     away = False
     while True:
-        await asyncio.sleep(_DATABASE_LOOK_S)
+        await asyncio.sleep(_LOOK_S)
         try:
             await parts.service.check()
         except Superseded as error:
@@ -288,12 +282,6 @@ async def _end_when_superseded(server: Server, parts: Context) -> None:
             if away:
                 log.warning("the database answers again")
             away = False
-
-
-async def _keep_log_small(settings: Settings) -> None:
-    while True:
-        rotate(settings.state_dir / SERVER_LOG, SERVER_LOG_BYTES)
-        await asyncio.sleep(_LOG_LOOK_S)
 
 
 class Server(uvicorn.Server):

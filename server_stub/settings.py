@@ -162,16 +162,13 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-_MOVED = {"OIDC_": "the table [oidc] of the users file has its place"}
-
-
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """A sentence for each variable with our prefix that is no setting: a typing error, or one of an earlier version."""
     known = {f"{PREFIX}{name.upper()}" for name in Settings.model_fields}
-    unknown = sorted(name for name in environment if name.upper().startswith(PREFIX) and name.upper() not in known)
-    return [f"{name} is no setting of this server; it is ignored{_hint(name)}" for name in unknown]
-
-
-def _hint(variable: str) -> str:
-    name = variable.upper().removeprefix(PREFIX)
-    return next((f": {where}" for begin, where in _MOVED.items() if name.startswith(begin)), "")
+    found = []
+    for name in sorted(environment):
+        if name.upper().startswith(PREFIX) and name.upper() not in known:
+            of_oidc = name.upper().startswith(f"{PREFIX}OIDC_")
+            instead = ": the table [oidc] of the users file has its place" if of_oidc else ""
+            found.append(f"{name} is no setting of this server; it is ignored{instead}")
+    return found

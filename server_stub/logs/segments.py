@@ -36,30 +36,12 @@ class Segment(NamedTuple):
     name: str
 
 
-def list_segments(directory: Path) -> list[Segment]:
-    """The segments ordered by offset; [] if there is no directory (yet)."""
-    try:
-        names = os.listdir(directory)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    return sorted(Segment(int(name[:-4]), name) for name in names if _NAME.fullmatch(name))
-
-
-class _OpenSegment(OpenFile):
-    def read(self, size: int, offset: int) -> bytes:
-        return os.pread(self.descriptor, size, offset)
-
-    def size(self) -> int:
-        return os.fstat(self.descriptor).st_size
-
-
 class LogReader:
     """Reads one worker's log. Holds one file open at most; not for two threads at a time, but any may close it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._segments: list[Segment] = []
-        self._open: tuple[str, _OpenSegment] | None = None
+        self._open: tuple[str, OpenFile] | None = None
         self._closed = False
 
     def close(self) -> None:
@@ -67,18 +49,18 @@ class LogReader:
         self._closed = True
         self._open = None
 
+    def segments(self) -> list[Segment]:
+        """The segments ordered by offset; [] if there is no directory (yet)."""
+        try:
+            names = os.listdir(self.directory)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        return sorted(Segment(int(name[:-4]), name) for name in names if _NAME.fullmatch(name))
+
     def end(self) -> int:
         """The offset after the last byte; 0 for no log."""
-        before, segments = None, self.segments()
-        while segments != before:
-            if not segments:
-                return 0
-            last = segments[-1]
-            file = self._file(last)
-            if file:
-                return last.start + file.size()
-            before, segments = segments, self.segments()  # removed between the two calls, or no file of the log's owner
-        return segments[-1].start
+        segments = self.segments()
+        return segments[-1].start + self.size(segments[-1]) if segments else 0
 
     def whole_end(self) -> int:
         """The offset after the last whole record."""
@@ -89,82 +71,53 @@ class LogReader:
         begin = max(0, size - _RECORD)
         return segments[-1].start + begin + self.window(segments[-1], begin, size).rfind(b"\n") + 1
 
-    def segments(self) -> list[Segment]:
-        """The segments, read from the directory."""
-        self._segments = list_segments(self.directory)
-        return self._segments
-
     def block(self, offset: int, size: int = BLOCK) -> Block | None:
         """The next whole records at `offset`, or after it if that part of the log was removed; None: none yet.
 
-        At most `size` bytes, but always one record.
+        At most `size` bytes, but always one record. A segment was complete before a list of segments has one after it.
         """
-        while True:
-            before = self._segment_at(offset)
-            offset = max(offset, before.start) if before else offset
-            data = self._records(before, offset, size) if before else b""
-            if not data:
-                # The writer may have begun another segment, which only a new list shows. If so, this segment was
-                # complete before that list was made: read it once more.
-                self.segments()
-                after = self._segment_at(offset)
-                if after == before:
-                    after = self._segment_after(offset)
-                if not after:
-                    return None
-                data = self._records(before, offset, size) if before else b""
-                if not data:
-                    offset = max(offset, after.start)
-                    continue
-            return Block(offset, data)
+        segments = self.segments()
+        first = bisect_right(segments, offset, key=attrgetter("start")) - 1
+        for segment in segments[max(first, 0) :]:
+            start = max(offset, segment.start)
+            if data := self._records(segment, start - segment.start, size):
+                return Block(start, data)
+        return None
 
     def record_before(self, offset: int) -> bytes | None:
         """The last record that ends at or before `offset`, where it is still there."""
         for segment in reversed(self.segments()):
-            file = self._file(segment) if segment.start < offset else None
-            if file:
-                end = min(offset - segment.start, file.size())
-                begin = max(0, end - _RECORD)
-                lines = file.read(end - begin, begin).rpartition(b"\n")[0].rpartition(b"\n")
-                if lines[2]:
-                    return lines[2] + b"\n"
+            end = min(offset - segment.start, self.size(segment))
+            begin = max(0, end - _RECORD)
+            record = self.window(segment, begin, end).rpartition(b"\n")[0].rpartition(b"\n")[2]
+            if record:
+                return record + b"\n"
         return None
 
     def window(self, segment: Segment, begin: int, end: int) -> bytes:
         """The bytes [begin, end) of one segment, by its own offsets; fewer at its end, b"" where it was removed."""
-        file = self._file(segment)
-        return file.read(end - begin, begin) if file else b""
+        file = self._file(segment) if begin < end else None
+        return os.pread(file.descriptor, end - begin, begin) if file else b""
 
     def size(self, segment: Segment) -> int:
+        """The bytes of a segment; 0 where it was removed."""
         file = self._file(segment)
-        return file.size() if file else 0
+        return os.fstat(file.descriptor).st_size if file else 0
 
-    def _segment_at(self, offset: int) -> Segment | None:
-        """The segment with `offset` (it may begin later if a part was removed); None: there is no segment."""
-        index = bisect_right(self._segments, offset, key=attrgetter("start")) - 1
-        return self._segments[max(index, 0)] if self._segments else None
-
-    def _segment_after(self, offset: int) -> Segment | None:
-        index = bisect_right(self._segments, offset, key=attrgetter("start"))
-        return self._segments[index] if index < len(self._segments) else None
-
-    def _records(self, segment: Segment, offset: int, size: int) -> bytes:
-        file = self._file(segment)
-        if not file:
-            return b""
-        data = file.read(size, offset - segment.start)
+    def _records(self, segment: Segment, begin: int, size: int) -> bytes:
+        data = self.window(segment, begin, begin + size)
         cut = data.rfind(b"\n") + 1
         if data and not cut:
-            data = file.read(max(size, _RECORD), offset - segment.start)
+            data = self.window(segment, begin, begin + max(size, _RECORD))
             cut = data.find(b"\n") + 1
-        return data if cut == len(data) else data[:cut]
+        return data[:cut]
 
-    def _file(self, segment: Segment) -> _OpenSegment | None:
+    def _file(self, segment: Segment) -> OpenFile | None:
         held = self._open
         if held and held[0] == segment.name:
             return held[1]
         try:
-            file = _OpenSegment(os.path.join(self.directory, segment.name), self.directory.parent)
+            file = OpenFile(os.path.join(self.directory, segment.name), self.directory.parent)
         except FileNotFoundError:
             return None
         self._open = (segment.name, file)
