@@ -29,6 +29,7 @@ _RECORD = 32 * 1024  # more than the longest record: MAX_TEXT and its head
 _NAME = re.compile(r"\d{20}\.log")
 _PROGRESS_OR_PART = re.compile(rb"\S+ \S+ \S+ \S*[+~] ")
 _LATE = b"~"  # after every time
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0) if hasattr(os, "preadv") else 0
 
 
 class Segment(NamedTuple):
@@ -71,16 +72,17 @@ class LogReader:
         begin = max(0, size - _RECORD)
         return segments[-1].start + begin + self.window(segments[-1], begin, size).rfind(b"\n") + 1
 
-    def block(self, offset: int, size: int = BLOCK) -> Block | None:
+    def block(self, offset: int, size: int = BLOCK, *, cached: bool = False) -> Block | None:
         """The next whole records at `offset`, or after it if that part of the log was removed; None: none yet.
 
         At most `size` bytes, but always one record. A segment was complete before a list of segments has one after it.
+        With `cached` it raises BlockingIOError instead of waiting for a disk.
         """
         segments = self.segments()
         first = bisect_right(segments, offset, key=attrgetter("start")) - 1
         for segment in segments[max(first, 0) :]:
             start = max(offset, segment.start)
-            if data := self._records(segment, start - segment.start, size):
+            if data := self._records(segment, start - segment.start, size, cached):
                 return Block(start, data)
         return None
 
@@ -104,7 +106,10 @@ class LogReader:
         file = self._file(segment)
         return os.fstat(file.descriptor).st_size if file else 0
 
-    def _records(self, segment: Segment, begin: int, size: int) -> bytes:
+    def _records(self, segment: Segment, begin: int, size: int, cached: bool) -> bytes:
+        if cached:
+            file = self._file(segment)
+            return _cached_records(file, begin, size) if file else b""
         data = self.window(segment, begin, begin + size)
         cut = data.rfind(b"\n") + 1
         if data and not cut:
@@ -124,6 +129,22 @@ class LogReader:
         if self._closed:  # `close` may have run in another thread meanwhile
             self._open = None
         return file
+
+
+def _cached_records(file: OpenFile, begin: int, size: int) -> bytes:
+    """The whole records among the bytes there. Raises BlockingIOError where the bytes would have to come from the disk,
+    or are but a part of a record: that may mean that only this part is in the cache."""
+    if not _NOWAIT:
+        raise BlockingIOError
+    buffer = bytearray(size)
+    try:
+        count = os.preadv(file.descriptor, [buffer], begin, _NOWAIT)
+    except OSError as error:  # EAGAIN, or a file system that can't tell
+        raise BlockingIOError from error
+    cut = buffer.rfind(b"\n", 0, count) + 1
+    if count and not cut:
+        raise BlockingIOError
+    return bytes(memoryview(buffer)[:cut])
 
 
 def find_starts(readers: Mapping[Position, LogReader], query: LogQuery) -> dict[Position, int]:

@@ -14,7 +14,7 @@ from client_lib.errors import NotFound
 from client_lib.spec.paths import Position
 from client_lib.worker.directory import Directory, read_json
 from server_stub.files.owned import opener
-from server_stub.logs.hub import Chunk, Feed, LogHub, Tail
+from server_stub.logs.hub import Feed, LogHub, Tail
 from server_stub.logs.query import LoggedJob, LogQuery
 from server_stub.logs.records import Block, Head, Part, line_filter, merge, missing_before, next_sequence
 from server_stub.logs.render import Frames, Renderer, facts
@@ -126,6 +126,7 @@ class _Answer:
         async for parts in _records(self._logs, ends):
             if out := b"".join([piece for part in parts for piece in self._pieces(part)]):
                 yield out
+            await asyncio.sleep(0)  # see live()
         if out := b"".join(self._positions()):
             yield out
         self._sent_at = monotonic()
@@ -193,9 +194,7 @@ class _Answer:
             log.expected = chunk.next
             out.append(chunk.frame)
             return True
-        block: Chunk | Block | None = chunk
-        if block is None:
-            block = await asyncio.to_thread(log.reader.block, log.offset)
+        block = chunk or await _read_block(log.reader, log.offset)
         if block:
             out += self._pieces(Part(tail.position, block.end, block.data))
         return block is not None
@@ -249,6 +248,14 @@ async def _records(logs: Mapping[Position, _Log], ends: Mapping[Position, int]) 
 
 async def _blocks(log: _Log, end: int) -> AsyncIterator[Block]:
     offset = log.offset
-    while offset < end and (block := await asyncio.to_thread(log.reader.block, offset, min(BLOCK, end - offset))):
+    while offset < end and (block := await _read_block(log.reader, offset, min(BLOCK, end - offset))):
         offset = block.end
         yield block
+
+
+async def _read_block(reader: LogReader, offset: int, size: int = BLOCK) -> Block | None:
+    """Read a block, in a thread if it is not in the cache of the operating system."""
+    try:
+        return reader.block(offset, size, cached=True)
+    except BlockingIOError:
+        return await asyncio.to_thread(reader.block, offset, size)
