@@ -103,6 +103,7 @@ async def _run(
         watches = [_watch_machine(server, parts, locks), _watch_database(server, parts)]
         tasks = [asyncio.create_task(watch) for watch in watches]
         gc.freeze()  # what the start has made stays: a full collection that walks it stops all requests for 0.1 s
+        listening.listen(BACKLOG)  # connections wait there until uvicorn accepts them
         server_files.write_server_json(settings.state_dir, facts)
         log.info("listening on %s, pid %d, data in %s", facts["url"], os.getpid(), settings.data_dir)
         await server.serve([listening])
@@ -199,7 +200,7 @@ def _let_in(found: Sequence[Account], data_dir: Path) -> None:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """A listening socket. Raises Conflict: the port is busy; InvalidRequest: the address is not of this machine."""
+    """A bound socket. Raises Conflict: the port is busy; InvalidRequest: the address is not of this machine."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -210,7 +211,6 @@ def _listen(settings: Settings) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the last server's connections may linger
         listening.bind(address)
-        listening.listen(BACKLOG)  # connections wait there until uvicorn accepts them
     except OSError as error:
         listening.close()
         raise Conflict(
