@@ -2,8 +2,7 @@
 
     application   the routes with their layers, error responses and authentication
     jobs, logs, catalogue   one module per group of paths; jobs also knows the folders in which code may lie
-    models        the bodies of requests and responses
-    translate     translates requests and jobs between the platform's form and ours; pure
+    translate     the bodies of requests and responses, and their translation from and to our form; pure
 
 It is imported at its first request: most servers never need it. A comment that begins with "Platform:" describes a
 peculiarity that the platform's clients depend on. Statuses and dates are in `client_lib.spec.mlspace`.

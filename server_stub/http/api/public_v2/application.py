@@ -23,7 +23,7 @@ from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unauthor
 from server_stub.http.api.answers import add_error_handlers
 from server_stub.http.api.context import Context, Parts
 from server_stub.http.api.public_v2 import catalogue, jobs, logs
-from server_stub.http.api.public_v2.models import Authenticated, Credentials, Failed, Token, WrongForm
+from server_stub.http.api.public_v2.translate import Authenticated, Credentials, Failed, Token, WrongForm
 from server_stub.http.auth import Authentication, Users
 from server_stub.http.limits import Limits
 from server_stub.service.values import User

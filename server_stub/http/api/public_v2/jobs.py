@@ -27,7 +27,7 @@ from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.wire import JobInfo
 from server_stub.http.api.context import Context, CurrentUser, Parts
 from server_stub.http.api.public_v2 import translate
-from server_stub.http.api.public_v2.models import (
+from server_stub.http.api.public_v2.translate import (
     Created,
     Deleted,
     JobList,
