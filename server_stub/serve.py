@@ -73,7 +73,13 @@ def serve(settings: Settings, *, recover: bool = False) -> None:
         facts["url"] = _url(listening)
         for lock in locks:
             lock.write(facts)
-        uvloop.run(_run(settings, tokens, user_accounts, listening, facts, locks, recover))
+        loop = uvloop.new_event_loop()  # run() would wait for threads, perhaps of a file system that does not answer
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(_run(settings, tokens, user_accounts, listening, facts, locks, recover))
+        finally:
+            loop.run_until_complete(loop.shutdown_asyncgens())
+            loop.close()
 
 
 def _raise_open_files() -> None:

@@ -19,11 +19,11 @@ import requests
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
-from server_stub.http.api.public_v2.translate import HealthParams, RestartRequest, RunJobRequest
 
 from client_lib.spec import paths
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, Submitter
+from server_stub.http.api.public_v2.translate import HealthParams, RestartRequest, RunJobRequest
 from server_stub.runtimes.local import LocalOptions
 from server_stub.runtimes.local.runtime import LocalRuntime
 from server_stub.service import Service
