@@ -34,7 +34,7 @@ class Traffic:
 
     def __init__(self) -> None:
         self._last = time.monotonic()
-        self._in_flight = 0
+        self.in_flight = 0
         self._requests = Counter(
             "client_lib_http_requests",
             "Answers since the start, by method, route and status.",
@@ -50,17 +50,17 @@ class Traffic:
         )
 
     def begin(self) -> None:
-        self._in_flight += 1
+        self.in_flight += 1
 
     def end(self, method: str, route: str, status: int, seconds: float) -> None:
-        self._in_flight -= 1
+        self.in_flight -= 1
         self._last = time.monotonic()
         self._requests.labels(method, route, status).inc()
         self._seconds.labels(route).observe(seconds)
 
     def idle_s(self) -> float:
         """Seconds since the last response ended; 0 while a request is in progress."""
-        return 0.0 if self._in_flight else time.monotonic() - self._last
+        return 0.0 if self.in_flight else time.monotonic() - self._last
 
     def answers(self, least_status: int = 0) -> int:
         """The number of responses with this status or a greater one."""
@@ -71,7 +71,7 @@ class Traffic:
         registry.register(self._requests)
         registry.register(self._seconds)
         gauge = Gauge("client_lib_http_in_flight", "Requests that are being answered.", registry=registry)
-        gauge.set(self._in_flight)
+        gauge.set(self.in_flight)
 
 
 def registry(
