@@ -1,4 +1,4 @@
-"""What a server counts since its start, and `/metrics` in Prometheus' text format."""
+"""Counts the requests of a server, and makes `/metrics` in Prometheus' text format of them and of its jobs."""
 
 from __future__ import annotations
 

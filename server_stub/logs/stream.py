@@ -83,7 +83,7 @@ async def _follow(
 
 
 @dataclass
-class _Log:
+class _ReadLog:
     """The place of one reader in one worker's log."""
 
     reader: LogReader
@@ -106,7 +106,7 @@ class _Answer:
         self._renderer = renderer
         self._filter = line_filter(query)
         self._raw = isinstance(renderer, Frames) and not query.filtered
-        self._logs: dict[Position, _Log] = {}
+        self._logs: dict[Position, _ReadLog] = {}
         self._sent_at = monotonic()
         self._closed = False
 
@@ -169,8 +169,8 @@ class _Answer:
         ends, before = {position: reader.end() for position, reader in readers.items()}, self._query.before
         return ends if before is None else {where: min(end, before.get(where, 0)) for where, end in ends.items()}
 
-    def _open(self, position: Position, directory: Path) -> _Log:
-        log = self._logs[position] = _Log(LogReader(directory))
+    def _open(self, position: Position, directory: Path) -> _ReadLog:
+        log = self._logs[position] = _ReadLog(LogReader(directory))
         if self._closed:  # `close` may run while a thread starts
             log.reader.close()
         return log
@@ -226,7 +226,7 @@ class _Answer:
         return [state] if state else []
 
 
-async def _records(logs: Mapping[Position, _Log], ends: Mapping[Position, int]) -> AsyncIterator[list[Part]]:
+async def _records(logs: Mapping[Position, _ReadLog], ends: Mapping[Position, int]) -> AsyncIterator[list[Part]]:
     """All records up to `ends`, ordered by time, one attempt after the other, in batches."""
     for _, attempt in groupby(sorted(logs), key=lambda position: position[0]):
         sources = {position: _blocks(logs[position], ends[position]) for position in attempt}
@@ -246,7 +246,7 @@ async def _records(logs: Mapping[Position, _Log], ends: Mapping[Position, int]) 
                 yield [Part(position, block.end, block.data)]
 
 
-async def _blocks(log: _Log, end: int) -> AsyncIterator[Block]:
+async def _blocks(log: _ReadLog, end: int) -> AsyncIterator[Block]:
     offset = log.offset
     while offset < end and (block := await _read_block(log.reader, offset, min(BLOCK, end - offset))):
         offset = block.end
