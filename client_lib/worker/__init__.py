@@ -1,7 +1,7 @@
 """The launcher: prepares a worker, runs its ranks and reports their end, on this machine and in a pod.
 
     launcher    one worker, from its plan to its report; control: the socket that it is controlled by
-    preparation, requirements, rank_environment, elastic    the conditions of a start, and what each rank sees
+    preparation, requirements, rank_environment    the conditions of a start, and what each rank sees
     observer, quiet, stacks, metrics, trainer_status        what is seen of running ranks, and what they report
     session, session_frames          commands of the user in a running worker
     ranks, loop, system              processes, events, the operating system

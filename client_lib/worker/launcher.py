@@ -21,7 +21,7 @@ from client_lib.worker.observer import Observer
 from client_lib.worker.outcome import CANCELLED, PEERS_END_S, START_FAILED, CannotStart, Ended, WorkerOutcome, of_ranks
 from client_lib.worker.plan import WorkerPlan, from_json
 from client_lib.worker.preparation import Preparation, script_folder
-from client_lib.worker.rank_environment import Process, default_threads, others_may_wait, working_dir
+from client_lib.worker.rank_environment import Process, default_threads, has_agent, others_may_wait, working_dir
 from client_lib.worker.ranks import Exit, Ranks, execute
 from client_lib.worker.segments import SegmentWriter
 from client_lib.worker.system import (
@@ -35,7 +35,6 @@ from client_lib.worker.system import (
 from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
-    from client_lib.worker.elastic import RankPipes
     from client_lib.worker.outputs.collector import Collector
     from client_lib.worker.session import Sessions
     from client_lib.worker.warm.rank import Warm
@@ -84,7 +83,6 @@ class Launcher:
         self._oom_kills = self._group_kills = 0
         self._last_lines: List[str] = []  # of the command that failed before the ranks
         self._outputs: Optional[Collector] = None
-        self._rank_pipes: Optional[RankPipes] = None
         self._sessions: Optional[Sessions] = None
 
     def run(self) -> None:
@@ -162,10 +160,8 @@ class Launcher:
 
     def _start(self) -> None:
         self._gone = True
-        if any(process.is_agent for process in self._processes):
-            from client_lib.worker.elastic import RankPipes  # here: only elastic workers need it
-
-            self._rank_pipes = RankPipes(self._directory.rank_pipes, self._loop, self._log.add_pipe)
+        if has_agent(self._plan):
+            self._log.take_rank_pipes(self._directory.rank_pipes)
         if self._plan.observe:
             with contextlib.suppress(OSError):  # a file system without named pipes: the job runs without client_lib.log
                 self._log.take_metrics(self._directory.metrics)
@@ -328,8 +324,6 @@ class Launcher:
             self._finish()
 
     def _finish(self) -> None:
-        if self._rank_pipes:
-            self._rank_pipes.close()
         self._observer.finish()
         self._log.finish()
         self._report()
@@ -374,7 +368,7 @@ class Launcher:
 
     def _ended(self, exit: Exit) -> Ended:
         error_file, rank = self._directory.error_file(exit.rank), exit.rank
-        if self._rank_pipes and exit.exit_code:
+        if exit.exit_code and has_agent(self._plan):
             rank = report.failed_below(error_file, self._log.last_lines_of_agent(rank), rank)
         return report.ended(exit._replace(rank=rank), error_file, self._log.printed_by(rank), self._plan.owner)
 

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 PROTOCOL = 1
 ELASTIC = "pytorch_elastic"
-"""Type whose ranks are started by agents of torchrun (elastic.py)."""
+"""Type whose ranks are started by agents of torchrun."""
 
 
 class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher's start time

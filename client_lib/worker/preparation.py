@@ -10,7 +10,6 @@ import signal
 import time
 from typing import Callable, Iterator, List, Optional, Sequence, Tuple, Type
 
-from client_lib.worker import elastic
 from client_lib.worker.directory import MARKER, Directory, runner_file
 from client_lib.worker.disk import check_room, is_full, naming, size_of
 from client_lib.worker.loop import Loop
@@ -26,6 +25,7 @@ from client_lib.worker.outcome import (
 from client_lib.worker.plan import ELASTIC, WorkerPlan
 from client_lib.worker.rank_environment import (
     Process,
+    agent_arguments,
     has_ranks,
     preflight_process,
     processes,
@@ -378,6 +378,6 @@ def declared_option(source: bytes) -> Optional[str]:
 
 def _python_argv(plan: WorkerPlan, directory: Directory, script: str, argv: List[str]) -> List[str]:
     """The script by a path that is valid in the working directory, after the rank runner if that is used."""
-    agent = elastic.agent_arguments(plan) if plan.type == ELASTIC else []  # torchrun's, which starts the rest
+    agent = agent_arguments(plan) if plan.type == ELASTIC else []  # torchrun's, which starts the rest
     runner = [runner_file("rank_runner.py", directory)] if uses_rank_runner(plan) else []
     return [argv[0], *agent, *runner, script if plan.snapshot else argv[1], *argv[2:]]

@@ -15,6 +15,12 @@ TRAINER_STATUS = tuple("KUBEFLOW_TRAINER_SERVER_" + name for name in ("URL", "TO
 RANK_VARIABLES = "CLIENT_LIB_RANK_VARIABLES"
 """Variable of a job: with 0 its process gets no variables of ranks if it is the only one. No process gets this one."""
 
+RENDEZVOUS_CONF = "CLIENT_LIB_RDZV_CONF"
+"""Variable: settings of torchrun's --rdzv-conf, which override ours."""
+_RENDEZVOUS = "join_timeout=1200,last_call_timeout=90,read_timeout=90"  # seconds, as on the ML Space platform
+_NO_LOCAL_RANK = 9  # does not exist: torch 1.13 on Python 3.11 fails if it redirects the streams of none
+_LOOPBACK = ("127.", "localhost", "::1")
+
 _OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
 
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -47,7 +53,7 @@ class Process(NamedTuple):
     working_dir: str
     stdin: str = os.devnull
     is_agent: bool = False
-    """It starts the ranks, which bring output pipes (elastic.py), or prepares for them: its lines belong to no rank."""
+    """It starts the ranks, which bring output pipes, or prepares for them: its lines belong to no rank."""
 
 
 def processes(plan: WorkerPlan, directory: Directory, local_rank_option: Optional[str]) -> List[Process]:
@@ -65,7 +71,7 @@ def processes(plan: WorkerPlan, directory: Directory, local_rank_option: Optiona
             _environment(plan, directory, local_rank),
             folder,
             plan.environment.get(STDIN, os.devnull) if plan.worker == local_rank == 0 else os.devnull,
-            _has_agent(plan),
+            has_agent(plan),
         )
         for local_rank in range(1 if plan.type == ELASTIC else plan.processes_per_worker)
     ]
@@ -134,14 +140,39 @@ def uses_rank_runner(plan: WorkerPlan) -> bool:
     return plan.rank_runner and plan.python is not None and plan.command[0].endswith(".py")
 
 
-def _has_agent(plan: WorkerPlan) -> bool:
+def has_agent(plan: WorkerPlan) -> bool:
     """An agent whose ranks bring output pipes, for which they need the rank runner."""
     return plan.type == ELASTIC and uses_rank_runner(plan)
 
 
 def others_may_wait(plan: WorkerPlan) -> bool:
     """True if the job has several ranks, and the launcher starts those here itself: not by an agent of torchrun."""
-    return plan.world_size > 1 and not _has_agent(plan)
+    return plan.world_size > 1 and not has_agent(plan)
+
+
+def agent_arguments(plan: WorkerPlan) -> List[str]:
+    """Arguments of the interpreter before the script of an elastic worker: torchrun with its options.
+
+    Each worker runs one agent of torchrun, which starts, numbers and restarts the ranks. The agents meet at worker 0,
+    which holds the rendezvous.
+    """
+    least = plan.n_workers if plan.elastic_min_workers is None else plan.elastic_min_workers
+    is_host = "true" if plan.worker == 0 else "false"
+    options = [  # torch 1.13 knows no option with a hyphen
+        "--nnodes=%d:%d" % (least, plan.n_workers),
+        "--nproc_per_node=%d" % plan.processes_per_worker,
+        "--max_restarts=%d" % plan.elastic_max_restarts,
+        "--rdzv_id=%s-%d" % (plan.job, plan.attempt),
+        "--rdzv_backend=c10d",
+        "--rdzv_endpoint=%s:%d" % (plan.master_addr, plan.master_port),
+        "--rdzv_conf="
+        + ",".join(filter(None, ["is_host=" + is_host, _RENDEZVOUS, plan.environment.get(RENDEZVOUS_CONF)])),
+    ]
+    if plan.processes_per_worker <= _NO_LOCAL_RANK:
+        options += ["--redirects=%d:3" % _NO_LOCAL_RANK, "--tee=%d:3" % _NO_LOCAL_RANK]
+    if plan.master_addr.startswith(_LOOPBACK):  # otherwise agents exchange this machine's name, which may not resolve
+        options.append("--local_addr=%s" % plan.master_addr)
+    return ["-m", "torch.distributed.run"] + options
 
 
 def _argv(plan: WorkerPlan, local_rank: int, option: Optional[str]) -> List[str]:
@@ -170,7 +201,7 @@ def _environment(plan: WorkerPlan, directory: Directory, local_rank: int) -> Dic
     seen[MARKER] = directory.path
     if plan.observe:
         seen[METRICS_PIPE] = directory.metrics
-    if _has_agent(plan):
+    if has_agent(plan):
         seen[RANK_PIPES] = directory.rank_pipes
     seen[_ERROR_FILE] = directory.error_file(numbers[0])
     return seen

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 65536  # a pipe holds no more; larger pipes are slower
 _RETRY_S = 0.5  # how often a full disk is tried again
+_OF_RANK = ("stdout", "stderr")
 _ROOM = 4 * 2**20  # free bytes with which a stalled log continues
 
 # of tailed files
@@ -202,6 +203,8 @@ class WorkerLog:
         self._tailed: Dict[str, Stamper] = {}
         self._metrics = self._stamper(NO_RANK, METRICS)
         self._metrics_pipe: Optional[int] = None
+        self._new_ranks: Optional[int] = None
+        self._rest_of_new = b""
         self._usage = self._stamper(NO_RANK, METRICS)
         self._line_metrics: Optional[LineMetrics] = None
         self._timer: Optional[Timer] = None
@@ -237,6 +240,21 @@ class WorkerLog:
         # also for writing: it must not end with a rank
         fd = self._metrics_pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._take(fd, self._metrics)
+
+    def take_rank_pipes(self, folder: str) -> None:
+        """Read the output of the ranks that an agent of torchrun starts. Raises OSError.
+
+        The agent renumbers its ranks whenever the group changes, so its own output cannot tell their lines apart: a
+        rank (rank_runner.py) makes two named pipes in this folder, writes `RANK NAME` into the pipe `new`, and
+        continues as soon as they are opened and removed here.
+        """
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        for name in os.listdir(folder):  # left by an earlier launcher
+            os.unlink(os.path.join(folder, name))
+        new = os.path.join(folder, "new")
+        os.mkfifo(new, 0o600)
+        fd = self._new_ranks = os.open(new, os.O_RDWR | os.O_NONBLOCK)  # opened for writing, too: no end of file
+        self._loop.watch(fd, lambda: self._take_new_ranks(fd, folder))
 
     def add_metrics(self, lines: bytes) -> None:
         """Log lines of `metric_line`."""
@@ -280,6 +298,9 @@ class WorkerLog:
             self._tail = None
         if self._metrics_pipe is not None:
             self._read(self._metrics_pipe)  # a block is all that a pipe holds
+        if self._new_ranks is not None:
+            self._loop.forget(self._new_ranks)
+            os.close(self._new_ranks)
         for fd in list(self._pipes):
             self._close(fd)
         for stamper in self._tailed.values():
@@ -314,6 +335,21 @@ class WorkerLog:
         self._pipes[fd] = stamper
         if not self.stalled:
             self._loop.watch(fd, lambda: self._read(fd))
+
+    def _take_new_ranks(self, new: int, folder: str) -> None:
+        *lines, self._rest_of_new = (self._rest_of_new + os.read(new, _BLOCK)).split(b"\n")
+        for line in lines:
+            rank, _, name = line.decode("ascii", "replace").partition(" ")
+            paths = [os.path.join(folder, "%s.%s" % (os.path.basename(name), stream)) for stream in _OF_RANK]
+            if not rank.isdigit():
+                continue
+            try:
+                fds = [os.open(path, os.O_RDONLY | os.O_NONBLOCK) for path in paths]
+            except OSError:  # the rank has ended
+                continue
+            for stream, fd, path in zip(_OF_RANK, fds, paths):  # noqa: B905  Python 3.8 has no strict
+                self.add_pipe(int(rank), stream, fd)
+                os.unlink(path)
 
     def _read(self, fd: int) -> None:
         try:

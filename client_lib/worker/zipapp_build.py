@@ -17,7 +17,6 @@ _MAIN = b"import sys, os\nfrom client_lib.worker.__main__ import main\nos._exit(
 _RARE = (
     "outputs/",
     "requirements",
-    "elastic",
     "function_runner",
     "machine",
     "pod/peer_channel",
