@@ -62,8 +62,8 @@ class Lenient(Described):
 
 
 class Seldom(Lenient):
-    """Base of answers that a submit does not read: pydantic builds them at their first use, not at the import. Requests
-    that few programs send have `defer_build`, too."""
+    """Base of answers that a submit does not read: pydantic builds them at their first use, not at the import.
+    FastAPI takes none of these as a body: it warns of the alias that it gives each parameter."""
 
     model_config = ConfigDict(defer_build=True)
 

@@ -13,7 +13,7 @@ from typing_extensions import Self  # of the standard library from Python 3.11 o
 
 from client_lib.spec.command_line import NAME_MAX, check_name
 from client_lib.spec.job import AFTER_MAX, GPUS_MAX, Condition, JobSpec
-from client_lib.spec.models import Lenient, Seldom, SentState, Strict, empty
+from client_lib.spec.models import Lenient, SentState, Strict, empty
 from client_lib.spec.validation import (
     ARGUMENTS_MAX,
     MANY_MAX,
@@ -177,7 +177,7 @@ class SubmitRequest(Strict):
 # --- groups
 
 
-class GroupMember(Strict, defer_build=True):
+class GroupMember(Strict):
     """One run of the group."""
 
     args: Annotated[list[Text], up_to(ARGUMENTS_MAX)]
@@ -186,7 +186,7 @@ class GroupMember(Strict, defer_build=True):
     """Values that it tries, as in `{"lr": "0.1"}`; for people and tables."""
 
 
-class GroupRequest(Strict, defer_build=True):
+class GroupRequest(Strict):
     """`POST /groups`: a job and its runs, which differ in their arguments."""
 
     name: Annotated[Label, Bound(check_name), Field(max_length=GROUP_NAME_MAX)]
@@ -203,7 +203,7 @@ class GroupRequest(Strict, defer_build=True):
 # --- sessions
 
 
-class SessionTerminal(Strict, defer_build=True):
+class SessionTerminal(Strict):
     """The terminal of a user."""
 
     rows: Annotated[int, within(0, 65535)]
@@ -212,7 +212,7 @@ class SessionTerminal(Strict, defer_build=True):
     """Value of TERM."""
 
 
-class SessionRequest(Strict, defer_build=True):
+class SessionRequest(Strict):
     """A session in a worker of a running job."""
 
     argv: Annotated[list[str], up_to(ARGUMENTS_MAX)] = []
@@ -239,7 +239,7 @@ class SessionRequest(Strict, defer_build=True):
 # --- workers
 
 
-class WorkerSays(Seldom):
+class WorkerSays(Lenient):
     """Progress of a worker on another machine. Lenient: a newer worker may send more."""
 
     state: Literal["preparing", "ready", "started", "ended"]
@@ -253,7 +253,7 @@ class WorkerSays(Seldom):
     """It can take up sessions of users."""
 
 
-class WorkerOrder(Seldom):
+class WorkerOrder(Lenient):
     """The order for a worker."""
 
     do: Literal["wait", "go", "stop", "exit"]
@@ -265,7 +265,7 @@ class WorkerOrder(Seldom):
     """Mark of a session of a user to take up; None: none."""
 
 
-class LogLengths(Seldom):
+class LogLengths(Lenient):
     """The server's part of a worker's log."""
 
     length: int
@@ -276,7 +276,7 @@ class LogLengths(Seldom):
     """Number of the next record."""
 
 
-class OutputLength(Seldom):
+class OutputLength(Lenient):
     """The server's part of a file that a worker keeps."""
 
     length: int
