@@ -19,10 +19,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from client_lib.errors import ServerError, StorageFull
 from server_stub.files.request_log import DATA_ID, UNWRITTEN, RequestLog
 from server_stub.store import engines, group_rows, rows
-from server_stub.store.engines import Locked
-from server_stub.store.errors import (
+from server_stub.store.engines import (
     NO_ANSWER,
     WAY_OUT,
+    Locked,
     StoreDamaged,
     StoreError,
     StoreUnavailable,

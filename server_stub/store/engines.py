@@ -1,10 +1,12 @@
-"""Opens SQLite or PostgreSQL (one connection that writes, a few that read), and brings it to the newest schema.
+"""Opens SQLite or PostgreSQL (one connection that writes, a few that read), brings it to the newest schema, and knows
+what the errors of both mean.
 
 To change the schema: change `tables`, add a file to `migrations/versions`, set HEAD.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
 import time
@@ -16,11 +18,21 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
 from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DatabaseError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from client_lib.errors import ServerError
-from server_stub.store.errors import StoreUnavailable
+from client_lib.errors import ServerError, Unavailable
+from client_lib.worker import disk
 
+log = logging.getLogger(__name__)
+NO_ANSWER = "the database of the server does not answer now"
+_DAMAGED = ("database disk image is malformed", "file is not a database")  # of SQLite
+WAY_OUT = (
+    "restore it from a backup, or `client-lib serve --recover` rebuilds the jobs from their files; "
+    "a damaged file is kept under another name"
+)
+# classes of PostgreSQL's SQLSTATE: connection, rollback, resources, not now, operator, system
+_PASSING = ("08", "40", "53", "55", "57", "58")
 HEAD = "0007"
 MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = 4
@@ -36,6 +48,22 @@ _CLIENT_KEEPALIVE = {  # seconds, the last one milliseconds; they detect a serve
 }
 # the same for PostgreSQL, which keeps the lock of a server that vanished until it notices
 _SERVER_KEEPALIVE = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+
+
+class StoreError(ServerError):
+    """The database refused a statement; the log of the server has the reason."""
+
+
+class StoreUnavailable(StoreError, Unavailable):
+    """The database can't be reached or written now; the same call may work later."""
+
+
+class StoreDamaged(StoreUnavailable):
+    """Pages of the database are damaged: nothing is written to it any more."""
+
+
+class Superseded(StoreUnavailable):
+    """Another server has opened the database: this one must end. A repeated call may find the other one."""
 
 
 class Locked(StoreUnavailable):
@@ -139,10 +167,10 @@ def _heard(steps: Generator[Any, int, Any], connection: Any) -> Generator[Any, i
             if ready:
                 heard_at = time.monotonic()
             elif time.monotonic() > heard_at + SILENCE_S:
-                from psycopg import OperationalError  # here: SQLite needs no psycopg
+                import psycopg  # here: SQLite does not need it
 
                 connection.close()
-                raise OperationalError(f"the database has sent nothing for {SILENCE_S:g} s")
+                raise psycopg.OperationalError(f"the database has sent nothing for {SILENCE_S:g} s")
             wanted = steps.send(ready)
     except StopIteration as end:
         return end.value
@@ -210,3 +238,43 @@ def migrate(connection: Connection) -> bool:
     config.attributes["connection"] = connection
     command.upgrade(config, "head")
     return current is None
+
+
+# --- the meaning of errors
+
+
+def translated(error: SQLAlchemyError) -> StoreError:
+    if is_away(error):
+        return StoreUnavailable(NO_ANSWER, hint="repeat the call later")
+    log.error("the database refused a statement", exc_info=error)
+    return StoreError("the database refused a statement", hint="the log of the server has the reason")
+
+
+def is_away(error: BaseException) -> bool:
+    """True if the database or the connection to it failed, and not the statement."""
+    if isinstance(error, StoreUnavailable):
+        return True
+    if not isinstance(error, (OperationalError, InterfaceError)) or is_full(error):
+        return False
+    state = getattr(error.orig, "sqlstate", None)  # None: PostgreSQL did not answer, or it is SQLite
+    return state is None or state[:2] in _PASSING
+
+
+def damage(error: SQLAlchemyError) -> str | None:
+    """SQLite's sentence about damaged pages; None: the error is another one."""
+    text = driver_message(error)
+    return text if any(sign in text for sign in _DAMAGED) else None
+
+
+def is_full(error: BaseException) -> bool:
+    """True if the disk, the quota or the database's own limit is full."""
+    if isinstance(error, OSError):
+        return disk.is_full(error)
+    if not isinstance(error, OperationalError):
+        return False
+    disk_full = getattr(error.orig, "sqlstate", None) == "53100"  # PostgreSQL's code
+    return disk_full or "database or disk is full" in str(error.orig)
+
+
+def driver_message(error: SQLAlchemyError) -> str:
+    return str(error.orig).strip() if isinstance(error, DatabaseError) and error.orig else str(error)

@@ -74,9 +74,11 @@ metadata = MetaData(
 # SQLite gives numbers by itself only to a column that it calls INTEGER
 _Number = BigInteger().with_variant(Integer, "sqlite")
 
-_has_snapshot = text("snapshot IS NOT NULL")
-_is_unsent = text("unsent IS NOT NULL")
-_in_group, _alone = text("group_id IS NOT NULL"), text("group_id IS NULL")
+
+def _partial(name: str, *columns: str, where: str) -> Index:
+    """An index of the rows for which this holds."""
+    return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
+
 
 jobs = Table(
     "jobs",
@@ -108,12 +110,12 @@ jobs = Table(
     Index("ix_jobs_owner_seq", "owner", "seq"),
     Index("ix_jobs_owner_state_seq", "owner", "state", "seq"),
     Index("ix_jobs_state_seq", "state", "seq"),
-    Index("ix_jobs_snapshot", "snapshot", sqlite_where=_has_snapshot, postgresql_where=_has_snapshot),
-    Index("ix_jobs_unsent", "seq", sqlite_where=_is_unsent, postgresql_where=_is_unsent),
+    _partial("ix_jobs_snapshot", "snapshot", where="snapshot IS NOT NULL"),
+    _partial("ix_jobs_unsent", "seq", where="unsent IS NOT NULL"),
     Index("ix_jobs_segment", "segment"),
     Index("ix_jobs_owner_script_path", "owner", "script_path"),
-    Index("ix_jobs_group_id", "group_id", "state", sqlite_where=_in_group, postgresql_where=_in_group),
-    Index("ix_jobs_alone", "owner", "seq", sqlite_where=_alone, postgresql_where=_alone),
+    _partial("ix_jobs_group_id", "group_id", "state", where="group_id IS NOT NULL"),
+    _partial("ix_jobs_alone", "owner", "seq", where="group_id IS NULL"),
 )
 
 groups = Table(
@@ -155,9 +157,7 @@ idempotency_keys = Table(
     Column("owner", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("fingerprint", String(64), nullable=False),
-    Column(
-        "job_id", String(32), nullable=False
-    ),  # no foreign key: it outlives a deleted job, so that a repeat is known
+    Column("job_id", String(32), nullable=False),  # no foreign key: it outlives the job, so that a repeat is known
     Column("created_at", UtcTime, nullable=False),
 )
 

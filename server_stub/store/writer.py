@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine
 
-from server_stub.store.errors import is_away
+from server_stub.store.engines import is_away
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -116,7 +116,10 @@ class Writer:
                 for undo in self._in_doubt:
                     undo(connection)
                 for function, neighbours in groupby(group, key=attrgetter("function")):
-                    _run_all(connection, function, list(neighbours))
+                    tasks = list(neighbours)
+                    results = function(connection, [task.item for task in tasks])
+                    for task, result in zip(tasks, results, strict=True):
+                        task.result = result
                 committing = True
         except BaseException as error:  # noqa: BLE001  # every error belongs to the caller, not to this thread
             self._give_back()
@@ -141,12 +144,6 @@ class Writer:
 
 def _each(connection: Connection, functions: Sequence[Write[T]]) -> list[T]:
     return [function(connection) for function in functions]
-
-
-def _run_all(connection: Connection, function: WriteAll[Any, Any], tasks: Sequence[_Task]) -> None:
-    results = function(connection, [task.item for task in tasks])
-    for task, result in zip(tasks, results, strict=True):
-        task.result = result
 
 
 def _deliver(group: list[_Task]) -> None:
