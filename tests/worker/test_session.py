@@ -133,7 +133,9 @@ def test_a_shell_without_a_command(worker: Make) -> None:
 
 
 def test_a_signal_without_a_terminal(worker: Make) -> None:
-    with session(runs(worker(WAITS)), argv=["sh", "-c", "echo up; sleep 1000"]) as user:
+    # no shell: one that is about to start its command can lose the signal
+    waits = "import time; print('up', flush=True); time.sleep(1000)"
+    with session(runs(worker(WAITS)), argv=[sys.executable, "-c", waits]) as user:
         user.read_until(b"up")
         user.peer.sendall(json_frame(SIGNAL, signal.SIGINT))
         assert user.read_to_end() == {"exit_code": 130}
