@@ -156,6 +156,22 @@ with open("growing", "w") as file:
     assert kept(tmp_path)["growing"].startswith("line\n")
 
 
+def test_a_link_that_is_removed_while_it_is_looked_at_does_not_end_the_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finder = FileFinder(str(tmp_path / "work"), ["**"], str(tmp_path / "memory"))
+    (tmp_path / "work").mkdir()
+    finder.begin()
+    (tmp_path / "work" / "model").write_text("1")
+    (tmp_path / "work" / "latest").symlink_to("model")
+
+    def gone(path: str) -> str:  # between two calls of the finder, which no script does on time
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "readlink", gone)
+    assert "model" in [found.path for found in finder.look()]
+
+
 def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     finder = FileFinder(str(tmp_path / "work"), ["**"], str(tmp_path / "memory"))

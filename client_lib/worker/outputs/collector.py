@@ -106,10 +106,11 @@ class FileFinder:
             if is_link and not entry.is_file():
                 return None
             status = entry.stat(follow_symlinks=is_link)
+            is_inside = not is_link or os.path.realpath(entry.path).startswith(self.root + os.sep)
         except OSError:
             return None
         why_not = None
-        if is_link and not os.path.realpath(entry.path).startswith(self.root + os.sep):
+        if not is_inside:
             why_not = "it is a link out of the working directory"
         elif not stat.S_ISREG(status.st_mode):
             why_not = "it is no file but a pipe, a socket or a device"
