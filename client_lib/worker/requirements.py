@@ -127,7 +127,7 @@ def make_room(folder: str, limit_bytes: int, but: str) -> None:
     for one, size in sizes:
         if one.folder != but and (size is None or total > limit_bytes):
             with locked(one.lock, wait=False) as mine:
-                if mine:
+                if mine and (size is not None or one.facts() is None):  # it may be complete by now
                     one.remove()
                     total -= size or 0
 

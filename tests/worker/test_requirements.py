@@ -282,6 +282,22 @@ def test_those_not_used_for_longest_go_but_none_that_is_used(tmp_path: Path) -> 
     assert PackageEnvironment(str(tmp_path), "a").use() is None
 
 
+def test_one_that_is_completed_while_others_are_removed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "first").mkdir()
+    (tmp_path / "second").mkdir()
+    remove = PackageEnvironment.remove
+
+    def remove_while_the_other_is_completed(one: PackageEnvironment) -> None:
+        (other,) = {"first", "second"} - {Path(one.folder).name}
+        (tmp_path / other / "complete.json").write_text('{"bytes": 1}')
+        remove(one)
+
+    monkeypatch.setattr(PackageEnvironment, "remove", remove_while_the_other_is_completed)
+    make_room(str(tmp_path), 25, str(tmp_path / "new"))
+    (left,) = [path for path in tmp_path.iterdir() if path.is_dir()]
+    assert (left / "complete.json").exists()
+
+
 def test_another_interpreter_other_packages_or_requirements_are_another_environment(tmp_path: Path) -> None:
     parent = Parent("/usr/bin/python3", "3.11", [str(tmp_path)])
     first = key_of(parent, ["a", "b"])
