@@ -50,9 +50,8 @@ class Directory:
         self.stacks_taken = self._below("stacks.json")  # the stacks of all ranks, as they were last taken
         self.work = self._below("work")  # the unpacked snapshot; complete as soon as it is there
         self.inputs = self._below("inputs")  # in a pod: the outputs of the jobs that this one waited for
-        self.outputs = self._below(
-            "outputs"
-        )  # files of the working directory before the ranks ran (outputs/collector.py)
+        self.outputs = self._below("outputs")
+        """The files of the working directory before the ranks ran (outputs/collector.py)."""
         self.environment = self._below("environment.json")  # the environment with extra packages (requirements.py)
         self.reserve = self._below("reserve")  # takes up room that is needed at the end on a full disk (disk.py)
         self.report = self._below("report.json")  # the end of the worker (report.py); complete as soon as it is there

@@ -57,9 +57,8 @@ class Room:
     @property
     def free(self) -> int:
         """Bytes that are free and not claimed."""
-        return self._free_bytes(self._folder) - sum(
-            claim.unwritten for claim in tuple(self._claims)
-        )  # also read by a thread
+        free = self._free_bytes(self._folder)
+        return free - sum(claim.unwritten for claim in tuple(self._claims))  # also read by a thread
 
     @property
     def is_short(self) -> bool:

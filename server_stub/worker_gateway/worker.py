@@ -148,7 +148,7 @@ class RemoteWorker:
         self.changed = asyncio.Event()
 
     def note_activity(self, signs_of_life: int, quiet: Mapping[int, float]) -> None:
-        """`quiet`: ranks that do nothing, and for how many seconds."""
+        """Take what a message tells of the ranks. `quiet`: those that do nothing, and for how many seconds."""
         self._show(signs_of_life=signs_of_life, quiet=quiet_since(quiet, self.view.quiet, time.monotonic()))
 
     async def take_log(self, offset: int, data: bytes, *, gap: bool) -> LogLengths:

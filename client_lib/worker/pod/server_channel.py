@@ -71,11 +71,11 @@ class ServerClient(ServerConnection):
         query = {"offset": str(offset)}
         if gap:
             query["gap"] = "1"
-        return self._put("/log?" + urlencode(query), records, lambda is_: (int(is_["length"]), int(is_["durable"])))
+        return self._put("/log?" + urlencode(query), records, lambda log: (int(log["length"]), int(log["durable"])))
 
     def log_end(self) -> Tuple[int, int]:
         """(offset, seq) of the record that the server expects next."""
-        return self._put("/log?offset=0", b"", lambda is_: (int(is_["length"]), int(is_["next_seq"])))
+        return self._put("/log?offset=0", b"", lambda log: (int(log["length"]), int(log["next_seq"])))
 
     def put_report(self, report: Mapping[str, Any]) -> None:
         self._put("/report", json.dumps(report).encode(), lambda _: None)
