@@ -22,6 +22,7 @@ from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.objects import ObjectRemoval
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
+from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import Object, WorkloadKind
@@ -41,6 +42,9 @@ class Answers:
         self._answers = list(answers)
         self.tries = 0
         self.bases: list[Object] = []
+        self.left: dict[str, str] = {}
+        """Workloads that an earlier server process has created: name and UID."""
+        self.deleted: list[tuple[str, str]] = []
 
     def create_workload(self, job: Object, owned: object = ()) -> Object:
         self.tries += 1
@@ -55,8 +59,12 @@ class Answers:
     def creations(self, objects: Objects, job: Object) -> list[Callable[[], None]]:
         return []
 
-    def find_own(self, job: Object) -> None:
-        return None
+    def find_own(self, job: Object) -> Object | None:
+        uid = self.left.get(job["metadata"]["name"])
+        return None if uid is None else {"metadata": {"uid": uid}}
+
+    def delete_workload(self, name: str, uid: str, *, in_background: bool) -> None:
+        self.deleted.append((name, uid))
 
 
 class Site:
@@ -70,6 +78,7 @@ class Site:
         api: Any = self.api
         registry = WorkerRegistry(folder / "key", lambda job_id, attempt: folder, Spare(folder / "spare"))
         cluster = replace(Cluster.of(cast(Any, None), replace(case.cluster, kind=kind), registry), objects=api)
+        self.attempt, self.cluster = case.attempt, cluster
         self._gang = Gang(replace(case.attempt, job_dir=folder), lambda _: cluster, self.said.append)
         self._gang._pause = self._pause  # type: ignore[method-assign]  # it takes no time
 
@@ -81,9 +90,12 @@ class Site:
         self._limit_s = limit_s
         return await self._gang._create()
 
+    def stop(self) -> None:
+        self._gang.stop(0.0)
+
     @property
-    def uid(self) -> str | None:
-        return self._gang._record.uid
+    def record(self) -> Record:
+        return self._gang._record
 
 
 @pytest.mark.parametrize(("status", "text"), [(403, "forbidden: User x"), (404, "could not find the resource")])
@@ -91,7 +103,7 @@ async def test_who_is_refused_for_a_moment_after_a_restart_is_patient(tmp_path: 
     site = Site(tmp_path, ApiError(status, text))
     given_up = await site.make()
     assert given_up is not None
-    assert (given_up.phase, given_up.reason, site.uid) == ("ended", Reason.START_FAILED, None)
+    assert (given_up.phase, given_up.reason, site.record.uid) == ("ended", Reason.START_FAILED, None)
     assert site.waited_s >= RESTART_S
     assert text in site.said[0].message  # and the job says so meanwhile
     assert site.api.tries == gang.FEW_TRIES
@@ -123,7 +135,7 @@ async def test_a_cluster_that_is_away_is_waited_for_however_long(tmp_path: Path)
     site = Site(tmp_path, *[ApiError(0, "refused")] * 200, None)
     assert await site.make() is None
     assert site.api.tries == 201
-    assert site.uid == "made"
+    assert site.record.uid == "made"
     assert {seen.reason for seen in site.said} == {Reason.QUEUED}
 
 
@@ -132,7 +144,22 @@ async def test_who_is_told_to_stop_while_it_waits_leaves_nothing(tmp_path: Path)
     end = await site.make(limit_s=60.0)
     assert end is not None
     assert (end.phase, end.reason, end.message) == ("ended", Reason.CANCELLED, "stopped while it waited")
-    assert site.uid is None
+    assert site.record.uid is None
+
+
+@pytest.mark.parametrize("owner", [None, Builder().build("train").attempt.owner])
+async def test_who_is_told_to_stop_before_a_try_removes_what_a_killed_server_created(
+    tmp_path: Path, owner: str | None
+) -> None:
+    site = Site(tmp_path, None)
+    name = site.cluster.name_of(site.attempt, owner)
+    site.api.left = {name: "left"}
+    site.stop()
+    assert await site.make() is None  # its pods may still run: the gang follows them to their end
+    assert site.api.tries == 0
+    assert (site.record.name, site.record.uid) == (name, "left")
+    assert site.record.removed_because == (Reason.CANCELLED, "stopped while it waited")
+    assert site.api.deleted == [(name, "left")]
 
 
 # --- removal

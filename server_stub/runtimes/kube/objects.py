@@ -17,6 +17,7 @@ from functools import partial
 from client_lib.errors import ClientLibError
 from client_lib.spec.states import Reason
 from server_stub.runtimes import Attempt
+from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import ApiError, call_in_thread, call_until_answered
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.names import AttemptKey
@@ -24,7 +25,7 @@ from server_stub.runtimes.kube.objects_api import BeingDeleted, NameTaken
 from server_stub.runtimes.kube.observe.inventory import WorkerPod, parse_workload
 from server_stub.runtimes.kube.observe.messages import Refusal, Retry, refusal
 from server_stub.runtimes.kube.record import Record
-from server_stub.runtimes.kube.render import Objects, Payload, needs_payload, render
+from server_stub.runtimes.kube.render import Objects, Payload, identity, needs_payload, render
 from server_stub.runtimes.kube.workload import Object, is_missing
 from server_stub.runtimes.tasks import is_set_within
 
@@ -57,7 +58,8 @@ class ObjectCreator:
             return Refusal(Reason.START_FAILED, error.message, Retry.NEVER)
         objects = self._objects
         try:
-            if self._may_exist and self._may_use_second_name and await self._exists_as_second(objects):
+            may_have_second_name = self._may_exist and self._may_use_second_name  # the first may be free again now
+            if may_have_second_name and await call_in_thread(self._find, self._second_name) is not None:
                 return await self._try_second_name()
             await self._create_all(objects)
         except ApiError as error:
@@ -77,12 +79,20 @@ class ObjectCreator:
         return None
 
     async def uid_of_own(self) -> str | None:
-        """UID of the workload of this attempt, if it exists, also after tries that failed."""
-        objects = self._objects
-        if self.uid is None and self._may_exist and objects is not None:
-            found = await call_until_answered(lambda: self._cluster.objects.find_own(objects.workload))
-            self.uid = found["metadata"]["uid"] if found else None
+        """UID of the workload of this attempt, if it exists, also after tries that failed, or before any."""
+        for name in (self.name, self._second_name):
+            if self.uid is None and self._may_exist:
+                found = await call_until_answered(partial(self._find, name))
+                if found is not None:
+                    self.uid, self.name = found["metadata"]["uid"], name
         return self.uid
+
+    def _find(self, name: str) -> Object | None:
+        """The workload of this attempt; None: it does not exist with this name. Blocks. Raises ApiError."""
+        attempt = self._attempt
+        labels = names.labels(attempt.job_id, attempt.number, attempt.job_name)
+        metadata = {"name": name, "labels": labels, "annotations": {names.HASH: identity(attempt)}}
+        return self._cluster.objects.find_own({"metadata": metadata})
 
     async def _try_second_name(self) -> Refusal | None:
         self.name, self._objects = self._second_name, None
@@ -124,12 +134,6 @@ class ObjectCreator:
     @property
     def _may_use_second_name(self) -> bool:
         return self.uid is None and self.name != self._second_name
-
-    async def _exists_as_second(self, objects: Objects) -> bool:
-        """True if an earlier server process has created it with the second name; the first may be free again now."""
-        metadata = {**objects.workload["metadata"], "name": self._second_name}
-        second = {**objects.workload, "metadata": metadata}
-        return await call_in_thread(self._cluster.objects.find_own, second) is not None
 
 
 class ObjectRemoval:
