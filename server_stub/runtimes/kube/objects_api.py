@@ -94,10 +94,8 @@ class ObjectsApi:
 
     def _create_owned(self, wanted: Object, owner: dict[str, Any]) -> None:
         found = self._create_or_find(_owned_by(wanted, owner))
-        owners = found["metadata"].get("ownerReferences") or ()
-        if owner["uid"] not in [
-            each["uid"] for each in owners
-        ]:  # owned by an earlier workload of that name, and deleted with it
+        owners = [each["uid"] for each in found["metadata"].get("ownerReferences") or ()]
+        if owner["uid"] not in owners:  # owned by an earlier workload of that name, and deleted with it
             raise BeingDeleted(_name(wanted))
 
     def _create_or_find(self, wanted: Object) -> Object:
@@ -163,7 +161,7 @@ class ObjectsApi:
 
         By default its pods are deleted first, so that its name is free only when none of them runs, if its operator
         permits that. `in_background` deletes it before its pods, for a workload whose pods have ended: the garbage
-        collector then makes a third of the requests (its limit: see `removal`).
+        collector then makes a third of the requests (its limit: see `objects`).
         """
         policy = "Background" if in_background or self._applied else "Foreground"
         body = {"propagationPolicy": policy, "preconditions": {"uid": uid}}
