@@ -25,7 +25,7 @@ from server_stub.worker_gateway import WorkerGroup, WorkerRegistry
 REMOVALS_AT_ONCE = 4
 _OURS = {"labelSelector": f"{names.MANAGED_BY}={names.OURS}"}
 _SHOWN = "Scheduled Created Started Killing SuccessfulCreate SuccessfulCreatePod SuccessfulCreateService"
-"""Reasons of events that tell nothing which the status of a pod does not show."""
+"""Reasons of events whose content is in the status of a pod, too."""
 _EVENTS = {"fieldSelector": ",".join(f"reason!={reason}" for reason in _SHOWN.split())}  # events have no labels
 
 T = TypeVar("T")

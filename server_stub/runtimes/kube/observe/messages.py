@@ -1,5 +1,5 @@
-"""Interprets what Kubernetes says: status words and refusals as reasons of a job, texts as short messages for users
-with the important numbers. Pure.
+"""Maps status words and refusals of Kubernetes to the reasons of a job, and turns its texts into short messages for
+users, with the important numbers. Pure.
 
 A status word is for machines (`ErrImagePull`); an unknown one also has a meaning, marked as unknown. Sources, at
 Kubernetes 1.36: pkg/kubelet/container/sync_result.go, pkg/kubelet/images/types.go,
@@ -211,7 +211,7 @@ def disk_excess(text: str, folders: Mapping[str, str]) -> str | None:
 
 
 def lost_lines(lost: Mapping[int, int], of: int) -> str:
-    """One message about the lost lines of these workers, of so many; empty without any."""
+    """One message about the lost lines, by worker; empty without any. `of`: number of all workers."""
     workers, count = [worker for worker, lines in lost.items() if lines], sum(lost.values())
     if not workers:
         return ""
