@@ -45,9 +45,11 @@ class Answers:
         self.left: dict[str, str] = {}
         """Workloads that an earlier server process has created: name and UID."""
         self.deleted: list[tuple[str, str]] = []
+        self.at_try: Callable[[], None] = lambda: None
 
     def create_workload(self, job: Object, owned: object = ()) -> Object:
         self.tries += 1
+        self.at_try()
         answer = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if answer is not None:
             raise answer
@@ -145,6 +147,14 @@ async def test_who_is_told_to_stop_while_it_waits_leaves_nothing(tmp_path: Path)
     assert end is not None
     assert (end.phase, end.reason, end.message) == ("ended", Reason.CANCELLED, "stopped while it waited")
     assert site.record.uid is None
+
+
+async def test_who_is_told_to_stop_during_a_try_does_not_wait(tmp_path: Path) -> None:
+    site = Site(tmp_path, ApiError(503, "away"))
+    site.api.at_try = site.stop
+    end = await site.make()
+    assert end is not None
+    assert (end.reason, site.api.tries, site.waited_s) == (Reason.CANCELLED, 1, 0.0)
 
 
 @pytest.mark.parametrize("owner", [None, Builder().build("train").attempt.owner])

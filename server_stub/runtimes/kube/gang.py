@@ -150,7 +150,8 @@ class Gang:
                 break
             self._changed.clear()
             self._reporter.waiting(blocked.reason, blocked.message)
-            await self._pause(pause_s)
+            if not self.stopped:  # during the try, or while the UID was written: that change is cleared
+                await self._pause(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         else:
             blocked = Refusal(Reason.CANCELLED, "stopped while it waited", Retry.NEVER)
