@@ -262,7 +262,8 @@ def is_away(error: BaseException) -> bool:
 
 def damage(error: SQLAlchemyError) -> str | None:
     """SQLite's sentence about damaged pages; None: the error is another one."""
-    text = driver_message(error)
+    # not `str(error)`, which has the statement's parameters: a job may have printed such a sentence
+    text = str(error.orig) if isinstance(error, DatabaseError) else ""
     return text if any(sign in text for sign in _DAMAGED) else None
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import DatabaseError, InterfaceError
 
 from server_stub.files.request_log import UNWRITTEN, RequestLog
 from server_stub.store import Store, StoreError, StoreUnavailable, rows
-from server_stub.store.engines import READERS
+from server_stub.store.engines import READERS, damage
 from server_stub.store.rows import Key, NewJob
 from tests.store.postgresql import Proxy, Server
 from tests.store.test_store import added, opened, row
@@ -163,3 +164,11 @@ def test_a_job_whose_commit_failed_in_sqlite_is_not_accepted(tmp_path: Path, log
             assert await stored(store) == [row(1).id, row(4).id]
 
     asyncio.run(run())
+
+
+def test_what_a_job_has_printed_is_no_damage_of_the_database() -> None:
+    printed = {"message": "sqlite3.DatabaseError: file is not a database"}
+    lost = InterfaceError("INSERT INTO events", printed, Exception("the connection is closed"))
+    assert printed["message"] in str(lost)
+    assert damage(lost) is None
+    assert damage(DatabaseError("SELECT 1", None, Exception("file is not a database"))) == "file is not a database"
