@@ -167,7 +167,8 @@ def _refused(connection: Connection, job: NewJob, keyed: Collection[str]) -> Add
     if job.key and job.row.id not in keyed:
         return Added(None, same_key=key_used(connection, job.key))
     if job.key:
-        connection.execute(delete(idempotency_keys).where(idempotency_keys.c.job_id == job.row.id))
+        ours = (idempotency_keys.c.owner == job.key.owner, idempotency_keys.c.key == job.key.key)
+        connection.execute(delete(idempotency_keys).where(*ours))  # `job_id` has no index
     return Added(None, same_name=job.row.name)
 
 
