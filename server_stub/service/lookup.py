@@ -96,10 +96,9 @@ class JobLookup:
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
         while isinstance(found, ActiveJob) and found.public_version <= version and found.row.id in self._jobs.by_id:
+            left = None if until is None else until - loop.time()
             try:
-                await asyncio.wait_for(
-                    self._jobs.next_change(found.row.id), None if until is None else until - loop.time()
-                )
+                await asyncio.wait_for(self._jobs.next_change(found.row.id), left)
             except asyncio.TimeoutError:
                 return
 

@@ -1,5 +1,5 @@
-"""Opens SQLite or PostgreSQL (one connection that writes, a few that read), brings it to the newest schema, and knows
-what the errors of both mean.
+"""Opens SQLite or PostgreSQL (one connection that writes, a few that read), brings it to the newest schema, and
+translates the errors of both.
 
 To change the schema: change `tables`, add a file to `migrations/versions`, set HEAD.
 """

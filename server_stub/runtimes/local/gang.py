@@ -366,9 +366,9 @@ class Gang:
         if phase == "ended":
             return (*outputs.notes(worker.report for worker in self._workers), *self._conflicts)
         why = self.fresh_because if self._pool is not None else self._never_warm
-        return (
-            (f"its processes were started anew, not forked: {why}",) if phase == "running" and why is not None else ()
-        )
+        if phase != "running" or why is None:
+            return ()
+        return (f"its processes were started anew, not forked: {why}",)
 
 
 # --- the record
