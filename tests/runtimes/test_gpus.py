@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import json
 import os
@@ -237,6 +238,20 @@ async def test_an_nvidia_smi_that_hangs_is_given_up(tmp_path: Path, monkeypatch:
     cards = machine.Gpus(str(program))
     await asyncio.wait_for(cards.look(), 5)
     assert cards.failure == f"{program} gave no answer in 0 s"
+
+
+@pytest.mark.anyio
+async def test_a_process_whose_program_can_not_be_read_is_a_failure_not_a_crash(
+    smi: Smi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def content(path: str) -> bytes:
+        raise OSError(errno.EMFILE, "Too many open files", path)
+
+    monkeypatch.setattr(machine, "content", content)
+    smi.answer(THREE, "GPU-00, 17, 100")
+    cards = machine.Gpus(str(smi.program))
+    await cards.look()
+    assert "Too many open files" in str(cards.failure)
 
 
 @pytest.mark.anyio

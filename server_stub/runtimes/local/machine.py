@@ -182,7 +182,7 @@ async def _ask(program: str) -> list[Gpu]:
     processes = await _answer(program, f"--query-compute-apps={PROCESS_FIELDS}")
     try:
         return parse(gpus, processes, lambda pid: content(f"/proc/{pid}/comm").decode("utf-8", "replace").strip())
-    except ValueError as error:
+    except (ValueError, OSError) as error:  # OSError: this process has too many open files
         raise NvidiaSmiFailed(str(error)) from error
 
 
