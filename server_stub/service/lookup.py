@@ -103,7 +103,7 @@ class JobLookup:
                 return
 
     async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> Page:
-        """Without owners in the filters it has the jobs of the user.
+        """A page of the list, of the jobs of the user if the filters have no owners.
 
         Raises InvalidRequest: the cursor is not from this server; Forbidden: the user may not see the jobs of an owner.
         """
