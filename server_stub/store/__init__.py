@@ -156,8 +156,8 @@ class Store:
         self._writer.hand_over()
         await asyncio.to_thread(self._writer.stop)
         await asyncio.to_thread(self._readers.shutdown)
-        self._reading.dispose()
-        self._writing.dispose()
+        for engine in (self._reading, self._writing):
+            await asyncio.to_thread(engine.dispose)  # SQLite's last connection writes its log into the file
 
     def _add_jobs(self, connection: Connection, new: Sequence[NewJob]) -> list[Added]:
         return rows.add_jobs(connection, new, self._with_records(connection, new))
