@@ -110,9 +110,10 @@ async def _run(
         tasks = [asyncio.create_task(watch) for watch in watches]
         gc.freeze()  # what the start has made stays: a full collection that walks it stops all requests for 0.1 s
         listening.listen(BACKLOG)  # connections wait there until uvicorn accepts them
-        server_files.write_server_json(settings.state_dir, facts)
-        log.info("listening on %s, pid %d, data in %s", facts["url"], os.getpid(), settings.data_dir)
-        await server.serve([listening])
+        with server.capture_signals():  # a client may send one as soon as it sees server.json
+            server_files.write_server_json(settings.state_dir, facts)
+            log.info("listening on %s, pid %d, data in %s", facts["url"], os.getpid(), settings.data_dir)
+            await server.serve([listening])
         for task in tasks:
             task.cancel()
         if server.failure:

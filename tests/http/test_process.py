@@ -12,6 +12,7 @@ import socket
 import stat
 import subprocess
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -66,6 +67,25 @@ def server_output_without_noise() -> Any:
             return all(json.loads(line) for line in str(other).splitlines())
 
     return AnyJsonLines()
+
+
+def test_a_signal_that_comes_as_soon_as_it_is_seen_ends_it_in_order(tmp_path: Path) -> None:
+    lines = """
+        import os, signal, sys
+        from server_stub import serve, server_files
+        from server_stub.settings import Settings
+
+        def write_and_end(*of_file):
+            write(*of_file)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        write, server_files.write_server_json = server_files.write_server_json, write_and_end
+        serve.serve(Settings(state_dir=sys.argv[1]))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(lines), str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert ended.returncode == 0, ended.stderr
+    assert not (tmp_path / "server.json").exists()
 
 
 @pytest.mark.smoke
