@@ -23,7 +23,7 @@ from starlette.types import Scope
 
 from client_lib.errors import Forbidden, Unauthorized
 from client_lib.worker.directory import write_json
-from server_stub.http.users_file import CurrentTokens, digest
+from server_stub.http.users_file import CurrentTokens, OidcEntry, digest
 from server_stub.service.values import User
 from server_stub.settings import is_loopback
 
@@ -47,8 +47,9 @@ class Logins:
         """`loopback`: the server listens on a loopback address; it has no other name."""
         self._file, self._tokens, self._loopback = file, tokens, loopback
         self._links: Entries = {}
-        self._of_issuer: dict[bytes, User] = {}
-        """Users with tokens of an issuer. Their logins outlast these tokens, and end with this server."""
+        self._of_issuer: dict[bytes, tuple[User, OidcEntry | None]] = {}
+        """Users with tokens of an issuer, and the table `[oidc]` that named it. Their logins outlast these tokens, and
+        end with this server, or when that table changes."""
         try:
             read = json.loads(file.read_text()).items()
             self._logins: Entries = {key: (bytes.fromhex(token).hex(), float(ends)) for key, (token, ends) in read}
@@ -57,8 +58,9 @@ class Logins:
 
     def new_link(self, token: str, user: User) -> str:
         """The code of a link that logs in the user of this token, once."""
-        if digest(token) not in self._tokens():
-            self._of_issuer = dict([*self._of_issuer.items()][1 - _OF_ISSUER :]) | {digest(token): user}
+        tokens = self._tokens()
+        if digest(token) not in tokens:
+            self._of_issuer = dict([*self._of_issuer.items()][1 - _OF_ISSUER :]) | {digest(token): (user, tokens.oidc)}
         self._links, code = _with_new(self._links, _hex(token), LINK_S)
         return code
 
@@ -111,7 +113,9 @@ class Logins:
 
     def _user_of(self, token: str) -> User | None:
         """The user of a token by its digest."""
-        return self._tokens().get(bytes.fromhex(token)) or self._of_issuer.get(bytes.fromhex(token))
+        tokens = self._tokens()
+        of_issuer, oidc = self._of_issuer.get(bytes.fromhex(token), (None, None))
+        return tokens.get(bytes.fromhex(token)) or (of_issuer if oidc and oidc == tokens.oidc else None)
 
 
 def cookie(scope: Scope) -> str:

@@ -184,6 +184,18 @@ def test_a_browser_stays_logged_in_when_the_token_of_its_link_has_expired(issuer
     assert browser("GET", paths.JOBS).status_code == 200
 
 
+def test_a_login_by_the_issuer_ends_when_the_users_file_names_it_no_more(issuer: Issuer, server: Running) -> None:
+    assert server.settings.users_file
+    text = server.settings.users_file.read_text()
+    link = Api(server.url, issuer.token())("POST", paths.LOGIN_LINKS).json()["path"]
+    browser = Api(server.url, None)
+    browser("GET", f"/{link}")
+    assert browser("GET", paths.JOBS).status_code == 200
+    for more in ("", oidc_table("https://another.example")):
+        server.settings.users_file.write_text(text.partition("[oidc]")[0] + more)
+        assert browser("GET", paths.JOBS).status_code == 401
+
+
 def test_a_token_that_has_expired_makes_no_new_login(issuer: Issuer, server: Running) -> None:
     """It has made a link while it was valid."""
     issuer.lifetime_s = -25.0
