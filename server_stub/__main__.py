@@ -132,6 +132,8 @@ def check(
 
 def _serve(given: dict[str, Any], *, recover: bool) -> None:
     _close_inherited()
+    for name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
+        os.environ.pop(name, None)  # prometheus-client would keep our counters among the files of who started us
     from server_stub.serve import serve
     from server_stub.server_log import log_to_stderr
     from server_stub.settings import unknown_variables

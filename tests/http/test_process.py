@@ -276,6 +276,13 @@ def test_it_holds_no_descriptor_of_who_started_it(tmp_path: Path) -> None:
         process.wait()
 
 
+def test_it_keeps_its_counters_apart_from_those_of_who_started_it(start: Start, tmp_path: Path) -> None:
+    server = start(PROMETHEUS_MULTIPROC_DIR=str(tmp_path / "gone"))
+    assert server.get(paths.INFO).ok
+    assert f'route="{paths.INFO}",status="200"}} 1.0' in server.get(paths.METRICS).text
+    assert "Traceback" not in server.output
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the limit of another process is set")
 def test_without_files_to_open_it_answers_503_and_logs_one_line(start: Start) -> None:
     server = start()
