@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 
 
 def _line(level: str, event: str, **facts: object) -> str:
-    time = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
-    return json.dumps({"time": time, "level": level, "event": event, **facts})
+    now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+    return json.dumps({"time": now, "level": level, "event": event, **facts})
 
 
 class OutOfFiles(logging.Filter):

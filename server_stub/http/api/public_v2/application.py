@@ -86,9 +86,8 @@ async def service_auth(parts: Parts, credentials: Credentials) -> Authenticated:
 async def _authenticate(users: Users, scope: Scope) -> None:
     if scope["path"] != _SERVICE_AUTH:
         header = Headers(scope=scope).get("authorization", "").strip()
-        kind, _, rest = header.partition(
-            " "
-        )  # Platform: its document demands `Bearer <token>`, its clients send a token
+        kind, _, rest = header.partition(" ")
+        # Platform: its document demands `Bearer <token>`, its own clients send the bare token
         scope["user"] = await _user(users, rest.strip() if kind.lower() == "bearer" else header)
 
 
