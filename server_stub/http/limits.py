@@ -62,7 +62,7 @@ class Strangers:
         self._silent_until = 0.0
 
     def admit(self, connection: Connection) -> bool:
-        """Add a connection, or close it; the reason is logged once a minute at most."""
+        """Add a connection and return True, or close it; the reason is logged once a minute at most."""
         address = connection.address
         others = self._of[address]
         if len(others) >= STRANGERS_MAX:

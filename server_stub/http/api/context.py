@@ -44,7 +44,7 @@ class Context:
     users: Users
     """The users whose requests are taken."""
     logins: Logins
-    """Those of their browsers."""
+    """The logins of their browsers."""
     bodies: Bodies = field(default_factory=Bodies)
     """Room for the bodies of requests, of both APIs."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
