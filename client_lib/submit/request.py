@@ -106,7 +106,7 @@ def resubmit(
 ) -> JobInfo:
     """The same code as a new job; environment, directory and secret values are the caller's now. `before`: the job
     whose checkpoints are handed on."""
-    if spec.requirements:
+    if spec.requirements != stored.spec.requirements:  # the stored ones are resolved: `./one.whl` is in the snapshot
         spec = spec.model_copy(update={"requirements": _requirements(spec, None)})
     ran = GitReading(Path(stored.spec.python_script or "x").absolute().parent).result
     if isinstance(stored.code, CodeSnapshot) and stored.provenance:

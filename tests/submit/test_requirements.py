@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -12,6 +13,8 @@ from pydantic import ValidationError
 from client_lib import Job
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeSnapshot, SubmitRequest
+from client_lib.submit import request
 from client_lib.submit.caller import of_header, requirements_of, requirements_within
 
 HEADER = """#!/usr/bin/env python
@@ -72,6 +75,34 @@ def test_files_are_read_also_by_each_other_and_once_each(tmp_path: Path) -> None
 def test_what_lies_in_the_project_is_found_from_the_root_of_its_snapshot(tmp_path: Path) -> None:
     lines = [f"{tmp_path}/wheels/own.whl", "einops", f"{tmp_path}-other/x.whl", "--pre"]
     assert requirements_within(lines, tmp_path) == ["./wheels/own.whl", "einops", f"{tmp_path}-other/x.whl", "--pre"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "sent"),
+    [
+        (["./wheels/own.whl", "einops"], ["./wheels/own.whl", "einops"]),  # unchanged: in the snapshot of the old job
+        (["r.txt"], ["rich"]),
+        ([], None),
+    ],
+)
+def test_a_job_that_runs_again_finds_the_packages_of_its_project_in_its_snapshot(
+    changed: list[str], sent: list[str] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "r.txt").write_text("rich\n")
+    monkeypatch.chdir(tmp_path)
+    spec = JobSpec(script="t.py", requirements=["./wheels/own.whl", "einops"])
+    stored = SubmitRequest(spec=spec, code=CodeSnapshot(sha256="0" * 64, root="/project", script="t.py"))
+
+    class Server:
+        def runs_here(self) -> bool:
+            return False
+
+        def submit_request(self, request: SubmitRequest, _: str) -> SubmitRequest:
+            return request
+
+    server: Any = Server()
+    again: Any = request.resubmit(server, stored, spec.model_copy(update={"requirements": changed}), "key")
+    assert again.spec.requirements == sent
 
 
 def test_a_missing_file_and_one_that_names_itself_are_errors(tmp_path: Path) -> None:
