@@ -1,7 +1,7 @@
 """The group of all commands, and the one `try` around them.
 
 `client-lib --help` loads no command, and a command loads its own module alone: start-up is most of what a user waits
-for (benchmarks/command_line.py). Help is plain text: rich, which typer would draw it with, takes as long to load as all
+for (benchmarks/start_up.py). Help is plain text: rich, which typer would draw it with, takes as long to load as all
 else together.
 """
 

@@ -1,7 +1,7 @@
 """Transport of the command line, over http.client: what `transport.http` is for the SDK.
 
-requests takes as long to load as all else that `list`, `status` and `logs` do (benchmarks/command_line.py), and a
-command makes a few calls, one after another. Rules and messages are shared: `rest`, `failures`. A server behind a proxy
+requests takes as long to load as all else that `list`, `status` and `logs` do (benchmarks/start_up.py), and a command
+makes a few calls, one after another. Rules and messages are shared: `rest`, `failures`. A server behind a proxy
 is called by requests, which knows proxies.
 """
 

@@ -94,7 +94,7 @@ def _write(call: Call, root: str | None, file: _Counted) -> None:
 
 @cache
 def _zipped_cloudpickle() -> bytes:
-    """Its source, as sys.path takes it: for images without it. 15 kB."""
+    """The source of cloudpickle, as sys.path takes it: for images without it. 15 kB."""
     folder = Path(str(cloudpickle.__file__)).parent
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:

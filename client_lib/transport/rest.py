@@ -8,7 +8,8 @@ Calls are repeated with exponential back-off, full jitter and the server's Retry
     pause after try n = max(Retry-After, random between 0 and min(0.05 x 2^(n-1), 5) seconds)
 
 The ranges are 0 .. 0.05, 0 .. 0.1, ... 0 .. 5 s: about 16 tries within the default bound of 30 s. A pause that would
-end after the bound is not begun. All calls are safe to repeat: a POST carries an Idempotency-Key.
+end after the bound is not begun. Only calls that are safe to repeat are repeated: a POST that creates a job or a group
+carries an Idempotency-Key.
 """
 
 from __future__ import annotations
@@ -186,7 +187,10 @@ class Rest:
                     return
 
     def _repeated(self, attempt: Callable[[Transport], T], bound_s: float) -> T:
-        """Raises the error inside the last Transient, if `bound_s` seconds are over; its message names their number."""
+        """The value of `attempt`, which is repeated while it raises Transient and `bound_s` seconds are not over.
+
+        Raises the error inside the last Transient; after several tries its message says how long they took.
+        """
 
         def once() -> T:
             connected = self._connection()
