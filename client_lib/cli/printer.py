@@ -1,7 +1,7 @@
 """The one place that prints: data on stdout, hints for a human on stderr.
 
 A table is drawn by rich on a terminal and is aligned plain text in a pipe; `-o json` and `-o name` look the same in
-both. `show` makes the texts; rich is loaded only where it draws.
+both. rich is loaded only where it draws.
 """
 
 from __future__ import annotations
