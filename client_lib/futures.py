@@ -266,7 +266,7 @@ def _replaced(value: Any, results: Mapping[Any, ResultOf]) -> Any:
 
 
 def _info_of(job: Job[Any] | None) -> JobInfo:
-    """A submitted job as the server described it."""
+    """The last JobInfo that the server has sent of a submitted job."""
     assert job
     assert job.last_info
     return job.last_info

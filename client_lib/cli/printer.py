@@ -97,7 +97,7 @@ def advise(text: str) -> None:
 def count_submit() -> None:
     if _submits() > ADVISED:
         return
-    with suppress(OSError):  # a home that can't be written to: the advice stays
+    with suppress(OSError):  # if the folder can't be written to, advice is printed for ever
         _submits_file().parent.mkdir(parents=True, exist_ok=True)
         with _submits_file().open("a") as file:
             file.write(".")
@@ -111,7 +111,7 @@ def _submits() -> int:
 
 
 def _submits_file() -> Path:
-    """A file beside the configuration with a character per submit."""
+    """The file beside the configuration file that has one character for each submit."""
     from client_lib.transport.config import config_file
 
     file = config_file()

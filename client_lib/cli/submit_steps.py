@@ -165,8 +165,8 @@ def end_of_followed(job: Job) -> JobInfo:
 
 def find_python(environ: Mapping[str, str]) -> str:
     """Absolute path of the `python` of VIRTUAL_ENV, else of CONDA_PREFIX, else of PATH: what the user gets by typing
-    `python`, and never that of this program, which may live in an environment of its own (pipx), without torch. Links
-    are not resolved: what a virtual environment is, its link says.
+    `python`, and never that of this program, which may be installed in an environment of its own (pipx), without torch.
+    Links are not resolved: Python finds a virtual environment by the path of the link.
 
     Raises InvalidRequest if there is none.
     """
@@ -189,11 +189,11 @@ def find_python(environ: Mapping[str, str]) -> str:
 
 
 def _without_launcher(fields: dict[str, Any], local: bool) -> tuple[dict[str, Any], str | None]:
-    """The fields of the job, and the interpreter (absolute) that a launcher's line names: the line is read, shown, and
-    compared with the options. `local`: workers run on this machine.
+    """Read a launcher's line, compare it with the options and show what it means. Returns the fields of the job, and
+    the absolute path of the interpreter that the line names. `local`: workers run on this machine.
 
-    A script stays as it is, and with a type of `binary` the launcher itself is the command. Raises InvalidRequest or
-    NotSupported: the line can't be read, or says otherwise than the options.
+    A script is returned unchanged. With a type of `binary` the launcher itself is the command. Raises InvalidRequest or
+    NotSupported: the line can't be read, or it contradicts the options.
     """
     script = fields["script"]
     if script.endswith(".py") or fields.get("type") in _COMMANDS or os.path.isfile(script):

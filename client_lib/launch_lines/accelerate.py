@@ -271,8 +271,8 @@ def _number(name: str, given: Mapping[str, str], config: Mapping[str, Any]) -> i
 
 
 def _variables(settings: Mapping[str, Any], line: Mapping[str, str], *, fsdp: bool) -> dict[str, str]:
-    """The variables that the launcher would set for `settings`, those of the file overridden by the line's; a flag is
-    ''. The library's own defaults are the launcher's, so only what is given is set.
+    """The variables that the launcher would set for `settings`, in which options of the line override the file's. A
+    flag has the value ''. An option that is not given sets no variable, as the library has the launcher's defaults.
 
     Raises InvalidRequest for values that accelerate refuses.
     """

@@ -85,8 +85,8 @@ class CellOutput:
             self._areas.draw("tail", display.tail_bundle(self._live.name, hidden, list(self._tail)))
 
     def _without_head(self, lines: list[str]) -> list[str]:
-        """Print the first lines as ordinary output, and return the others. After the first line that does not fit, none
-        is printed so."""
+        """Print lines as ordinary output as long as there is room, and return the others. After one line that does not
+        fit, all later lines are returned."""
         taken = 0
         for line in lines:
             if self._lines_left == 0 or len(line) > self._characters_left:

@@ -119,8 +119,8 @@ def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterato
                 if isinstance(frame, Records):
                     offsets[frame.attempt, frame.worker] = frame.end
                 elif isinstance(frame, JobStatus):
-                    # the first one has the cursor after the lines that tail and since skipped; sent again, these would
-                    # skip lines that came meanwhile
+                    # the cursor of the first one stands after the lines that tail and since skipped: a request that
+                    # repeats them would skip lines that came meanwhile
                     offsets.update(parse_cursor(frame.facts.pop("cursor", "")))
                     wanted = {name: value for name, value in wanted.items() if name not in ("tail", "since")}
                 yield frame

@@ -1,8 +1,8 @@
 """Bases of the models: strict ones of requests, lenient ones of answers; and the descriptions of their fields.
 
 A description is the text below a field in the source of its model, as `JobSpec` has them. pydantic's own
-`use_attribute_docstrings` reads these texts at each import, a quarter of the time of an import of the spec. Documents
-and help texts are all that needs them, so they are read from the source then.
+`use_attribute_docstrings` reads these texts at each import, a quarter of the time of an import of the spec. Only
+documents and help texts need descriptions, and read them from the source.
 """
 
 # without `from __future__ import annotations`: pydantic would compile each annotation from its text, 3 % of a submit
@@ -63,7 +63,7 @@ class Lenient(Described):
 
 class Seldom(Lenient):
     """Base of answers that a submit does not read: pydantic builds them at their first use, not at the import.
-    FastAPI takes none of these as a body: it warns of the alias that it gives each parameter."""
+    The body of a request must not have this base: FastAPI would warn at each start of the server."""
 
     model_config = ConfigDict(defer_build=True)
 

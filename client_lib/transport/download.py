@@ -51,7 +51,8 @@ def download(
     Raises:
         InvalidRequest: something in the folder is in the way.
         NotFound: a file was replaced or removed since it was listed.
-        BadResponse: what came has another digest; ServerUnreachable ...: it can be called again and goes on.
+        BadResponse: the data that came has another digest.
+        ServerUnreachable and others of `client_lib.errors`: the same call continues.
     """
     for tries in range(_TRIES, 0, -1):
         listed = api.job_outputs(info.name, owner=info.owner)

@@ -144,7 +144,7 @@ def error_of_answer(
         return ours
     try:
         return Transient(ours, max(0.0, float(retry_after or 0)))
-    except ValueError:  # a date or nonsense: then our own pauses are used
+    except ValueError:  # a date, or no number: our own pauses are used
         return Transient(ours)
 
 

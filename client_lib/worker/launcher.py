@@ -73,7 +73,7 @@ class Launcher:
         self._checking = False  # "go" has begun with the preflight
         self._gone = False  # "go" was carried out
         self._is_stopped = False  # by an order, or because another worker has failed
-        self._peer_failed = False  # another worker has
+        self._peer_failed = False  # a rank of another worker has failed
         self._cancelled = False  # by an order that came before any failure
         self._stacks: Optional[List[Dict[str, Any]]] = None  # taken before the stop; []: they could not be
         self._grace_after_stacks: Optional[float] = None  # of a stop that waits for the stacks
@@ -204,9 +204,9 @@ class Launcher:
     # --- the end of the ranks: on request, or after the failure of one of them
 
     def _stop(self, grace_s: float) -> None:
-        """Stop on request. After a rank's failure it only shortens the grace: the failure stays the reason.
+        """Stop on request. After the failure of a rank this only shortens the grace: the failure remains the reason.
 
-        If the ranks have printed nothing for long, take their stacks before, for the report.
+        If the ranks have printed nothing for long, their stacks are taken first, for the report.
         """
         self._is_stopped = True
         if self._outputs:

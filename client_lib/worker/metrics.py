@@ -19,14 +19,14 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 from client_lib.worker.format import JOB_STREAMS, WRITTEN, metric_lines, numbers
 from client_lib.worker.loop import Loop
 
-# of lines
+# bounds of LineMetrics
 _BLOCK_S = 0.5  # CPU time for the lines that were read at once, at most 64 KiB
 _FIRST_S, _CPU_SHARE = 2.0, 0.25  # CPU time for all lines, and what is added of the time that passes
 _LONGEST = 4000  # bytes; longer lines are data, not metrics
 _STREAMS = frozenset(stream.encode() for stream in JOB_STREAMS)
 STEP = "step"  # the group of this name is the step of the others
 
-# of files
+# bounds of MetricFiles
 _LOOK_S = 0.5
 _SHARE = 0.02  # longest share of the time that searches for files take
 _BLOCK, _ROWS = 2**20, 2**16  # bytes of an event file and of a table that are read at once
@@ -53,8 +53,8 @@ class LineMetrics:
     """Reads metrics from the lines of the ranks with the regular expression of the job (`metrics`). One per worker.
 
     An expression can take exponential time. `re` handles signals while it searches, so a timer of the process's CPU
-    time bounds each block of lines, and all of them together to a share of the time: beyond it the expression is given
-    up, with a message in the log, and the lines go on.
+    time bounds the search in each block of lines, and the searches in all of them to a share of the time that passes.
+    Beyond a bound the expression is not used any more, which a message in the log says; lines are logged as before.
     """
 
     def __init__(self, expression: str, sink: Callable[[bytes], None], say: Callable[[str], None]) -> None:
@@ -116,8 +116,8 @@ class MetricFiles:
     """Reads event files of TensorBoard, and Lightning's metrics.csv.
 
     They are searched below the working directory and the directory for checkpoints. The name of an event file has the
-    host and the number of the process that writes it. metrics.csv is the one that was made since the start: of two at
-    once none is read, as another job may run there. A file that can't be read is left alone.
+    host and the number of the process that writes it. A metrics.csv is read if it was written since the start
+    and a search finds no second one, which may belong to another job. A file that can't be read is skipped.
     """
 
     def __init__(

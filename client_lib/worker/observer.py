@@ -113,7 +113,7 @@ class Observer:
             )
             if not self._plan.python:
                 return
-            from client_lib.worker.metrics import MetricFiles  # these two not within the time of the start
+            from client_lib.worker.metrics import MetricFiles  # here: ranks start without waiting for it
 
             folders = list({working_dir(self._plan, self._directory), self._plan.checkpoint_dir})
             sink, checkpoints = self._log.add_metrics, self._plan.checkpoint_dir

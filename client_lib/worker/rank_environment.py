@@ -18,7 +18,7 @@ RANK_VARIABLES = "CLIENT_LIB_RANK_VARIABLES"
 RENDEZVOUS_CONF = "CLIENT_LIB_RDZV_CONF"
 """Variable: settings of torchrun's --rdzv-conf, which override ours."""
 _RENDEZVOUS = "join_timeout=1200,last_call_timeout=90,read_timeout=90"  # seconds, as on the ML Space platform
-_NO_LOCAL_RANK = 9  # does not exist: torch 1.13 on Python 3.11 fails if it redirects the streams of none
+_NO_LOCAL_RANK = 9  # a rank that does not exist: torch 1.13 on Python 3.11 fails if an option names no rank
 _LOOPBACK = ("127.", "localhost", "::1")
 
 _OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
@@ -53,7 +53,8 @@ class Process(NamedTuple):
     working_dir: str
     stdin: str = os.devnull
     is_agent: bool = False
-    """It starts the ranks, which bring output pipes, or prepares for them: its lines belong to no rank."""
+    """True: an agent of torchrun, whose ranks have output pipes of their own, or a step before the ranks, such as
+    `setup`. Its lines belong to no rank."""
 
 
 def processes(plan: WorkerPlan, directory: Directory, local_rank_option: Optional[str]) -> List[Process]:
@@ -132,7 +133,7 @@ def has_ranks(plan: WorkerPlan) -> bool:
     if plan.world_size > 1 or plan.type == ELASTIC:
         return True
     as_in_a_shell = RANK_VARIABLES in plan.user_variables and plan.environment.get(RANK_VARIABLES) == "0"
-    is_function = os.path.basename(plan.command[0]) == "function_runner.py"  # it reads its rank
+    is_function = os.path.basename(plan.command[0]) == "function_runner.py"  # it needs RANK
     return plan.type not in _BINARY and (is_function or not as_in_a_shell)
 
 

@@ -1,7 +1,7 @@
 """The frames that the two ends of a session exchange: `session` in the worker, `client-lib exec` at the user.
 
 A frame is its kind (one byte), the length of its data (four), and the data. Everything between the two ends passes the
-bytes on unread. Each end sends KEEP in a pause: an end that hears nothing for SILENT_S takes the other for gone.
+bytes on unread. An end that has nothing to send sends KEEP; an end that receives nothing for SILENT_S ends the session.
 """
 
 import json

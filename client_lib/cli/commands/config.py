@@ -1,4 +1,4 @@
-"""`client-lib config`, `login`, `logout` and `mls-config`: which server commands talk to, and with which token.
+"""`client-lib config`, `login`, `logout` and `mls-config`: which server commands call, and with which token.
 
 `transport.config` reads the profiles of the configuration file, whose comments stay; `transport.logins` keeps the
 tokens of a server's issuer; `mls` is the ML Space platform's command line.

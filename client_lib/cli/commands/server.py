@@ -60,8 +60,8 @@ def serve(
 
 
 def become_server(program: str, args: Sequence[str]) -> int:
-    """Replace this process by the server, which calls itself `program` in its help: signals and the exit code are its
-    own. Windows has no exec: a child there.
+    """Replace this process by the server, so that signals reach it and the exit code is its own. Windows has no exec:
+    there the server is a child. `program` is its name in its help.
 
     Raises NotSupported naming the extra where the server's libraries are missing.
     """

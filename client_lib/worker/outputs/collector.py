@@ -100,7 +100,8 @@ class FileFinder:
             return []
 
     def _file(self, entry: "os.DirEntry[str]", path: str) -> Optional[Found]:
-        """None: it is gone, or a link to a folder, whose files are found by their own paths, or to nothing."""
+        """The file of this entry. None: it is gone, a broken link, or a link to a folder, whose files are found by
+        their own paths."""
         try:
             is_link = entry.is_symlink()
             if is_link and not entry.is_file():

@@ -214,7 +214,7 @@ class DirectoryStore:
         return os.path.join(self._incoming, name)
 
     def adopt(self, kept: Kept, complete: str) -> None:
-        """Keep the complete file at this path, which is moved."""
+        """Move the file at the path `complete` into the store and list it."""
         before = self.index.kept.get(kept.path)
         os.replace(complete, os.path.join(self._data, kept.sha256))
         self.index.kept[kept.path] = kept

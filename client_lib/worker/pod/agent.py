@@ -256,7 +256,7 @@ class Agent:
             self._handle(self._next_event())
 
     def _next_event(self) -> AgentEvent:
-        """The next event; one without news after _POLL_S."""
+        """The next event; an empty one if there is none within _POLL_S."""
         try:
             return self._events.get(timeout=_POLL_S)
         except queue.Empty:

@@ -126,7 +126,7 @@ class Spool:
 
 
 class LogCarrier(AgentThread):
-    """Carries the log to one reader. `finish`, then `join`: everything is delivered, or the receiver takes no more."""
+    """Carries the log to one reader. After `finish` and `join` it is delivered, or the receiver takes no more."""
 
     def __init__(self, reader: str, spool: Spool) -> None:
         super().__init__(reader, self._carry)
@@ -134,7 +134,7 @@ class LogCarrier(AgentThread):
         self._finishing = threading.Event()
 
     def finish(self) -> None:
-        """The launcher writes no more."""
+        """Note that the launcher writes no more."""
         self._finishing.set()
 
     def _carry(self) -> None:
@@ -148,7 +148,7 @@ class LogCarrier(AgentThread):
         self._spool.leave(self.name)
 
     def _deliver(self, piece: LogPiece) -> bool:
-        """Move the reader behind the piece if it is delivered. False: the receiver takes no more."""
+        """Deliver the piece, and then move the reader behind it. False: the receiver takes no more."""
         raise NotImplementedError
 
 

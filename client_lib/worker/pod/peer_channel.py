@@ -188,7 +188,7 @@ class StartBarrier:
             AgentThread("peer", partial(self._serve, peer), again=False).start()
 
     def _serve(self, peer: socket.socket) -> None:
-        """Talk with a worker until its connection ends."""
+        """Exchange messages with a worker until its connection ends."""
         worker: Optional[int] = None
         sent = "wait"
         try:
@@ -214,7 +214,7 @@ class StartBarrier:
                     self._lost_at[worker] = time.monotonic()
 
     def _admit(self, hello: Message) -> Optional[int]:
-        """The worker that has connected; None: another pod owns it. Raises PermissionError for a stranger."""
+        """The worker that has connected; None: another pod owns it. Raises PermissionError: the token is wrong."""
         worker, uid = hello.get("worker"), str(hello.get("uid"))
         known = hmac.compare_digest(str(hello.get("token")).encode(), self._token.encode())
         if not known or not isinstance(worker, int) or not 0 < worker < self._pod.n_workers:

@@ -121,8 +121,8 @@ def _instruction(answer: Any) -> Instruction:
 
 
 class ServerChannel:
-    """`post` gets each new instruction, each order for stacks, and the loss of the worker, on another thread. Sessions
-    begin at the launcher's socket `control_path`."""
+    """Exchanges states and instructions with the server. `post` is called on another thread with each new instruction,
+    each order for stacks, and the loss of the worker. `control_path` is the launcher's socket, which sessions use."""
 
     def __init__(
         self,
@@ -178,8 +178,8 @@ class ServerChannel:
         return self._insist(lambda: server.put_report(report), given_up)
 
     def send_stacks(self, processes: List[Any]) -> None:
-        """Send the stacks that the server has ordered, on a thread of their own. They are not sent again: the server
-        waits for seconds."""
+        """Send the stacks that the server has ordered, in another thread. A failed send is not repeated, as the server
+        waits only seconds for them."""
         mark = self._stacks
 
         def send() -> None:

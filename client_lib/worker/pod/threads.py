@@ -1,4 +1,4 @@
-"""The agent's threads: they go on after errors, and post events to the main thread, which decides alone."""
+"""Threads of the agent. They continue after errors, and post events to the main thread, which makes all decisions."""
 
 import random
 import threading
