@@ -19,14 +19,14 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 from client_lib.worker.format import JOB_STREAMS, WRITTEN, metric_lines, numbers
 from client_lib.worker.loop import Loop
 
-# bounds of LineMetrics
+# for LineMetrics
 _BLOCK_S = 0.5  # CPU time for the lines that were read at once, at most 64 KiB
 _FIRST_S, _CPU_SHARE = 2.0, 0.25  # CPU time for all lines, and what is added of the time that passes
 _LONGEST = 4000  # bytes; longer lines are data, not metrics
 _STREAMS = frozenset(stream.encode() for stream in JOB_STREAMS)
 STEP = "step"  # the group of this name is the step of the others
 
-# bounds of MetricFiles
+# for MetricFiles
 _LOOK_S = 0.5
 _SHARE = 0.02  # longest share of the time that searches for files take
 _BLOCK, _ROWS = 2**20, 2**16  # bytes of an event file and of a table that are read at once

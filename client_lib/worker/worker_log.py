@@ -25,7 +25,7 @@ _RETRY_S = 0.5  # how often a full disk is tried again
 _OF_RANK = ("stdout", "stderr")
 _ROOM = 4 * 2**20  # free bytes with which a stalled log continues
 
-# bounds of _Tail
+# for _Tail
 _LOOK_S = 0.05  # interval of the checks of files and plain names
 _SEARCH_S = 1.0  # interval of the searches for a pattern
 _SURE_S = 1.0  # a write sets a file's time before its size; the size follows within this time

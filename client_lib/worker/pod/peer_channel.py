@@ -214,7 +214,7 @@ class StartBarrier:
                     self._lost_at[worker] = time.monotonic()
 
     def _admit(self, hello: Message) -> Optional[int]:
-        """The worker that has connected; None: another pod owns it. Raises PermissionError: the token is wrong."""
+        """The worker that has connected; None: another pod owns it. Raises PermissionError: the token is not valid."""
         worker, uid = hello.get("worker"), str(hello.get("uid"))
         known = hmac.compare_digest(str(hello.get("token")).encode(), self._token.encode())
         if not known or not isinstance(worker, int) or not 0 < worker < self._pod.n_workers:
