@@ -1,7 +1,7 @@
 """Makes curves and progress of the lines of one worker, in the order of its log. Pure.
 
-A curve with many points becomes one of fewer that looks the same. Counters `n/N` tell how much of a job is done, and
-how long the rest takes.
+A curve with too many points is reduced to fewer points of the same shape. Counters `n/N` tell how much of a job is
+done, and how long the rest takes.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Bar:
     restarted: bool = False
     """It began again: it shows a part of the work, such as an epoch."""
     times: list[float] = field(default_factory=list)
-    """Those of the marks that are kept."""
+    """Times of the marks that are kept."""
     done: list[float] = field(default_factory=list)
 
     @property
@@ -181,7 +181,9 @@ class Bars:
             per = float(steps or 1)
             before = max(0.0, epoch - 1) if steps else epoch
             self._mark(("epochs", epochs * per), time, before * per + (step if steps and step is not None else 0.0))
-        elif steps and step is not None and step <= steps and epoch is None:  # else a part of unknown many
+        elif (
+            steps and step is not None and step <= steps and epoch is None
+        ):  # otherwise it is one of an unknown number of parts
             self._mark((reading.bar, float(steps)), time, step)
 
     def _mark(self, key: tuple[str | None, float], time: float, n: float) -> None:
@@ -224,7 +226,7 @@ class Tracker:
     """The curves of one worker in one attempt."""
 
     most: int
-    """Points of all curves together."""
+    """Largest number of points of all curves together."""
     points: dict[Key, Points] = field(default_factory=dict)
     """All points, also of what may become a curve."""
     dropped: int = 0
@@ -288,7 +290,7 @@ class Tracker:
         return [each for (of, _), each in self.curves().items() if of in PROGRESS_OF and each.axis == "step"]
 
     def _marks(self) -> list[tuple[float, float]]:
-        """Those of the first progress bar of PROGRESS_OF."""
+        """The marks of the first progress bar of PROGRESS_OF."""
         return next((marks for bars in self.bars.values() if (marks := bars.marks())), [])
 
     def first_steps(self) -> str:

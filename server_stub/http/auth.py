@@ -66,8 +66,8 @@ class Users:
 
 
 class Authentication:
-    """The ASGI layer. `authenticate` adds the user or the attempt to the scope, or raises a ClientLibError, to which
-    `error` makes the response."""
+    """The ASGI layer. `authenticate` adds the user or the attempt to the scope, or raises a ClientLibError, from
+    which `error` makes the response."""
 
     def __init__(
         self,

@@ -6,7 +6,7 @@ start or from its last response on. While a request is handled no time-out appli
 `Limits` bounds requests, as an ASGI layer: header lines, NUL bytes, and the size and the time of the body. The body is
 counted as it streams, so that one without a Content-Length is bounded too. A snapshot and a function's result have
 larger bounds, which their handlers check while they stream; other bodies are kept in memory, and the server has a bound
-on all of them together. Nothing of a body is read before the handler wants it, and so without a token.
+on all of them together. A body is read only when the handler asks for it, and so none without a valid token.
 """
 
 from __future__ import annotations

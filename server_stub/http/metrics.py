@@ -26,11 +26,11 @@ __all__ = ["CONTENT_TYPE", "Traffic", "exposition", "registry"]
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds in seconds; one more bucket holds longer times (long polls, streams)."""
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a time beside each count, which no rule of ours reads
+disable_created_metrics()  # type: ignore[no-untyped-call]  # one more sample for each count: its time of creation
 
 
 class Traffic:
-    """The requests of one server, for `/metrics`, the page about the server, and its end when idle."""
+    """Counts the requests of one server: for `/metrics`, the page about the server, and the stop of an idle server."""
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -103,7 +103,7 @@ def registry(
 
 
 def exposition(server: CollectorRegistry) -> bytes:
-    """The answer of `/metrics`: these, and the library's own about the process."""
+    """The answer of `/metrics`: the metrics in `server`, and those of the library about the process."""
     for collector in (ProcessCollector, PlatformCollector, GCCollector):
         collector(registry=server)
     return generate_latest(server)

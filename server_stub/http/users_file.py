@@ -57,7 +57,7 @@ class _Table(BaseModel):
 
 
 class UserEntry(_Table):
-    """One `[[users]]`."""
+    """An entry of `[[users]]`."""
 
     name: Annotated[str, Field(pattern=USER_NAME)]
     """Name of the user: letters, digits and `. _ @ + -`, at most 100."""
@@ -71,7 +71,7 @@ class UserEntry(_Table):
 
 
 class TeamEntry(_Table):
-    """One `[[teams]]`. A user belongs to the first one that names the user, `"*"`, or a group of the user's token."""
+    """An entry of `[[teams]]`. A user belongs to the first one that names the user, `"*"`, or a group of the token."""
 
     name: str
     """Name of the team, for messages."""
@@ -88,7 +88,7 @@ class TeamEntry(_Table):
 
 
 class OidcEntry(_Table):
-    """The `[oidc]`: an OpenID Connect issuer, whose tokens the server takes beside those of `[[users]]`."""
+    """The table `[oidc]`: an OpenID Connect issuer, whose tokens the server takes beside those of `[[users]]`."""
 
     issuer: str
     """URL of the issuer, as its tokens name it (`iss`)."""
@@ -121,7 +121,7 @@ class UsersFile(_Table):
 
 
 class UserTokens(dict[bytes, User]):
-    """SHA-256 of a token -> its user. `teams` hold for users with tokens of the issuer too."""
+    """Users by the SHA-256 of their tokens. `teams` apply to users with tokens of the issuer, too."""
 
     teams: Sequence[TeamEntry] = ()
     oidc: OidcEntry | None = None

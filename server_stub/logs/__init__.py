@@ -3,8 +3,8 @@
     api.logs -> stream -> hub -> render, segments -> records
                           hub -> file_events
 
-`server_stub.serve` makes one `LogHub`, `server_stub.http.api.logs` asks it for streams. The states of a job come in
-through `LogSource`, so that nothing here knows the service or the database.
+`server_stub.serve` makes one `LogHub`, `server_stub.http.api.logs` asks it for streams. The states of a job come
+from a `LogSource`, so that no module here imports the service or the database.
 """
 
 from server_stub.logs.hub import LogHub, LogSource

@@ -22,7 +22,7 @@ from server_stub.logs.render import Frames
 from server_stub.logs.segments import BLOCK, LogReader
 from server_stub.runtimes import log_dir
 
-COALESCE_S = 0.02  # a feed wakes its followers at most so often, as each wake costs a write per follower
+COALESCE_S = 0.02  # least time between two wakes of the followers: each costs a write per follower
 _LOOK_S, _LOOK_MAX_S = 0.02, 0.25  # pauses before a feed looks for logs that no worker has begun yet
 _lines = line_filter(LogQuery())
 
@@ -161,7 +161,7 @@ class Feed:
         return found
 
     def _open_log(self, position: Position) -> bool:
-        """Returns False if there is no log. It is watched before it is read, so that no change is missed."""
+        """Open a log; returns False if there is none. It is watched before it is read, so that no change is missed."""
         directory = log_dir(self.job.job_dir, *position)
 
         def changed() -> None:

@@ -1,9 +1,9 @@
 """The three forms in which logs leave the server. Pure: records and facts in, bytes out; one renderer per answer.
 
-Frames (client_lib.spec.paths) carry records as they lie in the files. Text is for people and pipes: no cursor, no
-states, no heartbeat (whatever is sent would be a line: a proxy in between must bear silence); the last progress of a
-run of them only. NDJSON is for other programs: one object per record, and objects with
-`event` for what is no record; the newest `position` of each log, joined by commas, is the cursor.
+Frames (client_lib.spec.paths) carry records as the files have them. Text is for people and pipes. It has no cursor, no
+states and no heartbeat, which would be a line: a proxy must not close a silent connection. Of several lines of progress
+in a row it has the last one. NDJSON is for other programs: it has an object for each record, and objects with `event`
+for all else; the newest `position` of each log, joined by commas, is the cursor.
 """
 
 # ruff: noqa: ARG002  # each form of an answer uses some of the arguments

@@ -28,7 +28,7 @@ BLOCK = 64 * 1024  # more is not faster (pipes, sockets and caches like this siz
 _RECORD = 32 * 1024  # more than the longest record: MAX_TEXT and its head
 _NAME = re.compile(r"\d{20}\.log")
 _PROGRESS_OR_PART = re.compile(rb"\S+ \S+ \S+ \S*[+~] ")
-_LATE = b"~"  # after every time
+_LATE = b"~"  # sorts after every time
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0) if hasattr(os, "preadv") else 0
 
 
@@ -75,7 +75,7 @@ class LogReader:
     def block(self, offset: int, size: int = BLOCK, *, cached: bool = False) -> Block | None:
         """The next whole records at `offset`, or after it if that part of the log was removed; None: none yet.
 
-        At most `size` bytes, but always one record. A segment was complete before a list of segments has one after it.
+        At most `size` bytes, but always one record. A segment that is not the last of a list is complete.
         With `cached` it raises BlockingIOError instead of waiting for a disk.
         """
         segments = self.segments()
@@ -132,8 +132,8 @@ class LogReader:
 
 
 def _cached_records(file: OpenFile, begin: int, size: int) -> bytes:
-    """The whole records among the bytes there. Raises BlockingIOError where the bytes would have to come from the disk,
-    or are but a part of a record: that may mean that only this part is in the cache."""
+    """Read whole records from the cache of the operating system. Raises BlockingIOError: the bytes are not in it, or it
+    has only a part of the first record."""
     if not _NOWAIT:
         raise BlockingIOError
     buffer = bytearray(size)
@@ -172,7 +172,8 @@ def offset_of_time(reader: LogReader, stamp: bytes) -> int:
 
 
 def _offset_in_segment(reader: LogReader, segment: Segment, stamp: bytes) -> int:
-    """Bisects over blocks, then reads the lines from the first record of the one before."""
+    """The offset of the first record of the segment that is not older than `stamp`. Bisects over blocks, then reads the
+    records from the block before the one that it found."""
 
     def first_time(begin: int) -> bytes:
         window = reader.window(segment, begin, begin + BLOCK)

@@ -89,7 +89,7 @@ class _ReadLog:
     reader: LogReader
     offset: int = 0
     sent_up_to: int = 0
-    """The position that the reader has."""
+    """The offset that was sent to the reader last."""
     expected: int | None = 0
     """The seq that should come next; None: not known."""
 

@@ -3,7 +3,7 @@
 Silence is measured in checks, not in clock time: a clock that is set, a machine that slept or a file server with
 another clock must neither end a job that writes logs nor spare one that hangs.
 
-The launchers tell which ranks are quiet. As long as one is, the stacks of the job are looked at, and `failures.hangs`
+The launchers tell which ranks are quiet. As long as one is, the stacks of the job are taken, and `failures.hangs`
 decides.
 """
 

@@ -76,7 +76,7 @@ _Number = BigInteger().with_variant(Integer, "sqlite")
 
 
 def _partial(name: str, *columns: str, where: str) -> Index:
-    """An index of the rows for which this holds."""
+    """An index of the rows for which `where` is true."""
     return Index(name, *columns, sqlite_where=text(where), postgresql_where=text(where))
 
 

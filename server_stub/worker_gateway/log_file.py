@@ -131,7 +131,7 @@ class LogFile:
             with open(self._path(start), "ab", buffering=0) as file:
                 try:
                     write_all(file.fileno(), data[:cut])
-                except OSError:  # a full disk takes a part
+                except OSError:  # a full disk may have stored a part
                     file.truncate(self._sizes[start])
                     raise
             self._sizes[start] += cut

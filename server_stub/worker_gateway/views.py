@@ -26,7 +26,7 @@ def quiet_since(told: Mapping[int, float], before: Quiet, now: float) -> Quiet:
     """The quiet ranks, by a worker's message, which tells for how many seconds each has done nothing. A rank that was
     quiet `before` keeps its time, so that a repeated message changes nothing."""
     known = dict(before)
-    bounded = {rank: min(max(0.0, seconds), 1e9) for rank, seconds in told.items()}  # the job may make them up
+    bounded = {rank: min(max(0.0, seconds), 1e9) for rank, seconds in told.items()}  # the job can send any number
     return tuple((rank, known.get(rank, now - bounded[rank])) for rank in sorted(told))
 
 

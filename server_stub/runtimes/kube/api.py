@@ -316,9 +316,9 @@ Change = Listed | Changed
 class ObjectWatch(StreamThread):
     """Lists one kind of object and then watches its changes: `path` of its collection, `query` with selectors.
 
-    Changes go to `take`, which is called in this thread, until a moment after `stop`. Rules from experience: a watch
-    has a time limit of the API server and, against a dead connection, one of ours; bookmarks keep the resourceVersion
-    young; after an expired one (410) all objects are listed again; a pause follows every round without progress.
+    Changes go to `take`, which is called in this thread, until a moment after `stop`. The API server limits
+    the time of a watch, and SILENCE_S ends one with a dead connection. Bookmarks renew the resourceVersion; after an
+    expired one (410) all objects are listed again. A pause follows every round without progress.
     """
 
     def __init__(

@@ -67,7 +67,7 @@ class Gang:
         self._read_tails: set[str] = set()
         self._losses = Losses(attempt.spec)
         self._taken_back, self._taken_back_because = 0, ""
-        """Number of times that this server has taken it back, and the reason of the last one."""
+        """Number of times that `_take_back` has removed its objects, and the reason of the last one."""
 
     # --- life cycle
 

@@ -54,7 +54,7 @@ class Queues:
     def __init__(self, api: Api, namespace: str, inventory: Inventory) -> None:
         self._api, self._namespace, self._inventory = api, namespace, inventory
         self._seen: dict[str, tuple[float, LocalQueue]] = {}
-        """Each queue with the time of the answer."""
+        """Queues by name, with the time at which each was read."""
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._earlier_s: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=EARLIER_MAX))
 
@@ -85,7 +85,7 @@ class Queues:
             except ApiError as error:
                 _log.warning("queue %s can't be read: %s", name, error)
                 found = LocalQueue(name)
-            self._seen[name] = loop.time(), found  # gangs that have waited for the answer take it, too
+            self._seen[name] = loop.time(), found  # other gangs that waited for this answer use it
         return found
 
     def _read(self, name: str) -> LocalQueue:

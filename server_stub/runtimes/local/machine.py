@@ -55,7 +55,7 @@ def look() -> Machine:
 def _memory_gib() -> float:
     """Physical memory, or the limit of this process's control group if that is lower (a container)."""
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = content("/sys/fs/cgroup/memory.max").strip()  # none without cgroup v2, or of the root group
+    limit = content("/sys/fs/cgroup/memory.max").strip()  # there is no such file without cgroup v2 or in the root group
     return (min(physical, int(limit)) if limit.isdigit() else physical) / GIB
 
 

@@ -186,7 +186,7 @@ def _place_of(number: int, total: int) -> str:
 
 
 def _taken(capacity: Capacity, needs: Needs, given: Grant, reserved: int = 0) -> Capacity:
-    """`reserved`: number of the GPUs that are only kept for an attempt that waits."""
+    """The capacity that a grant leaves. `reserved`: number of the GPUs that are only kept for an attempt that waits."""
     return replace(
         capacity,
         free_gpus=capacity.free_gpus.difference(*given),

@@ -1,7 +1,7 @@
 """The bodies of the platform's API, and their translation: a request becomes our spec, our job a response. Pure.
 
-Requests are strict: an unknown field is a 422, as there. Times whose names end in `_at` are whole seconds since 1970, 0
-for "not yet"; those that end in `_dt` are ISO 8601.
+Requests are strict: an unknown field is answered with 422, as by the platform. Times whose names end in `_at` are whole
+seconds since 1970, 0 for "not yet"; those that end in `_dt` are ISO 8601.
 """
 
 from __future__ import annotations
