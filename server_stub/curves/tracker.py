@@ -181,9 +181,7 @@ class Bars:
             per = float(steps or 1)
             before = max(0.0, epoch - 1) if steps else epoch
             self._mark(("epochs", epochs * per), time, before * per + (step if steps and step is not None else 0.0))
-        elif (
-            steps and step is not None and step <= steps and epoch is None
-        ):  # otherwise it is one of an unknown number of parts
+        elif steps and step is not None and step <= steps and epoch is None:  # else a part of an unknown whole
             self._mark((reading.bar, float(steps)), time, step)
 
     def _mark(self, key: tuple[str | None, float], time: float, n: float) -> None:
