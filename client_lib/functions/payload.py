@@ -134,7 +134,8 @@ class _Full(Exception):
 
 
 class _Counted:
-    """Counts what is written, at most `limit` bytes, and passes it on to `file`, with its digest."""
+    """Counts the bytes that are written, at most `limit`. If there is a `file`, passes them on to it and computes their
+    digest."""
 
     def __init__(self, limit: float = math.inf, file: Any = None) -> None:
         self._file, self._limit = file, limit

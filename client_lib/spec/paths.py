@@ -8,8 +8,8 @@ frame is one ASCII header line, and `@log` frames carry `size` bytes of records 
                                             the first has a `cursor`, too, where tail or since skipped something
     @gap <attempt> <worker> <lines>\\n      so many lines of the log are gone (its size limit, or a lost machine)
     @ping\\n                                nothing happened for 15 s
-    @end {"state": …, …}\\n                 the last frame: every line is out (follow: and the job is final). A body
-                                            without it was cut: resume.
+    @end {"state": …, …}\\n                 the last frame: all lines were sent (follow: and the job is final). A body
+                                            without it was interrupted: resume.
 
 `next_offset` is where to go on in that worker's log after this frame, filtered-out lines included; the newest one of
 each (attempt, worker) is the cursor: `1.0:1234,1.1:532`. A reader that reconnects with its cursor loses and repeats no

@@ -169,7 +169,7 @@ class Watchdog:
         if case and found and not now.keys() >= found.guilty:
             self._tell_hang(active, _moves(case, now), False)
             found = None
-        elif case is None and not now and active.status.hung:  # it did not run meanwhile, or this server started
+        elif case is None and not now and active.status.hung:  # this server has restarted, or the ranks did not run
             active.timers["hang"] = self._clock.call_later(
                 UNHEARD_S, lambda: self._tell_hang(active, "its ranks move again", False)
             )

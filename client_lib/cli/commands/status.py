@@ -272,7 +272,7 @@ def _native_stacks(connection: Connection, job: str, rank: int, pid: int) -> lis
 
 
 def check_py_spy(code: int, errors: str, process: str) -> None:
-    """Raise as `_native_stacks`. `code` is the exit code of py-spy, `errors` what it has written to stderr."""
+    """Raises as `_native_stacks`, unless py-spy has succeeded: `code` is its exit code, `errors` its stderr."""
     if "permission denied" in errors.lower():
         raise NotSupported(
             f"py-spy may not trace {process}",

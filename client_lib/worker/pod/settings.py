@@ -145,7 +145,8 @@ def own_plan(
     snapshot: Optional[str] = None,
     function: Optional[Tuple[str, str]] = None,
 ) -> WorkerPlan:
-    """`snapshot`: path of the code in this pod. `function`: paths of the function and of function_runner.py."""
+    """The plan of the launcher in this pod. `snapshot`: path of the code here. `function`: paths of the function and of
+    function_runner.py."""
     environment = dict(_inherited(pod), **shared.environment)
     command = list(shared.command)
     if function is not None:
