@@ -1,4 +1,4 @@
-"""Calls to one server: located, repeated while it does not answer, and every failure raised as one of our errors.
+"""Calls one server: finds it, repeats calls while it does not answer, and raises every failure as one of our errors.
 
 The caller chooses the library: `http` (requests) for the SDK; `cli.http_client` for the command line, because requests
 takes a quarter of the time of a `client-lib submit` to load. `failures` translates for both.
@@ -231,7 +231,7 @@ class Rest:
 
 
 def _again(attempt: Callable[[], T], first: Transient, bound_s: float) -> T:
-    """Repeat a call that has failed once."""
+    """Repeat a call whose first try failed with `first`. Raises as `_repeated`."""
     import tenacity  # 60 ms to load, and a call that succeeds at once does not need it
 
     pending = [first]
@@ -239,7 +239,7 @@ def _again(attempt: Callable[[], T], first: Transient, bound_s: float) -> T:
     has_warned = False
 
     def next_try() -> T:
-        if pending:  # the first try was made by the caller; tenacity takes over with its failure
+        if pending:  # the caller made the first try: tenacity begins with its failure
             raise pending.pop()
         return attempt()
 

@@ -42,7 +42,7 @@ class Context:
     outputs: OutputsUpload
     """Files that these workers upload."""
     users: Users
-    """The users whose requests are taken."""
+    """The users whose requests are accepted."""
     logins: Logins
     """The logins of their browsers."""
     bodies: Bodies = field(default_factory=Bodies)

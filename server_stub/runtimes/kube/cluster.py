@@ -117,7 +117,7 @@ class Cluster:
             attempt=attempt.number,
             folder=attempt_dir(attempt.job_dir, attempt.number),
             workers=tuple(worker_dir(attempt.job_dir, attempt.number, each) for each in range(attempt.spec.n_workers)),
-            processes_per_worker=needed.processes if needed else 1,  # else none is started
+            processes_per_worker=needed.processes if needed else 1,  # without needs no worker is started
             snapshot=attempt.snapshot,
             function=attempt.function,
             inputs=inputs.archive_of(attempt),

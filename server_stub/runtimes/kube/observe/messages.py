@@ -1,7 +1,7 @@
 """Maps status words and refusals of Kubernetes to the reasons of a job, and turns its texts into short messages for
 users, with the important numbers. Pure.
 
-A status word is for machines (`ErrImagePull`); an unknown one also has a meaning, marked as unknown. Sources, at
+A status word is for machines (`ErrImagePull`). An unknown one gets a Meaning, too, with `known=False`. Sources, at
 Kubernetes 1.36: pkg/kubelet/container/sync_result.go, pkg/kubelet/images/types.go,
 pkg/kubelet/kuberuntime/kuberuntime_container.go, pkg/kubelet/eviction, staging/src/k8s.io/api/core/v1/types.go. The
 texts have no fixed form and may change with a release, so an unknown text is passed on unchanged.
