@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from client_lib.log_reading.reader import Params, log_entries, log_lines, log_params
 from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES, NDJSON
-from server_stub.runtimes import log_dir
+from server_stub.files.job_dirs import log_dir
 from tests.logs.log_server import NAME, write_job
 from tests.logs.support import LogWriter, ServerProcess, stamp
 

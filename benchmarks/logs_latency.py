@@ -29,7 +29,7 @@ from client_lib.log_reading.reader import log_lines, log_params
 from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES
 from client_lib.worker.directory import Directory, launcher_command
-from server_stub.runtimes import log_dir
+from server_stub.files.job_dirs import log_dir
 from tests.logs.log_server import NAME, write_job
 from tests.logs.support import ServerProcess
 from tests.waiting import until

@@ -32,9 +32,9 @@ from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from client_lib.worker.format import segment_name
+from server_stub.files.job_dirs import log_dir
 from server_stub.files.request_log import Place
 from server_stub.http.users_file import local_user
-from server_stub.runtimes import log_dir
 from server_stub.service import JobFilters, Service
 from server_stub.settings import Settings
 from server_stub.store import Store, group_rows

@@ -27,6 +27,7 @@ from client_lib.spec.state_dir import SERVER_LOG
 from client_lib.worker.system import OPEN_FILES
 from server_stub import server_files
 from server_stub.app import build
+from server_stub.files.job_dirs import attempt_dir
 from server_stub.files.outputs import OutputsUpload
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
@@ -38,7 +39,7 @@ from server_stub.http.logins import Logins
 from server_stub.http.metrics import Traffic
 from server_stub.http.users_file import CurrentTokens, FileTokens, UserTokens
 from server_stub.logs import LogHub
-from server_stub.runtimes import Runtime, attempt_dir
+from server_stub.runtimes import Runtime
 from server_stub.runtimes.local import LocalOptions, accounts
 from server_stub.runtimes.local.accounts import Account, UserAccounts
 from server_stub.runtimes.local.runtime import LocalRuntime

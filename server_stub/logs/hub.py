@@ -15,12 +15,12 @@ from typing import NamedTuple, Protocol
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.paths import HEARTBEAT_S, Position
+from server_stub.files.job_dirs import log_dir
 from server_stub.logs.file_events import Close, FileEvents, open_file_events
 from server_stub.logs.query import LoggedJob, LogQuery
 from server_stub.logs.records import line_filter, next_sequence, sequence_of
 from server_stub.logs.render import Frames
 from server_stub.logs.segments import BLOCK, LogReader
-from server_stub.runtimes import log_dir
 
 COALESCE_S = 0.02  # least time between two wakes of the followers: each costs a write per follower
 _LOOK_S, _LOOK_MAX_S = 0.02, 0.25  # pauses before a feed looks for logs that no worker has begun yet

@@ -21,7 +21,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 @dataclass(frozen=True)
 class LoggedJob:
-    """The place of a job's logs (`server_stub.runtimes.log_dir`), and its state."""
+    """The place of a job's logs (`server_stub.files.job_dirs.log_dir`), and its state."""
 
     job_id: str
     job_dir: Path

@@ -13,13 +13,13 @@ from time import monotonic
 from client_lib.errors import NotFound
 from client_lib.spec.paths import Position
 from client_lib.worker.directory import Directory, read_json
+from server_stub.files.job_dirs import log_dir
 from server_stub.files.owned import opener
 from server_stub.logs.hub import Feed, LogHub, Tail
 from server_stub.logs.query import LoggedJob, LogQuery
 from server_stub.logs.records import Block, Head, Part, line_filter, merge, missing_before, next_sequence
 from server_stub.logs.render import Frames, Renderer, facts
 from server_stub.logs.segments import BLOCK, LogReader, find_starts
-from server_stub.runtimes import log_dir
 
 SILENT_BYTES = 2**20  # a reader gets its new position after so many bytes of lines that its filter left out
 

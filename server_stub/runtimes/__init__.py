@@ -44,7 +44,7 @@ class Attempt:
     submitter: Submitter
     secret_values: dict[str, str] = field(repr=False)
     job_dir: Path
-    """`<data>/jobs/<id>`: holds the files of the attempt (see attempt_dir, log_dir)."""
+    """`<data>/jobs/<id>`: holds the files of the attempt (see `server_stub.files.job_dirs`)."""
     snapshot: Path | None
     """The archive, if the code is a snapshot."""
     created_at: datetime
@@ -74,24 +74,6 @@ class Attempt:
 
 CHECKPOINTS = "checkpoints"
 """Default name of the checkpoint directory, below the job's directory: kept over its attempts."""
-
-
-def attempt_dir(job_dir: Path, attempt: int) -> Path:
-    return job_dir / "attempts" / str(attempt)
-
-
-def worker_dir(job_dir: Path, attempt: int, worker: int) -> Path:
-    return attempt_dir(job_dir, attempt) / "workers" / str(worker)
-
-
-def log_dir(job_dir: Path, attempt: int, worker: int) -> Path:
-    """Folder of one worker's log segments (client_lib.worker.format), the same for every runtime."""
-    return worker_dir(job_dir, attempt, worker) / "log"
-
-
-def inputs_dir(job_dir: Path, attempt: int) -> Path:
-    """Folder with what a local attempt gets of other jobs (see `inputs`)."""
-    return attempt_dir(job_dir, attempt) / "inputs"
 
 
 NO_RANK = -1

@@ -25,9 +25,10 @@ from client_lib.spec.wire import Event, JobInfo, JobProgress, JobProvenance, Wor
 from client_lib.worker.format import METRICS, pattern
 from client_lib.worker.report import storable
 from server_stub.curves import CurveReader, Whose, goodput
+from server_stub.files.job_dirs import log_dir
 from server_stub.logs import LoggedJob
 from server_stub.logs.segments import LogReader
-from server_stub.runtimes import RAN_IMAGE, Runtime, log_dir
+from server_stub.runtimes import RAN_IMAGE, Runtime
 from server_stub.runtimes.tasks import Clock
 from server_stub.service.job_files import JobFiles
 from server_stub.service.lookup import JobLookup, info_of, stored_row

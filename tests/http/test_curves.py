@@ -16,7 +16,7 @@ from client_lib.worker.format import metric_line
 from client_lib.worker.preflight import WARNING
 from server_stub.curves import goodput
 from server_stub.curves.reader import FOLDER
-from server_stub.runtimes import log_dir
+from server_stub.files.job_dirs import log_dir
 from tests.curves.test_lag import line
 from tests.http.conftest import Api, Running
 from tests.http.test_stacks import runs

@@ -14,8 +14,9 @@ import pytest
 
 from client_lib.spec.request import CodeInPlace, Submitter
 from client_lib.spec.states import Reason
+from server_stub.files.job_dirs import attempt_dir
 from server_stub.files.room import Spare
-from server_stub.runtimes import RAN_IMAGE, Observation, attempt_dir
+from server_stub.runtimes import RAN_IMAGE, Observation
 from server_stub.runtimes.kube import names, record
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.cluster import Cluster

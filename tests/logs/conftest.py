@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import uvicorn
 
-from server_stub.runtimes import log_dir
+from server_stub.files.job_dirs import log_dir
 from tests.logs import log_server
 from tests.logs.support import LogWriter, Server, ServerProcess
 from tests.processes import free_port

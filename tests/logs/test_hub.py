@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from client_lib.log_reading.reader import Records, read_frames
+from server_stub.files.job_dirs import log_dir
 from server_stub.logs import LogHub, LogQuery, stream
 from server_stub.logs.render import Frames
-from server_stub.runtimes import log_dir
 from tests.logs import log_server
 from tests.logs.log_server import FileSource, read_job, write_job
 from tests.logs.support import LogWriter

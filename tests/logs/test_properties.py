@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from client_lib.log_reading.reader import Params, log_entries, log_lines
 from client_lib.worker.format import parse
+from server_stub.files.job_dirs import log_dir
 from server_stub.logs import LogHub, LogQuery, stream
 from server_stub.logs.query import read_cursor
 from server_stub.logs.records import Block, Head, line_filter, merge, missing_before
 from server_stub.logs.render import Frames
-from server_stub.runtimes import log_dir
 from tests.examples import examples
 from tests.logs.log_server import FileSource, read_job, write_job
 from tests.logs.support import LogWriter

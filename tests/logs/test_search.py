@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from server_stub.files.job_dirs import log_dir
 from server_stub.logs import search
-from server_stub.runtimes import log_dir
 from tests.logs import log_server
 from tests.logs.support import LogWriter, Server, stamp
 

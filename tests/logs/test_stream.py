@@ -13,7 +13,7 @@ import pytest
 from client_lib.errors import NotFound
 from client_lib.log_reading.reader import JobStatus, Records, log_entries, log_lines, log_params, read_frames
 from client_lib.spec.paths import LOG_FRAMES, NDJSON
-from server_stub.runtimes import log_dir
+from server_stub.files.job_dirs import log_dir
 from tests.logs.log_server import write_job
 from tests.logs.support import LogWriter, Server, stamp
 from tests.waiting import until

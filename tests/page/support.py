@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from server_stub.runtimes import log_dir
+from server_stub.files.job_dirs import log_dir
 from tests.http.conftest import Running
 from tests.http.test_stacks import runs
 from tests.logs.support import LogWriter

@@ -12,7 +12,8 @@ import pytest
 
 from client_lib.spec.states import Reason
 from client_lib.worker.directory import Directory, read_json
-from server_stub.runtimes import log_dir, verdict
+from server_stub.files.job_dirs import log_dir
+from server_stub.runtimes import verdict
 from server_stub.runtimes.local import plan
 from server_stub.runtimes.verdict import ElasticBounds, Stage, WorkerStatus
 from tests.elastic_training import TRAINS

@@ -19,7 +19,8 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.validation import STORED
 from client_lib.worker.directory import Directory, read_json
-from server_stub.runtimes import Attempt, attempt_dir
+from server_stub.files.job_dirs import attempt_dir
+from server_stub.runtimes import Attempt
 from server_stub.runtimes.local import launcher
 from tests.processes import alive
 from tests.runtimes.conftest import Site, running

@@ -12,7 +12,7 @@ import pytest
 
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
-from server_stub.runtimes import log_dir
+from server_stub.files.job_dirs import log_dir
 from server_stub.service.lookup import info_of
 from tests.logs.support import START, LogWriter
 from tests.service.bench import Bench

@@ -19,7 +19,7 @@ from client_lib.spec.request import GroupMember, GroupRequest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobPage
 from client_lib.worker.directory import Directory, write_json
-from server_stub.runtimes import attempt_dir, worker_dir
+from server_stub.files.job_dirs import attempt_dir, worker_dir
 from server_stub.service import JobFilters
 from tests.examples import examples
 from tests.service.bench import ANN, Bench

@@ -19,7 +19,7 @@ from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import STORED
 from client_lib.spec.wire import JobInfo, RankReport
-from server_stub.runtimes import log_dir
+from server_stub.files.job_dirs import log_dir
 from server_stub.store import rows, search
 from server_stub.store.search import JobFilters
 from tests.logs.support import LogWriter

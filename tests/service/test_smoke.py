@@ -9,7 +9,7 @@ import pytest
 
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
-from server_stub.runtimes import log_dir
+from server_stub.files.job_dirs import log_dir
 from server_stub.service.lookup import info_of
 from server_stub.service.watchdog import SMOKE_S
 from tests.logs.support import LogWriter

@@ -26,7 +26,8 @@ from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.system import start_time
 from client_lib.worker.zipapp_build import build
-from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_dir, inputs, plan, worker_dir
+from server_stub.files.job_dirs import attempt_dir, worker_dir
+from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, inputs, plan
 from server_stub.runtimes.kube.observe import ending
 from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, last_stacks, quiet, verdict
 from server_stub.settings import Settings

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.job import JobSpec
-from server_stub.runtimes import Attempt, attempt_dir, inputs, plan, worker_dir
+from server_stub.files.job_dirs import attempt_dir, worker_dir
+from server_stub.runtimes import Attempt, inputs, plan
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import Api, Change, Listed, ObjectWatch, serves
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs

@@ -16,7 +16,8 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
 from client_lib.worker.rank_environment import threads_with
 from server_stub.files import outputs
-from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, attempt_dir, verdict
+from server_stub.files.job_dirs import attempt_dir
+from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, verdict
 from server_stub.runtimes.kube import names, record
 from server_stub.runtimes.kube.api import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from server_stub.runtimes.kube.cluster import Cluster

@@ -23,7 +23,8 @@ from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
 from client_lib.worker import zipapp_build
-from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, attempt_dir, checked
+from server_stub.files.job_dirs import attempt_dir
+from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, checked
 from server_stub.runtimes.kube import doctor, record
 from server_stub.runtimes.kube.api import ApiError, ObjectWatch, call_in_thread, connect, default_namespace
 from server_stub.runtimes.kube.catalogue import file as catalogue_file

@@ -32,8 +32,9 @@ from client_lib.errors import InvalidRequest
 from client_lib.worker import disk
 from client_lib.worker.directory import launcher_command
 from client_lib.worker.plan import WorkerPlan
+from server_stub.files.job_dirs import attempt_dir
 from server_stub.files.outputs import OUTPUTS
-from server_stub.runtimes import CHECKPOINTS, Attempt, attempt_dir
+from server_stub.runtimes import CHECKPOINTS, Attempt
 
 _WAY_OUT = (
     'make it (useradd), name another one in the users file (account = "..."), or start with --insecure-shared-uid'

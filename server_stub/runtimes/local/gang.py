@@ -24,7 +24,8 @@ from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.preparation import copy_folder, reason_of
 from server_stub.files import outputs
-from server_stub.runtimes import Attempt, Observation, Source, attempt_dir, inputs, inputs_dir, verdict, worker_dir
+from server_stub.files.job_dirs import attempt_dir, inputs_dir, worker_dir
+from server_stub.runtimes import Attempt, Observation, Source, inputs, verdict
 from server_stub.runtimes.local import accounts, plan
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.launcher import Launcher

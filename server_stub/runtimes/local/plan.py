@@ -17,8 +17,9 @@ from client_lib.spec.job import MASK, JobSpec
 from client_lib.spec.wire import Manifest
 from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
+from server_stub.files.job_dirs import inputs_dir
 from server_stub.files.outputs import folder
-from server_stub.runtimes import CHECKPOINTS, Attempt, inputs_dir
+from server_stub.runtimes import CHECKPOINTS, Attempt
 from server_stub.runtimes import plan as common
 from server_stub.runtimes.local import LocalOptions
 from server_stub.runtimes.local.accounts import Account

@@ -21,7 +21,8 @@ from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt, Observation, Sink, attempt_dir, log_dir, worker_dir
+from server_stub.files.job_dirs import attempt_dir, log_dir, worker_dir
+from server_stub.runtimes import Attempt, Observation, Sink
 from server_stub.runtimes.local import LocalOptions, plan, scheduling
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.gang import Gang, Record, read_record
