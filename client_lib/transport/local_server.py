@@ -285,12 +285,15 @@ def _settle(running: Running) -> Running:
 
 
 def _other_code(running: Running, root: Path) -> str | None:
-    """Compare the code of this server with that in `root`; None: they are the same, or no checkout."""
+    """Compare the code of this server with that in `root`; None: they are the same, or no checkout, or it is ending."""
     if running.code is None or "site-packages" in str(root):
         return None
     if running.code != str(root):
         return f"runs the code in {running.code}, and this client that in {root}"
-    written = (running.state_dir / SERVER_JSON).stat().st_mtime
+    try:
+        written = (running.state_dir / SERVER_JSON).stat().st_mtime
+    except FileNotFoundError:
+        return None
     changed = next((path for path in _sources(root) if os.lstat(path).st_mtime > written), None)
     return f"was started before {changed} was changed" if changed else None
 

@@ -284,6 +284,8 @@ def test_a_server_of_the_same_version_with_other_code_is_used_with_a_warning(own
     facts = own_state / "server.json"
     os.utime(facts, (0, 0))
     assert re.fullmatch(r"was started before \S+\.py was changed", local_server._other_code(running, root) or "")
+    facts.unlink()  # as a server that ends does
+    assert local_server._other_code(running, root) is None
 
 
 def test_finding_it_takes_milliseconds(own_state: Path) -> None:
