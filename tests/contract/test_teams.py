@@ -190,7 +190,7 @@ def test_an_account_with_a_role_in_each_namespace_runs_and_cancels_jobs(
                 break
         (check,) = [check for check in place.client.doctor().checks if check.name == lacking]
         assert check.message == f"the server may do nothing in namespace {teams[1].namespace}"
-        assert "with the Role and RoleBinding of k8s/base/role.yaml" in str(check.fix)
+        assert "apply k8s/base/role.yaml in it" in str(check.fix)
         assert [name for name, ok in permissions(place).items() if not ok] == [lacking]
     finally:
         place.close()
