@@ -79,14 +79,14 @@ kind:  ## the server on a kind cluster, and the demo job there (needs docker, ki
 kind-down:  ## remove that cluster
 	@$(PYTHON) k8s/kind.py down
 
-check: $(READY)  ## format, lint, types, floors of the design, the worker's oldest Python, the page's scripts
+check: $(READY)  ## format, lint, types, layers of the packages, the worker's oldest Python, the page's scripts
 	@echo "== ruff format"
 	@$(RUN)/ruff format --check .
 	@echo "== ruff check"
 	@$(RUN)/ruff check .
 	@echo "== mypy --strict (both packages, and the public API as a user writes it)"
 	@$(RUN)/mypy
-	@echo "== lint-imports (the floors of the design)"
+	@echo "== lint-imports (the layers of the packages)"
 	@$(RUN)/lint-imports --no-logo
 	@echo "== vermin (client_lib/worker runs on Python 3.8)"
 	@$(RUN)/vermin --quiet --no-tips --violations --target=3.8- client_lib/worker
