@@ -1,4 +1,4 @@
-"""What a process takes of the machine, from Linux's /proc."""
+"""Reads the memory and the CPU time of a process from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Memory(NamedTuple):
 
     resident: float
     private: float
-    """What is freed when the process ends."""
+    """The part that is freed when the process ends."""
     proportional: float
     """Its part of what it shares with others, too (PSS)."""
 

@@ -32,7 +32,7 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
-RESTART_S = 30.0  # so long after its start an API server may say 403 and 404 to whom it knows well
+RESTART_S = 30.0  # after its start an API server may refuse known accounts with 403 and 404 for this time
 
 
 class Answers:

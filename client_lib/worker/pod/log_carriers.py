@@ -148,7 +148,7 @@ class LogCarrier(AgentThread):
         self._spool.leave(self.name)
 
     def _deliver(self, piece: LogPiece) -> bool:
-        """Deliver the piece, and then move the reader behind it. False: the receiver takes no more."""
+        """Deliver the piece, and move the reader to its end. False: the receiver accepts no more."""
         raise NotImplementedError
 
 
