@@ -23,26 +23,23 @@ namespace: {namespace}
 resources: [../../base]
 images: [{{name: client-lib-server, newName: localhost/client-lib-server, newTag: bench}}]
 secretGenerator: [{{name: client-lib-users, files: [users.toml], options: {{disableNameSuffixHash: true}}}}]
-configMapGenerator: [{{name: client-lib-catalogue, behavior: replace, files: [catalogue.yaml=bench.yaml]}}]
+configMapGenerator: [{{name: client-lib-catalogue, behavior: replace, files: [catalogue.yaml=catalogue.yaml]}}]
 patches:
   - patch: |
       {{$patch: delete, apiVersion: v1, kind: PersistentVolumeClaim, metadata: {{name: client-lib-data}}}}
   - target: {{kind: Deployment, name: client-lib-server}}
     patch: |
       - {{op: replace, path: /spec/template/spec/volumes/0, value: {{name: data, emptyDir: {{}}}}}}
-      - op: add
-        path: /spec/template/spec/containers/0/env/-
-        value: {{name: CLIENT_LIB_SERVER_JOB_KIND, value: {kind}}}
 """
 
 
 class DeployedPlace(Place):
     """A server that is a pod. `types`: the instance types of its catalogue; jobs are of the first."""
 
-    def __init__(self, folder: Path, cluster: Cluster, types: list[dict[str, Any]], **variables: str) -> None:
+    def __init__(self, folder: Path, cluster: Cluster, types: list[dict[str, Any]], kind: str) -> None:
         builds.build(cluster.home, ["kubectl"], ["python"], print)
         cluster.load(str(image.build(cluster.home, folder, IMAGE)))
-        super().__init__(folder, cluster, types, **variables)
+        super().__init__(folder, cluster, types, kind)
 
     @property
     def url(self) -> str:
@@ -53,8 +50,8 @@ class DeployedPlace(Place):
         overlay = self.folder / "k8s" / "overlays" / "bench"
         shutil.copytree(ROOT / "k8s" / "base", self.folder / "k8s" / "base")
         overlay.mkdir(parents=True)
-        (overlay / "kustomization.yaml").write_text(OVERLAY.format(namespace=NAMESPACE, kind=self.kind.name.lower()))
-        for name in ("users.toml", "bench.yaml"):
+        (overlay / "kustomization.yaml").write_text(OVERLAY.format(namespace=NAMESPACE))
+        for name in ("users.toml", "catalogue.yaml"):
             shutil.copy(self.folder / name, overlay / name)
         return ServerPod(self.cluster, overlay)
 

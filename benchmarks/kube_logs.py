@@ -171,7 +171,7 @@ def main() -> None:
     compared = options.kind == "pytorchjob" and not options.for_s
     with (
         own_cluster(options.name, "node", *KINDS[options.kind]) as cluster,
-        own_place(cluster, ONE_POD, MANY_PODS, JOB_KIND=options.kind) as place,
+        own_place(cluster, ONE_POD, MANY_PODS, kind=options.kind) as place,
     ):
         print("| way | lines/s | lost |\n|---|---|---|", flush=True)
         for pods in options.pods:

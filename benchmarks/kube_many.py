@@ -262,7 +262,7 @@ def main() -> None:
     with (
         tempfile.TemporaryDirectory() as empty,
         own_cluster(options.name, "kwok", *KINDS[options.kind]) as cluster,
-        own_place(cluster, TYPE, JOB_KIND=options.kind) as place,
+        own_place(cluster, TYPE, kind=options.kind) as place,
     ):
         cluster.fake_nodes(NODES, NODE)
         os.chdir(empty)  # the code of our jobs: one made by hand has none

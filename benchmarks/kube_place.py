@@ -40,14 +40,13 @@ images: {{default: localhost/python:local, pull_policy: Never}}
 class Place(places.ClusterPlace):
     """A server of a cluster. `types`: the instance types of its catalogue; jobs are of the first."""
 
-    def __init__(self, folder: Path, cluster: Cluster, types: list[dict[str, Any]], **variables: str) -> None:
+    def __init__(self, folder: Path, cluster: Cluster, types: list[dict[str, Any]], kind: str) -> None:
         self.instance_type = types[0]["name"]
         cluster.namespace(NAMESPACE)
         account = folder / "account.kubeconfig"
         account.write_text(json.dumps(_kubeconfig_of_account(cluster)))
-        settings = {"CATALOGUE": str(folder / "bench.yaml"), "KUBECONFIG": str(account)}
-        (folder / "bench.yaml").write_text(CATALOGUE.format(types=json.dumps(types)))
-        super().__init__(folder, cluster, NAMESPACE, **{**settings, **variables})
+        catalogue = CATALOGUE.format(types=json.dumps(types))
+        super().__init__(folder, cluster, NAMESPACE, catalogue=catalogue, kind=kind, KUBECONFIG=str(account))
 
     @property
     def pid(self) -> int:
@@ -133,14 +132,14 @@ def own_cluster(name: str, *layers: str) -> Iterator[Cluster]:
 
 @contextlib.contextmanager
 def own_place(
-    cluster: Cluster, *types: dict[str, Any], place: type[Place] = Place, **variables: str
+    cluster: Cluster, *types: dict[str, Any], place: type[Place] = Place, kind: str = "auto"
 ) -> Iterator[Place]:
     """`types`: the instance types of its catalogue; `place`: a kind of server."""
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # with it, each first import of a file would be measured
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CLIENT_LIB_STATE_DIR"] = os.path.join(folder, "own-state")
         os.environ["CLIENT_LIB_CONFIG"] = os.path.join(folder, "no-config.toml")
-        made = place(Path(folder), cluster, list(types), **variables)
+        made = place(Path(folder), cluster, list(types), kind)
         try:
             made.clear()
             yield made

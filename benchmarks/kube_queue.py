@@ -46,7 +46,7 @@ def main() -> None:
     with ExitStack() as stack:
         cluster = stack.enter_context(own_cluster("bench-queue", "node", "kueue", *KINDS[options.kind]))
         instance_type = {"name": "small", "cpu": CORES, "memory_gib": 0.5}
-        place = stack.enter_context(own_place(cluster, instance_type, JOB_KIND=options.kind))
+        place = stack.enter_context(own_place(cluster, instance_type, kind=options.kind))
         make_queue(place, options.slots)
         sleeps = [random.Random(number).uniform(*options.seconds) for number in range(options.jobs)]
         told, started = measured(place, sleeps)

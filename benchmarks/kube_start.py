@@ -193,7 +193,7 @@ def main() -> None:
     with ExitStack() as stack:
         cluster = stack.enter_context(own_cluster(options.name, "node", *KINDS[options.kind]))
         shape = Place if options.beside else DeployedPlace
-        place = stack.enter_context(own_place(cluster, *types, place=shape, JOB_KIND=options.kind))
+        place = stack.enter_context(own_place(cluster, *types, place=shape, kind=options.kind))
         samples = measured(place, [str(each["name"]) for each in types], options.rounds, options.file)
         print(f"\n{place.kind.name}")
     for each in types:

@@ -153,6 +153,7 @@ _CATALOGUE: dict[str, type[BaseModel]] = {
     "checkpoints": catalogue.Checkpoints,
     "user": catalogue.PodUser,
     "defaults": catalogue.Defaults,
+    "gang": catalogue.Gang,
     "network": catalogue.Network,
     "peers": catalogue.Peer,
 }

@@ -116,13 +116,11 @@ def check(
     from server_stub.runtimes import instance_types
     from server_stub.runtimes.kube.catalogue import file as cluster_catalogue
 
-    settings = _settings({})
     try:
         if file.suffix == ".toml":
-            names = [each.name for each in instance_types.load(file, by_pattern=True).sizes]
+            names = [each.name for each in instance_types.load(file).sizes]
         else:
-            loaded = cluster_catalogue.load(file, pod_security=settings.pod_security)
-            names = [each.name for each in loaded.instance_types]
+            names = [each.name for each in cluster_catalogue.load(file).instance_types]
     except InvalidRequest as error:
         _print_error(error)
         return WRONG

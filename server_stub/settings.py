@@ -19,8 +19,16 @@ from client_lib.spec.state_dir import state_dir
 PREFIX = "CLIENT_LIB_SERVER_"
 MIB, GIB = 2**20, 2**30
 Positive = Annotated[int, Field(gt=0)]
-PodSecurity = Literal["restricted", "baseline", "privileged"]
-GangScheduler = Literal["none", "volcano", "coscheduling"]
+
+_MOVED = {
+    "OIDC_": "the table [oidc] of the users file has its place",
+    "PARSE_INSTANCE_TYPES": "the entry by_pattern of the catalogue has its place",
+    "JOB_KIND": "the entry job_kind of the catalogue has its place",
+    "POD_SECURITY": "the entry pod_security of the catalogue has its place",
+    "GANG_SCHEDULER": "the entry gang.scheduler of the catalogue has its place",
+    "GANG_TIMEOUT_S": "the entry gang.timeout_s of the catalogue has its place",
+}
+"""Where the settings of earlier versions are now, by the beginning of their names."""
 
 
 def _data_dir(fields: dict[str, Any]) -> Path:
@@ -68,11 +76,9 @@ class Settings(BaseSettings):
     max_cpu_jobs: Positive = 32
     """Number of CPU-only jobs that run at the same time; others wait. They share the cores, so it is large."""
     catalogue: Path | None = None
-    """File of the instance types that jobs may use. Local runtime: TOML with `[[instance_types]]`; None: those of this
-    machine. Kubernetes: YAML, required; see `docs/catalogue.md`."""
-    parse_instance_types: bool | None = None
-    """True: instance types that are not in the catalogue are parsed by pattern (`a100.8gpu`, `cpu.8C.32G`). None: True
-    for the local runtime, False on a cluster, whose operator decides what is offered."""
+    """File of the instance types that jobs may use. Local runtime: TOML with `[[instance_types]]`, which may switch
+    names by pattern (`a100.8gpu`, `cpu.8C.32G`) off with `by_pattern = false`; None: the types of this machine, and
+    names by pattern. Kubernetes: YAML, required; see `docs/catalogue.md`."""
     public_v2_roots: list[Path] | None = None
     """Folders that this server shares with the users of `/public/v2`, as a JSON list: scripts in them run in place, and
     commands run in the first one. None: if the server has one user, all files that this user can read, and commands run
@@ -104,18 +110,6 @@ class Settings(BaseSettings):
     """URL of this server for pods. None: pods can't reach it; their logs come from `pods/log`, which loses lines."""
     worker_server_ca: Path | None = None
     """PEM file with which pods check this server's certificate; None: the authorities of their images."""
-    job_kind: Literal["auto", "pytorchjob", "trainjob"] = "auto"
-    """Kind of the objects that run jobs: PyTorchJob of the Kubeflow training operator, or TrainJob of Kubeflow Trainer
-    2.2 or newer. auto: what the cluster has, and PyTorchJob if it has both. Running jobs keep their kind."""
-    pod_security: PodSecurity = "restricted"
-    """Level of the Pod Security Standards for pods of jobs; most clusters admit the strictest."""
-    gang_scheduler: GangScheduler = "none"
-    """Scheduler of the cluster that places all workers of a job or none: `volcano`, or `coscheduling` of
-    scheduler-plugins. The operator of the jobs makes a PodGroup for each. none: workers that found a place wait for the
-    others, at most `gang_timeout_s`."""
-    gang_timeout_s: Annotated[float, Field(gt=0)] = 900.0
-    """Time in which all workers of a job must become ready, without the time of image pulls; after it the job releases
-    its place and queues again."""
 
     # --- bounds; over one of them the answer is 413, 422 or 507
     max_snapshot_bytes: Positive = 2 * GIB
@@ -168,7 +162,7 @@ def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     found = []
     for name in sorted(environment):
         if name.upper().startswith(PREFIX) and name.upper() not in known:
-            of_oidc = name.upper().startswith(f"{PREFIX}OIDC_")
-            instead = ": the table [oidc] of the users file has its place" if of_oidc else ""
+            moved = (place for start, place in _MOVED.items() if name.upper().startswith(f"{PREFIX}{start}"))
+            instead = next((f": {place}" for place in moved), "")
             found.append(f"{name} is no setting of this server; it is ignored{instead}")
     return found

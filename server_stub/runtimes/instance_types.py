@@ -68,6 +68,7 @@ class _File(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     default: str | None = None
+    by_pattern: bool = True
     instance_types: list[Size] = []
     reserve: Reserve = Reserve()  # without effect on one machine, like `volumes`; accepted as in a cluster's catalogue
     volumes: list[dict[str, object]] = []
@@ -129,8 +130,8 @@ class Catalogue:
         )
 
 
-def load(path: Path, *, by_pattern: bool) -> Catalogue:
-    """The catalogue in a TOML file: `default` and one `[[instance_types]]` per type.
+def load(path: Path) -> Catalogue:
+    """The catalogue in a TOML file: `default`, `by_pattern` and one `[[instance_types]]` per type.
 
     Raises InvalidRequest naming the file and what is wrong in it.
     """
@@ -138,7 +139,7 @@ def load(path: Path, *, by_pattern: bool) -> Catalogue:
         content = _File.model_validate(tomllib.loads(path.read_text("utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
         raise InvalidRequest(f"the catalogue {path} can't be read: {error}") from error
-    catalogue = Catalogue(content.instance_types, content.default, by_pattern)
+    catalogue = Catalogue(content.instance_types, content.default, content.by_pattern)
     names = [size.name for size in catalogue.sizes]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InvalidRequest(f"the catalogue {path} lists {twice!r} twice")

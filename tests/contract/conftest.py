@@ -32,7 +32,7 @@ def cluster_place(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture(scope="session")
 def trainjob_place(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
     """The same cluster with a server that makes TrainJobs."""
-    place = ClusterPlace(tmp_path_factory.mktemp("trainjob"), cluster, "contract-trainjob", JOB_KIND="trainjob")
+    place = ClusterPlace(tmp_path_factory.mktemp("trainjob"), cluster, "contract-trainjob", kind="trainjob")
     yield place
     place.close()
 

@@ -109,21 +109,24 @@ class ClusterPlace(Place):
         namespace: str = "contract",
         python: Path | None = None,
         before: tuple[str, ...] = (),
+        catalogue: str = CATALOGUE,
+        kind: str = "auto",
         **variables: str,
     ) -> None:
-        """`python`: the server's, if another one than ours; `before`: as of ServerProcess; `variables`: of its
-        settings."""
+        """`python`: the server's, if another one than ours; `before`: as of ServerProcess; `kind`: of its workloads;
+        `variables`: of its settings."""
         self.cluster, self.namespace = cluster, namespace
         self._python, self._before, self._variables = python, before, variables
         cluster.namespace(namespace)
         self._port = free_port(cluster.network.host_ip)
-        (folder / "catalogue.yaml").write_text(CATALOGUE)
+        self._catalogue, self.file = catalogue, folder / "catalogue.yaml"
+        self._choose(kind)
         self.token = new_token(folder / "users.toml", "tester", "--admin")
         super().__init__(folder)
 
     @property
     def kind(self) -> WorkloadKind:
-        return TRAINJOB if self._variables.get("JOB_KIND") == "trainjob" else PYTORCHJOB
+        return TRAINJOB if self._kind == "trainjob" else PYTORCHJOB
 
     @property
     def jobs(self) -> str:
@@ -131,9 +134,12 @@ class ClusterPlace(Place):
         return self.kind.collection(self.namespace)
 
     def choose(self, kind: str, sig: signal.Signals) -> None:
-        """End the server, and start it with this setting."""
-        self._variables["JOB_KIND"] = kind
-        self.restart(sig)
+        """End the server, and start it with this kind of workloads."""
+        self.restart(sig, lambda: self._choose(kind))
+
+    def _choose(self, kind: str) -> None:
+        self._kind = kind
+        self.file.write_text(f"{self._catalogue}job_kind: {kind}\n")
 
     @property
     def url(self) -> str:
@@ -144,7 +150,7 @@ class ClusterPlace(Place):
             "RUNTIME": "kubernetes",
             "KUBECONFIG": str(self.cluster.kubeconfig),
             "KUBE_NAMESPACE": self.namespace,
-            "CATALOGUE": str(self.folder / "catalogue.yaml"),
+            "CATALOGUE": str(self.file),
             "WORKER_SERVER_URL": self.url,
             "HOST": self.cluster.network.host_ip,
             "PORT": str(self._port),

@@ -43,13 +43,12 @@ def elastic_place(
     home = home_of(folder)
     cluster.namespace(namespace)
     make_volume(cluster, home, namespace)
-    catalogue = folder / "with-torch.yaml"
-    catalogue.write_text(
+    catalogue = (
         CATALOGUE.replace("instance_types:\n", FOR_TORCH).replace("localhost/python", "localhost/torch")
         + f"volumes: [{{name: home, claim: home, always: {home}, mount: whole}}]\n"
         + f"checkpoints: {{volume: home, path: {home}/checkpoints}}\n"
     )
-    place = ClusterPlace(folder, cluster, namespace, CATALOGUE=str(catalogue), JOB_KIND=request.param)
+    place = ClusterPlace(folder, cluster, namespace, catalogue=catalogue, kind=request.param)
     yield place
     place.close()
 

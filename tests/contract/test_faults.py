@@ -21,7 +21,7 @@ from tests.cluster import Cluster
 from tests.cluster.tests.jobs import job as pytorch_job
 from tests.cluster.waiting import until
 from tests.contract.conftest import assert_nothing_is_left
-from tests.contract.places import ClusterPlace, becomes, ended, prints, says
+from tests.contract.places import CATALOGUE, ClusterPlace, becomes, ended, prints, says
 from tests.contract.test_promises import STAY, texts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
@@ -36,7 +36,7 @@ for i in range({seconds} * 10):
 
 @pytest.fixture
 def other(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ClusterPlace]:
-    """A place of its own, for a fault that others would feel; its parameter: variables of its server."""
+    """A place of its own, for a fault that others would feel; its parameter: arguments of ClusterPlace."""
     place = ClusterPlace(tmp_path, cluster, "contract-other", **getattr(request, "param", {}))
     yield place
     assert_nothing_is_left(place)
@@ -212,7 +212,7 @@ def test_a_job_that_no_node_can_take_says_what_is_missing(kube: ClusterPlace) ->
     assert ended(job).info().state is State.CANCELLED
 
 
-@pytest.mark.parametrize("other", [{"GANG_TIMEOUT_S": "3"}], indirect=True)
+@pytest.mark.parametrize("other", [{"catalogue": f"{CATALOGUE}gang: {{timeout_s: 3}}\n"}], indirect=True)
 def test_a_gang_that_is_not_complete_in_time_is_taken_back_and_queued_again(other: ClusterPlace) -> None:
     job = other.job(STAY, instance_type="vast")
     job.submit()
@@ -247,7 +247,7 @@ def test_a_quota_that_refuses_the_pods_is_said_with_its_numbers(other: ClusterPl
     ended(job)
 
 
-@pytest.mark.parametrize("other", [{"POD_SECURITY": "privileged"}], indirect=True)
+@pytest.mark.parametrize("other", [{"catalogue": f"{CATALOGUE}pod_security: privileged\n"}], indirect=True)
 def test_pods_that_the_namespace_does_not_admit_end_the_job_with_the_reason(other: ClusterPlace) -> None:
     info = other.run(STAY, n_workers=2).info()
     assert (info.state, info.reason) == (State.FAILED, Reason.START_FAILED)

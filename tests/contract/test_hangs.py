@@ -54,10 +54,7 @@ def torch_place(
 ) -> Iterator[ClusterPlace]:
     cluster.load("torch")
     folder = tmp_path_factory.mktemp("hangs")
-    (folder / "torch.yaml").write_text(CATALOGUE)
-    place = ClusterPlace(
-        folder, cluster, f"hangs-{request.param}", CATALOGUE=str(folder / "torch.yaml"), JOB_KIND=request.param
-    )
+    place = ClusterPlace(folder, cluster, f"hangs-{request.param}", catalogue=CATALOGUE, kind=request.param)
     yield from looked_over(place)
     place.close()
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.cluster
 
 @pytest.fixture
 def kinds(cluster: Cluster, tmp_path: Path) -> Iterator[ClusterPlace]:
-    place = ClusterPlace(tmp_path, cluster, "kinds", JOB_KIND="auto")
+    place = ClusterPlace(tmp_path, cluster, "kinds")
     yield place
     place.close()
 

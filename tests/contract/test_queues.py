@@ -40,7 +40,7 @@ def queued(
     namespace = f"queues-{request.param}"
     kueue.namespace(namespace)
     kueue.api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {objects.QUEUES: "true"}}})
-    place = ClusterPlace(tmp_path_factory.mktemp(namespace), kueue, namespace, JOB_KIND=request.param)
+    place = ClusterPlace(tmp_path_factory.mktemp(namespace), kueue, namespace, kind=request.param)
     yield place
     place.close()
 

@@ -65,9 +65,7 @@ VARIANTS = {
 @pytest.fixture(scope="module")
 def with_torch(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     cluster.up({"node"}, ["python", "torch"])
-    folder = tmp_path_factory.mktemp("with-torch")
-    (folder / "torch.yaml").write_text(CATALOGUE)
-    place = ClusterPlace(folder, cluster, "shapes", CATALOGUE=str(folder / "torch.yaml"))
+    place = ClusterPlace(tmp_path_factory.mktemp("with-torch"), cluster, "shapes", catalogue=CATALOGUE)
     yield place
     assert_nothing_is_left(place)
     place.close()

@@ -69,12 +69,11 @@ def shared_cluster(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -
     home = home_of(folder)
     cluster.namespace(NAMESPACE)
     make_volume(cluster, home)
-    catalogue = folder / "with-a-home.yaml"
-    catalogue.write_text(
+    catalogue = (
         f"{CATALOGUE}volumes: [{{name: home, claim: home, always: {home}, mount: whole}}]\n"
         f"checkpoints: {{volume: home, path: {home}/checkpoints}}\n"
     )
-    place = ClusterPlace(folder, cluster, NAMESPACE, CATALOGUE=str(catalogue))
+    place = ClusterPlace(folder, cluster, NAMESPACE, catalogue=catalogue)
     yield place
     place.close()
 

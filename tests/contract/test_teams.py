@@ -29,7 +29,7 @@ for i in range(100):
 
 @pytest.fixture(params=["pytorchjob", "trainjob"])
 def place(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> Iterator[ClusterPlace]:
-    found = ClusterPlace(tmp_path, cluster, f"teams-{request.param}", JOB_KIND=request.param)
+    found = ClusterPlace(tmp_path, cluster, f"teams-{request.param}", kind=request.param)
     yield found
     assert_nothing_is_left(found)
     found.close()
@@ -165,7 +165,7 @@ def test_an_account_with_a_role_in_each_namespace_runs_and_cancels_jobs(
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}
     cluster.api.apply(f"/api/v1/namespaces/{own}/serviceaccounts/{ACCOUNT}", account)
     server_api(cluster, tmp_path, own)
-    place = ClusterPlace(tmp_path, cluster, own, JOB_KIND=kind, KUBECONFIG=str(tmp_path / "kubeconfig"))
+    place = ClusterPlace(tmp_path, cluster, own, kind=kind, KUBECONFIG=str(tmp_path / "kubeconfig"))
     try:
         teams = [with_team(place, user, f"{own}-{user}") for user in users]
         jobs = [team.job(STAY, n_workers=2, name="one-name") for team in teams]

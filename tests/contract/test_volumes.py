@@ -50,7 +50,7 @@ class Volumes(ClusterPlace):
 
     def choose(self, mount: str) -> None:
         """Write the catalogue; the server reads it at its start."""
-        (self.folder / "volumes.yaml").write_text(CATALOGUE + VOLUMES.format(mount=mount))
+        self.file.write_text(CATALOGUE + VOLUMES.format(mount=mount))
 
     def files(self, claim: str) -> list[str]:
         root = self.folder / claim
@@ -65,8 +65,7 @@ def started(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Itera
         (folder / claim).mkdir()
         (folder / claim).chmod(0o777)
         make_volume(cluster, folder / claim, NAMESPACE, claim)
-    (folder / "volumes.yaml").write_text(CATALOGUE + VOLUMES.format(mount=""))
-    place = Volumes(folder, cluster, NAMESPACE, CATALOGUE=str(folder / "volumes.yaml"))
+    place = Volumes(folder, cluster, NAMESPACE, catalogue=CATALOGUE + VOLUMES.format(mount=""))
     yield place
     place.close()
 

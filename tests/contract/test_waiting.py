@@ -31,10 +31,9 @@ def images(cluster: Cluster) -> Iterator[Registry]:
 def waiting(cluster: Cluster, images: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
     """Pulls for itself, some images under another name, with a password."""
     folder = tmp_path_factory.mktemp("waiting")
-    catalogue = folder / "pulls.yaml"
     pulling = f"  pull_secrets: [registry]\n  aliases: {{example.com/: {HOST}/private/}}\n"
-    catalogue.write_text(CATALOGUE.replace("  pull_policy: Never\n", pulling))
-    place = ClusterPlace(folder, cluster, NAMESPACE, CATALOGUE=str(catalogue))
+    catalogue = CATALOGUE.replace("  pull_policy: Never\n", pulling)
+    place = ClusterPlace(folder, cluster, NAMESPACE, catalogue=catalogue)
     yield place
     place.close()
 

@@ -192,7 +192,7 @@ def test_every_variable_of_the_server_is_a_setting(kubectl_program: Path, manife
 
 @pytest.mark.parametrize("path", ["base", "overlays/kind", "overlays/production"])
 def test_the_catalogues_are_valid(path: str) -> None:
-    assert catalogue_file.load(ROOT / "k8s" / path / "catalogue.yaml", by_pattern=False).shown()
+    assert catalogue_file.load(ROOT / "k8s" / path / "catalogue.yaml").shown()
 
 
 @pytest.mark.cluster

@@ -209,10 +209,13 @@ def test_what_can_not_be_is_one_sentence(flags: list[str], variables: dict[str, 
 
 
 def test_a_variable_that_is_no_setting_any_more_is_named_and_ignored(start: Start) -> None:
-    server = start(**{f"{PREFIX}SPOOL_BYTES": "1000", f"{PREFIX}OIDC_ISSUER": "https://lab.example"})
+    server = start(
+        **{f"{PREFIX}SPOOL_BYTES": "1000", f"{PREFIX}OIDC_ISSUER": "https://lab.example", f"{PREFIX}JOB_KIND": "auto"}
+    )
     server.facts()
     assert server.output.count(f"{PREFIX}SPOOL_BYTES is no setting of this server; it is ignored") == 1
     assert f"{PREFIX}OIDC_ISSUER is no setting of this server; it is ignored: the table [oidc] of" in server.output
+    assert f"{PREFIX}JOB_KIND is no setting of this server; it is ignored: the entry job_kind of" in server.output
 
 
 def test_a_read_only_data_directory_is_one_sentence(start: Start, tmp_path: Path) -> None:

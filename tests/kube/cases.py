@@ -60,6 +60,11 @@ def cluster_with(**settings: Any) -> ClusterOptions:
     return replace(CLUSTER, settings=CLUSTER.settings.model_copy(update=settings))
 
 
+def offering(catalogue: ClusterCatalogue = CLUSTER.catalogue, **entries: Any) -> ClusterOptions:
+    """The cluster of a server whose catalogue has these entries, too."""
+    return replace(CLUSTER, catalogue=catalogue.model_copy(update=entries))
+
+
 @dataclass(frozen=True)
 class Case:
     """One attempt, ready to be rendered."""
@@ -114,7 +119,7 @@ class Builder:
             checkpoints_from=PARENT / "checkpoints" if self.parent else None,
             checkpoints_name=self.parent,
         )
-        catalogue = read(self.catalogue, pod_security=self.cluster.settings.pod_security)
+        catalogue = read(self.catalogue)
         return Case(attempt, replace(self.cluster, catalogue=catalogue), self.payload)
 
 
@@ -149,8 +154,8 @@ images: {default: "python:3.12"}
 defaults: {instance_type: near}
 instance_types:
   - {name: near, cpu: 2, memory_gib: 8, together: topology.kubernetes.io/zone, spread: kubernetes.io/hostname}
+gang: {scheduler: volcano}
 """,
-        cluster=cluster_with(gang_scheduler="volcano"),
         spec={"n_workers": 3, "queue_name": "research", "include_nodes": ["gpu-1", "gpu-2", "gpu-3"]},
     ),
     "in-place-on-a-volume": Builder(
@@ -186,10 +191,9 @@ instance_types:
         parent="before",
         spec={"volumes": ["scratch:/scratch", "datasets:/datasets", "models:/mine:ro"]},
     ),
-    "root-of-the-image": Builder(cluster=cluster_with(pod_security="baseline"), spec={"internet": True}),
+    "root-of-the-image": Builder(SMALL + "pod_security: baseline\n", spec={"internet": True}),
     "rdma-privileged": Builder(
-        GPUS.replace("capabilities: []", "capabilities: [IPC_LOCK]"),
-        cluster=cluster_with(pod_security="privileged"),
+        GPUS.replace("capabilities: []", "capabilities: [IPC_LOCK]") + "pod_security: privileged\n",
         spec={"instance_type": "h100.8gpu", "n_workers": 2, "base_image": "nvcr.io/nvidia/pytorch:25.08-py3"},
     ),
 }

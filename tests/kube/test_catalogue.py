@@ -76,7 +76,6 @@ def test_the_example_of_the_documentation_is_read() -> None:
         (ONE % "" + "network: {dns: [{ip_block: 1.2.3}]}", "'1.2.3' does not appear to be"),
         (ONE % "" + "network: {allow: [{to: [{}]}]}", "needs either ip_block, or pods and namespaces"),
         (ONE % "" + "priority_classes: {urgent: x}", "priority_classes.urgent"),
-        (ONE % "" + "by_pattern: true", "it is no table"),
         (ONE % ", together: my zone", "'my zone' is not a key for labels"),
         (
             ONE % ", together: zone, spread: zone",
@@ -118,9 +117,9 @@ def test_every_contradiction_is_told() -> None:
 
 def test_relaxed_pod_security_admits_what_restricted_does_not() -> None:
     text = ONE % ", capabilities: [IPC_LOCK]" + "user: {run_as_user: 0}"
-    assert read(text, pod_security="privileged").instance_types[0].capabilities == ["IPC_LOCK"]
+    assert read(text + "\npod_security: privileged").instance_types[0].capabilities == ["IPC_LOCK"]
     with pytest.raises(InvalidRequest, match="pod_security=baseline does not admit the capability IPC_LOCK"):
-        read(text, pod_security="baseline")
+        read(text + "\npod_security: baseline")
 
 
 def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
@@ -132,8 +131,8 @@ def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
         load(file)
     assert caught.value.code == "invalid_request"
     assert caught.value.hint == "docs/catalogue.md describes all entries"
-    file.write_text(ONE % "")
-    assert load(file, by_pattern=True).by_pattern
+    file.write_text(ONE % "" + "by_pattern: true\n")
+    assert load(file).by_pattern
 
 
 def test_a_server_without_a_catalogue_is_told_where_an_example_is() -> None:

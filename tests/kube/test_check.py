@@ -198,7 +198,7 @@ def test_shared_memory_counts_in_the_memory(spec: dict[str, Any], gib: int, cut:
     assert any("shm_size_class" in notice for notice in of(**spec).notices()) is cut
 
 
-def test_names_are_read_by_pattern_only_where_the_setting_says_so() -> None:
+def test_names_are_read_by_pattern_only_where_the_catalogue_says_so() -> None:
     made = of()
     by_pattern = made.catalogue.model_copy(update={"by_pattern": True})
     with pytest.raises(InvalidRequest):

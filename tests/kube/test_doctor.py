@@ -10,12 +10,11 @@ import pytest
 from client_lib.spec.wire import Check
 from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import ApiError
-from server_stub.runtimes.kube.catalogue import Network, Volume
+from server_stub.runtimes.kube.catalogue import Gang, Network, PodSecurity, Volume
 from server_stub.runtimes.kube.catalogue.file import read
 from server_stub.runtimes.kube.doctor import OPTIONAL, needed
 from server_stub.runtimes.kube.pytorchjob import DEPLOYMENT, PYTORCHJOB
-from server_stub.settings import PodSecurity
-from tests.kube.cases import CLUSTER, cluster_with
+from tests.kube.cases import CLUSTER, cluster_with, offering
 
 CATALOGUE = read("instance_types: [{name: cpu.small, cpu: 1, memory_gib: 1}]")
 NO = ApiError(403, "forbidden")
@@ -73,8 +72,9 @@ class SmallApi:
         return answer
 
 
-def checked(api: SmallApi, pod_security: PodSecurity = "restricted", **settings: Any) -> dict[str, Check]:
-    cluster = replace(cluster_with(pod_security=pod_security, **settings), catalogue=CATALOGUE)
+def checked(api: SmallApi, **entries: Any) -> dict[str, Check]:
+    """The checks with these entries in the catalogue."""
+    cluster = offering(CATALOGUE, **entries)
     return {check.name: check for check in doctor.checks(api, cluster)}  # type: ignore[arg-type]  # the few calls of an API
 
 
@@ -102,13 +102,13 @@ def test_gang_scheduling_needs_pod_groups_and_an_operator_that_makes_them() -> N
         ("volcano", *groups, "Volcano"),
         ("coscheduling", groups_of_others, "scheduler-plugins"),
     ):
-        missing = checked(SmallApi(**{group: GONE}), gang_scheduler=scheduler)["gang scheduling"]
+        missing = checked(SmallApi(**{group: GONE}), gang=Gang(scheduler=scheduler))["gang scheduling"]
         assert (missing.ok, str(missing.fix).startswith(f"install {product} in the cluster")) == (False, True)
-    gang = checked(SmallApi(**groups), gang_scheduler="volcano")["gang scheduling"]
+    gang = checked(SmallApi(**groups), gang=Gang(scheduler="volcano"))["gang scheduling"]
     assert (gang.ok, gang.message) == (False, "the operator makes no PodGroups")
     deployed = operator()
     deployed["spec"]["template"]["spec"]["containers"][0]["args"] += ["--gang-scheduler-name=volcano"]
-    assert checked(SmallApi(**groups, **{DEPLOYMENT: deployed}), gang_scheduler="volcano")["gang scheduling"].ok
+    assert checked(SmallApi(**groups, **{DEPLOYMENT: deployed}), gang=Gang(scheduler="volcano"))["gang scheduling"].ok
 
 
 def test_nodes_without_the_label_of_an_instance_type_are_named() -> None:
@@ -225,9 +225,11 @@ def test_an_operator_whose_version_is_not_to_be_seen_is_good_if_it_answers(deplo
 )
 def test_pods_that_the_namespace_would_refuse_are_foretold(enforced: str | None, kept: PodSecurity, ok: bool) -> None:
     labels = {doctor.LEVEL: enforced} if enforced else {}
-    check = checked(SmallApi(**{"/api/v1/namespaces/jobs": {"metadata": {"labels": labels}}}), kept)["pod security"]
+    check = checked(SmallApi(**{"/api/v1/namespaces/jobs": {"metadata": {"labels": labels}}}), pod_security=kept)[
+        "pod security"
+    ]
     assert check.ok is ok
-    assert ok or f"POD_SECURITY={enforced}" in (check.fix or "")
+    assert ok or f"pod_security: {enforced} in the catalogue" in (check.fix or "")
 
 
 def test_an_operator_whose_own_init_container_would_be_refused_is_told() -> None:
@@ -267,7 +269,8 @@ def test_what_a_kueue_does_with_jobs_is_said_where_there_is_one(suspends: bool, 
 
 
 def test_a_server_that_pods_can_not_reach_is_told_with_what_that_costs() -> None:
-    check = checked(SmallApi(), worker_server_url=None)["worker connection"]
+    found = doctor.checks(SmallApi(), cluster_with(worker_server_url=None))  # type: ignore[arg-type]  # the few calls of an API
+    (check,) = [each for each in found if each.name == "worker connection"]
     assert not check.ok
     assert "loses lines" in check.message
     assert "CLIENT_LIB_SERVER_WORKER_SERVER_URL" in (check.fix or "")

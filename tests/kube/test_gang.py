@@ -31,7 +31,7 @@ from server_stub.runtimes.kube.workload import ClusterOptions, Object
 from server_stub.worker_gateway import SILENT_S, WorkerRegistry
 from server_stub.worker_gateway.views import NOTICED_S, State
 from server_stub.worker_gateway.worker import RemoteWorker
-from tests.kube.cases import CLUSTER, Builder, cluster_with
+from tests.kube.cases import CLUSTER, Builder, cluster_with, offering
 from tests.kube.test_cluster import Recorded
 from tests.worker_reports import report
 
@@ -283,7 +283,7 @@ class TrainJobsAlone(Recorded):
 
 async def test_jobs_of_teams_have_the_kind_of_the_cluster_as_soon_as_the_server_has_started(tmp_path: Path) -> None:
     api = TrainJobsAlone()
-    cluster = Cluster.of(cast(Any, api), cluster_with(job_kind="auto"), cast(Any, None), [TRAINJOB])
+    cluster = Cluster.of(cast(Any, api), offering(job_kind="auto"), cast(Any, None), [TRAINJOB])
     runtime = KubeRuntime(cluster, namespaces=["vision"])
     await runtime.start(lambda seen: None)
     try:
@@ -304,6 +304,6 @@ async def test_a_cluster_that_does_not_answer_is_not_said_to_take_no_jobs(
         def request(self, *_: Any, **__: Any) -> Any:
             raise ApiError(status, "not now")
 
-    cluster = Cluster.of(cast(Any, Failing({}, {})), cluster_with(job_kind="pytorchjob"), cast(Any, None))
+    cluster = Cluster.of(cast(Any, Failing({}, {})), offering(job_kind="pytorchjob"), cast(Any, None))
     await KubeRuntime(cluster)._look_around(cluster.options.namespace)
     assert said in caplog.text

@@ -13,6 +13,7 @@ import pytest
 
 from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import Api, connect
+from server_stub.runtimes.kube.catalogue import Gang, GangScheduler
 from server_stub.runtimes.kube.objects_api import ObjectsApi
 from server_stub.runtimes.kube.observe import ClusterState
 from server_stub.runtimes.kube.observe import observe as interpreted
@@ -25,7 +26,7 @@ from tests.cluster import Cluster, builds, programs
 from tests.cluster.errors import ApiError
 from tests.cluster.fixtures import running
 from tests.cluster.waiting import until
-from tests.kube.cases import Builder, Case, cluster_with
+from tests.kube.cases import CLUSTER, Builder, Case, offering
 
 NODES = {"big": ("a", 64), "small-1": ("b", 8), "small-2": ("c", 8)}
 """Zone and cores."""
@@ -40,7 +41,8 @@ instance_types:
     "PLACE",
     "node_selector: {type: kwok}, tolerations: [{key: kwok, operator: Exists}], annotations: {cluster.test/fate: hang}",
 )
-GANG = "coscheduling"
+GANG: GangScheduler = "coscheduling"
+WITH_GANGS = f"gang: {{scheduler: {GANG}}}\n"
 kinds = pytest.mark.parametrize("kind", [PYTORCHJOB, TRAINJOB], ids=lambda kind: kind.name)
 
 pytestmark = pytest.mark.cluster
@@ -97,10 +99,10 @@ def _grant(cluster: Cluster, user: str) -> None:
         cluster.api.apply(f"/apis/{rbac}/v1/{kind.lower()}s/podgroups", made)
 
 
-def case(kind: WorkloadKind, instance_type: str, workers: int, namespace: str = "jobs", **settings: Any) -> Case:
+def case(kind: WorkloadKind, instance_type: str, workers: int, namespace: str = "jobs", more: str = "") -> Case:
     name = f"{instance_type}-{workers}-{kind.name.lower()}"
     spec = {"instance_type": instance_type, "n_workers": workers}
-    made = Builder(CATALOGUE, cluster=replace(cluster_with(**settings), namespace=namespace), spec=spec).build(name)
+    made = Builder(CATALOGUE + more, cluster=replace(CLUSTER, namespace=namespace), spec=spec).build(name)
     return replace(made, attempt=replace(made.attempt, job_id=uuid.uuid4().hex))
 
 
@@ -162,7 +164,7 @@ def test_a_gang_gets_nodes_together_and_says_what_it_waits_for(
     """Also if another team's gang, in a namespace of its own, waits or runs."""
     gangs.namespace("team")
     running_in = {"jobs": "team", "team": "jobs"}[waiting_in]
-    waits = create(gangs, kind, case(kind, "large", 5, waiting_in, gang_scheduler=GANG))
+    waits = create(gangs, kind, case(kind, "large", 5, waiting_in, WITH_GANGS))
     message = ""
     for _ in until(60, pause_s=0.5):
         message = _seen(gangs, kind, waits, 5, waiting_in)
@@ -171,7 +173,7 @@ def test_a_gang_gets_nodes_together_and_says_what_it_waits_for(
     assert "its PodGroup waits until coscheduling finds places for all workers" in message
     group = gangs.api.get(f"/apis/{POD_GROUPS[GANG]}/namespaces/{waiting_in}/podgroups/{waits}")
     assert group["spec"]["minMember"] == 5
-    fits = create(gangs, kind, case(kind, "large", 3, running_in, gang_scheduler=GANG))
+    fits = create(gangs, kind, case(kind, "large", 3, running_in, WITH_GANGS))
     assert placed(gangs, fits, 3, running_in) == {"big-0": 3}, _seen(gangs, kind, fits, 3, running_in)
     assert placed(gangs, waits, 0, waiting_in) == {}
     remove(gangs, kind, waits, waiting_in)
@@ -190,8 +192,8 @@ def _seen(cluster: Cluster, kind: WorkloadKind, job: str, workers: int, namespac
 
 
 def test_doctor_looks_for_pod_groups(gangs: Cluster) -> None:
-    def check(scheduler: str) -> tuple[bool, str]:
-        options = replace(cluster_with(gang_scheduler=scheduler), namespace="jobs")
+    def check(scheduler: GangScheduler) -> tuple[bool, str]:
+        options = replace(offering(gang=Gang(scheduler=scheduler)), namespace="jobs")
         api: Api = connect(gangs.kubeconfig, None)
         (found,) = [each for each in doctor.checks(api, options) if each.name == "gang scheduling"]
         return found.ok, found.message

@@ -72,7 +72,7 @@ def test_a_catalogue_is_read_from_its_file(tmp_path: Path) -> None:
         '[[instance_types]]\nname = "cpu-ai-2xgiant"\ncpu = 32\nmemory_gib = 128\n'
         '[[volumes]]\nname = "data"\nclaim = "data-pvc"\n'
     )
-    catalogue = load(file, by_pattern=False)
+    catalogue = load(file)
     assert catalogue.default == "cpu-ai-2xgiant"
     assert catalogue.find("cpu-ai-2xgiant").memory_gib == 128
 
@@ -91,12 +91,12 @@ def test_a_wrong_catalogue_is_refused_by_what_is_wrong(tmp_path: Path, text: str
     file = tmp_path / "catalogue.toml"
     file.write_text(text)
     with pytest.raises(InvalidRequest, match=said):
-        load(file, by_pattern=False)
+        load(file)
 
 
 def test_a_missing_catalogue_is_refused_by_its_path(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=r"none\.toml"):
-        load(tmp_path / "none.toml", by_pattern=True)
+        load(tmp_path / "none.toml")
 
 
 def test_a_machine_without_gpus_is_one_type() -> None:

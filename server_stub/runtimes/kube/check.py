@@ -83,7 +83,7 @@ def _check_fields(spec: JobSpec, cluster: ClusterOptions) -> None:
 
 
 def _check_queue(spec: JobSpec, cluster: ClusterOptions) -> None:
-    if spec.queue_name is None or cluster.kueue or cluster.settings.gang_scheduler == "volcano":
+    if spec.queue_name is None or cluster.kueue or cluster.catalogue.gang.scheduler == "volcano":
         return
     asked, jobs = f"queue_name={spec.queue_name!r}", f"{cluster.kind.name}s of namespace {cluster.namespace}"
     if cluster.kueue is None:

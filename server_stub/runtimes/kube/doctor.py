@@ -90,12 +90,12 @@ def _permissions(api: Api, cluster: ClusterOptions) -> Check:
 
 
 def _gangs(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
-    """The check of PodGroups, only where the setting `gang_scheduler` names a scheduler."""
-    gang = cluster.settings.gang_scheduler
+    """The check of PodGroups, only where the catalogue's `gang.scheduler` names a scheduler."""
+    gang = cluster.catalogue.gang.scheduler
     if gang == "none":
         return
     product = "Volcano" if gang == "volcano" else "scheduler-plugins"
-    fix = f"install {product} in the cluster, or CLIENT_LIB_SERVER_GANG_SCHEDULER=none"
+    fix = f"install {product} in the cluster, or remove gang.scheduler from the catalogue"
     if not serves(api, POD_GROUPS[gang], "podgroups"):
         yield checked("gang scheduling", f"the cluster has no resource type PodGroup of {POD_GROUPS[gang]}", fix)
     elif problem := cluster.kind.gang_problem(api):
@@ -107,12 +107,12 @@ def _gangs(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
 def _pod_security(api: Api, cluster: ClusterOptions) -> Check:
     namespace = get_if_visible(api, f"/api/v1/namespaces/{cluster.namespace}")
     if namespace is None:
-        message = f"pods keep to {cluster.settings.pod_security}; the server may not see the level that is enforced"
+        message = f"pods keep to {cluster.catalogue.pod_security}; the server may not see the level that is enforced"
         return checked("pod security", message)
     enforced = (namespace["metadata"].get("labels") or {}).get(LEVEL, "privileged")
-    message = f"namespace {cluster.namespace} enforces {enforced}, pods keep to {cluster.settings.pod_security}"
-    if LEVELS.index(enforced) > LEVELS.index(cluster.settings.pod_security):
-        fix = f"CLIENT_LIB_SERVER_POD_SECURITY={enforced}, or a namespace that admits more"
+    message = f"namespace {cluster.namespace} enforces {enforced}, pods keep to {cluster.catalogue.pod_security}"
+    if LEVELS.index(enforced) > LEVELS.index(cluster.catalogue.pod_security):
+        fix = f"pod_security: {enforced} in the catalogue, or a namespace that admits more"
         return checked("pod security", f"{message}: they will be refused", fix)
     if enforced == "restricted" and (problem := cluster.kind.restricted_problem(api)):
         return checked("pod security", *problem)

@@ -197,7 +197,7 @@ class Gang:
             n_workers=self._attempt.spec.n_workers,
             workload=inventory.workload(self._key),
             queue_place=place,
-            gang_scheduler=self._cluster.options.settings.gang_scheduler,
+            gang_scheduler=self._cluster.options.catalogue.gang.scheduler,
             pods=pods,
             events=inventory.events(self._key),
             views=self._workers.views() if workers_report else (),
@@ -247,7 +247,7 @@ class Gang:
         elif hung := ending.hung(seen, state.views):
             await self._end_waiting(seen, messages.silent(hung, state.n_workers, SILENT_S))
         elif self._is_overdue(seen):
-            minutes = self._cluster.options.settings.gang_timeout_s / 60
+            minutes = self._cluster.options.catalogue.gang.timeout_s / 60
             await self._take_back(seen, f"not complete within {minutes:.3g} min", seen.blocker.message)
 
     async def _end_waiting(self, seen: Interpretation, why: str) -> None:
@@ -289,7 +289,7 @@ class Gang:
         workload = self._cluster.inventory.workload(self._key)
         due = [now + (QUEUE_LOOK_S if workload is not None and workload.suspended else LOOK_AGAIN_S)]
         if self._incomplete_since is not None:
-            due.append(self._incomplete_since + self._cluster.options.settings.gang_timeout_s)
+            due.append(self._incomplete_since + self._cluster.options.catalogue.gang.timeout_s)
         stuck_at = self._stuck_pods.next_due(self._cluster.inventory.pods(self._key))
         if stuck_at is not None:
             due.append(stuck_at)
@@ -305,14 +305,14 @@ class Gang:
         await self._removal.delete()
 
     def _is_overdue(self, seen: Interpretation) -> bool:
-        """True if the gang has been incomplete for longer than gang_timeout_s."""
+        """True if the gang has been incomplete for longer than the catalogue's gang.timeout_s."""
         now = asyncio.get_running_loop().time()
         complete = all(worker.stage is not Stage.STARTING for worker in seen.workers)
         if complete or not seen.blocker.counts_toward_timeout:
             self._incomplete_since = None
             return False
         self._incomplete_since = self._incomplete_since or now
-        return now - self._incomplete_since >= self._cluster.options.settings.gang_timeout_s
+        return now - self._incomplete_since >= self._cluster.options.catalogue.gang.timeout_s
 
     async def _take_back(self, seen: Interpretation, what: str, why: str) -> None:
         """Release its pods, so that two gangs with half of their pods each do not wait for each other."""
@@ -329,7 +329,7 @@ class Gang:
     async def _pause_after_taking_back(self) -> None:
         loop = asyncio.get_running_loop()
         back_off_s = min(FIRST_BACK_OFF_S * 2 ** (self._taken_back - 1), LONGEST_BACK_OFF_S)
-        back_off_s = min(back_off_s, self._cluster.options.settings.gang_timeout_s)
+        back_off_s = min(back_off_s, self._cluster.options.catalogue.gang.timeout_s)
         until = loop.time() + back_off_s
         text = f"taken back, tries again in {back_off_s:.0f} s: {self._taken_back_because}"
         self._reporter.waiting(Reason.UNSCHEDULABLE, text)

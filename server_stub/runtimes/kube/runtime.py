@@ -116,7 +116,7 @@ class KubeRuntime:
         Kueue may be installed later."""
         cluster = self._clusters[namespace]
         try:
-            if cluster.options.settings.job_kind == "auto":
+            if cluster.options.catalogue.job_kind == "auto":
                 cluster = self._clusters[namespace] = await call_in_thread(cluster.with_kind_there)
             found = await call_in_thread(cluster.kind.is_queued, cluster.api, namespace)
         except ApiError as error:
@@ -234,16 +234,11 @@ def assemble(settings: Settings, registry: WorkerRegistry, namespaces: Collectio
 
     Raises InvalidRequest: a file is missing or wrong; ServerError: there is no usable kubeconfig.
     """
-    catalogue, problem = catalogue_file.load_or_kept(
-        settings.catalogue,
-        settings.data_dir / KEPT_CATALOGUE,
-        by_pattern=settings.parse_instance_types is True,
-        pod_security=settings.pod_security,
-    )
+    catalogue, problem = catalogue_file.load_or_kept(settings.catalogue, settings.data_dir / KEPT_CATALOGUE)
     if problem:
         _log.error("%s", problem)
     namespace = settings.kube_namespace or default_namespace(settings.kubeconfig, settings.kube_context)
-    chosen, other = (TRAINJOB, PYTORCHJOB) if settings.job_kind == "trainjob" else (PYTORCHJOB, TRAINJOB)
+    chosen, other = (TRAINJOB, PYTORCHJOB) if catalogue.job_kind == "trainjob" else (PYTORCHJOB, TRAINJOB)
     options = ClusterOptions(settings, chosen, catalogue, namespace, _launcher(), _text(settings.worker_server_ca))
     api = connect(settings.kubeconfig, settings.kube_context)
     return KubeRuntime(Cluster.of(api, options, registry, [other]), problem, namespaces)

@@ -18,9 +18,9 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
 from server_stub.runtimes.kube.api import Api
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, GangScheduler
 from server_stub.runtimes.verdict import ElasticBounds
-from server_stub.settings import GangScheduler, Settings
+from server_stub.settings import Settings
 
 Object = dict[str, Any]
 """A Kubernetes object, as in its JSON."""

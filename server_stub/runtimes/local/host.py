@@ -43,14 +43,12 @@ class Host:
     async def start(self) -> None:
         """Detect the GPUs, then read the catalogue of instance types, which may depend on them."""
         await self.gpus.look()
-        settings = self._options.settings
-        by_pattern = settings.parse_instance_types is not False
-        if settings.catalogue is not None:
-            self._catalogue = load(settings.catalogue, by_pattern=by_pattern)
+        if (file := self._options.settings.catalogue) is not None:
+            self._catalogue = load(file)
         else:
             names = [gpu.name for gpu in self.gpus.known]
             sizes = of_machine(self.machine.cores, self.machine.memory_gib, names)
-            self._catalogue = Catalogue(sizes, by_pattern=by_pattern)
+            self._catalogue = Catalogue(sizes)
 
     # --- a request
 

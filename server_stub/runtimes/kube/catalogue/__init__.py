@@ -288,6 +288,22 @@ class Defaults(Strict):
     """Folder of conda in images: `conda_env: NAME` is `<conda_root>/envs/NAME`."""
 
 
+PodSecurity = Literal["restricted", "baseline", "privileged"]
+GangScheduler = Literal["none", "volcano", "coscheduling"]
+
+
+class Gang(Strict):
+    """Scheduler that gives the workers of a job their nodes, and the time that they may take."""
+
+    scheduler: GangScheduler = "none"
+    """Scheduler of the cluster that places all workers of a job or none: `volcano`, or `coscheduling` of
+    scheduler-plugins. The operator of the jobs makes a PodGroup for each. none: workers that found a place wait for the
+    others, at most `timeout_s`."""
+    timeout_s: Annotated[float, Field(gt=0)] = 900.0
+    """Time in which all workers of a job must become ready, without the time of image pulls; after it the job releases
+    its place and queues again."""
+
+
 PLATFORM_TMP_STORAGE = {"default": 200, "small": 1250, "medium": 2500, "large": 3750, "xlarge": 5000}
 
 
@@ -315,8 +331,15 @@ class ClusterCatalogue(Strict):
     of the cluster."""
     tmp_storage: dict[str, Annotated[int, Field(gt=0)]] = Field(default=PLATFORM_TMP_STORAGE)
     """Size of /tmp in GB (10^9 bytes) by `tmp_storage` of a job. Default: the sizes of the ML Space platform."""
-    by_pattern: bool = Field(default=False, exclude=True)
-    """The server's setting parse_instance_types, which is not part of the file."""
+    by_pattern: bool = False
+    """True: instance types that are not listed are parsed by pattern (`a100.4gpu`, `cpu.8C.32G`)."""
+    job_kind: Literal["auto", "pytorchjob", "trainjob"] = "auto"
+    """Kind of the objects that run jobs: PyTorchJob of the Kubeflow training operator, or TrainJob of Kubeflow Trainer
+    2.2 or newer. auto: what the cluster has, and PyTorchJob if it has both. Running jobs keep their kind."""
+    pod_security: PodSecurity = "restricted"
+    """Level of the Pod Security Standards for pods of jobs; most clusters admit the strictest."""
+    gang: Gang = Gang()
+    """Scheduler that gives the workers of a job their nodes, and the time that they may take."""
 
     def find(self, name: str) -> InstanceType:
         """The type called `name`.

@@ -18,7 +18,6 @@ from client_lib.errors import InvalidRequest
 from client_lib.spec.validation import Place, invalid_request
 from client_lib.worker.directory import write_file
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, is_free, is_in
-from server_stub.settings import PodSecurity
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -34,7 +33,7 @@ _ADMITTED = {
 }  # fmt: skip
 
 
-def load(path: Path | None, *, by_pattern: bool = False, pod_security: PodSecurity = "restricted") -> ClusterCatalogue:
+def load(path: Path | None) -> ClusterCatalogue:
     """The catalogue in a YAML file.
 
     Raises InvalidRequest naming the file, the entry and what is wrong in it.
@@ -45,28 +44,26 @@ def load(path: Path | None, *, by_pattern: bool = False, pod_security: PodSecuri
             hint=EXAMPLE,
         )
     try:
-        return read(path.read_text("utf-8"), by_pattern=by_pattern, pod_security=pod_security)
+        return read(path.read_text("utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the catalogue {path} can't be read: {error}") from error
     except InvalidRequest as error:
         raise InvalidRequest(f"the catalogue {path}: {error.message}", hint=error.hint or REFERENCE) from error
 
 
-def load_or_kept(
-    path: Path | None, kept: Path, *, by_pattern: bool = False, pod_security: PodSecurity = "restricted"
-) -> tuple[ClusterCatalogue, str]:
+def load_or_kept(path: Path | None, kept: Path) -> tuple[ClusterCatalogue, str]:
     """Read the catalogue from a YAML file, and copy the file to `kept`. If the file is not valid, read the copy, and
     return the reason beside it; '': the file was read.
 
     Raises InvalidRequest, as `load` does: the file is not valid, and there is no valid copy.
     """
     try:
-        found = load(path, by_pattern=by_pattern, pod_security=pod_security)
+        found = load(path)
     except InvalidRequest as error:
         if path is None:
             raise
         try:
-            found = load(kept, by_pattern=by_pattern, pod_security=pod_security)
+            found = load(kept)
         except InvalidRequest:
             raise error from None
         since = datetime.fromtimestamp(kept.stat().st_mtime, timezone.utc)
@@ -82,20 +79,20 @@ def load_or_kept(
     return found, ""
 
 
-def read(text: str, *, by_pattern: bool = False, pod_security: PodSecurity = "restricted") -> ClusterCatalogue:
+def read(text: str) -> ClusterCatalogue:
     """The catalogue in YAML. Raises InvalidRequest with a line for each error: the entry and what is wrong in it."""
     try:
         content = yaml.load(text, _UniqueKeys)
-        if not isinstance(content, dict) or "by_pattern" in content:
+        if not isinstance(content, dict):
             raise InvalidRequest("it is no table with `instance_types`", hint=EXAMPLE)
         found = ClusterCatalogue.model_validate(content)
     except yaml.YAMLError as error:
         raise InvalidRequest(f"it is no YAML: {error}") from error
     except ValidationError as error:
         raise invalid_request(error, ClusterCatalogue, _line_in(text)) from error
-    if wrong := [*_names(found), *_sizes(found), *_volumes(found), *_security(found, pod_security)]:
+    if wrong := [*_names(found), *_sizes(found), *_volumes(found), *_security(found)]:
         raise InvalidRequest("\n".join(wrong))
-    return found.model_copy(update={"by_pattern": by_pattern})
+    return found
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -174,16 +171,17 @@ def _volumes(catalogue: ClusterCatalogue) -> Iterator[str]:
         yield f"checkpoints.volume={kept.volume!r} is for some users alone, and all jobs have checkpoints"
 
 
-def _security(catalogue: ClusterCatalogue, pod_security: PodSecurity) -> Iterator[str]:
+def _security(catalogue: ClusterCatalogue) -> Iterator[str]:
+    pod_security = catalogue.pod_security
     if pod_security == "restricted" and catalogue.user.run_as_user == 0:
-        yield "user.run_as_user=0 is root, which the setting pod_security=restricted does not admit"
+        yield "user.run_as_user=0 is root, which pod_security=restricted does not admit"
     if pod_security == "privileged":
         return
     for instance in catalogue.instance_types:
         for capability in instance.capabilities:
             if capability not in _ADMITTED[pod_security]:
                 yield (
-                    f"instance type {instance.name!r}: the setting pod_security={pod_security} does not admit the "
+                    f"instance type {instance.name!r}: pod_security={pod_security} does not admit the "
                     f"capability {capability}"
                 )
 

@@ -15,13 +15,13 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
 from client_lib.worker.outcome import OUT_OF_MEMORY_BELOW
 from client_lib.worker.report import Report
+from server_stub.runtimes.kube.catalogue import GangScheduler
 from server_stub.runtimes.kube.observe import messages as messages
 from server_stub.runtimes.kube.observe.inventory import Container, Event, StatusReason, WorkerPod, Workload, read_digest
 from server_stub.runtimes.kube.observe.messages import StatusField, meaning
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.workload import Meaning
 from server_stub.runtimes.verdict import Stage, WorkerStatus
-from server_stub.settings import GangScheduler
 from server_stub.worker_gateway import WorkerView
 
 _NOT_CREATED = ("FailedCreatePod", "FailedCreateService", "FailedCreate", "TrainJobResourcesCreationFailed")

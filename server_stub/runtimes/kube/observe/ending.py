@@ -80,7 +80,7 @@ def hung(seen: Interpretation, views: Sequence[WorkerView]) -> list[int]:
 
     In a complete gang these are silent workers that have not started their ranks, or that run although all others
     have ended. Ranks with running peers may still work although their agent is silent; health_params ends them if
-    they do not. gang_timeout_s limits the wait of an incomplete gang.
+    they do not. gang.timeout_s of the catalogue limits the wait of an incomplete gang.
     """
     stages = {worker.number: worker.stage for worker in seen.workers}
     if Stage.STARTING in stages.values():

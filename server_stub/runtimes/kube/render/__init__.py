@@ -224,7 +224,7 @@ def _base64(content: bytes) -> str:
 def _workload(rendering: _Rendering, variables: tuple[str, ...], *, has_code: bool) -> Made:
     """The workload, whose pods have variables of these names in a Secret."""
     attempt, cluster = rendering.attempt, rendering.cluster
-    spec, metadata, gang = attempt.spec, rendering.metadata(), cluster.settings.gang_scheduler
+    spec, metadata, gang = attempt.spec, rendering.metadata(), cluster.catalogue.gang.scheduler
     if spec.queue_name is not None and gang != "volcano":  # whose queue it is then
         metadata["labels"] = {**rendering.labels, names.QUEUE: spec.queue_name}
     launcher = names.launcher_name(cluster.launcher, attempt.job_id)
@@ -287,7 +287,7 @@ def _for_agent(attempt: Attempt, cluster: ClusterOptions) -> dict[str, Any]:
         "function": attempt.function is not None,
         "conda_prefix": _conda_prefix(attempt.spec, cluster.catalogue),
         "spool_bytes": storage.SPOOL_BYTES,
-        "gang_timeout_s": cluster.settings.gang_timeout_s,
+        "gang_timeout_s": cluster.catalogue.gang.timeout_s,
         "gate_port": GATE_PORT,
     }
 

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue, placement
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, PodSecurity, placement
 from server_stub.runtimes.kube.catalogue.needs import Needs, mebibytes
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.render.storage import Folder
 from server_stub.runtimes.kube.workload import ClusterOptions, Object
-from server_stub.settings import PodSecurity
 
 AGENT = ["python3", "-I", "-S", f"{storage.LAUNCHER}/worker.pyz", "pod"]
 """Command of the agent, isolated from the PYTHON* variables and site packages of the image, which are for the ranks."""
@@ -53,7 +52,7 @@ class Template:
     def render(self, labels: Mapping[str, str], variables: Sequence[Object]) -> Object:
         """The template with additional labels and variables. It has no restartPolicy, as operators set it."""
         catalogue = self.cluster.catalogue
-        defaults, security = catalogue.defaults, _pod_security(catalogue, self.cluster.settings.pod_security)
+        defaults, security = catalogue.defaults, _pod_security(catalogue)
         return {
             "metadata": {
                 "labels": {**defaults.pod_labels, **self.labels, **labels},
@@ -80,7 +79,7 @@ class Template:
             "command": AGENT,
             "env": [*_environment(self.spec, needs, catalogue), *variables, *pod],
             "resources": _resources(needs, storage.disk_limit_mib(self.spec, needs, catalogue)),
-            "securityContext": _container_security(needs, self.cluster.settings.pod_security),
+            "securityContext": _container_security(needs, catalogue.pod_security),
             "volumeMounts": [folder.mount() for folder in self.folders],
         }
         if self.environment_secret is not None:
@@ -138,11 +137,11 @@ def _resources(needs: Needs, disk_limit_mib: int) -> Object:
     }
 
 
-def _pod_security(catalogue: ClusterCatalogue, level: PodSecurity) -> Object:
+def _pod_security(catalogue: ClusterCatalogue) -> Object:
     """Security context of the pod; below `restricted` it runs as the user of the image."""
     user = catalogue.user
     shared = {"fsGroup": user.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
-    if level != "restricted":
+    if catalogue.pod_security != "restricted":
         return shared
     return {
         "runAsNonRoot": True,
