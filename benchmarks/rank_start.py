@@ -29,8 +29,7 @@ from proc import memory_of
 
 from client_lib.worker import control
 from client_lib.worker.directory import Directory, launcher_command, read_json
-from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.rank_environment import processes
+from client_lib.worker.plan import WorkerPlan, processes
 from client_lib.worker.warm import fit
 from server_stub.runtimes.local.warm import WarmPool
 from tests.processes import free_port

@@ -19,9 +19,8 @@ from client_lib.worker.directory import Directory, Taken, acquire, read_json, wr
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.observer import Observer
 from client_lib.worker.outcome import CANCELLED, PEERS_END_S, START_FAILED, CannotStart, Ended, WorkerOutcome, of_ranks
-from client_lib.worker.plan import WorkerPlan, from_json
+from client_lib.worker.plan import Process, WorkerPlan, from_json
 from client_lib.worker.preparation import Preparation, script_folder
-from client_lib.worker.rank_environment import Process, default_threads, has_agent, others_may_wait, working_dir
 from client_lib.worker.ranks import Exit, Ranks, execute
 from client_lib.worker.segments import SegmentWriter
 from client_lib.worker.system import (
@@ -112,7 +111,7 @@ class Launcher:
         if plan.outputs and plan.outputs_to:
             from client_lib.worker.outputs.collector import Collector  # here: many jobs keep none
 
-            self._outputs = Collector(self._loop, plan, working_dir(plan, self._directory), self._directory.outputs)
+            self._outputs = Collector(self._loop, plan, plan.working_dir_in(self._directory), self._directory.outputs)
             self._outputs.begin()
         if plan.log_file:
             self._log.tail(plan.log_file, script_folder(plan, self._directory))
@@ -160,7 +159,7 @@ class Launcher:
 
     def _start(self) -> None:
         self._gone = True
-        if has_agent(self._plan):
+        if self._plan.has_agent:
             self._log.take_rank_pipes(self._directory.rank_pipes)
         if self._plan.observe:
             with contextlib.suppress(OSError):  # a file system without named pipes: the job runs without client_lib.log
@@ -190,7 +189,7 @@ class Launcher:
             fresh_because=fresh_because,
             stacks=self._plan.observe,
             sessions=True,
-            threads=default_threads(self._plan),
+            threads=self._plan.default_threads,
         )
         self._observer.start(self._processes[0], warm)
 
@@ -249,7 +248,7 @@ class Launcher:
         """
         since = time.monotonic() if since is None else since
         # a rank, here or in another worker, may have failed only because it lost one that runs here
-        cause_is_open = others_may_wait(self._plan) and (self._ranks.failed or self._peer_failed) and self._lost_peers()
+        cause_is_open = self._plan.others_may_wait and (self._ranks.failed or self._peer_failed) and self._lost_peers()
         waits = cause_is_open and not self._ranks.unwinding_is_known()
         if waits and time.monotonic() - since < _ANSWER_S:
             self._loop.call_later(_POLL_S, lambda: self._end_ranks(grace_s, since))
@@ -368,7 +367,7 @@ class Launcher:
 
     def _ended(self, exit: Exit) -> Ended:
         error_file, rank = self._directory.error_file(exit.rank), exit.rank
-        if exit.exit_code and has_agent(self._plan):
+        if exit.exit_code and self._plan.has_agent:
             rank = report.failed_below(error_file, self._log.last_lines_of_agent(rank), rank)
         return report.ended(exit._replace(rank=rank), error_file, self._log.printed_by(rank), self._plan.owner)
 

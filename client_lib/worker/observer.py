@@ -16,8 +16,7 @@ from client_lib.worker.control import ControlServer
 from client_lib.worker.directory import MARKER, Directory, runner_file
 from client_lib.worker.format import METRICS
 from client_lib.worker.loop import Loop
-from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.rank_environment import Process, of_no_rank, others_may_wait, working_dir
+from client_lib.worker.plan import Process, WorkerPlan, of_no_rank
 from client_lib.worker.ranks import Ranks, start
 from client_lib.worker.system import System, below, memory_of_limit, stat
 from client_lib.worker.worker_log import WorkerLog
@@ -115,10 +114,10 @@ class Observer:
                 return
             from client_lib.worker.metrics import MetricFiles  # here: ranks start without waiting for it
 
-            folders = list({working_dir(self._plan, self._directory), self._plan.checkpoint_dir})
+            folders = list({self._plan.working_dir_in(self._directory), self._plan.checkpoint_dir})
             sink, checkpoints = self._log.add_metrics, self._plan.checkpoint_dir
             self._metric_files = MetricFiles(self._loop, self._ranks.pids, folders, since, sink, checkpoints)
-            if others_may_wait(self._plan):
+            if self._plan.others_may_wait:
                 from client_lib.worker.quiet import QuietRanks
 
                 self._quiet = QuietRanks(self._loop, self._ranks.pids, self._tell_quiet, self._directory.stacks)

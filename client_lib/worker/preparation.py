@@ -22,17 +22,14 @@ from client_lib.worker.outcome import (
     TIMEOUT,
     CannotStart,
 )
-from client_lib.worker.plan import ELASTIC, WorkerPlan
-from client_lib.worker.rank_environment import (
+from client_lib.worker.plan import (
+    ELASTIC,
     Process,
+    WorkerPlan,
     agent_arguments,
-    has_ranks,
-    preflight_process,
     processes,
-    script_path,
     setup_process,
-    uses_rank_runner,
-    working_dir,
+    without_rank_files,
 )
 from client_lib.worker.ranks import AddPipe, Exit, Ranks, Run, execute
 from client_lib.worker.report import last_lines
@@ -97,7 +94,16 @@ class Preparation:
             on_passed()
 
         file = runner_file("preflight.py", self._directory)
-        checks = [preflight_process(rank, self._plan.python or "python3", file) for rank in processes]
+        checks = [
+            rank._replace(  # in the place of the rank, with its environment
+                rank=-1 - rank.local_rank,
+                argv=[self._plan.python or "python3", file],
+                environment=without_rank_files(rank.environment),
+                stdin=os.devnull,
+                is_agent=True,
+            )
+            for rank in processes
+        ]
         self._try(lambda: self._run("preflight", checks, ended))
         self._limit(_PREFLIGHT_S, CannotStart(PREFLIGHT_FAILED, _HANGS % (self._plan.worker, _PREFLIGHT_S)))
 
@@ -236,10 +242,10 @@ def _prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
 
         with _refusing("the code snapshot could not be unpacked", CODE_FETCH, ArchiveRefused):
             unpack(plan.snapshot, directory.work, keep_free=plan.keep_free_bytes)
-    folder = working_dir(plan, directory)
+    folder = plan.working_dir_in(directory)
     if not os.path.isdir(folder):
         raise CannotStart(START_FAILED, "the working directory %s does not exist on this machine" % folder)
-    script = script_path(plan, directory)
+    script = plan.script_in(directory)
     if script is not None and not os.path.exists(script):
         raise CannotStart(START_FAILED, "the script %s does not exist on this machine" % script)
     if script is not None and os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
@@ -276,8 +282,8 @@ def _command(process: Process) -> List[str]:
 
 def script_folder(plan: WorkerPlan, directory: Directory) -> List[str]:
     """The folders that may hold the script's train.log: the working directory and the script's own."""
-    script = script_path(plan, directory)
-    return [working_dir(plan, directory)] + ([os.path.dirname(script)] if script else [])
+    script = plan.script_in(directory)
+    return [plan.working_dir_in(directory)] + ([os.path.dirname(script)] if script else [])
 
 
 def _check_mount(folder: str) -> None:
@@ -347,7 +353,7 @@ def copy_folder(source: str, target: str, keep_free: int) -> None:
 
 
 def _local_rank_option(plan: WorkerPlan, script: Optional[str]) -> Optional[str]:
-    if not has_ranks(plan):
+    if not plan.has_ranks:
         return None
     if plan.local_rank_argument or not plan.local_rank_auto or script is None or not os.path.isfile(script):
         return plan.local_rank_argument
@@ -379,5 +385,5 @@ def declared_option(source: bytes) -> Optional[str]:
 def _python_argv(plan: WorkerPlan, directory: Directory, script: str, argv: List[str]) -> List[str]:
     """The script by a path that is valid in the working directory, after the rank runner if that is used."""
     agent = agent_arguments(plan) if plan.type == ELASTIC else []  # torchrun's, which starts the rest
-    runner = [runner_file("rank_runner.py", directory)] if uses_rank_runner(plan) else []
+    runner = [runner_file("rank_runner.py", directory)] if plan.uses_rank_runner else []
     return [argv[0], *agent, *runner, script if plan.snapshot else argv[1], *argv[2:]]

@@ -14,7 +14,7 @@ from typing import Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequenc
 from client_lib.worker.directory import MARKER
 from client_lib.worker.format import NO_RANK
 from client_lib.worker.loop import reset_signals
-from client_lib.worker.rank_environment import Process
+from client_lib.worker.plan import Process
 from client_lib.worker.system import System, catches, ended_children, start_time
 
 _UNWINDING_SIGNAL = 51  # a real-time signal; rank_runner.py uses the same number

@@ -22,7 +22,7 @@ from client_lib.worker import control
 from client_lib.worker import session_frames as link
 from client_lib.worker.directory import write_all
 from client_lib.worker.loop import reset_signals
-from client_lib.worker.rank_environment import Process, of_no_rank, without_rank_files
+from client_lib.worker.plan import Process, of_no_rank, without_rank_files
 from client_lib.worker.system import System
 
 _REST_S = 1.0  # for output after the end of a command: its children may keep the pipe open

@@ -14,8 +14,7 @@ from typing import Any, Callable, Dict, List
 from client_lib.worker.directory import Directory, write_file
 from client_lib.worker.format import metric_lines, numbers
 from client_lib.worker.loop import Loop
-from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.rank_environment import TRAINER_STATUS, Process
+from client_lib.worker.plan import TRAINER_STATUS, Process, WorkerPlan
 
 _LONGEST = 2**18  # bytes of one request
 _OPEN_MAX, _OPEN_S = 16, 5.0  # connections, and how long each may take

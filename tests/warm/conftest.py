@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from client_lib.worker.directory import MARKER, read_json
-from client_lib.worker.rank_environment import processes
+from client_lib.worker.plan import processes
 from client_lib.worker.warm import ROOM, fit
 from tests.processes import alive
 from tests.waiting import until

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.rank_environment import Process
+from client_lib.worker.plan import Process, WorkerPlan
 from client_lib.worker.warm import fit
 from tests.worker.conftest import Worker
 

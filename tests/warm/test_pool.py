@@ -15,7 +15,7 @@ import pytest
 
 from client_lib.worker import system
 from client_lib.worker.directory import MARKER, read_json
-from client_lib.worker.rank_environment import processes
+from client_lib.worker.plan import processes
 from client_lib.worker.system import marked
 from client_lib.worker.warm import fit
 from tests.processes import alive

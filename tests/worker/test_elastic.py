@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from client_lib.worker.directory import Directory
+from client_lib.worker.plan import agent_arguments
 from client_lib.worker.preparation import prepare
-from client_lib.worker.rank_environment import agent_arguments
 from client_lib.worker.report import failed_below
 from client_lib.worker.warm.fit import PoolState, refusal
 from tests.processes import free_port

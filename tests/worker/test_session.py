@@ -167,7 +167,7 @@ def test_a_session_ends_with_the_attempt_while_its_user_reads_nothing() -> None:
     script = """
         import os, socket, time
         from client_lib.worker import session, session_frames
-        from client_lib.worker.rank_environment import Process
+        from client_lib.worker.plan import Process
         from client_lib.worker.system import choose
 
         session_frames.KEEP_S = 0.05

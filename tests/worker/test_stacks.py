@@ -14,7 +14,7 @@ import pytest
 
 from client_lib.worker import control, rank_runner, stacks
 from client_lib.worker.directory import STACKS, read_json
-from client_lib.worker.rank_environment import RANK_VARIABLES
+from client_lib.worker.plan import RANK_VARIABLES
 from tests.interpreters import EACH_PYTHON
 from tests.waiting import until
 from tests.worker.conftest import Worker

@@ -22,7 +22,7 @@ LAUNCHER = """
 import os, sys, time
 sys.path.insert(0, {root!r})
 from client_lib.worker import ranks, system
-from client_lib.worker.rank_environment import Process
+from client_lib.worker.plan import Process
 chosen = system.choose()
 started = ranks.start(Process(0, 0, ["sleep", "1000"], dict(os.environ), "/"), chosen.before_exec)
 print(type(chosen).__name__, started.pid, flush=True)

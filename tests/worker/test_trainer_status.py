@@ -18,7 +18,7 @@ import requests
 
 from client_lib.worker import trainer_status
 from client_lib.worker.loop import Loop
-from client_lib.worker.rank_environment import TRAINER_STATUS
+from client_lib.worker.plan import TRAINER_STATUS
 from client_lib.worker.trainer_status import _TrainerStatus
 
 HUGE = 10**400

@@ -24,7 +24,7 @@ from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_option
 from client_lib.cli.parameters import CommandApp
 from client_lib.cli.submit_steps import NoCheck
 from client_lib.errors import ClientLibError, JobCancelled, JobFailed
-from client_lib.worker.rank_environment import STDIN
+from client_lib.worker.plan import STDIN
 
 if TYPE_CHECKING:
     from client_lib.job import Job

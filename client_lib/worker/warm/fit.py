@@ -8,8 +8,7 @@ import os
 import re
 from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
 
-from client_lib.worker.plan import ELASTIC, WorkerPlan
-from client_lib.worker.rank_environment import Process, uses_rank_runner
+from client_lib.worker.plan import ELASTIC, Process, WorkerPlan
 
 READ_AT_LOAD: Tuple[Tuple[str, str], ...] = (
     ("LD_*", "the dynamic loader"),
@@ -111,7 +110,7 @@ def refusal(pool: PoolState, plan: WorkerPlan, process: Process, beside: Iterabl
         return "the command is no Python script"
     if plan.python != pool.python:
         return "it runs with %s, the warm pool with %s" % (plan.python, pool.python)
-    if not uses_rank_runner(plan):
+    if not plan.uses_rank_runner:
         return "it runs without the rank runner"
     if plan.type == ELASTIC:
         return "torchrun starts its ranks"

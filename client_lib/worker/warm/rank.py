@@ -17,8 +17,7 @@ from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tupl
 
 from client_lib.worker import rank_runner
 from client_lib.worker.directory import MARKER
-from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.rank_environment import Process
+from client_lib.worker.plan import Process, WorkerPlan
 from client_lib.worker.system import stat
 from client_lib.worker.warm import ROOM, fit
 from client_lib.worker.warm.hidden import Hidden, ModuleGroup

@@ -25,8 +25,7 @@ from typing import Any, Literal
 from client_lib.spec.wire import WarmPoolInfo
 from client_lib.worker import warm
 from client_lib.worker.directory import MARKER, Directory, read_json, write_json
-from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.rank_environment import processes, uses_rank_runner
+from client_lib.worker.plan import WorkerPlan, processes
 from client_lib.worker.system import OPEN_FILES, content
 from client_lib.worker.warm import fit
 from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS
@@ -68,7 +67,7 @@ class WarmPools:
     def job_began(self, plan: WorkerPlan, worker_dir: str) -> None:
         """A job that could use a pool was started."""
         python = plan.python
-        if python is None or not LAUNCHER_SWEEPS or not uses_rank_runner(plan) or python in self._guesses:
+        if python is None or not LAUNCHER_SWEEPS or not plan.uses_rank_runner or python in self._guesses:
             return
         if not self._lives(python):
             guess = asyncio.get_running_loop().call_later(GUESS_AFTER_S, self._guess, plan, worker_dir)
@@ -77,7 +76,7 @@ class WarmPools:
     def job_ended(self, plan: WorkerPlan, worker_dir: str, *, fitted: bool) -> None:
         """`fitted`: there was no pool, or it suited the job."""
         python = plan.python
-        if python is None or not LAUNCHER_SWEEPS or not uses_rank_runner(plan):
+        if python is None or not LAUNCHER_SWEEPS or not plan.uses_rank_runner:
             return
         if (guess := self._guesses.pop(python, None)) is not None:
             guess.cancel()

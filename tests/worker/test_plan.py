@@ -15,9 +15,8 @@ import pytest
 
 from client_lib.worker import control, function_runner
 from client_lib.worker.directory import Directory
-from client_lib.worker.plan import WorkerPlan
+from client_lib.worker.plan import WorkerPlan, processes
 from client_lib.worker.preparation import declared_option
-from client_lib.worker.rank_environment import processes
 from tests.processes import free_port
 from tests.worker.conftest import Worker
 
