@@ -10,7 +10,7 @@ A runtime (the client) sends instructions, the launcher (the server) sends event
                              {"event": "ended"}    report.json is written
                              {"event": "stacks"}   answers "stacks": stacks.json is written, or could not be
                              {"event": "quiet", "ranks": {"1": 12.5}}
-                                                   the ranks that do nothing, and for how many seconds (quiet.py)
+                                                   the ranks that do nothing, and for how many seconds (observer.py)
                              the newest of the first three also to each peer that connects later
     peer -> launcher         {"do": "go"}                     start the ranks; may be repeated
                              {"do": "stacks"}                 take the stacks of the ranks; only if "started" has

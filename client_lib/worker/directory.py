@@ -40,7 +40,7 @@ class Directory:
         self.errors = self._below("errors")  # TORCHELASTIC_ERROR_FILE of each rank
         self.metrics = self._below("metrics")
         """Pipe to which ranks write their metrics (client_lib.tracking); there if the plan allows to observe."""
-        self.status_token = self._below("status-token")  # for what libraries post (trainer_status.py)
+        self.status_token = self._below("status-token")  # for what libraries post (metrics.py)
         self.rank_pipes = self._below("ranks")  # output pipes of an elastic worker's ranks (worker_log.py)
         self.imports = self._below(IMPORTS)
         """JSON list of installed modules that local rank 0 had imported at its end; empty before, and only there if the

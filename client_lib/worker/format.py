@@ -95,7 +95,7 @@ def metric_line(
     rank: "int | None", step: "float | None", values: "dict[str, float]", dropped: int = 0, *posted: object
 ) -> bytes:
     """A line of the stream `metrics`. `rank` None: not known; `dropped`: number of values lost before this line;
-    `posted`: [percent done, seconds left] of values that a library posts now and then (trainer_status.py)."""
+    `posted`: [percent done, seconds left] of values that a library posts now and then (metrics.py)."""
     return json.dumps([rank, step, dropped, values, *posted]).encode() + b"\n"
 
 

@@ -13,14 +13,15 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, cast
 
-from client_lib.worker import control, disk, report, trainer_status
+from client_lib.worker import control, disk, report
 from client_lib.worker.control import ControlServer
 from client_lib.worker.directory import Directory, Taken, acquire, read_json, write_json
 from client_lib.worker.loop import Loop, Timer
+from client_lib.worker.metrics import offer_status
 from client_lib.worker.observer import Observer
 from client_lib.worker.outcome import CANCELLED, PEERS_END_S, START_FAILED, CannotStart, Ended, WorkerOutcome, of_ranks
 from client_lib.worker.plan import Process, WorkerPlan, from_json
-from client_lib.worker.preparation import Preparation, script_folder
+from client_lib.worker.preparation import Preparation
 from client_lib.worker.ranks import Exit, Ranks, execute
 from client_lib.worker.segments import SegmentWriter
 from client_lib.worker.system import (
@@ -114,7 +115,9 @@ class Launcher:
             self._outputs = Collector(self._loop, plan, plan.working_dir_in(self._directory), self._directory.outputs)
             self._outputs.begin()
         if plan.log_file:
-            self._log.tail(plan.log_file, script_folder(plan, self._directory))
+            script = plan.script_in(self._directory)
+            folders = [plan.working_dir_in(self._directory), *([os.path.dirname(script)] if script else [])]
+            self._log.tail(plan.log_file, folders)
         self._control.announce(control.READY)
         self._wait_for_go()
 
@@ -164,7 +167,7 @@ class Launcher:
         if self._plan.observe:
             with contextlib.suppress(OSError):  # a file system without named pipes: the job runs without client_lib.log
                 self._log.take_metrics(self._directory.metrics)
-                trainer_status.offer(self._plan, self._processes, self._loop, self._directory, self._log.add_metrics)
+                offer_status(self._plan, self._processes, self._loop, self._directory, self._log.add_metrics)
             if self._plan.metrics:
                 self._log.read_metrics(self._plan.metrics)
         self._oom_kills, self._group_kills = out_of_memory_kills(), group_memory_kills()

@@ -1,10 +1,10 @@
-"""Reads the metrics of a script that does not report them: from the lines that it prints, and the files that it writes.
+"""Reads the metrics of a script that does not report them: from the lines that it prints, the files that it writes, and
+what its libraries post.
 
 The caller's `sink` gets them as lines of `format.metric_line`.
 """
 
 import contextlib
-import csv
 import errno
 import json
 import os
@@ -16,8 +16,10 @@ import struct
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
+from client_lib.worker.directory import Directory, write_file
 from client_lib.worker.format import JOB_STREAMS, WRITTEN, metric_lines, numbers
 from client_lib.worker.loop import Loop
+from client_lib.worker.plan import TRAINER_STATUS, Process, WorkerPlan
 
 # for LineMetrics
 _BLOCK_S = 0.5  # CPU time for the lines that were read at once, at most 64 KiB
@@ -36,6 +38,14 @@ _CSV_MAX = 2**26
 _CSV, _EVENTS = "metrics.csv", ".tfevents."
 _WRITES_MAX, _APART_S = 64, 0.1  # most times of writes in one line, and least seconds between two of them
 _STEPS = ("step", "epoch")
+
+# for TrainerStatus
+_REQUEST_MAX = 2**18  # bytes of one request
+_OPEN_MAX, _OPEN_S = 16, 5.0  # connections, and how long each may take
+_AGAIN_S = 1.0
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9})\r\n", re.IGNORECASE)
+_NO_METRIC = re.compile(r"total_(?:steps|flos)|(?:current_)?epoch|.*(?:_runtime|_per_second)")
+_AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 
 Values = Tuple[Optional[float], Dict[str, float]]
 """A step and its values."""
@@ -175,7 +185,7 @@ class MetricFiles:
     def _search(self) -> None:
         self._send_writes()
         tables = set()
-        for path in map(os.path.realpath, _files(self._folders, self._since)):
+        for path in map(os.path.realpath, self._new_files()):
             name = os.path.basename(path)
             if name == _CSV:
                 tables.add(path)
@@ -185,6 +195,15 @@ class MetricFiles:
         if self._csv is None and len(tables) == 1:
             self._csv = _Csv(tables.pop())
 
+    def _new_files(self) -> Iterator[str]:
+        """Paths of event files that were changed since the start, and of tables that were made since; the nearest
+        first."""
+        for entry, folder_at in _entries(self._folders):
+            if _EVENTS in entry.name or (entry.name == _CSV and folder_at >= self._since):
+                with contextlib.suppress(OSError):
+                    if entry.stat().st_mtime >= self._since:
+                        yield entry.path
+
     def _run(self, path: str, rank: int) -> str:
         """Path of the folder of an event file below that of another file of the rank, and a slash: TensorBoard names a
         run below a run so. "": there is no other."""
@@ -193,33 +212,21 @@ class MetricFiles:
         return next((os.path.relpath(folder, each) + "/" for each in above if folder.startswith(each + os.sep)), "")
 
     def _send_writes(self) -> None:
-        """Send the times at which checkpoints were written since the last ones."""
+        """Send the times at which checkpoints, and no files of metrics and logs, were written since the last ones."""
+        changes: List[float] = []
         times: List[float] = []
-        for at in sorted(_changes(self._checkpoint_dir, self._written_at)):
+        for entry, _ in _entries([self._checkpoint_dir] if self._checkpoint_dir else []):
+            with contextlib.suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                is_metric = _EVENTS in entry.name or entry.name.endswith((_CSV, ".log"))
+                if status.st_mtime > self._written_at and stat.S_ISREG(status.st_mode) and not is_metric:
+                    changes.append(status.st_mtime)
+        for at in sorted(changes):
             if not times or at - times[-1] > _APART_S:
                 times.append(round(at, 3))
         if times:
             self._written_at = max(self._written_at, times[-1] + _APART_S)
             self._sink(json.dumps([None, WRITTEN, times[-_WRITES_MAX:]]).encode() + b"\n")
-
-
-def _changes(root: str, since: float) -> Iterator[float]:
-    """Times at which files were changed since then, apart from those of metrics and logs."""
-    for entry, _ in _entries([root] if root else []):
-        with contextlib.suppress(OSError):
-            status = entry.stat(follow_symlinks=False)
-            is_metric = _EVENTS in entry.name or entry.name.endswith((_CSV, ".log"))
-            if status.st_mtime > since and stat.S_ISREG(status.st_mode) and not is_metric:
-                yield status.st_mtime
-
-
-def _files(roots: List[str], since: float) -> Iterator[str]:
-    """Paths of event files that were changed `since` then, and of tables that were made since; the nearest first."""
-    for entry, folder_at in _entries(roots):
-        if _EVENTS in entry.name or (entry.name == _CSV and folder_at >= since):
-            with contextlib.suppress(OSError):
-                if entry.stat().st_mtime >= since:
-                    yield entry.path
 
 
 def _entries(roots: List[str]) -> "Iterator[Tuple[os.DirEntry[str], float]]":
@@ -269,6 +276,8 @@ class _Csv:
             lines = [line for line in file.readlines(_ROWS) if line.endswith(b"\n")]
         self.position += sum(map(len, lines))
         self._lines += len(lines)
+        import csv  # here: few jobs have a table
+
         rows = csv.DictReader(line.decode("utf-8", "replace") for line in [heading, *lines])
         for row in rows:
             values = numbers((name, value) for name, value in row.items() if name)
@@ -304,22 +313,17 @@ class _Events:
 
 
 def _event(data: bytes) -> Values:
-    fields, values = list(_fields(data)), {}
-    for number, summary in fields:
-        if number == 5:
-            for field, value in _fields(summary):
-                if field == 1:
-                    values.update(_scalar(value))
-    return dict(fields).get(2, 0), values
-
-
-def _scalar(data: bytes) -> Dict[str, float]:
-    """A Summary.Value, if it is a scalar: `simple_value`, or a tensor with one `float_val`."""
-    fields = dict(_fields(data))
-    number = dict(_fields(fields[8])).get(5) if 8 in fields else fields.get(2)
-    if not isinstance(number, bytes) or len(number) != 4:
-        return {}
-    return {fields[1].decode("utf-8", "replace"): struct.unpack("<f", number)[0]}
+    """The step of an Event, and the scalars of its Summary: `simple_value`, or a tensor with one `float_val`."""
+    step, values = 0, {}
+    for number, summary in _fields(data):
+        if number == 2:
+            step = summary
+        for field, value in _fields(summary) if number == 5 else ():
+            parts = dict(_fields(value)) if field == 1 else {}
+            scalar = dict(_fields(parts[8])).get(5) if 8 in parts else parts.get(2)
+            if isinstance(scalar, bytes) and len(scalar) == 4:
+                values[parts[1].decode("utf-8", "replace")] = struct.unpack("<f", scalar)[0]
+    return step, values
 
 
 def _fields(data: bytes) -> Iterator[Tuple[int, Any]]:
@@ -328,27 +332,114 @@ def _fields(data: bytes) -> Iterator[Tuple[int, Any]]:
     while at < len(data):
         key, at = _varint(data, at)
         kind = key & 7
+        number, at = _varint(data, at) if kind in (0, 2) else ({1: 8, 5: 4}[kind], at)
         if kind == 0:
-            value, at = _varint(data, at)
-            yield key >> 3, value
-            continue
-        if kind == 2:
-            size, at = _varint(data, at)
-        elif kind in (1, 5):
-            size = 8 if kind == 1 else 4
-        else:
-            raise ValueError("no field has the type %d" % kind)
-        yield key >> 3, data[at : at + size]
-        at += size
+            yield key >> 3, number
+        else:  # the size of what follows
+            yield key >> 3, data[at : at + number]
+            at += number
 
 
 def _varint(data: bytes, at: int) -> Tuple[int, int]:
-    value = shift = 0
-    while True:
-        if shift > 63:
-            raise ValueError("no number has more than 10 bytes")
-        byte = data[at]
-        value |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
+    """The number that begins there, and the place after it. Raises ValueError: it does not end."""
+    value = 0
+    for place, byte in enumerate(data[at : at + 10]):
+        value |= (byte & 127) << 7 * place
         if byte < 128:
-            return value, at
+            return value, at + place + 1
+    raise ValueError("no number has more than 10 bytes")
+
+
+# --- posts
+
+
+def offer_status(
+    plan: WorkerPlan, ranks: List[Process], loop: Loop, directory: Directory, sink: Callable[[bytes], None]
+) -> None:
+    """Give the ranks an address for their status, unless they have one, or would look for it behind a proxy.
+
+    Raises OSError.
+    """
+    if not {*TRAINER_STATUS, "http_proxy", "HTTP_PROXY"}.isdisjoint(ranks[0].environment):
+        return
+    status = TrainerStatus(loop, directory.status_token, plan.worker * plan.processes_per_worker, sink)
+    for process in ranks:
+        process.environment.update({name: value for name, value in status.variables.items() if value})
+
+
+class TrainerStatus:
+    """Takes the progress and the metrics that libraries post by the status protocol of Kubeflow Trainer (KEP-2779). One
+    per worker.
+
+    Trainer of Hugging Face (5.23 or newer) and `update_trainjob_status` of kubeflow's SDK find the address in variables
+    and post at most every 5 s. The launcher listens on loopback, without a thread or a process.
+    """
+
+    def __init__(self, loop: Loop, token_file: str, rank: int, sink: Callable[[bytes], None]) -> None:
+        """`rank`: the first of this worker, to which all values belong. Raises OSError."""
+        self._loop, self._rank, self._sink = loop, rank, sink
+        self._token = os.urandom(16).hex()
+        write_file(token_file, self._token.encode())
+        self._socket = socket.socket()
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.listen(_OPEN_MAX)
+        self._socket.setblocking(False)
+        self._open: Dict[socket.socket, bytes] = {}  # what was received
+        authorities = next(filter(os.path.exists, _AUTHORITIES), "")  # for clients that read it also for http
+        url = "http://127.0.0.1:%d/" % self._socket.getsockname()[1]
+        self.variables = dict(zip(TRAINER_STATUS, (url, token_file, authorities)))  # noqa: B905  # Python 3.8
+        self._listen()
+
+    def _listen(self) -> None:
+        self._loop.watch(self._socket.fileno(), self._accept)
+
+    def _accept(self) -> None:
+        try:
+            peer, _ = self._socket.accept()
+        except OSError:  # no descriptor is free: the socket stays readable, and would keep the loop busy
+            self._loop.forget(self._socket.fileno())
+            self._loop.call_later(_AGAIN_S, self._listen)
+            return
+        if len(self._open) >= _OPEN_MAX:
+            peer.close()
+            return
+        peer.setblocking(False)
+        self._open[peer] = b""
+        self._loop.watch(peer.fileno(), lambda: self._read(peer))
+        self._loop.call_later(_OPEN_S, lambda: self._close(peer))
+
+    def _read(self, peer: socket.socket) -> None:
+        block = b""
+        with contextlib.suppress(OSError):
+            block = peer.recv(65536)
+        data = self._open[peer] = self._open[peer] + block
+        head, end, body = data.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head + b"\r\n")
+        if end and length and len(body) >= int(length[1]):
+            status = self._take(head, body)
+            with contextlib.suppress(OSError):
+                peer.send(b"HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % status)
+        elif block and len(data) <= _REQUEST_MAX and (length or not end):
+            return
+        self._close(peer)
+
+    def _close(self, peer: socket.socket) -> None:
+        if self._open.pop(peer, None) is not None:
+            self._loop.forget(peer.fileno())
+            peer.close()
+
+    def _take(self, head: bytes, body: bytes) -> bytes:
+        """Pass a request on; the status of its answer."""
+        if b"bearer %s\r\n" % self._token.encode() not in head.lower() + b"\r\n":
+            return b"401 Unauthorized"
+        try:
+            status = json.loads(body)["trainerStatus"]
+            values = numbers((str(metric["name"]), metric["value"]) for metric in status.get("metrics") or [])
+            step = values.pop("current_step", None)
+            values = {name: value for name, value in values.items() if not _NO_METRIC.fullmatch(name)}
+            posted = [status.get("progressPercentage"), status.get("estimatedRemainingSeconds")]
+            lines = metric_lines(self._rank, step, values, 0, [None if n is None else float(n) for n in posted])
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+            return b"422 Unprocessable Entity"
+        self._sink(b"".join(lines))
+        return b"200 OK"

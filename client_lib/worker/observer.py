@@ -1,5 +1,5 @@
-"""Observes the running ranks for their launcher: their machine, stacks on request, quiet ranks, what they use, files
-of metrics.
+"""Observes the running ranks for their launcher: their machine, stacks on request, files of metrics, what they use, and
+which of them are quiet.
 
 Observing never ends a rank. If no file descriptor or process is available, some observations are skipped.
 """
@@ -9,7 +9,8 @@ import json
 import os
 import signal
 import time
-from typing import TYPE_CHECKING, Callable, Dict, List, Optional, Tuple
+from collections import deque
+from typing import TYPE_CHECKING, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple
 
 from client_lib.worker import control
 from client_lib.worker.control import ControlServer
@@ -18,20 +19,36 @@ from client_lib.worker.format import METRICS
 from client_lib.worker.loop import Loop
 from client_lib.worker.plan import Process, WorkerPlan, of_no_rank
 from client_lib.worker.ranks import Ranks, start
-from client_lib.worker.system import System, below, memory_of_limit, stat
+from client_lib.worker.system import System, below, content, memory_of_limit, stat
 from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
     from client_lib.worker.metrics import MetricFiles
-    from client_lib.worker.quiet import QuietRanks
     from client_lib.worker.stacks import StackTaker
 
 _WATCH_S = 2.0  # from the start of the ranks to the first look at what they do
+_TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+
+# for UsageSampler
 _SHORTEST_S, _LONGEST_S, _OLDER = 5.0, 60.0, 50  # pause between samples: a 50th of the time that the ranks have run
 _SHARE = 0.0005  # of a core: largest CPU time of a sample, divided by the pause after it
 _GPU_S = 15
 _QUERY = ["--query-gpu=index,utilization.gpu,memory.used", "--format=csv,noheader,nounits", "--loop=%d" % _GPU_S]
 _GIB = 2.0**30
+
+# for QuietRanks
+ROUND_S = 1.0
+QUIET_S = 10.0
+REPEAT_S = 30.0  # a server that was restarted, or was out of reach, hears of quiet ranks again
+_CHILDREN_S = 4.0  # the children of a rank are looked at when it has been still for this time
+_LATE_S = 5 * ROUND_S  # after a longer pause nothing is concluded: this process itself did not run
+_PAUSE_S = 2 * ROUND_S  # shorter pauses between two moves are not counted
+_PATIENCE = 6  # times the usual pause of the rank
+_PAUSES = 9  # the newest, of which the median is the usual one
+_MAIN_CPU = 0.02  # part of a core that the main thread may use and be quiet
+_OTHER_CPU = 0.05  # the same for other threads and children together, such as one that prints lines
+_OTHER_BYTES = 65536.0  # that they may read and write in a second
+_KNOWS_CHILDREN = os.path.exists("/proc/thread-self/children")
 
 
 class Observer:
@@ -77,7 +94,7 @@ class Observer:
             on_taken()
 
         if self._quiet:
-            self._quiet.pause()
+            self._quiet.paused = True
         try:
             if self._stacks is None:
                 from client_lib.worker.stacks import StackTaker  # here: few jobs need it
@@ -90,7 +107,7 @@ class Observer:
     def _read_machine(self, process: Process, warm: bool) -> None:
         """Log what this worker runs on, as the interpreter of the ranks sees it."""
         shown = {name: value for name, value in process.environment.items() if name not in self._plan.secrets}
-        try:
+        with contextlib.suppress(OSError, ImportError):
             if self._plan.python is None or warm:
                 from client_lib.worker import machine
 
@@ -101,31 +118,26 @@ class Observer:
             reader = start(Process(-1, -1, argv, environment, process.working_dir), self._system.before_exec)
             os.close(reader.stderr)
             self._log.listen(reader.stdout, METRICS)
-        except (OSError, ImportError):
-            pass
 
     def _watch(self) -> None:
-        since = self._ranks.started_at or time.time()
-        try:
-            self._usage = UsageSampler(
-                self._loop, self._system, self._ranks.pids, since, self._plan.gpus, self._log.add_usage
-            )
+        loop, pids, since = self._loop, self._ranks.pids, self._ranks.started_at or time.time()
+        with contextlib.suppress(OSError, ImportError):  # the latter: an upgrade has removed the module
+            self._usage = UsageSampler(loop, self._system, pids, since, self._plan.gpus, self._log.add_usage)
             if not self._plan.python:
                 return
             from client_lib.worker.metrics import MetricFiles  # here: ranks start without waiting for it
 
             folders = list({self._plan.working_dir_in(self._directory), self._plan.checkpoint_dir})
             sink, checkpoints = self._log.add_metrics, self._plan.checkpoint_dir
-            self._metric_files = MetricFiles(self._loop, self._ranks.pids, folders, since, sink, checkpoints)
+            self._metric_files = MetricFiles(loop, pids, folders, since, sink, checkpoints)
             if self._plan.others_may_wait:
-                from client_lib.worker.quiet import QuietRanks
-
-                self._quiet = QuietRanks(self._loop, self._ranks.pids, self._tell_quiet, self._directory.stacks)
-        except (OSError, ImportError):  # the latter: an upgrade has removed the module
-            pass
+                self._quiet = QuietRanks(loop, pids, self._tell_quiet, self._directory.stacks)
 
     def _tell_quiet(self, ranks: Dict[int, float]) -> None:
         self._peers.tell(control.QUIET, ranks=ranks)
+
+
+# --- what the ranks use
 
 
 class UsageSampler:
@@ -159,11 +171,9 @@ class UsageSampler:
     def finish(self) -> None:
         """End nvidia-smi."""
         if self._reader:
-            pid, output = self._reader
-            self._reader = None
             with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.kill(pid, signal.SIGKILL)
-            self._close(output)
+                os.kill(self._reader[0], signal.SIGKILL)
+            self._close()
 
     def _again(self) -> None:
         if not self._pids():
@@ -182,14 +192,14 @@ class UsageSampler:
         for pid in [each for rank in self._pids() for each in [rank, *below(rank)]]:
             fields = stat("/proc/%d" % pid)
             if fields:  # fields 14 to 17 of proc(5), with the time of children that have ended, and 24
-                cpu_s += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+                cpu_s += sum(map(int, fields[11:15])) / _TICKS
                 pages += int(fields[21])
         if not pages:
             return dict(self._of_gpus)
         (before, used_s), self._before = self._before, (now, cpu_s)
         cores = max(0.0, cpu_s - used_s) / max(now - before, 0.001)
-        memory = pages * os.sysconf("SC_PAGE_SIZE") / _GIB
-        values = {"worker/cpu_cores": round(cores, 3), "worker/memory_gib": round(memory, 4), **self._of_gpus}
+        memory_gib = round(pages * _PAGE / _GIB, 4)
+        values = {"worker/cpu_cores": round(cores, 3), "worker/memory_gib": memory_gib, **self._of_gpus}
         of_limit = memory_of_limit()
         return values if of_limit is None else {**values, "worker/memory_percent": round(100 * of_limit, 1)}
 
@@ -208,8 +218,8 @@ class UsageSampler:
     def _read(self, output: int) -> None:
         data = os.read(output, 65536)
         if not data:
-            self._reader, self._of_gpus = None, {}
-            self._close(output)
+            self._of_gpus = {}
+            self._close()
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
@@ -221,6 +231,168 @@ class UsageSampler:
                 except ValueError:  # the driver does not measure it on every device
                     continue
 
-    def _close(self, output: int) -> None:
-        self._loop.forget(output)
-        os.close(output)
+    def _close(self) -> None:
+        if self._reader:
+            output = self._reader[1]
+            self._reader = None
+            self._loop.forget(output)
+            os.close(output)
+
+
+# --- quiet ranks
+
+
+class Use(NamedTuple):
+    """CPU time and input and output of some threads until now."""
+
+    cpu_s: float
+    size: int
+    """Bytes read and written."""
+
+
+class Sample(NamedTuple):
+    """The work of a rank until now."""
+
+    at: float
+    """Monotonic seconds."""
+    busy: bool
+    """The main thread has work for a core, or waits for a disk; or a part of what the rank does is not known."""
+    main: Use
+    process: Use
+    children: Optional[Use]
+    """None: they were not read, because the rank itself has moved shortly before."""
+    entered: float = 0.0
+    """Changes when the rank enters or ends a collective (rank_runner.py), at most a second later."""
+
+
+def moved(before: Sample, after: Sample) -> bool:
+    """True if the rank has done something between two samples, or if that is not known. Pure."""
+    passed = after.at - before.at
+    if after.busy or passed > _LATE_S or after.main.size != before.main.size:
+        return True
+    if after.main.cpu_s - before.main.cpu_s > _MAIN_CPU * passed:
+        return True
+    others = ((before.process, after.process), (before.children, after.children))
+    return any(
+        new.cpu_s - old.cpu_s > _OTHER_CPU * passed or new.size - old.size > _OTHER_BYTES * passed
+        for old, new in others
+        if old is not None and new is not None
+    )
+
+
+class Stillness:
+    """The time for which one rank has been still, by its samples. Pure."""
+
+    def __init__(self, first: Sample) -> None:
+        self.last = first
+        """The newest sample; replaced after work that the launcher has caused, which is no move."""
+        self._since = first.at
+        self._pauses: Deque[float] = deque(maxlen=_PAUSES)
+
+    def add(self, sample: Sample) -> None:
+        has_moved = moved(self.last, sample)
+        if has_moved or sample.entered != self.last.entered:
+            if self.still_s >= _PAUSE_S:
+                self._pauses.append(self.still_s)
+            self._since = sample.at if has_moved else self.last.at
+        self.last = sample
+
+    @property
+    def still_s(self) -> float:
+        return self.last.at - self._since
+
+    @property
+    def quiet_s(self) -> float:
+        """Seconds without a move; 0.0: they are too few for this rank to be called quiet."""
+        usual = sorted(self._pauses)[len(self._pauses) // 2] if self._pauses else 0.0
+        return self.still_s if self.still_s >= max(QUIET_S, _PATIENCE * usual) else 0.0
+
+
+class QuietRanks:
+    """Finds the quiet ranks of this worker: their main threads compute nothing, and read and write no files; their
+    other threads and children do hardly anything; and they enter and end no collective. Bytes from a plain socket are
+    not seen: Linux does not count them.
+
+    A quiet rank waits for another one, or hangs. The server, which knows all workers, decides which of the two it is
+    (server_stub.service.watchdog). A few small files of /proc are read each second. A file of each rank shows that it
+    enters collectives (rank_runner.py), if its PyTorch has a flight recorder.
+    """
+
+    def __init__(
+        self, loop: Loop, pids: Callable[[], Dict[int, int]], tell: Callable[[Dict[int, float]], None], folder: str
+    ) -> None:
+        """`pids`: the running processes and their ranks. `tell` gets the quiet ranks, and for how many seconds they
+        have been so, when others are quiet than before, and repeatedly while there are some. `folder` has the files of
+        the ranks."""
+        self._loop, self._pids, self._tell, self._folder = loop, pids, tell, folder
+        self._ranks: Dict[int, Stillness] = {}
+        self._told: Dict[int, float] = {}
+        self._told_at = 0.0
+        self.paused = False
+        """True: look away, because the ranks get a signal, and what they write because of it is no move."""
+        self._round()
+
+    def begin_again(self) -> None:
+        """Look again after a pause."""
+        self.paused = False
+        for pid, sample in self._samples().items():
+            if pid in self._ranks:
+                self._ranks[pid].last = sample
+
+    def _round(self) -> None:
+        pids = self._pids()
+        if not self.paused:
+            self._look(pids)
+        if pids:
+            self._loop.call_later(ROUND_S, self._round)
+
+    def _look(self, pids: Dict[int, int]) -> None:
+        samples = self._samples()
+        for pid, sample in samples.items():
+            self._ranks.setdefault(pid, Stillness(sample)).add(sample)
+        quiet = {pids[pid]: self._ranks[pid].quiet_s for pid in samples if self._ranks[pid].quiet_s}
+        now = time.monotonic()
+        if quiet.keys() != self._told.keys() or (quiet and now - self._told_at >= REPEAT_S):
+            self._told, self._told_at = quiet, now
+            self._tell(quiet)
+
+    def _samples(self) -> Dict[int, Sample]:
+        found = {}
+        try:
+            for pid, rank in self._pids().items():
+                still = pid in self._ranks and self._ranks[pid].still_s >= _CHILDREN_S
+                sample = take(pid, still, os.path.join(self._folder, "entered-%d" % rank))
+                if sample is not None:
+                    found[pid] = sample
+        except OSError:  # too many open files
+            return {}
+        return found
+
+
+def take(pid: int, with_children: bool, entries: str = "") -> Optional[Sample]:
+    """Read a sample from /proc; None: the process has ended. `entries`: the file that shows collectives."""
+    at, main = time.monotonic(), "/proc/%d/task/%d" % (pid, pid)
+    fields = stat(main)
+    if not fields:
+        return None
+    try:
+        entered = os.stat(entries).st_mtime
+    except OSError:  # it has entered none yet, or its PyTorch has no recorder
+        entered = 0.0
+    of_main, of_process = _use(main), _use("/proc/%d" % pid)
+    uses = [_use("/proc/%d" % child) for child in below(pid)] if with_children else []
+    known = [use for use in uses if use is not None]
+    if of_main is None or of_process is None or len(known) < len(uses) or not _KNOWS_CHILDREN:
+        nothing = Use(0.0, 0)
+        return Sample(at, True, nothing, nothing, None, entered)
+    total = Use(sum(use.cpu_s for use in known), sum(use.size for use in known))
+    return Sample(at, fields[0] in "RD", of_main, of_process, total if with_children else None, entered)
+
+
+def _use(path: str) -> Optional[Use]:
+    """None: the process has ended, or may not be looked at."""
+    fields, counters = stat(path), dict(line.split(b": ") for line in content(path + "/io").splitlines())
+    if not fields or not counters:
+        return None
+    size = sum(int(counters.get(name, 0)) for name in (b"rchar", b"wchar", b"read_bytes", b"write_bytes"))
+    return Use((int(fields[11]) + int(fields[12])) / _TICKS, size)

@@ -25,7 +25,7 @@ RANK_VARIABLES = "CLIENT_LIB_RANK_VARIABLES"
 RENDEZVOUS_CONF = "CLIENT_LIB_RDZV_CONF"
 """Variable: settings of torchrun's --rdzv-conf, which override ours."""
 TRAINER_STATUS = tuple("KUBEFLOW_TRAINER_SERVER_" + name for name in ("URL", "TOKEN", "CA_CERT"))
-"""Variables of the ranks: address, file of the token, file of authorities; see trainer_status.py."""
+"""Variables of the ranks: address, file of the token, file of authorities; see metrics.py."""
 
 
 class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher's start time

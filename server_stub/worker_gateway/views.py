@@ -19,7 +19,7 @@ SILENT_S = 600.0
 
 
 Quiet = tuple[tuple[int, float], ...]
-"""Ranks that do nothing (client_lib.worker.quiet), and since when (monotonic seconds)."""
+"""Ranks that do nothing (client_lib.worker.observer), and since when (monotonic seconds)."""
 
 
 def quiet_since(told: Mapping[int, float], before: Quiet, now: float) -> Quiet:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_lib.worker import control, quiet
-from client_lib.worker.quiet import QUIET_S, Sample, Stillness, Use, moved
+from client_lib.worker import control
+from client_lib.worker.observer import QUIET_S, Sample, Stillness, Use, moved, take
 from client_lib.worker.system import below
 from tests.processes import free_port
 from tests.worker.conftest import Worker
@@ -78,7 +78,7 @@ def test_a_rank_whose_input_and_output_are_not_known_is_not_quiet() -> None:
     if observer == 0:
         if os.getuid() == 0:
             os.setuid(65534)
-        seen = quiet.take(1, with_children=False)
+        seen = take(1, with_children=False)
         os._exit(0 if seen and moved(seen, seen._replace(at=seen.at + 1)) else 1)
     assert os.waitpid(observer, 0)[1] == 0
 
@@ -101,7 +101,7 @@ def test_a_rank_that_enters_collectives_is_not_quiet() -> None:
 
 def test_what_was_done_for_us_is_no_move() -> None:
     rank = still(*[False] * 12)
-    rank.begin_again(sample(13.0, work=5.0))
+    rank.last = sample(13.0, work=5.0)
     assert rank.quiet_s == 13.0
 
 

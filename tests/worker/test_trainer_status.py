@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 import requests
 
-from client_lib.worker import trainer_status
+from client_lib.worker import metrics
 from client_lib.worker.loop import Loop
 from client_lib.worker.plan import TRAINER_STATUS
-from client_lib.worker.trainer_status import _TrainerStatus
 
 HUGE = 10**400
 
@@ -44,7 +43,7 @@ def run_until(loop: Loop, is_over: Callable[[], bool], limit_s: float = 20.0) ->
 
 def test_a_post_that_is_no_status_is_refused_and_the_next_one_taken(loop: Loop, tmp_path: Path) -> None:
     lines: list[bytes] = []
-    status = _TrainerStatus(loop, str(tmp_path / "token"), 0, lines.append)
+    status = metrics.TrainerStatus(loop, str(tmp_path / "token"), 0, lines.append)
     url, head = status.variables[TRAINER_STATUS[0]], {"Authorization": f"Bearer {(tmp_path / 'token').read_text()}"}
     wrong: list[Any] = [
         *({"trainerStatus": {name: HUGE}} for name in ("progressPercentage", "estimatedRemainingSeconds")),
@@ -68,8 +67,8 @@ def test_a_post_that_is_no_status_is_refused_and_the_next_one_taken(loop: Loop, 
 
 
 def test_without_a_free_descriptor_the_loop_rests(loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer_status, "_AGAIN_S", 0.3)
-    status = _TrainerStatus(loop, str(tmp_path / "token"), 0, lambda _: None)
+    monkeypatch.setattr(metrics, "_AGAIN_S", 0.3)
+    status = metrics.TrainerStatus(loop, str(tmp_path / "token"), 0, lambda _: None)
     address = status.variables[TRAINER_STATUS[0]].split("/")[2].split(":")
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with socket.create_connection((address[0], int(address[1]))) as client:
