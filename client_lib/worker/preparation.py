@@ -8,7 +8,7 @@ import contextlib
 import os
 import signal
 import time
-from typing import Callable, Iterator, List, Optional, Sequence, Tuple, Type
+from typing import Callable, Iterator, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type
 
 from client_lib.worker.directory import MARKER, Directory, runner_file
 from client_lib.worker.disk import check_room, is_full, naming, size_of
@@ -39,11 +39,24 @@ from client_lib.worker.worker_log import WorkerLog
 _OUTPUT_S = 1.0  # longest wait for the rest of an output: a process that was left behind may keep the pipes open
 _POLL_S = 0.01
 _PREFLIGHT_S = 180.0  # its own limits name the worker and end it earlier, unless a driver or file system hangs
-_HANGS = "preflight of worker %d hangs: it has not ended within %g s"
 _INSTALLATIONS = 3  # another worker that needs room may remove an environment before its first use
 _TYPES = ("pytorch2", "pytorch", "torchrun", ELASTIC, "binary", "binary_exp", "nogpu")
 _LOCAL_RANK = ("--local_rank", "--local-rank")
 _COPYING, _INCOMPLETE = ".copying", ".copying.new"
+
+
+class _Step(NamedTuple):
+    """Processes that must end before the next step."""
+
+    what: str
+    processes: List[Process]
+    reason: Optional[str] = None
+    """Of the refusal if one of them fails; None: the next step finds out."""
+    limit_s: Optional[float] = None
+    late: Optional[CannotStart] = None
+    """The refusal after `limit_s`."""
+    run: Run = execute
+    add_pipe: Optional[AddPipe] = None
 
 
 class Preparation:
@@ -63,14 +76,18 @@ class Preparation:
         self._plan, self._directory, self._system = plan, directory, system
         self._log, self._loop = log, loop
         self._on_ready, self._on_refused = on_ready, on_refused
+        self._steps: Iterator[_Step] = self._before_ready()
+        self._step: _Step  # the newest; its processes run while `_running` is set
         self._running: Optional[Ranks] = None
-        self._ended: Callable[[Exit], None]
-        self._installations = 0
-        self._in_use: Optional[int] = None  # keeps the environment with the packages; open for this worker's life
-        self._late: Optional[CannotStart] = None
+        self._is_late = False
 
     def start(self) -> None:
-        self._try(self._prepare)
+        self._advance()
+
+    def preflight(self, ranks: Sequence[Process], on_passed: Callable[[], None]) -> None:
+        """Check the machines of all workers, which are ready. `on_refused` is called if it fails."""
+        self._steps = self._before_ranks(ranks, on_passed)
+        self._advance()
 
     def reap(self) -> None:
         if self._running is None or not self._running.reap():
@@ -86,91 +103,78 @@ class Preparation:
         if running:
             _kill(running)
 
-    def preflight(self, processes: Sequence[Process], on_passed: Callable[[], None]) -> None:
-        """Check the machines of all workers, which are ready. `on_refused` is called if it fails."""
+    def _before_ready(self) -> Iterator[_Step]:
+        found = prepare(self._plan, self._directory)
+        if self._plan.requirements:
+            yield from self._installation()
+            found = prepare(self._plan, self._directory)
+        if self._plan.setup:
+            limit_s = self._plan.setup_limit_s
+            why = "setup ran for %g min, the limit that stop_timer sets" % ((limit_s or 0) / 60)
+            setup = setup_process(self._plan, self._directory)
+            yield _Step("setup", [setup], SETUP_FAILED, limit_s, CannotStart(TIMEOUT, why))
+        self._on_ready(self._plan, found)
 
-        def ended(exit: Exit) -> None:
-            self._check("preflight of worker %d" % self._plan.worker, exit, PREFLIGHT_FAILED)
-            on_passed()
-
-        file = runner_file("preflight.py", self._directory)
-        checks = [
-            rank._replace(  # in the place of the rank, with its environment
-                rank=-1 - rank.local_rank,
-                argv=[self._plan.python or "python3", file],
-                environment=without_rank_files(rank.environment),
-                stdin=os.devnull,
-                is_agent=True,
-            )
-            for rank in processes
-        ]
-        self._try(lambda: self._run("preflight", checks, ended))
-        self._limit(_PREFLIGHT_S, CannotStart(PREFLIGHT_FAILED, _HANGS % (self._plan.worker, _PREFLIGHT_S)))
-
-    def _try(self, step: Callable[[], None]) -> None:
-        try:
-            step()
-        except CannotStart as refused:
-            self._on_refused(refused)
-
-    def _prepare(self) -> None:
-        processes = prepare(self._plan, self._directory)
-        if self._plan.requirements and self._in_use is None:
-            self._install()
-        elif self._plan.setup:
-            self._set_up(processes)
-        else:
-            self._on_ready(self._plan, processes)
-
-    def _install(self) -> None:
+    def _installation(self) -> Iterator[_Step]:
         from client_lib.worker import requirements  # here: few jobs have extra packages
 
         def listen(_rank: int, _stream: str, fd: int, _shown: str) -> None:
             self._log.listen(fd)
 
-        def ended(_: Exit) -> None:
-            made = requirements.result(self._plan, self._directory)
-            if made is not None:
-                self._plan, self._in_use = made
-                self._prepare()
-            elif self._installations < _INSTALLATIONS:
-                self._install()
-            else:
-                raise CannotStart(START_FAILED, "the environment with the packages was removed again and again")
-
-        self._installations += 1
         here = self._directory.path
         variables = {**self._plan.environment, MARKER: here}  # by which the process of a dead launcher is found
         process = Process(-1, -1, ["install"], variables, here)
         installer = requirements.installer(self._plan, self._directory)
-        self._run("the installation of packages", [process], ended, installer, listen)
+        for _ in range(_INSTALLATIONS):
+            yield _Step("the installation of packages", [process], run=installer, add_pipe=listen)
+            made = requirements.result(self._plan, self._directory)
+            if made is not None:
+                self._plan = made
+                return
+        raise CannotStart(START_FAILED, "the environment with the packages was removed again and again")
 
-    def _set_up(self, processes: List[Process]) -> None:
-        def ended(exit: Exit) -> None:
-            self._check("setup", exit, SETUP_FAILED)
-            self._on_ready(self._plan, processes)
+    def _before_ranks(self, ranks: Sequence[Process], on_passed: Callable[[], None]) -> Iterator[_Step]:
+        argv = [self._plan.python or "python3", runner_file("preflight.py", self._directory)]
+        checks = [  # in the places of the ranks, with their environment
+            rank._replace(
+                rank=-1 - rank.local_rank,
+                argv=argv,
+                environment=without_rank_files(rank.environment),
+                stdin=os.devnull,
+                is_agent=True,
+            )
+            for rank in ranks
+        ]
+        what = "preflight of worker %d" % self._plan.worker
+        hangs = "%s hangs: it has not ended within %g s" % (what, _PREFLIGHT_S)
+        yield _Step(what, checks, PREFLIGHT_FAILED, _PREFLIGHT_S, CannotStart(PREFLIGHT_FAILED, hangs))
+        on_passed()
 
-        self._run("setup", [setup_process(self._plan, self._directory)], ended)
-        if self._plan.setup_limit_s is not None:
-            minutes = self._plan.setup_limit_s / 60
-            late = CannotStart(TIMEOUT, "setup ran for %g min, the limit that stop_timer sets" % minutes)
-            self._limit(self._plan.setup_limit_s, late)
-
-    def _run(
-        self,
-        what: str,
-        processes: List[Process],
-        ended: Callable[[Exit], None],
-        run: Run = execute,
-        add_pipe: Optional[AddPipe] = None,
-    ) -> None:
-        """Start processes. `ended` gets the first that failed, or any; it may raise CannotStart, as this does."""
-        self._running, self._ended = Ranks(self._system, add_pipe or self._log.add_pipe), ended
+    def _advance(self, ended: Optional[Exit] = None) -> None:
+        """Begin the next step. `ended`: the first process of the step before that failed, or any of it."""
         try:
-            self._running.start(processes, run)
+            if ended is not None:
+                self._check(ended)
+            step = next(self._steps, None)
+            if step is not None:
+                self._begin(step)
+        except CannotStart as refused:
+            self._on_refused(refused)
+
+    def _begin(self, step: _Step) -> None:
+        self._step, self._running = step, Ranks(self._system, step.add_pipe or self._log.add_pipe)
+        try:
+            self._running.start(step.processes, step.run)
         except OSError as error:
-            message = "%s could not be started: %s: %s" % (what, error.filename, error.strerror)
+            message = "%s could not be started: %s: %s" % (step.what, error.filename, error.strerror)
             raise CannotStart(START_FAILED, message) from error
+        if step.limit_s is not None:
+            self._loop.call_later(step.limit_s, lambda: self._end_late(step))
+
+    def _end_late(self, step: _Step) -> None:
+        if self._step is step and self._running and self._running.running:
+            self._is_late = True
+            _kill(self._running)
 
     def _await_output(self, until: float) -> None:
         if self._log.open_pipes and time.monotonic() < until:
@@ -178,31 +182,20 @@ class Preparation:
         elif self._running:
             exit = [*self._running.failed, *self._running.exits][0]
             self._running = None
-            self._try(lambda: self._ended(exit))
+            self._advance(exit)
 
-    def _limit(self, seconds: float, late: CannotStart) -> None:
-        """Bound the time of what runs."""
-        limited = self._running
-
-        def end() -> None:
-            if self._running and self._running is limited and self._running.running:
-                self._late = late
-                _kill(self._running)
-
-        self._loop.call_later(seconds, end)
-
-    def _check(self, what: str, exit: Exit, reason: str) -> None:
-        """Raises CannotStart: the command has failed, or took too long."""
-        if self._late:
-            raise self._late
-        if exit.exit_code == 0:
+    def _check(self, exit: Exit) -> None:
+        """Raises CannotStart: the step has failed, or took too long."""
+        if self._is_late and self._step.late:
+            raise self._step.late
+        if exit.exit_code == 0 or self._step.reason is None:
             return
         code, how = exit.exit_code or 0, "ended with exit code %d" % (exit.exit_code or 0)
         if exit.signal:
             code, how = 128 + exit.signal, "was killed by signal %d" % exit.signal
         lines = last_lines(self._log.printed_by(exit.rank).lines)
         last = next((": " + line for line in reversed(lines) if line.strip()), "")
-        raise CannotStart(reason, "%s %s%s" % (what, how, last), code, lines)
+        raise CannotStart(self._step.reason, "%s %s%s" % (self._step.what, how, last), code, lines)
 
 
 def _kill(running: Ranks) -> None:
@@ -231,25 +224,29 @@ def _refusing(what: str, otherwise: str = START_FAILED, *errors: Type[Exception]
 def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
     """The ranks' processes, ready to be started. Raises CannotStart."""
     with _refusing("the worker could not be prepared"), naming(directory.path):
-        return _prepare(plan, directory)
+        if plan.type not in _TYPES:
+            _refuse("type %r does not start here; these do: %s" % (plan.type, ", ".join(_TYPES)))
+        if plan.snapshot and not os.path.isdir(directory.work):  # a lost worker that is restarted has it already
+            from client_lib.worker.archive import ArchiveRefused, unpack  # here: code in place needs no tarfile
+
+            with _refusing("the code snapshot could not be unpacked", CODE_FETCH, ArchiveRefused):
+                unpack(plan.snapshot, directory.work, keep_free=plan.keep_free_bytes)
+        folder, script = plan.working_dir_in(directory), plan.script_in(directory)
+        if not os.path.isdir(folder):
+            _refuse("the working directory %s does not exist on this machine" % folder)
+        if script is not None and not os.path.exists(script):
+            _refuse("the script %s does not exist on this machine" % script)
+        if script is not None and os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
+            _refuse("the script %s is a directory" % script)
+        _make_folders(plan, directory)
+        return _processes(plan, directory, script)
 
 
-def _prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
-    if plan.type not in _TYPES:
-        raise CannotStart(START_FAILED, "type %r does not start here; these do: %s" % (plan.type, ", ".join(_TYPES)))
-    if plan.snapshot and not os.path.isdir(directory.work):  # a lost worker that is restarted has it already
-        from client_lib.worker.archive import ArchiveRefused, unpack  # here: code in place needs no tarfile
+def _refuse(message: str) -> NoReturn:
+    raise CannotStart(START_FAILED, message)
 
-        with _refusing("the code snapshot could not be unpacked", CODE_FETCH, ArchiveRefused):
-            unpack(plan.snapshot, directory.work, keep_free=plan.keep_free_bytes)
-    folder = plan.working_dir_in(directory)
-    if not os.path.isdir(folder):
-        raise CannotStart(START_FAILED, "the working directory %s does not exist on this machine" % folder)
-    script = plan.script_in(directory)
-    if script is not None and not os.path.exists(script):
-        raise CannotStart(START_FAILED, "the script %s does not exist on this machine" % script)
-    if script is not None and os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
-        raise CannotStart(START_FAILED, "the script %s is a directory" % script)
+
+def _make_folders(plan: WorkerPlan, directory: Directory) -> None:
     _check_mount(plan.checkpoint_dir)
     if plan.checkpoints_from and plan.worker == 0:
         with _refusing("the checkpoints of the job before can't be copied"):
@@ -264,26 +261,33 @@ def _prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
         os.makedirs(directory.stacks, mode=0o700, exist_ok=True)
     if plan.record_imports:
         open(directory.imports, "w").close()
-    started = processes(plan, directory, _local_rank_option(plan, script))
-    if script is None:
-        return [process._replace(argv=_command(process)) for process in started]
-    return [process._replace(argv=_python_argv(plan, directory, script, process.argv)) for process in started]
 
 
-def _command(process: Process) -> List[str]:
-    """The command; `python` becomes `python3` on a system that has no `python`, such as Debian's images."""
+def _processes(plan: WorkerPlan, directory: Directory, script: Optional[str]) -> List[Process]:
+    """The ranks, each with what it executes."""
+    option = plan.local_rank_argument if plan.has_ranks else None
+    if plan.has_ranks and plan.local_rank_auto and not option and script is not None and os.path.isfile(script):
+        with open(script, "rb") as file:
+            option = declared_option(file.read())
+    agent = agent_arguments(plan) if plan.type == ELASTIC else []  # torchrun's, which starts the rest
+    runner = [runner_file("rank_runner.py", directory)] if plan.uses_rank_runner else []
+    found = []
+    for process in processes(plan, directory, option):
+        program, *arguments = process.argv
+        if script is None:
+            program = _found(program, process.environment.get("PATH", os.defpath))
+        else:  # by a path that is valid in the working directory
+            arguments = [*agent, *runner, script if plan.snapshot else arguments[0], *arguments[1:]]
+        found.append(process._replace(argv=[program, *arguments]))
+    return found
+
+
+def _found(program: str, path: str) -> str:
+    """The program; `python` becomes `python3` on a system that has no `python`, such as Debian's images."""
     import shutil  # here: scripts do not need it
 
-    program, path = process.argv[0], process.environment.get("PATH", os.defpath)
-    if program == "python" and not shutil.which(program, path=path) and shutil.which("python3", path=path):
-        program = "python3"
-    return [program] + process.argv[1:]
-
-
-def script_folder(plan: WorkerPlan, directory: Directory) -> List[str]:
-    """The folders that may hold the script's train.log: the working directory and the script's own."""
-    script = plan.script_in(directory)
-    return [plan.working_dir_in(directory)] + ([os.path.dirname(script)] if script else [])
+    has_other = program == "python" and not shutil.which(program, path=path) and shutil.which("python3", path=path)
+    return "python3" if has_other else program
 
 
 def _check_mount(folder: str) -> None:
@@ -300,8 +304,8 @@ def _check_mount(folder: str) -> None:
 def copy_checkpoints(pattern: str, checkpoints: str, keep_free: int = 0) -> None:
     """Copy the content of the folder of this name, or glob, to `checkpoints` unless that has content. May take long.
 
-    Worker 0 does so before any rank starts, for a volume that only workers see; the local
-    runtime copies a folder itself. Raises OSError if there is no room.
+    Worker 0 does so before any rank starts, for a volume that only workers see; the local runtime copies a folder
+    itself. Raises OSError if there is no room.
     """
     import glob  # here: few jobs continue another
 
@@ -313,11 +317,10 @@ def copy_checkpoints(pattern: str, checkpoints: str, keep_free: int = 0) -> None
         if source is None:
             return
         if _INCOMPLETE in os.listdir(source):
-            what = (
+            raise OSError(
                 "the checkpoints in %s are incomplete: their job was stopped while it copied those of an earlier job; "
-                "resubmit the earlier job"
+                "resubmit the earlier job" % source
             )
-            raise OSError(what % source)
         # in the folder, which may be a mount that can't be renamed
         copy_folder(source, os.path.join(checkpoints, _COPYING), keep_free)
         _move_up(checkpoints)
@@ -352,15 +355,6 @@ def copy_folder(source: str, target: str, keep_free: int) -> None:
         raise
 
 
-def _local_rank_option(plan: WorkerPlan, script: Optional[str]) -> Optional[str]:
-    if not plan.has_ranks:
-        return None
-    if plan.local_rank_argument or not plan.local_rank_auto or script is None or not os.path.isfile(script):
-        return plan.local_rank_argument
-    with open(script, "rb") as file:
-        return declared_option(file.read())
-
-
 def declared_option(source: bytes) -> Optional[str]:
     """The spelling of `--local_rank` that a script declares: the first one that is a string literal in a call of
     `add_argument` or `click.option`. None: there is none, or the source is no Python.
@@ -380,10 +374,3 @@ def declared_option(source: bytes) -> Optional[str]:
                 if isinstance(argument, ast.Constant) and argument.value in _LOCAL_RANK:
                     return str(argument.value)
     return None
-
-
-def _python_argv(plan: WorkerPlan, directory: Directory, script: str, argv: List[str]) -> List[str]:
-    """The script by a path that is valid in the working directory, after the rank runner if that is used."""
-    agent = agent_arguments(plan) if plan.type == ELASTIC else []  # torchrun's, which starts the rest
-    runner = [runner_file("rank_runner.py", directory)] if plan.uses_rank_runner else []
-    return [argv[0], *agent, *runner, script if plan.snapshot else argv[1], *argv[2:]]

@@ -22,7 +22,7 @@ import re
 import shutil
 import signal
 import subprocess
-from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence
 
 from client_lib.worker.directory import Directory, locked, read_json, remove, sha256_of, write_json
 from client_lib.worker.disk import says_full, size_of
@@ -322,9 +322,9 @@ def installer(plan: WorkerPlan, directory: Directory) -> Run:
     return run
 
 
-def result(plan: WorkerPlan, directory: Directory) -> Optional[Tuple[WorkerPlan, int]]:
-    """The plan with the environment that the process has found, and a descriptor that keeps the environment while it is
-    open; None: the environment was removed since. Raises CannotStart: there is none."""
+def result(plan: WorkerPlan, directory: Directory) -> Optional[WorkerPlan]:
+    """The plan with the environment that the process has found, which stays as long as this process lives; None: the
+    environment was removed since. Raises CannotStart: there is none."""
     made = read_json(directory.environment) or {"failed": "its process died"}
     if "failed" in made:
         problem, shown = made["failed"], ", ".join(plan.requirements)
@@ -333,8 +333,7 @@ def result(plan: WorkerPlan, directory: Directory) -> Optional[Tuple[WorkerPlan,
         message = "requirements=[%s] can't be installed%s: %s" % (shown, where, problem)
         raise CannotStart(STORAGE_FULL if is_full else START_FAILED, message)
     found = PackageEnvironment(*os.path.split(made["folder"]))
-    in_use = found.use()
-    if in_use is None:
+    if found.use() is None:  # otherwise the descriptor stays open
         return None
     environment = {**plan.environment, **activated(found.prefix, plan.environment)}
-    return plan._replace(python=found.python if plan.python else None, environment=environment), in_use
+    return plan._replace(python=found.python if plan.python else None, environment=environment)
