@@ -90,6 +90,8 @@ class _Process(NamedTuple):
     session: int
     state: str
     cpu_s: float
+    started: int
+    """In clock ticks since the boot: a process has started before its children."""
     name: str
     file: Optional[str]
     """The open file to which it writes its stacks."""
@@ -100,13 +102,27 @@ def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> L
     files of the ranks; `until`: monotonic time."""
     processes = {pid: seen for pid in pids[:_PROCESSES_MAX] for seen in [_look(pid, folder)] if seen is not None}
     taken: Dict[int, Taken] = {}
-    queues: Dict[Optional[str], List[_Process]] = {}
-    for seen in sorted(processes.values(), key=lambda each: (_depth(each, processes), each.pid)):
+    queues: Dict[str, List[_Process]] = {}
+    for seen in sorted(processes.values(), key=lambda each: (each.started, each.pid)):
         rank = _rank_of(seen, processes, ranks)
-        if rank >= 0:
-            taken[seen.pid] = _facts(seen, rank)
-            queues.setdefault(None if seen.state == _STOPPED else seen.file, []).append(seen)
-    queues.pop(None, None)
+        if rank < 0:
+            continue
+        why = None if seen.file else "it has no handler for stacks: it is no Python process of the rank runner"
+        if seen.state == _STOPPED:
+            why = "it is stopped by a signal"
+        taken[seen.pid] = {
+            "rank": rank,
+            "pid": seen.pid,
+            "parent": seen.parent,
+            "name": seen.name,
+            "state": seen.state,
+            "wchan": _read("/proc/%d/wchan" % seen.pid).strip("0\n") or None,
+            "cpu_s": seen.cpu_s,
+            "dump": None,
+            "why": why,
+        }
+        if why is None:
+            queues.setdefault(seen.file or "", []).append(seen)
     threads = [threading.Thread(target=_ask_all, args=(queue, taken, until)) for queue in queues.values()]
     for thread in threads:
         thread.start()
@@ -124,7 +140,7 @@ def _look(pid: int, folder: str) -> Optional[_Process]:
     name = _read("/proc/%d/comm" % pid).rstrip("\n")
     beginning = os.path.realpath(folder) + os.sep
     file = next((path for path in open_files(pid) if path.startswith(beginning)), None)
-    return _Process(pid, int(fields[1]), int(fields[3]), fields[0], cpu_s, name, file)
+    return _Process(pid, int(fields[1]), int(fields[3]), fields[0], cpu_s, int(fields[19]), name, file)
 
 
 def _rank_of(process: _Process, processes: Dict[int, _Process], ranks: Dict[int, int]) -> int:
@@ -137,53 +153,27 @@ def _rank_of(process: _Process, processes: Dict[int, _Process], ranks: Dict[int,
             return int(name)
         if at.pid in ranks:
             return ranks[at.pid]
-        at = processes.get(at.parent)
+        above = processes.get(at.parent)
+        at = above if above and above.started <= at.started else None  # else its pid has passed to another one
     return ranks.get(process.session, -1)
-
-
-def _depth(process: _Process, processes: Dict[int, _Process]) -> int:
-    depth, parent = 0, processes.get(process.parent)
-    while parent is not None and depth <= _PROCESSES_MAX:  # a pid may have passed to a process below
-        depth, parent = depth + 1, processes.get(parent.parent)
-    return depth
-
-
-def _facts(process: _Process, rank: int) -> Taken:
-    why = None if process.file else "it has no handler for stacks: it is no Python process of the rank runner"
-    if process.state == _STOPPED:
-        why = "it is stopped by a signal"
-    return {
-        "rank": rank,
-        "pid": process.pid,
-        "parent": process.parent,
-        "name": process.name,
-        "state": process.state,
-        "wchan": _read("/proc/%d/wchan" % process.pid).strip("0\n") or None,
-        "cpu_s": process.cpu_s,
-        "dump": None,
-        "why": why,
-    }
 
 
 def _ask_all(queue: List[_Process], taken: Dict[int, Taken], until: float) -> None:
     """Ask the processes that share one file, one after the other."""
-    for number, process in enumerate(queue):
+    for process in queue:
+        of_process = taken[process.pid]
         if not catches(process.pid, SIGNAL):
-            taken[process.pid]["why"] = "it has no handler for stacks any more"
+            of_process["why"] = "it has no handler for stacks any more"
             continue
         now = time.monotonic()
-        last = number == len(queue) - 1
-        dump = ask(process.pid, process.file or "", until if last else min(until, now + _PROCESS_S))
-        taken[process.pid]["dump"] = dump
-        if dump is None:
-            taken[process.pid]["why"] = "it did not answer within %.1f s" % (time.monotonic() - now)
+        of_process["dump"] = _ask(process, until if process is queue[-1] else min(until, now + _PROCESS_S))
+        if of_process["dump"] is None:
+            of_process["why"] = "it did not answer within %.1f s" % (time.monotonic() - now)
 
 
-def ask(pid: int, path: str, until: float) -> Optional[str]:
-    """The stacks that a process writes to the file; None: it does not answer, or would not survive the signal."""
-    bit = 1 << (SIGNAL - 1)
-    if not catches(pid, SIGNAL):
-        return None
+def _ask(process: _Process, until: float) -> Optional[str]:
+    """The stacks that a process writes to its file; None: it does not answer."""
+    pid, path, bit = process.pid, process.file or "", 1 << (SIGNAL - 1)
     blocked_before = _blocked_in(pid, bit)
     try:
         os.truncate(path, 0)  # it appends

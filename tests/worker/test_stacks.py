@@ -215,13 +215,6 @@ def test_a_script_that_removes_the_handler_is_said_to_have_none(worker: Make) ->
     assert (only["dump"], only["why"]) == (None, "it has no handler for stacks any more")
 
 
-def test_a_long_line_of_ancestors_has_a_depth() -> None:
-    line = {pid: stacks._Process(pid, pid - 1, 0, "S", 0.0, "p", None) for pid in range(1, 990)}
-    ring = {pid: stacks._Process(pid, 3 - pid, 0, "S", 0.0, "p", None) for pid in (1, 2)}
-    assert stacks._depth(line[989], line) == 988
-    assert stacks._depth(ring[1], ring) > 0
-
-
 def test_a_script_that_has_closed_all_descriptors_gets_no_signal(worker: Make) -> None:
     """The handler would write into the file that has got the descriptor's number."""
     one = worker(
