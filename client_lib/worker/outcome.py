@@ -104,25 +104,20 @@ def of_ranks(ranks: Sequence[Ended], cancelled: bool, oom_kills: int, group_kill
     kernel killed since the ranks started; `group_kills`: those killed at the memory limit of the worker's container.
     """
     first = first_failure(ranks)
-    if first is not None:
-        found = _failure(first, oom_kills)
-        if group_kills and found.reason != OUT_OF_MEMORY:  # a child of a rank was killed, such as a data loader
-            found = found._replace(message=found.message + "; " + OUT_OF_MEMORY_BELOW)
-        return found
-    if cancelled or any(rank.failed for rank in ranks):
-        return WorkerOutcome(next((rank.code for rank in ranks if rank.failed), 0), CANCELLED, "stopped", None)
-    return WorkerOutcome(0, COMPLETED, "every rank ended with exit code 0", None)
-
-
-def _failure(first: Ended, oom_kills: int) -> WorkerOutcome:
-    if first.signal is None:
-        because = ": " + first.exception.splitlines()[0] if first.exception else ""
-        message = "rank %d ended with exit code %d%s" % (first.rank, first.code, because)
-        return WorkerOutcome(first.code, EXIT_CODE, message, first)
+    if first is None:
+        if cancelled or any(rank.failed for rank in ranks):
+            return WorkerOutcome(next((rank.code for rank in ranks if rank.failed), 0), CANCELLED, "stopped", None)
+        return WorkerOutcome(0, COMPLETED, "every rank ended with exit code 0", None)
     if first.signal == 9 and oom_kills:
         message = "rank %d was killed: the machine or its cgroup ran out of memory" % first.rank
         return WorkerOutcome(first.code, OUT_OF_MEMORY, message, first)
-    return WorkerOutcome(first.code, SIGNAL, "rank %d was killed by signal %d" % (first.rank, first.signal), first)
+    reason, message = SIGNAL, "rank %d was killed by signal %s" % (first.rank, first.signal)
+    if first.signal is None:
+        because = ": " + first.exception.splitlines()[0] if first.exception else ""
+        reason, message = EXIT_CODE, "rank %d ended with exit code %d%s" % (first.rank, first.code, because)
+    if group_kills:  # a child of a rank was killed, such as a data loader
+        message += "; " + OUT_OF_MEMORY_BELOW
+    return WorkerOutcome(first.code, reason, message, first)
 
 
 def first_failure(ranks: Sequence[Ended]) -> Optional[Ended]:

@@ -1,6 +1,8 @@
 """Makes a worker's report from its ranks' ends, their error files and their last lines, and turns it into JSON."""
 
+import contextlib
 import datetime
+import itertools
 import json
 import os
 import re
@@ -25,6 +27,7 @@ _ERROR_FILE_MAX = 1024 * 1024
 _TEARDOWN_S = 10.0  # a traceback printed longer than this before the process was gone is taken for a handled one
 _NOTHING_AFTER = 5  # lines: the rest of a message
 _TORCHS_MARK = re.compile(r"^\[rank\d+\]: ")  # before each line of a traceback that torch prints
+_TIMES = ("started_at", "ended_at", "failed_at")
 _UNCAUGHT = 1  # exit code of Python after an uncaught exception
 
 
@@ -65,17 +68,17 @@ def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
     # a traceback in the lines of a rank that a signal killed may be of an exception that it had handled
     ended_it = raised if signal is None or raised.at is not None else Raised()
     return Ended(
-        exit.rank,
-        code,
-        signal,
-        exit.started_at,
-        exit.ended_at,
-        exit.ended_at if raised.at is None else min(raised.at, exit.ended_at),
-        stopped,
-        failed and is_peer_loss(signal, ended_it.exception, ended_it.traceback, last),
-        _with_holder(raised.exception, owner),
-        raised.traceback,
-        last,
+        rank=exit.rank,
+        exit_code=code,
+        signal=signal,
+        started_at=exit.started_at,
+        ended_at=exit.ended_at,
+        failed_at=exit.ended_at if raised.at is None else min(raised.at, exit.ended_at),
+        stopped_by_us=stopped,
+        lost_peer=failed and is_peer_loss(signal, ended_it.exception, ended_it.traceback, last),
+        exception=_with_holder(raised.exception, owner),
+        traceback=raised.traceback,
+        last_lines=last,
     )
 
 
@@ -165,22 +168,16 @@ def storable(value: Any) -> Any:
 
 
 def rank_as_json(rank: Ended) -> Dict[str, Any]:
-    data = rank._asdict()
-    for name in ("started_at", "ended_at", "failed_at"):
-        data[name] = time_text(data[name])
-    if not rank.failed:
-        data["failed_at"] = None
-    return data
+    times = {name: time_text(getattr(rank, name)) for name in _TIMES}
+    return {**rank._asdict(), **times, **({} if rank.failed else {"failed_at": None})}
 
 
 def rank_of_json(data: Dict[str, Any]) -> Ended:
     """The inverse of `rank_as_json`. Reports of older launchers lack some fields."""
-    known = dict(data)
-    known["failed_at"] = known.get("failed_at") or known["ended_at"]
+    known = {**data, "failed_at": data.get("failed_at") or data["ended_at"]}
     if "lost_peer" not in known:
         known["lost_peer"] = is_peer_loss(known["signal"], known["exception"], known["traceback"], known["last_lines"])
-    for name in ("started_at", "ended_at", "failed_at"):
-        known[name] = datetime.datetime.fromisoformat(known[name]).timestamp()
+    known.update((name, datetime.datetime.fromisoformat(known[name]).timestamp()) for name in _TIMES)
     return Ended(**{name: known[name] for name in Ended._fields})
 
 
@@ -201,20 +198,17 @@ def _with_holder(exception: Optional[str], owner: str) -> Optional[str]:
 def holder_of(port: int, owner: str) -> Optional[str]:
     """`job train-x7k2m (process 4711)`, without the name of another owner's job; None: no process that is visible to
     this one."""
-    sockets = {"socket:[%s]" % inode for inode in _listening(port)}
-    for pid in pids() if sockets else ():
-        if any(link in sockets for link in open_files(pid)):
-            job = _job_of(pid, owner)
-            return "%s (process %d)" % (job, pid) if job else "process %d (%s)" % (pid, _command(pid))
-    return None
-
-
-def _listening(port: int) -> Iterator[str]:
-    """Inodes of the sockets that listen on the port, on any address."""
+    sockets = set()
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         for fields in map(str.split, content(path).decode().splitlines()[1:]):
             if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
-                yield fields[9]
+                sockets.add("socket:[%s]" % fields[9])
+    for pid in pids() if sockets else ():
+        if not sockets.isdisjoint(open_files(pid)):
+            job = _job_of(pid, owner)
+            line = content("/proc/%d/cmdline" % pid).replace(b"\0", b" ").decode("utf-8", "replace").strip()
+            return "%s (process %d)" % (job, pid) if job else "process %d (%s)" % (pid, line[:200] or "ended since")
+    return None
 
 
 def _job_of(pid: int, owner: str) -> Optional[str]:
@@ -222,27 +216,14 @@ def _job_of(pid: int, owner: str) -> Optional[str]:
     above: Optional[int] = pid
     while above is not None and above > 1:
         for link in open_files(above):
+            plan = None
             if link.endswith("/lock"):
-                job = _job_in(Directory(os.path.dirname(link)), owner)
-                if job is not None:
-                    return job
+                with contextlib.suppress(OSError):  # another user's
+                    plan = read_json(Directory(os.path.dirname(link)).plan)
+            if plan and "job" in plan:
+                return "job %s" % plan["job"] if plan.get("owner", "") == owner else "another user's job"
         above = parent(above)
     return None
-
-
-def _job_in(directory: Directory, owner: str) -> Optional[str]:
-    try:
-        plan = read_json(directory.plan)
-    except OSError:  # another user's
-        return None
-    if not plan or "job" not in plan:
-        return None
-    return "job %s" % plan["job"] if plan.get("owner", "") == owner else "another user's job"
-
-
-def _command(pid: int) -> str:
-    line = content("/proc/%d/cmdline" % pid).replace(b"\0", b" ").decode("utf-8", "replace")
-    return line.strip()[:200] or "ended since"
 
 
 # --- the termination message of a container, which the cluster keeps even if no server was ever reached
@@ -265,29 +246,28 @@ def _ever_smaller(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield report
     first = report.get("first_failing_rank")
     failed = [rank for rank in report["ranks"] if rank.get("exit_code") != 0]
-    for text_max in (_TEXT_MAX, _TEXT_MAX // 4):
-        for ranks in (report["ranks"], failed, [rank for rank in failed if rank["rank"] == first], []):
-            for lines in (LAST_LINES, 20, 8, 3, 0):
-                kept = [_short_rank(rank, text_max, lines if rank["rank"] == first else 0) for rank in ranks]
-                smaller = dict(report, message=_cut(report["message"], text_max), ranks=kept)
-                if "last_lines" in report:
-                    smaller["last_lines"] = _cut_lines(report["last_lines"], lines, text_max)
-                yield smaller
+    fewer: List[List[Dict[str, Any]]] = [
+        report["ranks"],
+        failed,
+        [rank for rank in failed if rank["rank"] == first],
+        [],
+    ]
+    for text_max, ranks, lines in itertools.product((_TEXT_MAX, _TEXT_MAX // 4), fewer, (LAST_LINES, 20, 8, 3, 0)):
+        short_ranks = []
+        for rank in ranks:
+            last = rank.get("last_lines") or []
+            kept = last[-lines:] if lines and rank["rank"] == first else []
+            short_ranks.append(dict(rank, traceback=None, last_lines=kept))
+        smaller = dict(report, ranks=short_ranks)
+        if "last_lines" in report:
+            smaller["last_lines"] = report["last_lines"][-lines:] if lines else []
+        yield _cut(smaller, text_max)
 
 
-def _short_rank(rank: Dict[str, Any], text_max: int, lines: int) -> Dict[str, Any]:
-    exception: Optional[str] = rank.get("exception")
-    return dict(
-        rank,
-        exception=None if exception is None else _cut(exception, text_max),
-        traceback=None,
-        last_lines=_cut_lines(rank.get("last_lines") or [], lines, text_max),
-    )
-
-
-def _cut_lines(last: List[str], lines: int, text_max: int) -> List[str]:
-    return [_cut(line, text_max) for line in last[len(last) - min(lines, len(last)) :]]
-
-
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "\u2026"
+def _cut(value: Any, most: int) -> Any:
+    """The same JSON value; its texts have at most so many characters."""
+    if isinstance(value, str):
+        return value if len(value) <= most else value[: most - 1] + "\u2026"
+    if isinstance(value, dict):
+        return {name: _cut(each, most) for name, each in value.items()}
+    return [_cut(each, most) for each in value] if isinstance(value, list) else value
