@@ -49,7 +49,7 @@ def let_start(directory: Directory) -> control.ControlConnection:
     """Wait until the launcher listens, and let it start its ranks."""
     while not os.path.exists(directory.control):
         time.sleep(0.001)
-    peer = control.ControlConnection(directory.control)
+    peer = control.ControlConnection(control.connect(directory.control))
     peer.send(control.order(control.GO))
     return peer
 

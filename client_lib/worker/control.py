@@ -72,7 +72,7 @@ class Lines:
 def _decode(line: Union[bytes, bytearray]) -> Optional[Message]:
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) else None
 
@@ -146,10 +146,10 @@ def _message(peer: socket.socket, until: float) -> Message:
 
 
 class ControlConnection:
-    """A peer's blocking end, for callers without an event loop."""
+    """A blocking end of a connection, for callers without an event loop."""
 
-    def __init__(self, path: str) -> None:
-        self._socket = connect(path)
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
         self._lines = Lines()
         self._waiting: List[Message] = []
 
@@ -157,7 +157,7 @@ class ControlConnection:
         self._socket.sendall(instruction)
 
     def receive(self, timeout: Optional[float] = None) -> Optional[Message]:
-        """The next message; None: the launcher has closed the connection. Raises socket.timeout after `timeout`
+        """The next message; None: the other end has closed the connection. Raises socket.timeout after `timeout`
         seconds."""
         self._socket.settimeout(timeout)
         while not self._waiting:

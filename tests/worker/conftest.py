@@ -71,7 +71,7 @@ class Worker:
 
     def _connect(self) -> control.ControlConnection | None:
         try:
-            return control.ControlConnection(self.directory.control)
+            return control.ControlConnection(control.connect(self.directory.control))
         except (FileNotFoundError, ConnectionRefusedError):
             return None
 

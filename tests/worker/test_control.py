@@ -64,11 +64,11 @@ def test_a_line_without_end_does_not_grow_in_memory() -> None:
 
 def test_the_newest_event_is_told_to_all_and_to_who_comes_later(polled: Polled, tmp_path: Path) -> None:
     path = str(tmp_path / "control.sock")
-    early = control.ControlConnection(path)
+    early = control.ControlConnection(control.connect(path))
     polled.turn()
     polled.server.announce(control.READY)
     polled.server.announce(control.STARTED)
-    late = control.ControlConnection(path)
+    late = control.ControlConnection(control.connect(path))
     polled.turn()
     assert [early.receive(1), early.receive(1)] == [{"event": "ready"}, {"event": "started"}]
     assert late.receive(1) == {"event": "started"}

@@ -23,40 +23,32 @@ def written(folder: Path, *blocks: bytes, segment: int = 1000) -> SegmentWriter:
     return writer
 
 
-def all_of(spool: Spool, reader: str) -> list[LogPiece]:
+def all_of(spool: Spool, at: int = 0) -> list[LogPiece]:
     pieces = []
-    while (piece := spool.read(reader)) is not None:
+    while (piece := spool.read(at)) is not None:
         pieces.append(piece)
-        spool.move(reader, piece.end)
+        at = piece.end
     return pieces
-
-
-def test_each_reader_gets_all_of_it_in_its_own_time(tmp_path: Path) -> None:
-    written(tmp_path, *(records(n, n + 50) for n in range(0, 500, 50)))
-    spool = Spool(str(tmp_path), 2**30, ["one", "two"])
-    for reader in ("one", "two"):
-        assert b"".join(piece.data for piece in all_of(spool, reader)) == records(0, 500)
-        assert spool.read(reader) is None
 
 
 def test_what_all_have_done_with_is_deleted_but_not_what_one_needs_again(tmp_path: Path) -> None:
     written(tmp_path, *(records(n, n + 50) for n in range(0, 500, 50)))
     spool = Spool(str(tmp_path), 2**30, ["server", "stdout"])
-    all_of(spool, "stdout")
+    assert b"".join(piece.data for piece in all_of(spool)) == records(0, 500)
+    spool.done["stdout"] = len(records(0, 500))
     spool.tidy()
     assert len(list(tmp_path.iterdir())) == 10
-    end = len(records(0, 500))
-    spool.move("server", end, done=len(records(0, 120)))  # sent, and not all of it on the server's disk yet
+    spool.done["server"] = len(records(0, 120))  # more was sent, which is not on the server's disk yet
     spool.tidy()
     assert len(list(tmp_path.iterdir())) == 8
-    spool.move("server", len(records(0, 200)))  # the server had lost power: it asks again for what it lost
-    assert b"".join(piece.data for piece in all_of(spool, "server")) == records(200, 500)
+    # the server had lost power: it asks again for what it lost
+    assert b"".join(piece.data for piece in all_of(spool, len(records(0, 200)))) == records(200, 500)
 
 
 def test_half_a_record_is_not_read_yet(tmp_path: Path) -> None:
     written(tmp_path, record(0) + record(1)[:10])
     spool = Spool(str(tmp_path), 2**30, ["one"])
-    assert [piece.data for piece in all_of(spool, "one")] == [record(0)]
+    assert [piece.data for piece in all_of(spool)] == [record(0)]
 
 
 def test_over_the_limit_the_oldest_go_and_the_next_read_says_so(tmp_path: Path) -> None:
@@ -66,19 +58,10 @@ def test_over_the_limit_the_oldest_go_and_the_next_read_says_so(tmp_path: Path) 
     left = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert 0 < left <= 0.8 * writer.offset / 2
     assert dropped == writer.offset - left
-    first, *others = all_of(spool, "one")
+    first, *others = all_of(spool)
     assert (first.offset, first.gap) == (dropped, True)
     assert not any(piece.gap for piece in others)
     assert others[-1].data.endswith(record(599))
-
-
-def test_a_reader_that_left_holds_nothing_up(tmp_path: Path) -> None:
-    written(tmp_path, *(records(n, n + 50) for n in range(0, 500, 50)))
-    spool = Spool(str(tmp_path), 2**30, ["server", "stdout"])
-    all_of(spool, "server")
-    spool.leave("stdout")
-    spool.tidy()
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_the_end_of_a_log_whose_writer_died_is_behind_its_last_whole_record(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from client_lib.worker.pod import AgentThread
 from client_lib.worker.pod.log_carriers import SERVER, ServerCarrier, Spool
 from client_lib.worker.pod.peer_channel import StartBarrier
 from client_lib.worker.pod.server_channel import ServerClient
-from client_lib.worker.pod.threads import AgentThread
 from client_lib.worker.segments import SegmentWriter
 from tests.odd_server import OddServer, http
 from tests.waiting import until
@@ -43,7 +43,7 @@ def test_an_error_is_logged_and_the_thread_goes_on_to_its_end(capfd: pytest.Capt
 
 def test_an_agent_whose_stderr_is_full_goes_on() -> None:
     program = """
-from client_lib.worker.pod.threads import AgentThread, warn
+from client_lib.worker.pod import AgentThread, warn
 
 def work():
     if left:
@@ -105,7 +105,7 @@ def test_a_report_does_not_wait_for_a_log_that_a_full_server_can_not_take(
 @pytest.mark.parametrize("hello", [b'{"token": "\\ud800", "worker": 1}', b"[" * 60_000, b"\xff", b""])
 def test_a_stranger_that_says_anything_leaves_the_start_barrier_as_it_is(hello: bytes) -> None:
     port = free_port()
-    barrier = StartBarrier(pod_settings(None, 0, barrier_port=port), "token")
+    barrier = StartBarrier(pod_settings(None, 0, barrier_port=port), "token", lambda _: None)
     barrier.listen()
 
     def says(message: bytes) -> bytes:

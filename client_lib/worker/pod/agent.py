@@ -9,7 +9,7 @@ import os
 import queue
 import signal
 import time
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Union
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, TypeVar, Union
 
 from client_lib.worker import control, disk
 from client_lib.worker.directory import ALREADY_RAN, last_line, read_json, renew, runner_file, sha256_of, write_json
@@ -23,9 +23,10 @@ from client_lib.worker.outcome import (
     WorkerOutcome,
 )
 from client_lib.worker.plan import ELASTIC, WorkerPlan
+from client_lib.worker.pod import AgentEvent, Backoff, Instruction, warn
 from client_lib.worker.pod.launcher_process import LauncherProcess
 from client_lib.worker.pod.log_carriers import SERVER, STDOUT, ServerCarrier, Spool, StdoutCarrier
-from client_lib.worker.pod.server_channel import CONFLICT, ServerChannel, ServerClient
+from client_lib.worker.pod.server_channel import CONFLICT, Replaced, ServerChannel, ServerClient
 from client_lib.worker.pod.settings import (
     FUNCTION_RUNNER,
     PodFiles,
@@ -33,16 +34,16 @@ from client_lib.worker.pod.settings import (
     own_plan,
     read_plan,
     read_settings,
-    read_token,
     result_files,
 )
-from client_lib.worker.pod.threads import AgentEvent, Instruction, Replaced, until_answered, warn
-from client_lib.worker.server_connection import Rejected
+from client_lib.worker.server_connection import Rejected, Unreachable
 from client_lib.worker.system import ended_children, out_of_memory_kills
 
 if TYPE_CHECKING:
     from client_lib.worker.pod.peer_channel import PeerChannel
     from client_lib.worker.report import Report
+
+T = TypeVar("T")
 
 LAUNCHER_LOST = "LauncherLost"  # a value of client_lib.spec.states.Reason
 STOPPED = 143  # exit code of a worker that was stopped: 128 + SIGTERM
@@ -51,18 +52,20 @@ _PRINT_S = 10.0  # longest time that stdout may take after the end: the server h
 _DIGEST_TRIES = 3
 
 
-class Stopped(Exception):
-    """The worker was stopped before anything ran."""
+class NotStarted(Exception):
+    """Nothing runs in this worker. `reason`: that of its report."""
 
-
-class CodeMissing(Exception):
-    """The code cannot be fetched."""
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 def main(root: str) -> int:
     files = PodFiles(root)
     try:
-        pod, plan, token = read_settings(files, os.environ), read_plan(files), read_token(files)
+        pod, plan = read_settings(files, os.environ), read_plan(files)
+        with open(files.token, encoding="ascii") as file:
+            token = file.read().strip()
     except (OSError, ValueError, KeyError) as error:
         warn("this pod cannot start: %r" % error)
         return 1
@@ -83,7 +86,7 @@ class Agent:
         self._launcher = LauncherProcess(files.directory, self._events.put)
         readers = [STDOUT] if pod.server_url is None else [STDOUT, SERVER]
         self._spool = Spool(files.directory.log, pod.spool_bytes, readers)
-        self._to_stdout = StdoutCarrier(self._spool)
+        self._to_stdout: Optional[StdoutCarrier] = None
         self._to_server: Optional[ServerCarrier] = None
         self._channel = self._new_channel()
 
@@ -103,12 +106,12 @@ class Agent:
         signal.signal(signal.SIGCHLD, lambda *_: self._events.put(AgentEvent()))  # wakes the main thread
         kills = out_of_memory_kills()
         os.makedirs(self._files.directory.path, exist_ok=True)
+        self._launcher.fork()  # before the first thread; it loads its modules while the server answers
         try:
-            cannot_fork = self._fork_launcher()
-            until_answered(self._channel.claim, self._check_stop)
+            self._until_answered(self._channel.claim)
             self._channel.start()
-            if cannot_fork:
-                raise cannot_fork
+            if self._launcher.error is not None:
+                raise self._launcher.error
             if self._is_elastic:
                 self._resume()
             with disk.naming(self._files.directory.path):
@@ -117,10 +120,8 @@ class Agent:
             warn("%s: nothing is started here" % replaced)
             self._write_termination_message(self._own_report(START_FAILED, str(replaced)))
             return self._end_replaced()
-        except Stopped:
-            return self._deliver(self._own_report(CANCELLED, "stopped before its processes were started"))
-        except CodeMissing as missing:
-            return self._deliver(self._own_report(CODE_FETCH, str(missing)))
+        except NotStarted as ended:
+            return self._deliver(self._own_report(ended.reason, str(ended)))
         except OSError as error:
             reason = STORAGE_FULL if disk.is_full(error) else START_FAILED
             return self._deliver(self._own_report(reason, "the worker could not be prepared: %s" % error))
@@ -128,8 +129,8 @@ class Agent:
         if self._replaced:
             return self._end_replaced()
         # a rank could write a report, too: it counts only after a normal end of the launcher
-        ended = read_json(self._files.directory.report) if self._launcher.status == 0 else None
-        return self._deliver(ended or self._report_of_dead(kills))
+        report = read_json(self._files.directory.report) if self._launcher.status == 0 else None
+        return self._deliver(report or self._report_of_dead(kills))
 
     def _terminate(self, *_: object) -> None:
         self._terminated = True
@@ -146,36 +147,27 @@ class Agent:
 
     # --- before anything runs
 
-    def _fork_launcher(self) -> Optional[OSError]:
-        """Fork the launcher before the first thread; it loads its modules while the server answers. Returns the error
-        if that fails: it can be reported after the claim."""
-        try:
-            self._launcher.fork()
-        except OSError as error:
-            return error
-        return None
-
-    def _resume(self) -> None:
-        """Continue after the last pod of this worker, or the last start of this container, has ended."""
-        if os.path.exists(self._files.directory.lock):
-            renew(self._files.directory)
-        try:
-            offset, seq = until_answered(self._new_server().log_end, self._check_stop)
-        except Rejected as rejected:
-            if rejected.status == CONFLICT:
-                raise Replaced(str(rejected)) from rejected
-            raise OSError("the server does not take its log: %s" % rejected) from rejected
-        self._plan = self._plan._replace(log_offset=offset, log_seq=seq)
-        self._spool.begin(offset, seq)
+    def _until_answered(self, call: Callable[[], T]) -> T:
+        """The value of `call`, which is repeated while it raises Unreachable. Raises NotStarted, Replaced."""
+        backoff, warned = Backoff(), ""
+        while True:
+            try:
+                return call()
+            except Unreachable as error:
+                if str(error) != warned:
+                    warned = str(error)
+                    warn("waits for the server: %s" % error)
+            self._check_stop()
+            backoff.sleep()
 
     def _check_stop(self) -> None:
-        """Raises Stopped, Replaced."""
+        """Raises NotStarted, Replaced."""
         while not self._events.empty():
             self._note(self._events.get())
         if self._replaced:
             raise Replaced("this worker was taken over by another pod")
         if self._terminated or self._is_told("stop"):
-            raise Stopped()
+            raise NotStarted(CANCELLED, "stopped before its processes were started")
 
     def _is_told(self, do: str) -> bool:
         return self._instruction is not None and self._instruction.do == do
@@ -184,8 +176,21 @@ class Agent:
         self._instruction = event.instruction or self._instruction
         self._replaced = self._replaced or event.replaced
 
+    def _resume(self) -> None:
+        """Continue after the last pod of this worker, or the last start of this container, has ended."""
+        if os.path.exists(self._files.directory.lock):
+            renew(self._files.directory)
+        try:
+            offset, seq = self._until_answered(self._new_server().log_end)
+        except Rejected as rejected:
+            if rejected.status == CONFLICT:
+                raise Replaced(str(rejected)) from rejected
+            raise OSError("the server does not take its log: %s" % rejected) from rejected
+        self._plan = self._plan._replace(log_offset=offset, log_seq=seq)
+        self._spool.begin(offset, seq)
+
     def _begin(self) -> None:
-        """Raises CodeMissing, Stopped, Replaced, OSError."""
+        """Raises NotStarted, Replaced, OSError."""
         files = self._files
         snapshot = self._input("snapshot", self._pod.snapshot) if self._pod.snapshot else None
         function = None
@@ -197,6 +202,7 @@ class Agent:
         write_json(files.directory.plan, self._plan._asdict())
         disk.take_reserve(files.directory.reserve, self._plan.processes_per_worker)
         self._check_stop()
+        self._to_stdout = StdoutCarrier(self._spool)
         self._to_stdout.start()
         if self._pod.server_url is not None:
             self._to_server = ServerCarrier(self._new_server(), self._spool)
@@ -204,7 +210,6 @@ class Agent:
         self._launcher.start()
 
     def _unpack_inputs(self, folder: str) -> None:
-        """Raises CodeMissing, Stopped, Replaced, OSError."""
         from client_lib.worker.archive import UNLIMITED, ArchiveRefused, unpack
 
         if self._pod.server_url is None:  # which keeps no outputs then
@@ -215,30 +220,32 @@ class Agent:
         try:
             unpack(fetched, folder, UNLIMITED, UNLIMITED, self._plan.keep_free_bytes)
         except ArchiveRefused as refused:
-            raise CodeMissing("the outputs of the jobs before can't be unpacked: %s" % refused) from refused
+            message = "the outputs of the jobs before can't be unpacked: %s" % refused
+            raise NotStarted(CODE_FETCH, message) from refused
         os.unlink(fetched)
 
     def _input(self, what: str, sha256: Optional[str]) -> str:
-        """Path of the snapshot or the function. Raises CodeMissing, Stopped, Replaced."""
+        """Path of the snapshot or the function."""
         mounted = self._files.mounted(what)
         if mounted is None:
             return self._fetched(what, sha256)
         if not _has_digest(mounted, sha256):
-            raise CodeMissing("the mounted %s does not have the digest that was submitted" % what)
+            raise NotStarted(CODE_FETCH, "the mounted %s does not have the digest that was submitted" % what)
         return mounted
 
     def _fetched(self, what: str, sha256: Optional[str]) -> str:
         if self._pod.server_url is None:
-            raise CodeMissing("the %s is not mounted, and there is no server to fetch it from" % what)
+            raise NotStarted(CODE_FETCH, "the %s is not mounted, and there is no server to fetch it from" % what)
         server, target = self._new_server(), self._files.fetched(what)
         for _ in range(_DIGEST_TRIES):
             try:
-                until_answered(lambda: server.fetch(what, target, self._check_stop), self._check_stop)
+                self._until_answered(lambda: server.fetch(what, target, self._check_stop))
             except Rejected as rejected:
-                raise CodeMissing("the server does not give the %s: %s" % (what, rejected)) from rejected
+                message = "the server does not give the %s: %s" % (what, rejected)
+                raise NotStarted(CODE_FETCH, message) from rejected
             if _has_digest(target, sha256):
                 return target
-        raise CodeMissing("the fetched %s does not have the digest that was submitted" % what)
+        raise NotStarted(CODE_FETCH, "the fetched %s does not have the digest that was submitted" % what)
 
     # --- while it runs
 
@@ -246,10 +253,9 @@ class Agent:
         """Return when the launcher is gone."""
         asked_to_stop = False
         while True:
-            self._reap()
-            if self._launcher.ended:
+            self._look_after()
+            if self._launcher.status is not None:
                 return
-            self._tidy()
             if self._terminated and not asked_to_stop:
                 asked_to_stop = True
                 self._launcher.instruct(control.order(control.STOP, grace_s=self._plan.grace_s))
@@ -281,12 +287,11 @@ class Agent:
         elif event.instruction is not None and event.instruction.do == "stop":
             self._launcher.instruct(control.order(control.STOP, grace_s=event.instruction.grace_s))
 
-    def _reap(self) -> None:
-        """Reap every child that has ended: the launcher, and, as process 1, the orphans of the pod."""
+    def _look_after(self) -> None:
+        """Reap every child that has ended (the launcher, and, as process 1, the orphans of the pod), and bound the
+        spool."""
         for pid, status in ended_children():
             self._launcher.reaped(pid, status)
-
-    def _tidy(self) -> None:
         dropped = self._spool.tidy()
         if dropped:
             warn("the spool is full: the oldest %d waiting bytes of the log are dropped" % dropped)
@@ -297,10 +302,8 @@ class Agent:
         from client_lib.worker import report
 
         seq, offset = self._spool.end()
-        code = 0 if reason == CANCELLED else 1
-        return report.as_json(
-            self._plan, WorkerOutcome(code, reason, message, None), [], None, time.time(), seq, offset
-        )
+        outcome = WorkerOutcome(0 if reason == CANCELLED else 1, reason, message, None)
+        return report.as_json(self._plan, outcome, [], None, time.time(), seq, offset)
 
     def _report_of_dead(self, kills: int) -> "Report":
         status = self._launcher.status or 0
@@ -310,67 +313,64 @@ class Agent:
         signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         how = "ended" if signal_number is None else "was killed by signal %d" % signal_number
         folder, said = self._files.directory.path, last_line(self._files.directory.output)
+        reason, message = LAUNCHER_LOST, "the launcher of worker %d %s without a report" % (self._pod.worker, how)
         if disk.ended_program(folder, None if signal_number is None else -signal_number, said):
+            reason = STORAGE_FULL
             message = "the launcher of worker %d had no room on the disk of %s" % (self._pod.worker, folder)
-            return self._own_report(STORAGE_FULL, message + (": " + said if said else ""))
-        message = "the launcher of worker %d %s without a report" % (self._pod.worker, how)
-        if signal_number == signal.SIGKILL and out_of_memory_kills() > kills:
-            return self._own_report(OUT_OF_MEMORY, message + ": its memory ran out")
-        return self._own_report(LAUNCHER_LOST, message + (": " + said if said else ""))
+        elif signal_number == signal.SIGKILL and out_of_memory_kills() > kills:
+            reason, said = OUT_OF_MEMORY, "its memory ran out"
+        return self._own_report(reason, message + (": " + said if said else ""))
 
-    def _deliver(self, ended: Mapping[str, Any]) -> int:
+    def _deliver(self, report: Mapping[str, Any]) -> int:
         """Send everything to the server, the report last; then wait until the server lets the worker exit."""
         self._ended_at = time.monotonic()
-        self._write_termination_message(ended)
+        self._write_termination_message(report)
         self._carry_the_rest()
-        if self._channel.deliver(ended, result_files(self._files.directory), self._given_up):
+        if self._channel.deliver(report, result_files(self._files.directory), self._given_up):
             self._instruction = None  # an earlier instruction does not answer whether the worker may exit
             self._channel.send_state("ended")
-            self._wait_for_exit()
-        return exit_code(ended)
+            while not (self._given_up() or self._terminated or self._is_told("exit")):
+                self._look_after()
+                self._note(self._next_event())
+        return exit_code(report)
 
     def _carry_the_rest(self) -> None:
         to_server, to_stdout = self._to_server, self._to_stdout
-        for carrier in (to_stdout, to_server):
-            if carrier is not None and carrier.is_alive():
-                carrier.finish()
-        while to_server is not None and to_server.is_alive() and not to_server.fails and not self._given_up():
-            to_server.join(_POLL_S)
-            self._reap()
-            self._tidy()
-        limit_s = self._pod.stay_s if self._pod.server_url is None else _PRINT_S
-        until = time.monotonic() + limit_s
+        if to_stdout is None:
+            return
+        to_stdout.finish()
+        if to_server is not None:
+            to_server.finish()
+            while to_server.is_alive() and not to_server.fails and not self._given_up():
+                to_server.join(_POLL_S)
+                self._look_after()
+        until = time.monotonic() + (self._pod.stay_s if to_server is None else _PRINT_S)
         while to_stdout.is_alive() and time.monotonic() < until:
             to_stdout.join(_POLL_S)
-            self._reap()
-
-    def _wait_for_exit(self) -> None:
-        while not (self._given_up() or self._terminated or self._is_told("exit")):
-            self._reap()
-            self._note(self._next_event())
+            self._look_after()
 
     def _given_up(self) -> bool:
         """The server has been silent for too long. Silence while the ranks ran does not count."""
         silent_s = min(self._channel.silent_s, time.monotonic() - self._ended_at)
         return self._replaced or silent_s > self._pod.stay_s
 
-    def _write_termination_message(self, ended: Mapping[str, Any]) -> None:
+    def _write_termination_message(self, report: Mapping[str, Any]) -> None:
         from client_lib.worker.report import termination_message
 
         try:
             with open(self._pod.termination_log, "wb") as file:
-                file.write(termination_message(ended))
+                file.write(termination_message(report))
         except OSError as error:
             warn("the termination message could not be written: %s" % error)
 
 
-def exit_code(ended: Mapping[str, Any]) -> int:
+def exit_code(report: Mapping[str, Any]) -> int:
     """0 for a completed worker, and for no other: the operator takes the master's 0 for the success of the job."""
-    if ended["reason"] == COMPLETED:
+    if report["reason"] == COMPLETED:
         return 0
-    if ended["reason"] == CANCELLED:
+    if report["reason"] == CANCELLED:
         return STOPPED
-    return min(int(ended["exit_code"]) or 1, 255)
+    return min(int(report["exit_code"]) or 1, 255)
 
 
 def _has_digest(path: str, sha256: Optional[str]) -> bool:

@@ -13,7 +13,7 @@ from typing import Callable, List, NoReturn, Optional
 
 from client_lib.worker import control
 from client_lib.worker.directory import Directory
-from client_lib.worker.pod.threads import AgentEvent, AgentThread
+from client_lib.worker.pod import AgentEvent, AgentThread
 
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_POD_UID")
 _POLL_S = 0.02
@@ -30,12 +30,18 @@ class LauncherProcess:
         self._pid = self._order = 0
         self.status: Optional[int] = None
         """The status from os.waitpid; None: it is alive."""
+        self.error: Optional[OSError] = None
+        """The reason why it could not be forked, which can be reported after the claim."""
 
     def fork(self) -> None:
         """Fork the process that becomes the launcher. It loads the launcher's modules and waits for `start`; it ends if
-        the agent ends before. To be called while this process has one thread. Raises OSError."""
-        order, self._order = os.pipe()
-        self._pid = os.fork()
+        the agent ends before. To be called while this process has one thread."""
+        try:
+            order, self._order = os.pipe()
+            self._pid = os.fork()
+        except OSError as error:
+            self.error = error
+            return
         if self._pid == 0:
             os.close(self._order)
             self._become_launcher(order)
@@ -55,7 +61,9 @@ class LauncherProcess:
                 signal.signal(signum, signal.SIG_DFL)
             os.setsid()  # a signal to the agent's group is the agent's to pass on
             os.chdir(self._directory.path)
-            _redirect(self._directory.output)
+            with open(os.devnull, "rb") as nothing, open(self._directory.output, "ab") as output:
+                for fd, file in enumerate((nothing, output, output)):
+                    os.dup2(file.fileno(), fd)
             passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
             os.environ.clear()
             os.environ.update(passed_on)
@@ -77,8 +85,13 @@ class LauncherProcess:
         """Send it now, or as soon as there is a connection. `again` False: now or never."""
         with self._lock:
             self._instructions += [line] if again else []
-            if self._connection is not None:
-                self._send(self._connection, line)
+            self._send([line])
+
+    def _send(self, lines: List[bytes]) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(OSError):  # it is dying: the agent will reap it
+                for line in lines:
+                    self._connection.send(line)
 
     def kill(self) -> None:
         if self._pid and self.status is None:
@@ -88,48 +101,19 @@ class LauncherProcess:
         if pid == self._pid:
             self.status = status
 
-    @property
-    def ended(self) -> bool:
-        return self.status is not None
-
     def _listen(self) -> None:
-        while not self.ended:
+        while self.status is None:
             try:
-                connection = control.ControlConnection(self._directory.control)
+                connection = control.ControlConnection(control.connect(self._directory.control))
             except OSError:  # it does not listen yet, or no more
                 time.sleep(_POLL_S)
                 continue
             with self._lock:
                 self._connection = connection
-                for line in self._instructions:
-                    self._send(connection, line)
-            self._read(connection)
-
-    def _read(self, connection: control.ControlConnection) -> None:
-        try:
-            while True:
-                message = connection.receive()
-                if message is None:
-                    break
-                self._post(AgentEvent(launcher=str(message.get("event")), quiet=message.get("ranks")))
-        except OSError:  # the same as end of file
-            pass
-        with self._lock:
-            self._connection = None
-        connection.close()
-
-    def _send(self, connection: control.ControlConnection, line: bytes) -> None:
-        try:
-            connection.send(line)
-        except OSError:  # it is dying: `_reap` of the agent notices
-            pass
-
-
-def _redirect(path: str) -> None:
-    """stdin is empty; what is printed goes to this file."""
-    output = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    for fd, source in enumerate((nothing, output, output)):
-        os.dup2(source, fd)
-    for fd in (nothing, output):
-        os.close(fd)
+                self._send(self._instructions)
+            with contextlib.suppress(OSError):  # the same as end of file
+                for message in iter(connection.receive, None):
+                    self._post(AgentEvent(launcher=str(message.get("event")), quiet=message.get("ranks")))
+            with self._lock:
+                self._connection = None
+            connection.close()

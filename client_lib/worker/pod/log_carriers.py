@@ -6,14 +6,15 @@ over-full.
 """
 
 import os
+import sys
 import threading
 import time
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Tuple
 
 from client_lib.worker.directory import write_all
 from client_lib.worker.format import segment_name, segments
+from client_lib.worker.pod import AgentThread, Backoff, warn
 from client_lib.worker.pod.server_channel import ServerClient
-from client_lib.worker.pod.threads import AgentThread, Backoff, warn
 from client_lib.worker.segments import end_of
 from client_lib.worker.server_connection import Rejected, Unreachable
 
@@ -44,22 +45,17 @@ class Spool:
     def __init__(self, folder: str, volume_bytes: int, readers: List[str]) -> None:
         self._folder = folder
         self._limit = int(volume_bytes * FULL)
-        self._lock = threading.Lock()
-        self._at: Dict[str, int] = {name: 0 for name in readers}
-        self._done: Dict[str, int] = {name: 0 for name in readers}
         self._begin = (0, 0)
+        self.done = dict.fromkeys(readers, 0)
+        """The offset before which a reader needs no record any more; each reader sets its own."""
 
     def begin(self, offset: int, seq: int) -> None:
         """Set the position of the first record: an earlier pod, or start, of this worker has delivered those before."""
         self._begin = (seq, offset)
-        with self._lock:
-            for positions in (self._at, self._done):
-                positions.update(dict.fromkeys(positions, offset))
+        self.done = dict.fromkeys(self.done, offset)
 
-    def read(self, reader: str) -> Optional[LogPiece]:
-        """The next records for this reader; None: there are none now."""
-        with self._lock:
-            at = self._at[reader]
+    def read(self, at: int) -> Optional[LogPiece]:
+        """The next records from this offset on; None: there are none now."""
         for start, size in segments(self._folder):
             if start + size <= at:
                 continue
@@ -74,27 +70,14 @@ class Spool:
             return LogPiece(offset, whole, offset > at) if whole else None
         return None
 
-    def move(self, reader: str, at: int, done: Optional[int] = None) -> None:
-        """Continue reading at `at`; records before `done` (default: `at`) are not needed any more."""
-        with self._lock:
-            self._at[reader] = at
-            self._done[reader] = max(self._done[reader], at if done is None else done)
-
-    def leave(self, reader: str) -> None:
-        with self._lock:
-            self._at.pop(reader, None)
-            self._done.pop(reader, None)
-
     def tidy(self) -> int:
         """Delete segments that are done with, and the oldest ones while there are too many bytes. Returns the number of
         bytes that were deleted unread."""
         existing = segments(self._folder)
-        with self._lock:
-            done = min(self._done.values(), default=0)
+        done = min(self.done.values())
         kept, dropped = sum(size for _, size in existing), 0
         for start, size in existing[:-1]:  # the launcher writes the last one
-            over = kept > self._limit
-            if start + size > done and not over:
+            if start + size > done and kept <= self._limit:
                 break
             os.unlink(self._path(start))
             kept -= size
@@ -131,6 +114,7 @@ class LogCarrier(AgentThread):
     def __init__(self, reader: str, spool: Spool) -> None:
         super().__init__(reader, self._carry)
         self._spool = spool
+        self._at = spool.done[reader]
         self._finishing = threading.Event()
 
     def finish(self) -> None:
@@ -140,15 +124,15 @@ class LogCarrier(AgentThread):
     def _carry(self) -> None:
         while True:
             last_round = self._finishing.is_set()
-            piece = self._spool.read(self.name)
+            piece = self._spool.read(self._at)
             if (last_round and piece is None) or (piece is not None and not self._deliver(piece)):
                 break
             if piece is None or len(piece.data) < _LARGE:
                 self._finishing.wait(_POLL_S)
-        self._spool.leave(self.name)
+        self._spool.done[self.name] = sys.maxsize
 
     def _deliver(self, piece: LogPiece) -> bool:
-        """Deliver the piece, and move the reader to its end. False: the receiver accepts no more."""
+        """Deliver the piece, and set the position behind it. False: the receiver accepts no more."""
         raise NotImplementedError
 
 
@@ -166,7 +150,7 @@ class StdoutCarrier(LogCarrier):
             write_all(1, piece.data)
         except OSError:  # it is closed
             return False
-        self._spool.move(STDOUT, piece.end)
+        self._at = self._spool.done[STDOUT] = piece.end
         return True
 
 
@@ -181,7 +165,8 @@ class ServerCarrier(LogCarrier):
 
     def _deliver(self, piece: LogPiece) -> bool:
         try:
-            length, durable = self._server.put_log(piece.offset, piece.data, piece.gap)
+            # a server that has lost power asks again for what was not durable
+            self._at, durable = self._server.put_log(piece.offset, piece.data, piece.gap)
         except Unreachable as error:
             self._wait(str(error))
         except Rejected as rejected:
@@ -193,7 +178,7 @@ class ServerCarrier(LogCarrier):
                 self._failing_since = None
             self.fails = False
             self._backoff.reset()
-            self._spool.move(SERVER, length, durable)
+            self._spool.done[SERVER] = max(durable, self._spool.done[SERVER])
         return True
 
     def _wait(self, why: str) -> None:

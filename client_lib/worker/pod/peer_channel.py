@@ -13,28 +13,31 @@ import hmac
 import socket
 import threading
 import time
+from contextlib import suppress
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from client_lib.worker.control import Lines, Message, encode
+from client_lib.worker.control import ControlConnection, Message, encode
 from client_lib.worker.outcome import COMPLETED
+from client_lib.worker.pod import AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.settings import PodSettings
-from client_lib.worker.pod.threads import AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.server_connection import Unreachable
 
 PROTOCOL = 1
 _CONNECT_S = 5.0
-_POLL_S = 0.1
 
 
 class PeerChannel:
     """The same methods as ServerChannel, and the same events."""
 
+    silent_s = 0.0  # no server is waited for: the instruction to exit follows from the other workers
+
     def __init__(self, pod: PodSettings, token: str, post: Callable[[AgentEvent], None]) -> None:
         self._pod, self._token, self._post = pod, token, post
-        self._barrier = StartBarrier(pod, token) if pod.worker == 0 else None
-        self._state: Dict[str, Any] = {"state": "preparing", "failed": False}
-        self._ended_at: Optional[float] = None
+        self._barrier = StartBarrier(pod, token, self._obey) if pod.worker == 0 else None
+        self._state: Message = {"state": "preparing", "failed": False}
+        self._lock = threading.Lock()
+        self._worker_0: Optional[socket.socket] = None
 
     def claim(self) -> None:
         """Raises Unreachable: try again."""
@@ -42,86 +45,68 @@ class PeerChannel:
             self._barrier.listen()
 
     def start(self) -> None:
-        if self._barrier is not None:
-            AgentThread("instructions", partial(self._follow_barrier, self._barrier)).start()
-        else:
+        if self._barrier is None:
             AgentThread("instructions", self._connect_to_barrier).start()
 
     def send_state(self, state: str) -> None:
-        self._state = dict(self._state, state=state)
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds since there was anything to wait for, once this worker has ended."""
-        if self._ended_at is None or (self._barrier is not None and self._barrier.others_run()):
-            return 0.0
-        return time.monotonic() - self._ended_at
+        self._tell({**self._state, "state": state})
 
     def deliver(self, report: Mapping[str, Any], results: List[str], _given_up: Callable[[], bool]) -> bool:
         """Announce the end. The report reaches the cluster alone, as the termination message."""
         if results:
             warn("results of a function can't be delivered: no server is reachable from this pod")
-        self._ended_at = time.monotonic()
-        self._state = {"state": "ended", "failed": report["reason"] != COMPLETED}
+        self._tell({"state": "ended", "failed": report["reason"] != COMPLETED})
         return True
 
-    def _follow_barrier(self, barrier: "StartBarrier") -> None:
-        last = "wait"
-        while True:
-            barrier.update(0, self._state)
-            do = barrier.instruction(0)
-            if do != last:
-                last = do
-                self._post(AgentEvent(instruction=Instruction(do)))
-            time.sleep(_POLL_S)
+    def _obey(self, do: str) -> None:
+        self._post(AgentEvent(replaced=True) if do == "leave" else AgentEvent(instruction=Instruction(do)))
+
+    def _tell(self, state: Message) -> None:
+        """Send the state now, or as soon as there is a connection."""
+        with self._lock:
+            self._state = state
+            if self._barrier is not None:
+                self._barrier.update(0, state)
+            self._send_state()
+
+    def _send_state(self) -> None:
+        if self._worker_0 is not None:
+            with suppress(OSError):
+                self._worker_0.sendall(encode(self._state))
+                if self._state["state"] == "ended":
+                    self._worker_0.shutdown(socket.SHUT_RDWR)  # ends the wait for instructions
 
     def _connect_to_barrier(self) -> None:
         backoff = Backoff()
         while True:
-            try:
+            with suppress(OSError):  # its name does not resolve yet, it does not listen yet, or it is gone
                 address = (self._pod.master_addr, self._pod.barrier_port)
                 with socket.create_connection(address, timeout=_CONNECT_S) as worker_0:
                     backoff.reset()
-                    self._talk(worker_0)
-            except OSError:  # its name does not resolve yet, it does not listen yet, or it is gone
-                pass
+                    self._take_instructions(worker_0)
             if self._state["state"] == "ended":
-                self._post(AgentEvent(instruction=Instruction("exit")))
+                self._obey("exit")
                 return
             backoff.sleep()
 
-    def _talk(self, worker_0: socket.socket) -> None:
+    def _take_instructions(self, worker_0: socket.socket) -> None:
         """Return when the connection or this worker has ended."""
         hello = {"protocol": PROTOCOL, "token": self._token, "worker": self._pod.worker, "uid": self._pod.uid}
         worker_0.sendall(encode(hello))
-        sent = None
-        for messages in _received(worker_0):
-            for message in messages:
-                do = str(message.get("do"))
-                self._post(AgentEvent(replaced=True) if do == "leave" else AgentEvent(instruction=Instruction(do)))
-            state = self._state
-            if state is not sent:
-                worker_0.sendall(encode(state))
-                sent = state
-            if state["state"] == "ended":
-                return
-
-
-def _received(peer: socket.socket) -> Iterator[List[Message]]:
-    """The messages that arrive until the connection ends; an empty list at first and every _POLL_S. Raises OSError."""
-    peer.settimeout(_POLL_S)
-    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    lines = Lines()
-    yield []
-    while True:
+        with self._lock:
+            self._worker_0 = worker_0
+            self._send_state()
         try:
-            data = peer.recv(65536)
-        except socket.timeout:
-            yield []
-            continue
-        if not data:
-            return
-        yield lines.feed(data)
+            for message in iter(_connection(worker_0).receive, None):
+                self._obey(str(message.get("do")))
+        finally:
+            with self._lock:
+                self._worker_0 = None
+
+
+def _connection(peer: socket.socket) -> ControlConnection:
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return ControlConnection(peer)
 
 
 # --- the side of worker 0
@@ -134,14 +119,16 @@ _NOTICE_S = 3.0
 
 
 class StartBarrier:
-    """The state of all workers, as worker 0 knows it. Thread-safe."""
+    """The state of all workers, as worker 0 knows it. `instruct` gets the instructions of worker 0. Thread-safe."""
 
-    def __init__(self, pod: PodSettings, token: str) -> None:
-        self._pod, self._token = pod, token
+    def __init__(self, pod: PodSettings, token: str, instruct: Callable[[str], None]) -> None:
+        self._pod, self._token, self._instruct = pod, token, instruct
         self._lock = threading.RLock()
         self._owners: Dict[int, str] = {0: pod.uid}
-        self._states: Dict[int, Dict[str, Any]] = {}
-        self._lost_at: Dict[int, float] = {}
+        self._states: Dict[int, Message] = {}
+        self._peers: Dict[int, socket.socket] = {}
+        """Connections of the other workers; those that have ended stay for a while."""
+        self._told: Dict[int, str] = {}
         self._open = False
 
     def listen(self) -> None:
@@ -156,71 +143,67 @@ class StartBarrier:
             raise Unreachable("port %d can't be listened on: %s" % (self._pod.barrier_port, error)) from error
         AgentThread("barrier", partial(self._accept, listener)).start()
 
-    def update(self, worker: int, state: Dict[str, Any]) -> None:
+    def update(self, worker: int, state: Message) -> None:
+        """Note the state of a worker, and tell all of them what changes for them."""
         with self._lock:
             self._states[worker] = state
             ready = sum(each.get("state") in ("ready", "started") for each in self._states.values())
             self._open = self._open or ready == self._pod.n_workers
+            self._tell_all()
 
-    def instruction(self, worker: int) -> str:
-        """wait, go, stop or exit."""
-        with self._lock:
-            state = self._states.get(worker, {}).get("state")
-            if state == "ended":
-                return "wait" if self.others_run() else "exit"
-            if any(each.get("failed") for each in self._states.values()):
-                return "stop"
-            return "go" if self._open and state in ("ready", "started") else "wait"
+    def _tell_all(self) -> None:
+        for worker in self._states:
+            do = self._instruction(worker)
+            if do == self._told.get(worker, "wait"):
+                continue
+            self._told[worker] = do
+            if worker == 0:
+                self._instruct(do)
+            elif worker in self._peers:
+                with suppress(OSError):  # it is gone: a new connection gets the instruction
+                    self._peers[worker].sendall(encode({"do": do}))
 
-    def others_run(self) -> bool:
-        """Another worker has connected and is there, or was a moment ago."""
-        now = time.monotonic()
-        with self._lock:
-            return any(
-                now - self._lost_at.get(worker, now) < (_NOTICE_S if each.get("state") == "ended" else _LOST_S)
-                for worker, each in self._states.items()
-                if worker != 0
-            )
+    def _instruction(self, worker: int) -> str:
+        state = self._states[worker].get("state")
+        if state == "ended":
+            return "wait" if self._peers else "exit"
+        if any(each.get("failed") for each in self._states.values()):
+            return "stop"
+        return "go" if self._open and state in ("ready", "started") else "wait"
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
             peer, _ = listener.accept()
-            AgentThread("peer", partial(self._serve, peer), again=False).start()
+            threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
 
     def _serve(self, peer: socket.socket) -> None:
-        """Exchange messages with a worker until its connection ends."""
+        """Take messages from a worker until its connection ends, and forget it after a while."""
         worker: Optional[int] = None
-        sent = "wait"
-        try:
-            with peer:
-                for messages in _received(peer):
-                    for message in messages:
-                        if worker is not None:
-                            self.update(worker, message)
-                            continue
-                        worker = self._admit(message)
-                        if worker is None:  # another pod owns it
-                            peer.sendall(encode({"do": "leave"}))
-                            return
-                    do = "wait" if worker is None else self.instruction(worker)
-                    if do != sent:
-                        sent = do
-                        peer.sendall(encode({"do": do}))
-        except OSError:  # disconnected, or (PermissionError) a peer without a valid token
-            pass
-        finally:
-            if worker is not None:
-                with self._lock:
-                    self._lost_at[worker] = time.monotonic()
+        with peer, suppress(OSError):  # disconnected, or (PermissionError) a peer without a valid token
+            for message in iter(_connection(peer).receive, None):
+                if worker is not None:
+                    self.update(worker, message)
+                    continue
+                worker = self._admit(message, peer)
+                if worker is None:
+                    peer.sendall(encode({"do": "leave"}))
+                    return
+        if worker is not None:
+            time.sleep(_NOTICE_S if self._states.get(worker, {}).get("state") == "ended" else _LOST_S)
+            with self._lock:
+                if self._peers.get(worker) is peer:
+                    del self._peers[worker]
+                    self._tell_all()
 
-    def _admit(self, hello: Message) -> Optional[int]:
+    def _admit(self, hello: Message, peer: socket.socket) -> Optional[int]:
         """The worker that has connected; None: another pod owns it. Raises PermissionError: the token is not valid."""
         worker, uid = hello.get("worker"), str(hello.get("uid"))
-        known = hmac.compare_digest(str(hello.get("token")).encode(), self._token.encode())
+        known = hmac.compare_digest(str(hello.get("token")).encode(errors="replace"), self._token.encode())
         if not known or not isinstance(worker, int) or not 0 < worker < self._pod.n_workers:
             raise PermissionError
         with self._lock:
             if self._owners.setdefault(worker, uid) != uid:
                 return None
-            self._lost_at.pop(worker, None)
+            self._peers[worker] = peer
+            self._told.pop(worker, None)
         return worker

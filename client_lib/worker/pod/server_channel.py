@@ -5,21 +5,20 @@ the worker's sign of life. Stacks and sessions have threads of their own. `peer_
 server.
 """
 
-import http.client
 import json
 import os
 import socket
 import threading
 import time
-from contextlib import suppress
-from functools import partial
+from contextlib import closing, suppress
+from http.client import HTTPException, HTTPResponse
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
 from urllib.parse import urlencode
 
 from client_lib.worker import control
 from client_lib.worker.disk import is_full
+from client_lib.worker.pod import AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.settings import PodSettings
-from client_lib.worker.pod.threads import AgentEvent, AgentThread, Backoff, Instruction, Replaced, warn
 from client_lib.worker.server_connection import Body, Rejected, RequestFailed, ServerConnection, Unreachable
 from client_lib.worker.session_frames import BLOCK, EXIT, SILENT_S, json_frame
 
@@ -30,6 +29,10 @@ _SOON_S = 1.0
 CONFLICT = 409  # another pod owns this worker
 _UNAUTHORIZED = 401
 _BLOCK = 256 * 1024
+
+
+class Replaced(Exception):
+    """Another pod owns this worker: nothing may run here."""
 
 
 class ServerClient(ServerConnection):
@@ -56,22 +59,14 @@ class ServerClient(ServerConnection):
     ) -> Instruction:
         """Send the worker's state. Returns its instruction as soon as that is not `known`, or orders other stacks than
         those with the mark `stacks`; at the latest after `wait_s`."""
-        says = {
-            "state": state,
-            "signs_of_life": signs_of_life,
-            "stacks": stacks,
-            "quiet": quiet or {},
-            "sessions": True,
-        }
-        query = {"knows": known, "wait": "%g" % wait_s}
-        return self._put("/state?" + urlencode(query), json.dumps(says).encode(), _instruction, wait_s)
+        path = "/state?" + urlencode({"knows": known, "wait": "%g" % wait_s})
+        says = {"state": state, "signs_of_life": signs_of_life, "stacks": stacks, "quiet": quiet or {}}
+        return self._put(path, json.dumps({**says, "sessions": True}).encode(), _instruction, wait_s)
 
     def put_log(self, offset: int, records: bytes, gap: bool) -> Tuple[int, int]:
         """(length, durable) of the log that the server has stored."""
-        query = {"offset": str(offset)}
-        if gap:
-            query["gap"] = "1"
-        return self._put("/log?" + urlencode(query), records, lambda log: (int(log["length"]), int(log["durable"])))
+        path = "/log?offset=%d%s" % (offset, "&gap=1" if gap else "")
+        return self._put(path, records, lambda log: (int(log["length"]), int(log["durable"])))
 
     def log_end(self) -> Tuple[int, int]:
         """(offset, seq) of the record that the server expects next."""
@@ -98,13 +93,10 @@ class ServerClient(ServerConnection):
         answer = self.call("GET", "/" + what)
         try:
             with open(target, "wb") as file:
-                while True:
+                for block in iter(lambda: answer.read(_BLOCK), b""):
                     check_stop()
-                    block = answer.read(_BLOCK)
-                    if not block:
-                        break
                     file.write(block)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, HTTPException) as error:
             self.close()
             if isinstance(error, OSError) and is_full(error):
                 os.unlink(target)
@@ -143,13 +135,11 @@ class ServerChannel:
     def claim(self) -> None:
         """Become the owner of the worker; nothing of the job may be touched before. Raises Replaced; Unreachable: try
         again."""
-        server = self._new_server()
-        try:
-            server.put_state("preparing", 0, "", 0.0)
-        except Rejected as rejected:
-            raise (Replaced if rejected.status == CONFLICT else Unreachable)(str(rejected)) from rejected
-        finally:
-            server.close()
+        with closing(self._new_server()) as server:
+            try:
+                server.put_state("preparing", 0, "", 0.0)
+            except Rejected as rejected:
+                raise (Replaced if rejected.status == CONFLICT else Unreachable)(str(rejected)) from rejected
 
     def start(self) -> None:
         for run in (self._send_states, self._wait_for_instructions):
@@ -183,15 +173,13 @@ class ServerChannel:
         mark = self._stacks
 
         def send() -> None:
-            server = self._new_server()
             try:
-                server.put_stacks(mark, processes)
+                with closing(self._new_server()) as server:
+                    server.put_stacks(mark, processes)
             except (Rejected, Unreachable) as error:
                 warn("the stacks could not be sent: %s" % error)
-            finally:
-                server.close()
 
-        AgentThread("stacks", send, again=False).start()
+        threading.Thread(target=send, daemon=True).start()
 
     def _insist(self, call: Callable[[], None], given_up: Callable[[], bool]) -> bool:
         backoff = Backoff()
@@ -249,8 +237,8 @@ class ServerChannel:
             self._stacks = instruction.stacks or ""
             self._post(AgentEvent(stacks=True))
         if instruction.session is not None:
-            carry = partial(_carry_session, self._new_server, instruction.session, self._control_path)
-            AgentThread("session", carry, again=False).start()
+            arguments = (self._new_server, instruction.session, self._control_path)
+            threading.Thread(target=_carry_session, args=arguments, daemon=True).start()
         if wait_s and instruction.do != self._known:
             self._known = instruction.do
             self._post(AgentEvent(instruction=instruction))
@@ -262,20 +250,21 @@ class ServerChannel:
 
 def _carry_session(new_server: Callable[[], ServerClient], mark: str, control_path: str) -> None:
     """Take up the session with this mark, and return at its end."""
-    down, up, sent = new_server(), new_server(), 0
+    # its end, with the user or the server, may be an error of any of them
+    with closing(new_server()) as down, closing(new_server()) as up, suppress(OSError, RequestFailed, HTTPException):
+        sent = 0
 
-    def send(data: bytes) -> None:
-        nonlocal sent
-        backoff = Backoff()
-        while True:
-            try:
-                up.put_session(mark, sent, data)
-                break
-            except Unreachable:  # also while the user reads nothing
-                backoff.sleep()
-        sent += len(data)
+        def send(data: bytes) -> None:
+            nonlocal sent
+            backoff = Backoff()
+            while True:
+                try:
+                    up.put_session(mark, sent, data)
+                    break
+                except Unreachable:  # also while the user reads nothing
+                    backoff.sleep()
+            sent += len(data)
 
-    try:
         from_user = down.call("GET", "/sessions/" + mark, wait_s=SILENT_S)
         request = json.loads(from_user.readline())
         try:
@@ -291,17 +280,10 @@ def _carry_session(new_server: Callable[[], ServerClient], mark: str, control_pa
         except OSError as error:
             send(json_frame(EXIT, {"error": str(error)}))
         send(b"")
-    except (OSError, RequestFailed, http.client.HTTPException):  # the session has ended, with the user or the server
-        pass
-    finally:
-        up.close()
-        down.close()
 
 
-def _pass_on(from_user: http.client.HTTPResponse, peer: socket.socket) -> None:
-    try:
+def _pass_on(from_user: HTTPResponse, peer: socket.socket) -> None:
+    with suppress(OSError, HTTPException, ValueError):  # the same as the end
         for data in iter(lambda: from_user.read1(BLOCK), b""):
             peer.sendall(data)
         peer.shutdown(socket.SHUT_RDWR)
-    except (OSError, http.client.HTTPException, ValueError):  # the same as the end
-        pass

@@ -85,11 +85,6 @@ def read_plan(files: PodFiles) -> WorkerPlan:
         return from_json(file.read())
 
 
-def read_token(files: PodFiles) -> str:
-    with open(files.token, encoding="ascii") as file:
-        return file.read().strip()
-
-
 def read_settings(files: PodFiles, environ: Mapping[str, str]) -> PodSettings:
     """Raises ValueError for a file of another protocol, and KeyError for a missing variable."""
     with open(files.pod, encoding="utf-8") as file:
@@ -176,19 +171,16 @@ def own_plan(
 
 def _inherited(pod: PodSettings) -> Dict[str, str]:
     """The container's environment without the variables that the operator and the pod's template set for the pod: ranks
-    get numbers of their own, and torchrun would read PET_* as its options."""
+    get numbers of their own, and torchrun would read PET_* as its options. After `conda activate`, if the job wants it.
+    """
     kept = {
         name: value
         for name, value in pod.environment.items()
         if name not in _OF_THE_POD and not name.startswith(_PREFIXES)
     }
-    return kept if pod.conda_prefix is None else _activated(kept, pod.conda_prefix)
-
-
-def _activated(environment: Dict[str, str], prefix: str) -> Dict[str, str]:
-    """The environment after `conda activate`."""
-    active = {name: value for name, value in environment.items() if name != "PYTHONHOME"}
-    active["PATH"] = os.pathsep.join([os.path.join(prefix, "bin"), environment.get("PATH", os.defpath)])
-    active["CONDA_PREFIX"] = prefix
-    active["CONDA_DEFAULT_ENV"] = os.path.basename(prefix)
-    return active
+    if pod.conda_prefix is not None:
+        kept.pop("PYTHONHOME", None)
+        kept["PATH"] = os.pathsep.join([os.path.join(pod.conda_prefix, "bin"), kept.get("PATH", os.defpath)])
+        kept["CONDA_PREFIX"] = pod.conda_prefix
+        kept["CONDA_DEFAULT_ENV"] = os.path.basename(pod.conda_prefix)
+    return kept
