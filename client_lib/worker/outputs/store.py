@@ -20,7 +20,8 @@ import hashlib
 import json
 import os
 import shutil
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from collections import Counter
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
 
 from client_lib.worker import disk
 from client_lib.worker.directory import Opener, locked, read_json, remove, write_all, write_file, write_json
@@ -28,7 +29,6 @@ from client_lib.worker.directory import Opener, locked, read_json, remove, write
 BLOCK = 1024 * 1024
 INDEX = "index.jsonl"
 _LOCK, _SIZES, _DATA, _INCOMING = "lock", "sizes.json", "data", "incoming"
-_SLACK_LINES = 1000  # superseded lines that do not justify rewriting the list
 
 
 class Kept(NamedTuple):
@@ -53,23 +53,21 @@ class Index(NamedTuple):
     kept: Dict[str, Kept]
     left_out: Dict[str, LeftOut]
 
+    def text(self) -> bytes:
+        """The shortest list that says this."""
+        return b"".join([_line(**kept._asdict()) for kept in self.kept.values()]) + b"".join(
+            [_line(path=path, size=size, left_out=why) for path, size, why in self.left_out.values()]
+        )
+
 
 def read_index(folder: str, opener: Optional[Opener] = None) -> Index:
     """The list in the folder of one worker; empty if there is none."""
-    return _parsed(_whole_lines(os.path.join(folder, INDEX), opener))
-
-
-def _whole_lines(path: str, opener: Optional[Opener] = None) -> List[bytes]:
-    try:
-        with open(path, "rb", opener=opener) as file:
-            data = file.read()
-    except FileNotFoundError:
-        return []
-    return data[: data.rfind(b"\n") + 1].splitlines()
-
-
-def _parsed(lines: List[bytes]) -> Index:
     index = Index({}, {})
+    try:
+        with open(os.path.join(folder, INDEX), "rb", opener=opener) as file:
+            *lines, _ = file.read().split(b"\n")
+    except FileNotFoundError:
+        return index
     for line in lines:
         entry = json.loads(line)
         path = entry["path"]
@@ -83,16 +81,13 @@ def _parsed(lines: List[bytes]) -> Index:
     return index
 
 
-def _line(entry: Dict[str, Any]) -> bytes:
+def data_path(folder: str, sha256: str) -> str:
+    """Path of the content with that digest in the folder of one worker."""
+    return os.path.join(folder, _DATA, sha256)
+
+
+def _line(**entry: Any) -> bytes:
     return json.dumps(entry).encode() + b"\n"
-
-
-def _kept_line(kept: Kept) -> bytes:
-    return _line(kept._asdict())
-
-
-def _left_out_line(left: LeftOut) -> bytes:
-    return _line({"path": left.path, "size": left.size, "left_out": left.why})
 
 
 class NotKept(Exception):
@@ -143,27 +138,21 @@ class DirectoryStore:
     def __init__(self, folder: str, limit_bytes: int, keep_free: int = 0) -> None:
         """`folder`: `<job>/outputs/<attempt>.<worker>`. `limit_bytes`: limit for the whole job. `keep_free`: bytes of
         the disk that stay free."""
-        self._keep_free = keep_free
+        self._folder, self._keep_free = folder, keep_free
         self._room = _Room(os.path.dirname(folder), os.path.basename(folder), limit_bytes)
-        self._data, self._incoming = os.path.join(folder, _DATA), os.path.join(folder, _INCOMING)
-        for path in (self._data, self._incoming):
-            os.makedirs(path, mode=0o700, exist_ok=True)
+        for name in (_DATA, _INCOMING):
+            os.makedirs(os.path.join(folder, name), mode=0o700, exist_ok=True)
+        self.index = read_index(folder)
         path = os.path.join(folder, INDEX)
-        lines = _whole_lines(path)
-        self.index = _parsed(lines)
-        self._index_bytes = sum(len(line) + 1 for line in lines)
-        if len(lines) > 2 * (len(self.index.kept) + len(self.index.left_out)) + _SLACK_LINES:
-            shorter = b"".join(
-                [*map(_kept_line, self.index.kept.values()), *map(_left_out_line, self.index.left_out.values())]
-            )
-            write_file(path, shorter, durable=True)
-            self._index_bytes = len(shorter)
-        self._index_fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-        self._cut_index()
-        self._uses: Dict[str, int] = {}  # digest -> number of paths with this content
-        self._bytes = 0
-        for kept in self.index.kept.values():
-            self._count(kept)
+        self._list = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        shortest = self.index.text()
+        if os.fstat(self._list).st_size != len(shortest):  # superseded lines, or a part of one after a crash
+            os.close(self._list)
+            write_file(path, shortest, durable=True)
+            self._list = os.open(path, os.O_RDWR | os.O_APPEND)
+        self._uses = Counter(kept.sha256 for kept in self.index.kept.values())
+        """Number of paths with this content, by its digest."""
+        self._bytes = sum({kept.sha256: kept.size for kept in self.index.kept.values()}.values())
 
     def keep(self, source: SourceFile, at_rest: Optional[str]) -> None:
         """Keep this version of the file instead of an older one. `at_rest`: its path, if it will never change again.
@@ -186,41 +175,42 @@ class DirectoryStore:
         left = LeftOut(path, size, why)
         if self.index.left_out.get(path) != left:
             self.index.left_out[path] = left
-            self._append(_left_out_line(left))
+            self._append(_line(path=path, size=size, left_out=why))
 
     def forget(self, path: str) -> None:
         """Remove it: the script has removed the original."""
         before = self.index.kept.pop(path, None)
         if self.index.left_out.pop(path, None) or before:
-            self._append(_line({"path": path, "gone": True}))
+            self._append(_line(path=path, gone=True))
         self._drop(before)
         self._room.take(self._bytes)
 
     def sync(self) -> None:
         """Return when the list is on the disk."""
-        os.fsync(self._index_fd)
+        os.fsync(self._list)
 
     def close(self) -> None:
-        os.close(self._index_fd)
+        os.close(self._list)
 
     def make_room(self, path: str, size: int) -> None:
         """Reserve the size. Raises NotKept if the job would exceed its limit."""
         before = self.index.kept.get(path)
         replaced = before.size if before and self._uses[before.sha256] == 1 else 0
-        if not self._room.take(self._bytes - replaced + size):
-            raise NotKept("the job keeps %s without it, and may keep %s" % self._room.shown())
+        self._room.take(self._bytes - replaced + size)
 
     def incoming(self, name: str) -> str:
-        return os.path.join(self._incoming, name)
+        return os.path.join(self._folder, _INCOMING, name)
 
     def adopt(self, kept: Kept, complete: str) -> None:
         """Move the file at the path `complete` into the store and list it."""
         before = self.index.kept.get(kept.path)
-        os.replace(complete, os.path.join(self._data, kept.sha256))
+        os.replace(complete, data_path(self._folder, kept.sha256))
         self.index.kept[kept.path] = kept
         self.index.left_out.pop(kept.path, None)
-        self._append(_kept_line(kept))
-        self._count(kept)
+        self._append(_line(**kept._asdict()))
+        self._uses[kept.sha256] += 1
+        if self._uses[kept.sha256] == 1:
+            self._bytes += kept.size
         self._drop(before)
 
     def _link(self, source: SourceFile, temporary: str, at_rest: Optional[str]) -> Optional[str]:
@@ -235,41 +225,29 @@ class DirectoryStore:
 
     def _copy(self, source: SourceFile, temporary: str) -> str:
         digest = hashlib.sha256()
-        disk.check_room(self._incoming, source.size, self._keep_free)
+        disk.check_room(self._folder, source.size, self._keep_free)
         with open(temporary, "wb", buffering=0) as file:
             for block in source.blocks():
                 digest.update(block)
                 write_all(file.fileno(), block)
         return digest.hexdigest()
 
-    def _count(self, kept: Kept) -> None:
-        uses = self._uses.get(kept.sha256, 0)
-        self._uses[kept.sha256] = uses + 1
-        if not uses:
-            self._bytes += kept.size
-
     def _drop(self, before: Optional[Kept]) -> None:
         """Remove the content of a replaced file unless another path has the same."""
-        if before is None:
-            return
-        self._uses[before.sha256] -= 1
-        if not self._uses[before.sha256]:
-            del self._uses[before.sha256]
-            self._bytes -= before.size
-            remove(os.path.join(self._data, before.sha256))
+        if before is not None:
+            self._uses[before.sha256] -= 1
+            if not self._uses[before.sha256]:
+                del self._uses[before.sha256]
+                self._bytes -= before.size
+                remove(data_path(self._folder, before.sha256))
 
     def _append(self, line: bytes) -> None:
+        size = os.fstat(self._list).st_size
         try:
-            write_all(self._index_fd, line)
-        except OSError:
-            self._cut_index()
+            write_all(self._list, line)
+        except OSError:  # a full disk may have a part of it
+            os.ftruncate(self._list, size)
             raise
-        self._index_bytes += len(line)
-
-    def _cut_index(self) -> None:
-        """Cut the list after the last whole line: a crash or a full disk may leave a part of the next."""
-        os.ftruncate(self._index_fd, self._index_bytes)
-        os.lseek(self._index_fd, self._index_bytes, os.SEEK_SET)
 
 
 class _Room:
@@ -278,37 +256,31 @@ class _Room:
     def __init__(self, folder: str, mine: str, limit_bytes: int) -> None:
         self._folder, self._mine, self._limit = folder, mine, limit_bytes
         self._taken = -1
-        self._others = 0
 
-    def take(self, size: int) -> bool:
-        """Set the bytes of this worker to `size`. Outputs of earlier attempts are removed to make room, the oldest
-        first. False: the limit would still be exceeded, and nothing changes."""
+    def take(self, size: int) -> None:
+        """Set the bytes of this worker to `size`. If they grow, outputs of earlier attempts are removed to make room,
+        the oldest first. Raises NotKept: the limit would be exceeded even so, and nothing changes."""
         if size == self._taken:
-            return True
+            return
         with locked(os.path.join(self._folder, _LOCK)):
             known = read_json(os.path.join(self._folder, _SIZES)) or {}
             sizes = {name: size for name, size in known.items() if isinstance(size, int)}
+            if size > sizes.get(self._mine, 0):
+                self._make_room(sizes, size)
             sizes[self._mine] = size
-            while sum(sizes.values()) > self._limit:
-                earlier = [name for name in sizes if _attempt(name) < _attempt(self._mine)]
-                if not earlier:
-                    self._others = sum(sizes.values()) - size
-                    return False
-                oldest = min(earlier, key=_attempt)
-                shutil.rmtree(os.path.join(self._folder, oldest), ignore_errors=True)
-                del sizes[oldest]
             write_json(os.path.join(self._folder, _SIZES), sizes)
         self._taken = size
-        return True
 
-    def shown(self) -> Tuple[str, str]:
-        """(bytes kept at the last refusal, the limit), for people."""
-        return disk.megabytes(self._others + max(self._taken, 0)), disk.megabytes(self._limit)
-
-
-def data_path(folder: str, sha256: str) -> str:
-    """Path of the content with that digest in the folder of one worker."""
-    return os.path.join(folder, _DATA, sha256)
+    def _make_room(self, sizes: Dict[str, int], size: int) -> None:
+        mine, now = _attempt(self._mine), sizes.pop(self._mine, 0)
+        stay = sum(size for name, size in sizes.items() if _attempt(name) >= mine)
+        if stay + size > self._limit:
+            shown = (disk.megabytes(stay + now), disk.megabytes(self._limit))
+            raise NotKept("the job keeps %s without it, and may keep %s" % shown)
+        while sum(sizes.values()) + size > self._limit:
+            oldest = min(sizes, key=_attempt)
+            shutil.rmtree(os.path.join(self._folder, oldest), ignore_errors=True)
+            del sizes[oldest]
 
 
 def _attempt(name: str) -> int:
