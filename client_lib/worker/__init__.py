@@ -5,7 +5,7 @@
     observer, stacks, metrics        what is seen of running ranks, and what they report
     session, session_frames          commands of the user in a running worker
     ranks, loop, system              processes, events, the operating system
-    worker_log, stamp, segments      from the ranks' pipes and files to the log, whose format is in `format`
+    worker_log, stamp, format        from the ranks' pipes and files to the log
     outcome, report                  the end of a worker
     plan, directory, disk            shared with the runtimes: what to do, what each rank sees, files
     server_connection                HTTP to a server on another machine

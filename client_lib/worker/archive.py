@@ -75,7 +75,7 @@ def unpack(path: str, target: str, max_files: int = MAX_FILES, max_bytes: int = 
                 blocks = sum(max(0, member.size) // _ON_DISK + 1 for member in archive)  # at most
                 check_room(incomplete, blocks * _ON_DISK, keep_free)
         with reading(path, max_files, max_bytes) as archive, naming(target):
-            _Unpacker(incomplete, max_files, max_bytes, keep_free).unpack(archive)
+            _Unpacker(incomplete, keep_free).unpack(archive, max_files, max_bytes)
         os.rename(incomplete, target)
     except BaseException:
         shutil.rmtree(incomplete, ignore_errors=True)
@@ -102,39 +102,33 @@ def reading(path: str, max_files: int, max_bytes: int) -> Iterator[tarfile.TarFi
 
 
 class _Unpacker:
-    def __init__(self, target: str, max_files: int, max_bytes: int, keep_free: int) -> None:
-        self._target = os.path.realpath(target)
-        self._keep_free = keep_free
-        self._files_left, self._bytes_left = max_files, max_bytes
-        self._links: List[Tuple[str, str]] = []  # made last: nothing can be written through them
+    def __init__(self, target: str, keep_free: int) -> None:
+        self._target, self._keep_free = os.path.realpath(target), keep_free
 
-    def unpack(self, archive: tarfile.TarFile) -> None:
+    def unpack(self, archive: tarfile.TarFile, files_left: int, bytes_left: int) -> None:
+        links: List[Tuple[str, str]] = []  # made last: nothing can be written through them
         for member in archive:
-            self._count(member)
-            place = self._place(member.name)
+            files_left, bytes_left = files_left - 1, bytes_left - member.size
+            if files_left < 0:
+                raise ArchiveRefused("it holds too many files")
+            if bytes_left < 0 or member.size < 0:
+                raise ArchiveRefused("it unpacks to more than is allowed")
+            parts = [part for part in member.name.split("/") if part not in ("", ".")]
+            if member.name.startswith("/") or ".." in parts or "\0" in member.name:
+                raise ArchiveRefused("%r lies outside of it" % member.name)
+            place = os.path.join(self._target, *parts)
             if member.isdir():
                 self._folder(place)
             elif member.issym():
-                self._links.append((place, member.linkname))
+                links.append((place, member.linkname))
             elif member.isreg() and not member.issparse():
                 self._file(archive, member, place)
             else:
                 raise ArchiveRefused("%r is neither a file, a folder nor a symbolic link" % member.name)
-        self._link()
-
-    def _count(self, member: tarfile.TarInfo) -> None:
-        self._files_left -= 1
-        self._bytes_left -= member.size
-        if self._files_left < 0:
-            raise ArchiveRefused("it holds too many files")
-        if self._bytes_left < 0 or member.size < 0:
-            raise ArchiveRefused("it unpacks to more than is allowed")
-
-    def _place(self, name: str) -> str:
-        parts = [part for part in name.split("/") if part not in ("", ".")]
-        if name.startswith("/") or ".." in parts or "\0" in name:
-            raise ArchiveRefused("%r lies outside of it" % name)
-        return os.path.join(self._target, *parts)
+        for place, to in links:
+            self._link(place, to)
+        for place, _ in links:  # when all are there: one link may redirect another
+            self._check_inside(place, place)
 
     def _folder(self, place: str) -> None:
         try:
@@ -149,28 +143,21 @@ class _Unpacker:
             fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
         except (FileExistsError, IsADirectoryError) as error:
             raise ArchiveRefused("%r is in it twice" % member.name) from error
-        source = archive.extractfile(member)
-        assert source is not None
         with os.fdopen(fd, "wb") as file:
-            while True:
-                data = source.read(_BLOCK)
-                if not data:
-                    break
+            source = cast(BinaryIO, archive.extractfile(member))
+            for data in iter(lambda: source.read(_BLOCK), b""):
                 check_room(self._target, len(data), self._keep_free)  # others write to the disk, too
                 file.write(data)
 
-    def _link(self) -> None:
-        for place, to in self._links:
-            self._check_inside(os.path.dirname(place), place)
-            self._folder(os.path.dirname(place))
-            if not to or "\0" in to or os.path.isabs(to):
-                raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
-            try:
-                os.symlink(to, place)
-            except FileExistsError as error:
-                raise ArchiveRefused("%r is in it twice" % self._name(place)) from error
-        for place, _ in self._links:  # when all are there: one link may redirect another
-            self._check_inside(place, place)
+    def _link(self, place: str, to: str) -> None:
+        self._check_inside(os.path.dirname(place), place)
+        self._folder(os.path.dirname(place))
+        if not to or "\0" in to or os.path.isabs(to):
+            raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
+        try:
+            os.symlink(to, place)
+        except FileExistsError as error:
+            raise ArchiveRefused("%r is in it twice" % self._name(place)) from error
 
     def _check_inside(self, path: str, place: str) -> None:
         if not (os.path.realpath(path) + os.sep).startswith(self._target + os.sep):

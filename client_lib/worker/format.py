@@ -1,4 +1,4 @@
-"""The format of a log record and of a worker's log.
+"""The format of a log record and of a worker's log, and the writer of one.
 
 A record is one line of bytes:
 
@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import Iterable, NamedTuple
+from typing import Iterable, NamedTuple, Sequence
 
 MAX_TEXT = 16 * 1024  # bytes of text in one record; a longer line is cut into unfinished records (`+`)
 JOB_STREAMS = ("stdout", "stderr", "train.log")
@@ -38,6 +38,7 @@ METRICS_MAX = 4000  # bytes of one line of it; a pipe takes it as a whole, or no
 METRICS_PIPE = "CLIENT_LIB_METRICS"  # variable of a rank: path of the pipe for its metrics
 WRITTEN = "written"  # the second value of a line of it with the times at which files of checkpoints were written
 NO_RANK = "-"
+_TAIL_BYTES = 4 * MAX_TEXT  # of a segment; contains its last record
 
 LINE, GOES_ON, PROGRESS = "", "+", "~"
 
@@ -112,6 +113,9 @@ def metric_lines(
     return metric_lines(rank, step, first, dropped, *posted) + metric_lines(rank, step, second, 0, *posted)
 
 
+# --- the segments of a log
+
+
 def segment_name(offset: int) -> str:
     return "%020d.log" % offset
 
@@ -124,8 +128,122 @@ def segments(folder: "str | os.PathLike[str]") -> "list[tuple[int, int]]":
         return []
     found = []
     for name in names:
-        try:
+        with contextlib.suppress(FileNotFoundError):  # removed since the listing
             found.append((int(name[:-4]), os.stat(os.path.join(folder, name)).st_size))
-        except FileNotFoundError:  # removed since the listing
-            continue
     return sorted(found)
+
+
+def end_of(path: str) -> "tuple[int, int]":
+    """(bytes of whole records, seq of the last one) of a segment whose writer is dead; the rest of the file is cut off.
+    (0, -1): there is no whole record."""
+    with open(path, "rb+") as file:
+        size = file.seek(0, os.SEEK_END)
+        begin = max(0, size - _TAIL_BYTES)
+        file.seek(begin)
+        whole, newline, _ = file.read().rpartition(b"\n")
+        end = begin + len(whole) + 1 if newline else 0
+        if end < size:  # otherwise the file keeps its time, which the watchdog reads
+            file.truncate(end)
+    return end, int(whole.rpartition(b"\n")[2].split(b" ", 1)[0]) if newline else -1
+
+
+def middle(starts: "Sequence[int]", kept: int, room: int, limit: int) -> "int | None":
+    """Index of the segment to remove, so that the log keeps the first half of the limit, and of the newest records as
+    many as fit together with `room` bytes for the newest segment; None: `kept` bytes are not too many, or nothing can
+    be removed.
+
+    `starts`: offsets of the existing segments.
+    """
+    if kept + room <= limit:
+        return None
+    return next((index for index, start in enumerate(starts[:-1]) if start >= limit // 2), None)
+
+
+class SegmentWriter:
+    """The only writer of one log directory, whose size has a limit. `add` collects, `flush` writes.
+
+    A full disk stalls the log alone: unwritten records wait here, and the caller stops reading the ranks' pipes.
+    """
+
+    def __init__(self, path: str, limit_bytes: int, segment_bytes: int, begin: "tuple[int, int]" = (0, 0)) -> None:
+        """`begin`: (offset, seq) of the first record of an empty log."""
+        self.path = path
+        self.offset, self.next_seq = begin
+        """Bytes of records written since the attempt began, removed ones included; seq of the next record."""
+        self.removed_bytes = 0
+        self._limit = limit_bytes
+        self._segment = max(1, min(segment_bytes, limit_bytes // 8))  # small enough that a middle can be removed
+        self._waiting = bytearray()
+        self._is_cut = False  # they begin within a record, which must not be the beginning of a segment
+        self._lives = False  # some of them are of the ranks
+        self._fd: "int | None" = None
+        self._room = 0
+        self._starts: "list[int]" = []  # offsets of the segments that exist
+        self._first = self.offset  # offset of the first record that this log has ever held
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        self._resume()
+
+    def _resume(self) -> None:
+        """Continue after the last whole record of an earlier launcher; an incomplete one is cut off."""
+        sizes = dict(segments(self.path))
+        self._starts = list(sizes)
+        while self._starts:
+            size, seq = end_of(os.path.join(self.path, segment_name(self._starts[-1])))
+            if size:
+                sizes[self._starts[-1]] = size
+                self.offset, self.next_seq = self._starts[-1] + size, seq + 1
+                self._first = self._starts[0]
+                self.removed_bytes = self.offset - self._first - sum(sizes[start] for start in self._starts)
+                return
+            os.unlink(os.path.join(self.path, segment_name(self._starts.pop())))
+
+    def add(self, records: bytes, *, lives: bool = True) -> None:
+        """`lives` False: they are no sign of life of the ranks, and leave the file's time as it is."""
+        self._waiting += records
+        self._lives = self._lives or lives
+
+    def flush(self) -> bool:
+        """Write everything; False: the disk is full, call again later."""
+        fd = None if self._lives or not self._waiting else self._fd
+        written_at = os.fstat(fd).st_mtime_ns if fd else 0
+        try:
+            while self._waiting:
+                if self._room <= 0 and not self._is_cut:
+                    self._begin_segment()
+                assert self._fd is not None
+                written = os.write(self._fd, self._waiting)
+                self.offset += written
+                self._room -= written
+                del self._waiting[:written]
+                self._is_cut = bool(self._waiting)
+        except OSError:
+            return False
+        if fd and fd == self._fd:
+            os.utime(fd, ns=(written_at, written_at))
+        self._lives = False
+        return True
+
+    def sign_of_life(self) -> None:
+        """Touch the file after bytes of the ranks that made no record: the watchdog reads the file's time."""
+        if self._fd is not None:
+            os.utime(self._fd)
+
+    def close(self) -> None:
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _begin_segment(self) -> None:
+        path = os.path.join(self.path, segment_name(self.offset))
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.close()
+        self._fd, self._room = fd, self._segment
+        self._starts.append(self.offset)
+        while True:
+            kept = self.offset - self._first - self.removed_bytes
+            index = middle(self._starts, kept, self._segment, self._limit)
+            if index is None:
+                return
+            start = self._starts.pop(index)
+            self.removed_bytes += self._starts[index] - start
+            os.unlink(os.path.join(self.path, segment_name(start)))

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, cast
 from client_lib.worker import control, disk, report
 from client_lib.worker.control import ControlServer
 from client_lib.worker.directory import Directory, Taken, acquire, read_json, write_json
+from client_lib.worker.format import SegmentWriter
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.metrics import offer_status
 from client_lib.worker.observer import Observer
@@ -23,7 +24,6 @@ from client_lib.worker.outcome import CANCELLED, PEERS_END_S, START_FAILED, Cann
 from client_lib.worker.plan import Process, WorkerPlan, from_json
 from client_lib.worker.preparation import Preparation
 from client_lib.worker.ranks import Exit, Ranks, execute
-from client_lib.worker.segments import SegmentWriter
 from client_lib.worker.system import (
     System,
     choose,

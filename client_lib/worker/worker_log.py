@@ -1,6 +1,6 @@
 """Collects a worker's log: pipes of the ranks, tailed files, messages of the launcher.
 
-Reads the pipes on the launcher's loop; `stamp` makes records of the bytes, and `segments` writes them, once per round.
+Reads the pipes on the launcher's loop; `stamp` makes records of the bytes, and `format` writes them, once per round.
 While the disk is full no pipe is read: the ranks block in their writes, and no line is lost. They go on when
 _ROOM bytes are free: the last bytes are kept for ending and removing jobs.
 """
@@ -12,9 +12,9 @@ import re
 import time
 from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional
 
-from client_lib.worker.format import LAUNCHER, METRICS, NO_RANK
+from client_lib.worker.disk import free_bytes
+from client_lib.worker.format import LAUNCHER, METRICS, NO_RANK, SegmentWriter
 from client_lib.worker.loop import Loop, Timer
-from client_lib.worker.segments import SegmentWriter
 from client_lib.worker.stamp import Sequence, Stamper
 
 if TYPE_CHECKING:
@@ -73,13 +73,11 @@ class _File:
         if not grown and status.st_mtime_ns in (self._written_at, status.st_atime_ns):
             self._written_at = status.st_mtime_ns  # unchanged, or touched, which sets both times
             return False
-        return self._bytes_before() != self._before or (not grown and self._same_text_again(ended))
-
-    def _same_text_again(self, ended: bool) -> bool:
-        """Decide about a file of which only the time has changed: the text of an earlier run was written again, or a
-        write has begun."""
-        if not self._of_earlier_runs:
+        if self._bytes_before() != self._before:
+            return True
+        if grown or not self._of_earlier_runs:
             return False
+        # only the time has changed: the text of an earlier run was written again, or a write has begun
         now = time.monotonic()
         self._doubted_since = self._doubted_since or now
         return ended or now - self._doubted_since > _SURE_S
@@ -110,24 +108,24 @@ class _Tail:
         """Find new and replaced files, and pass at most a block of each to the sink; True: there may be more."""
         if time.monotonic() - self._searched_at >= self._search_s:
             self._search()
-        return self._look_at_all()
+        return self._read_all()
 
     def finish(self) -> None:
         """Pass the rest of all files to the sink; the ranks have ended."""
         self._search()
-        while self._look_at_all(ended=True):
+        while self._read_all(ended=True):
             pass
         for path in list(self._files):
-            self._close(path)
+            os.close(self._files.pop(path).fd)
 
-    def _look_at_all(self, ended: bool = False) -> bool:
-        return any([self._look_at(path, file, ended) for path, file in list(self._files.items())])
+    def _read_all(self, ended: bool = False) -> bool:
+        return any([self._read(path, ended) for path in list(self._files)])
 
-    def _look_at(self, path: str, file: _File, ended: bool) -> bool:
+    def _read(self, path: str, ended: bool = False) -> bool:
         try:
-            data = file.read(ended)
+            data = self._files[path].read(ended)
         except OSError:  # a stale handle of a network file system: the next search opens the file again
-            self._close(path)
+            os.close(self._files.pop(path).fd)
             return False
         if data:
             self._sink(path, data)
@@ -137,13 +135,16 @@ class _Tail:
         self._searched_at = time.monotonic()
         for path in self._matches():
             known = self._files.get(path)
-            if known is None:
-                self._open(path, from_end)
-            elif known.identity != _identity(path):
-                while self._look_at(path, known, ended=False):
+            if known is not None and known.identity == _identity(path):
+                continue
+            if known is not None:
+                while self._read(path):
                     pass
-                self._close(path)
-                self._open(path, from_end=False)
+                if path in self._files:
+                    os.close(self._files.pop(path).fd)
+            if os.path.isfile(path):
+                with contextlib.suppress(OSError):  # removed again, or unreadable: the next search tries again
+                    self._files[path] = _File(path, from_end)
 
     def _matches(self) -> List[str]:
         found: Dict[object, str] = {}  # by identity: one file may have two paths
@@ -153,19 +154,6 @@ class _Tail:
                 if identity and identity not in found:
                     found[identity] = path
         return list(found.values())
-
-    def _open(self, path: str, from_end: bool) -> None:
-        if not os.path.isfile(path):
-            return
-        try:
-            self._files[path] = _File(path, from_end)
-        except OSError:  # removed again, or unreadable: the next search tries again
-            return
-
-    def _close(self, path: str) -> None:
-        file = self._files.pop(path, None)
-        if file:
-            os.close(file.fd)
 
 
 def _patterns(pattern: str, folders: List[str]) -> List[str]:
@@ -405,10 +393,16 @@ class WorkerLog:
         self._loop.call_later(_RETRY_S, self._try_again)
 
     def _try_again(self) -> None:
-        if not (self.ends or self._writer.has_room(_ROOM)) or not self._writer.flush():
+        if not (self.ends or self._has_room()) or not self._writer.flush():
             self._loop.call_later(_RETRY_S, self._try_again)
             return
         self.stalled = False
         self.active_at = time.monotonic()
         for fd, stamper in self._pipes.items():
             self._take(fd, stamper)
+
+    def _has_room(self) -> bool:
+        try:
+            return free_bytes(self._writer.path) >= _ROOM
+        except OSError:
+            return False

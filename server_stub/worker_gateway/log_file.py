@@ -19,8 +19,7 @@ from typing import NamedTuple
 from client_lib.errors import InvalidRequest
 from client_lib.spec.request import LogLengths
 from client_lib.worker.directory import read_json, sync, write_all, write_json
-from client_lib.worker.format import Record, parse, segment_name, segments
-from client_lib.worker.segments import end_of, middle
+from client_lib.worker.format import Record, end_of, middle, parse, segment_name, segments
 from server_stub.files.owned import opener
 
 SYNC_EVERY_S = 1.0  # fdatasync at each arrival would cost more than the rest; the worker keeps what is not durable

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.worker.directory import Directory, renew
-from client_lib.worker.format import parse, segment_name
-from client_lib.worker.segments import SegmentWriter
+from client_lib.worker.format import SegmentWriter, parse, segment_name
 from client_lib.worker.worker_log import WorkerLog
 
 RECORD = b"%d 2026-11-21T10:58:55.123456Z 0 stdout line\n"

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from client_lib.worker.format import SegmentWriter
 from client_lib.worker.pod import AgentEvent, Instruction
 from client_lib.worker.pod.log_carriers import SERVER, ServerCarrier, Spool
 from client_lib.worker.pod.server_channel import ServerChannel, ServerClient
 from client_lib.worker.pod.settings import PodSettings
-from client_lib.worker.segments import SegmentWriter
 from server_stub.serve import Server
 from server_stub.worker_gateway import WorkerGroup
 from tests.examples import examples

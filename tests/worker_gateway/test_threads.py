@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from client_lib.worker.format import SegmentWriter
 from client_lib.worker.pod import AgentThread
 from client_lib.worker.pod.log_carriers import SERVER, ServerCarrier, Spool
 from client_lib.worker.pod.peer_channel import StartBarrier
 from client_lib.worker.pod.server_channel import ServerClient
-from client_lib.worker.segments import SegmentWriter
 from tests.odd_server import OddServer, http
 from tests.waiting import until
 from tests.worker_gateway.conftest import free_port

@@ -12,10 +12,9 @@ import time
 from typing import List, NamedTuple, Optional, Tuple
 
 from client_lib.worker.directory import write_all
-from client_lib.worker.format import segment_name, segments
+from client_lib.worker.format import end_of, segment_name, segments
 from client_lib.worker.pod import AgentThread, Backoff, warn
 from client_lib.worker.pod.server_channel import ServerClient
-from client_lib.worker.segments import end_of
 from client_lib.worker.server_connection import Rejected, Unreachable
 
 SERVER, STDOUT = "server", "stdout"
