@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from client_lib.errors import InvalidRequest
-from client_lib.worker.outputs import patterns
+from client_lib.worker import outputs
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -85,12 +85,12 @@ def may_travel(root: Path) -> Callable[[str], bool]:
 
 def never(name: str) -> bool:
     """Names that no ignore file can take back in."""
-    return patterns.never(name) or name in _NEVER or name.startswith((PROOF_PREFIX, ".env."))
+    return outputs.never(name) or name in _NEVER or name.startswith((PROOF_PREFIX, ".env."))
 
 
 def is_environment(names: set[str]) -> bool:
     """A directory with these entries is a virtual environment."""
-    return any(mark in names for mark in patterns.ENVIRONMENT_MARKS)
+    return any(mark in names for mark in outputs.ENVIRONMENT_MARKS)
 
 
 def _lines(path: Path) -> list[str]:

@@ -22,7 +22,7 @@ from client_lib.transport.api import Api
 from client_lib.transport.failures import Transient
 from client_lib.worker.archive import ArchiveRefused, unpack
 from client_lib.worker.directory import sha256_of
-from client_lib.worker.outputs.patterns import Patterns
+from client_lib.worker.outputs import Patterns
 
 _log = logging.getLogger("client_lib")
 _BLOCK = 1024 * 1024

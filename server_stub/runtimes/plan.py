@@ -6,7 +6,7 @@ import os.path
 
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.request import CodeSnapshot
-from client_lib.worker.outputs.patterns import ALL
+from client_lib.worker.outputs import ALL
 from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt, fields
 from server_stub.runtimes.verdict import elastic_bounds

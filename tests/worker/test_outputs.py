@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from client_lib.worker.outputs import Patterns
 from client_lib.worker.outputs.collector import FileFinder, LookInterrupted, Sync
-from client_lib.worker.outputs.patterns import Patterns
 from client_lib.worker.outputs.store import INDEX, DirectoryStore, LeftOut, NotKept, SourceFile, data_path, read_index
 from tests.small_disk import free, small_disk
 from tests.waiting import until

@@ -8,6 +8,7 @@ reports its end to the loop through a pipe. The first thread starts after the ra
 """
 
 import _thread
+import contextlib
 import hashlib
 import os
 import stat
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTupl
 
 from client_lib.worker.directory import write_file
 from client_lib.worker.loop import Loop, Timer
-from client_lib.worker.outputs.patterns import ENVIRONMENT_MARKS, Patterns, never
+from client_lib.worker.outputs import ENVIRONMENT_MARKS, Patterns, never
 from client_lib.worker.outputs.store import BeingWritten, DirectoryStore, LeftOut, NotKept, SourceFile
 from client_lib.worker.plan import WorkerPlan
 
@@ -77,13 +78,15 @@ class FileFinder:
         waiting = [""]
         while waiting:
             below = waiting.pop()
-            entries = self._entries(below)
+            try:
+                with os.scandir(os.path.join(self.root, below)) as scan:
+                    entries = [entry for entry in scan if not never(entry.name)]
+            except OSError:  # removed meanwhile, or not readable
+                continue
             if any(entry.name in ENVIRONMENT_MARKS for entry in entries):
                 continue
             for entry in entries:
                 path = below + "/" + entry.name if below else entry.name
-                if never(entry.name):
-                    continue
                 if entry.is_dir(follow_symlinks=False):
                     if self._patterns.may_lie_below(path):
                         waiting.append(path)
@@ -91,13 +94,6 @@ class FileFinder:
                     found = self._file(entry, path)
                     if found is not None:
                         yield found
-
-    def _entries(self, folder: str) -> "List[os.DirEntry[str]]":
-        try:
-            with os.scandir(os.path.join(self.root, folder)) as entries:
-                return list(entries)
-        except OSError:  # removed meanwhile, or not readable
-            return []
 
     def _file(self, entry: "os.DirEntry[str]", path: str) -> Optional[Found]:
         """The file of this entry. None: it is gone, a broken link, or a link to a folder, whose files are found by
@@ -155,46 +151,50 @@ class Sync:
         An OSError of one file leaves it out until the next scan.
         """
         found = self._finder.look()
-        self._forget_removed(found)
+        for path in {*self._kept, *self._left_out}.difference(one.path for one in found):  # the script removed them
+            self._store.forget(_shown(path))
+            self._kept.pop(path, None)
+            self._left_out.pop(path, None)
         for number, one in enumerate(found):
             try:
                 self._check_time()
-                self._look_at(one, final)
+                why_not = self._keep(one, final)
+                if why_not:
+                    self._leave_out(one, why_not)
             except LookInterrupted:
                 if not final:
                     raise
-                self._give_up(found[number:])
+                late = found[number:]
+                self._left_out.update((one.path, LeftOut(_shown(one.path), one.size, _NO_TIME)) for one in late)
+                with contextlib.suppress(LookInterrupted):  # the report has them even if the store does not answer
+                    for one in late:
+                        self._store.leave_out(*self._left_out[one.path])
                 return
 
     def summary(self) -> Tuple[int, int, List[LeftOut]]:
         """(number of kept files, their bytes, those left out)."""
         return len(self._kept), sum(size for size, _, _ in self._kept.values()), sorted(self._left_out.values())
 
-    def _forget_removed(self, found: List[Found]) -> None:
-        there = {one.path for one in found}
-        for path in [path for path in {**self._kept, **self._left_out} if path not in there]:
-            self._store.forget(_shown(path))
-            self._kept.pop(path, None)
-            self._left_out.pop(path, None)
-
-    def _look_at(self, one: Found, final: bool) -> None:
+    def _keep(self, one: Found, final: bool) -> Optional[str]:
+        """Keep the newest version of a file, unless it is kept. Returns the reason why it can't be."""
         version = (one.size, one.mtime_ns, one.inode)
         if self._kept.get(one.path) == version and one.path not in self._left_out:
-            return
+            return None
         if one.why_not:
-            self._leave_out(one, one.why_not)
-        elif final or abs(time.time() - one.mtime_ns / 1e9) > SETTLED_S:  # file systems may have another clock
-            try:
-                self._keep(one, final)
-            except BeingWritten:
-                if final:
-                    self._leave_out(one, "it is still being written, though every rank has ended")
-            except NotKept as refused:
-                self._leave_out(one, str(refused))
-            except OSError as error:
-                self._leave_out(one, error.strerror or str(error))
+            return one.why_not
+        if not final and abs(time.time() - one.mtime_ns / 1e9) <= SETTLED_S:  # file systems may have another clock
+            return None
+        try:
+            self._open_and_keep(one, final)
+        except BeingWritten:
+            return "it is still being written, though every rank has ended" if final else None
+        except NotKept as refused:
+            return str(refused)
+        except OSError as error:
+            return error.strerror or str(error)
+        return None
 
-    def _keep(self, one: Found, final: bool) -> None:
+    def _open_and_keep(self, one: Found, final: bool) -> None:
         path = os.path.realpath(os.path.join(self._finder.root, one.path))
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
@@ -206,15 +206,6 @@ class Sync:
             self._left_out.pop(one.path, None)
         finally:
             os.close(fd)
-
-    def _give_up(self, late: List[Found]) -> None:
-        """Leave the rest out, in the report, and in the store if it still answers."""
-        self._left_out.update((one.path, LeftOut(_shown(one.path), one.size, _NO_TIME)) for one in late)
-        try:
-            for one in late:
-                self._store.leave_out(*self._left_out[one.path])
-        except LookInterrupted:
-            pass
 
     def _leave_out(self, one: Found, why: str) -> None:
         left = LeftOut(_shown(one.path), one.size, why)
