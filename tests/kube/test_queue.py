@@ -16,6 +16,7 @@ from server_stub.runtimes.kube import queues
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.observe.inventory import Inventory, Workload
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.queues import LocalQueue, describe, parse, wait_s
 
 LOCAL: dict[str, Any] = {
@@ -123,7 +124,7 @@ def test_gangs_that_have_waited_for_one_slow_answer_all_take_it(monkeypatch: pyt
     async def look() -> None:
         found = queues.Queues(SlowApi(), "jobs", Inventory())  # type: ignore[arg-type]
         key = AttemptKey("id", 1)
-        waiting = Workload("PyTorchJob", key, "train", "uid", "", False, queue="team-a", suspended=True, conditions=())
+        waiting = Workload(PYTORCHJOB, key, "train", "uid", "", False, queue="team-a", suspended=True, conditions=())
         await asyncio.gather(*(found.place(waiting, gpus=False) for _ in range(5)))
 
     monkeypatch.setattr(queues, "LOOK_S", 0.15)

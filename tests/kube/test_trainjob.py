@@ -150,7 +150,7 @@ def test_pods_of_its_job_set_are_found_by_their_labels() -> None:
 def test_an_event_of_its_job_says_why_there_are_no_pods() -> None:
     message = 'Error creating: pods "train-node-0-0-abcde" is forbidden: exceeded quota: small'
     event = Event("e", "u", "FailedCreate", message, "2026-11-23", "Job/train-node-0")
-    assert event.part in found("Suspended").parts
+    assert event.part in found("Suspended").known_by
     workload = parse_workload({"metadata": {"uid": "u", "labels": names.labels("j", 1, "train")}}, TRAINJOB)
     seen = observe(ClusterState(1, workload, events=(event,), views=(WorkerView(0),)))
     assert seen.blocker.reason is Reason.UNSCHEDULABLE

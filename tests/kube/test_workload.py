@@ -22,7 +22,7 @@ from server_stub.runtimes.kube.observe import ClusterState, observe
 from server_stub.runtimes.kube.observe.inventory import Event, Inventory, Workload, parse_pod, parse_workload
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import render
-from server_stub.runtimes.kube.workload import Made, Meaning, Object, WorkloadKind, WorkloadPlan
+from server_stub.runtimes.kube.workload import Made, Object, WorkloadKind, WorkloadPlan
 from server_stub.worker_gateway import WorkerView
 from tests.kube.cases import TOKEN, Case, case
 
@@ -35,7 +35,7 @@ class IndexedJob(WorkloadKind):
     container = "node"
     operator = "example operator"
     kueue_framework = "example.com/indexedjob"
-    conditions: Mapping[str, Meaning] = {"Broken": Meaning(Reason.START_FAILED, permanent=True)}
+    conditions: Mapping[str, Reason | None] = {"Broken": Reason.START_FAILED}
     own_variables = ()
 
     def manifest(self, plan: WorkloadPlan) -> Made:

@@ -14,15 +14,7 @@ from client_lib.spec.wire import Check
 from server_stub.runtimes import checked
 from server_stub.runtimes.kube.api import Api, ApiError, get_if_visible, serves
 from server_stub.runtimes.kube.names import PROBE, QUEUE
-from server_stub.runtimes.kube.workload import (
-    Made,
-    Meaning,
-    Object,
-    Problem,
-    WorkloadKind,
-    WorkloadPlan,
-    rank_variables,
-)
+from server_stub.runtimes.kube.workload import Made, Object, Problem, WorkloadKind, WorkloadPlan, rank_variables
 
 DEPLOYMENT = "/apis/apps/v1/namespaces/kubeflow/deployments/training-operator"
 OLDEST = (1, 9)
@@ -41,13 +33,9 @@ class PyTorchJob(WorkloadKind):
     container = "pytorch"  # the operator's webhook refuses a replica without a container of this name
     operator = "training operator"
     kueue_framework = "kubeflow.org/pytorchjob"
-    conditions: Mapping[str, Meaning] = {
-        "Created": Meaning(Reason.QUEUED),
-        "Suspended": Meaning(Reason.QUEUED),
-        "Running": Meaning(Reason.STARTING),  # its master runs; the reports of the workers show whether the ranks run
-        "Restarting": Meaning(Reason.STARTING),
-        "Succeeded": Meaning(Reason.COMPLETED),
-        "Failed": Meaning(Reason.LAUNCHER_LOST, permanent=True),
+    conditions: Mapping[str, Reason | None] = {
+        **dict.fromkeys(("Created", "Suspended", "Running", "Restarting", "Succeeded")),
+        "Failed": Reason.LAUNCHER_LOST,
     }
 
     def manifest(self, plan: WorkloadPlan) -> Made:

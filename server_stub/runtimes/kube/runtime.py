@@ -147,10 +147,10 @@ class KubeRuntime:
         known = await asyncio.to_thread(record.read, folder, workload.key)
         if known.uid == workload.uid and known.end is not None:
             try:
-                objects = cluster.of_kind(workload.kind).objects
+                objects = cluster.of_kind(workload.kind.name).objects
                 await call_in_thread(objects.delete_workload, workload.name, workload.uid)
             except ApiError as error:  # the next list contains it again
-                _log.warning("%s %s can't be removed: %s", workload.kind, workload.name, error)
+                _log.warning("%s %s can't be removed: %s", workload.kind.name, workload.name, error)
 
     # --- attempts
 

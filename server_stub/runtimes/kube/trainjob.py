@@ -27,7 +27,6 @@ from server_stub.runtimes.kube.workload import (
     SCHEDULERS,
     Applied,
     Made,
-    Meaning,
     Object,
     WorkloadKind,
     WorkloadPlan,
@@ -71,11 +70,7 @@ class TrainJob(WorkloadKind):
     container = CONTAINER
     operator = "Kubeflow Trainer"
     kueue_framework = "trainer.kubeflow.org/trainjob"
-    conditions: Mapping[str, Meaning] = {
-        "Suspended": Meaning(Reason.QUEUED),
-        "Complete": Meaning(Reason.COMPLETED),
-        "Failed": Meaning(Reason.LAUNCHER_LOST, permanent=True),
-    }
+    conditions: Mapping[str, Reason | None] = {"Suspended": None, "Complete": None, "Failed": Reason.LAUNCHER_LOST}
     name_max = 63 - len("-node-0-9999-abcde")  # JobSet refuses it if a pod's name were longer than a label may be
     applied = Applied("jobset.x-k8s.io", "v1alpha2", "jobsets", label="jobset.sigs.k8s.io/jobset-name")
     bases: Mapping[str, str] = {RUNTIME: "trainingruntimes"}

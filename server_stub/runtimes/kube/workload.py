@@ -37,16 +37,6 @@ POD_GROUPS: Mapping[GangScheduler, str] = {
 """API versions of their PodGroups."""
 
 
-class Meaning(NamedTuple):
-    """The meaning of a status word of Kubernetes or of an operator."""
-
-    reason: Reason
-    """Reason why the job waits, or why the attempt ended."""
-    permanent: bool = False
-    """True if the job waits for something that will not change by itself, so that the attempt ends."""
-    known: bool = True
-
-
 @dataclass(frozen=True)
 class WorkloadPlan:
     """The parts from which a kind makes its manifest."""
@@ -119,8 +109,8 @@ class WorkloadKind(ABC):
     """Name of its operator in messages."""
     kueue_framework: str
     """Name of its integration in the configuration of Kueue."""
-    conditions: Mapping[str, Meaning]
-    """Meanings of its conditions, by type."""
+    conditions: Mapping[str, Reason | None]
+    """Its conditions, by type: reason why the attempt has ended, or None if the condition ends none."""
     own_variables: Sequence[str] = ("MASTER_ADDR", "MASTER_PORT")
     """Environment variables that its operator sets and a job can't."""
     name_max: int = NAME_MAX

@@ -11,7 +11,7 @@ from client_lib.spec.states import Reason
 from server_stub.runtimes import Attempt, verdict
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, messages
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
-from server_stub.runtimes.kube.observe.messages import StatusField, meaning
+from server_stub.runtimes.kube.observe.messages import meaning
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.workload import ClusterOptions
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus
@@ -151,7 +151,7 @@ class StuckPods:
         return pod.uid in self._since and not pod.over and now >= self._due(pod)
 
     def _due(self, pod: WorkerPod) -> float:
-        lost = pod.disruption and meaning(StatusField.DISRUPTION, pod.disruption.word).reason is Reason.NODE_LOST
+        lost = pod.disruption and meaning("disruption", pod.disruption.word) is Reason.NODE_LOST
         return self._since[pod.uid] + pod.grace_s + (0.0 if lost else SLACK_S)
 
 

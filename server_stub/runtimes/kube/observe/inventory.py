@@ -6,15 +6,14 @@ need. Parsing never fails: a field that a status lacks is None or empty, for eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from client_lib.spec.states import Reason
 from client_lib.worker.report import Report
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.names import AttemptKey
-from server_stub.runtimes.kube.workload import Meaning, WorkloadKind
+from server_stub.runtimes.kube.workload import WorkloadKind
 from server_stub.worker_gateway import report
 
 Json = Mapping[str, Any]
@@ -31,10 +30,6 @@ class StatusReason:
     word: str
     text: str = ""
     at: str = ""
-
-    @staticmethod
-    def of(word: str, status: Json) -> StatusReason:
-        return StatusReason(word, _text(status, "message"), _text(status, "lastTransitionTime"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +55,6 @@ class Container:
     digest: str = ""
     """Name of the image with its digest; "": the image was not pulled yet."""
 
-    @property
-    def crashes(self) -> bool:
-        """True if the kubelet delays the next restart because it ended too often."""
-        return self.waiting is not None and self.waiting.word == "CrashLoopBackOff"
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerPod:
@@ -77,7 +67,8 @@ class WorkerPod:
     phase: str
     refused: StatusReason | None
     """Reason why the kubelet or a controller ended the whole pod (status.reason)."""
-    node: str | None
+    node: str
+    """Name of its node; "": it has none."""
     scheduled: bool
     scheduling: StatusReason | None
     """Reason why it has no node; None: the scheduler has not tried yet, or it has one."""
@@ -108,7 +99,7 @@ class WorkerPod:
 class Workload:
     """The object that runs the pods of an attempt, such as a PyTorchJob."""
 
-    kind: str
+    kind: WorkloadKind
     key: AttemptKey
     name: str
     uid: str
@@ -118,10 +109,13 @@ class Workload:
     """Queue of Kueue."""
     suspended: bool
     """True while Kueue, or a user of the cluster, keeps it without pods."""
-    conditions: tuple[tuple[StatusReason, Meaning], ...]
-    """Conditions with status True."""
-    parts: tuple[str, ...] = ()
-    """Objects that the operator made for it, as `Kind/name`."""
+    conditions: tuple[StatusReason, ...]
+    """Conditions with status True, by their types."""
+
+    @property
+    def known_by(self) -> tuple[str, ...]:
+        """Its UID, and what its operator made for it, as `Kind/name`: an event is about one of them."""
+        return (self.uid, *self.kind.parts(self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,23 +130,25 @@ class Event:
     part: str = ""
     """The object that it is about, as `Kind/name`."""
 
+    @property
+    def known_by(self) -> str:
+        return self.part if self.part.startswith(PARTS) else self.about
+
 
 def parse_pod(raw: Json, kinds: Sequence[WorkloadKind]) -> WorkerPod | None:
     """The pod of a workload of any of these kinds; None: it belongs to no attempt."""
     meta, spec, status = _of(raw, "metadata"), _of(raw, "spec"), _of(raw, "status")
-    labels = _texts(meta.get("labels"))
+    labels = _of(meta, "labels")
     key = names.attempt_of(labels)
-    kind, worker = next(
-        ((each, found) for each in kinds if (found := each.worker_of(labels)) is not None), (None, None)
-    )
-    if key is None or kind is None or worker is None:
+    found = next(((kind, worker) for kind in kinds if (worker := kind.worker_of(labels)) is not None), None)
+    if key is None or found is None:
         return None
-    conditions = {str(each.get("type")): each for each in _list(status.get("conditions"))}
-    placed = conditions.get("PodScheduled", {})
-    declared = next((each for each in _list(spec.get("containers")) if each.get("name") == kind.container), {})
+    kind, worker = found
+    conditions = {str(each.get("type")): each for each in status.get("conditions") or ()}
+    placed, evicted = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
+    declared: Json = next((each for each in spec.get("containers") or () if each["name"] == kind.container), {})
     resources = _of(declared, "resources")
-    statuses = _list(status.get("containerStatuses"))
-    main = next((each for each in statuses if each.get("name") == kind.container), None)
+    main = next((each for each in status.get("containerStatuses") or () if each["name"] == kind.container), None)
     return WorkerPod(
         key=key,
         worker=worker,
@@ -161,32 +157,31 @@ def parse_pod(raw: Json, kinds: Sequence[WorkloadKind]) -> WorkerPod | None:
         created_at=_text(meta, "creationTimestamp"),
         deleting=meta.get("deletionTimestamp") is not None,
         phase=_text(status, "phase"),
-        refused=_status_reason(status.get("reason"), status),
-        node=_text(spec, "nodeName") or None,
+        refused=_reason(status) if status.get("reason") is not None else None,
+        node=_text(spec, "nodeName"),
         scheduled=bool(spec.get("nodeName")) or placed.get("status") == "True",
-        scheduling=_condition(placed, "False"),
-        disruption=_condition(conditions.get("DisruptionTarget", {}), "True"),
+        scheduling=_reason(placed) if placed.get("status") == "False" else None,
+        disruption=_reason(evicted) if evicted.get("status") == "True" else None,
         image=_text(declared, "image"),
-        requests=tuple(sorted(_texts(resources.get("requests")).items())),
-        memory_limit=_texts(resources.get("limits")).get("memory"),
-        init=tuple(_container(each) for each in _list(status.get("initContainerStatuses"))),
+        requests=tuple(sorted(_of(resources, "requests").items())),
+        memory_limit=_of(resources, "limits").get("memory"),
+        init=tuple(_container(each) for each in status.get("initContainerStatuses") or ()),
         main=_container(main) if main is not None else Container(kind.container),
-        grace_s=_number(meta, "deletionGracePeriodSeconds"),
+        grace_s=float(meta.get("deletionGracePeriodSeconds") or 0),
         ends_by=_text(meta, "deletionTimestamp"),
     )
 
 
 def parse_workload(raw: Json, kind: WorkloadKind) -> Workload | None:
     """The workload; None: it belongs to no attempt."""
-    meta = _of(raw, "metadata")
-    labels = _texts(meta.get("labels"))
+    meta, spec = _of(raw, "metadata"), _of(raw, "spec")
+    labels = _of(meta, "labels")
     key = names.attempt_of(labels)
     if key is None:
         return None
-    conditions = [each for each in _list(_of(raw, "status").get("conditions")) if each.get("status") == "True"]
-    spec = _of(raw, "spec")
+    conditions = [each for each in _of(raw, "status").get("conditions") or () if each.get("status") == "True"]
     return Workload(
-        kind=kind.name,
+        kind=kind,
         key=key,
         name=_text(meta, "name"),
         uid=_text(meta, "uid"),
@@ -194,39 +189,31 @@ def parse_workload(raw: Json, kind: WorkloadKind) -> Workload | None:
         deleting=meta.get("deletionTimestamp") is not None,
         queue=labels.get(names.QUEUE),
         suspended=_of(spec, "runPolicy").get("suspend", spec.get("suspend")) is True,
-        conditions=tuple(_meant(each, kind) for each in conditions),
-        parts=kind.parts(_text(meta, "name")),
+        conditions=tuple(_reason(each, "type") for each in conditions),
     )
 
 
 def parse_event(raw: Json) -> Event:
     """The event, in either form: with a count and the first and last time, or with a series."""
-    series = _of(raw, "series")
-    at = _text(series, "lastObservedTime") or _text(raw, "lastTimestamp") or _text(raw, "eventTime")
-    about = _of(raw, "involvedObject")
+    meta, about = _of(raw, "metadata"), _of(raw, "involvedObject")
+    at = _text(_of(raw, "series"), "lastObservedTime") or _text(raw, "lastTimestamp") or _text(raw, "eventTime")
     return Event(
-        uid=_text(_of(raw, "metadata"), "uid"),
+        uid=_text(meta, "uid"),
         about=_text(about, "uid"),
         part=f"{_text(about, 'kind')}/{_text(about, 'name')}",
         reason=_text(raw, "reason"),
         message=_text(raw, "message"),
-        at=at or _text(_of(raw, "metadata"), "creationTimestamp"),
+        at=at or _text(meta, "creationTimestamp"),
     )
 
 
-def _meant(condition: Json, kind: WorkloadKind) -> tuple[StatusReason, Meaning]:
-    found = StatusReason.of(_text(condition, "type"), condition)
-    return found, kind.conditions.get(found.word, Meaning(Reason.STARTING, known=False))
-
-
 def _container(status: Json) -> Container:
-    state = _of(status, "state")
-    before = _of(_of(status, "lastState"), "terminated")
-    waiting, running, ended = _of(state, "waiting"), _of(state, "running"), _of(state, "terminated")
+    state, before = _of(status, "state"), _of(_of(status, "lastState"), "terminated")
+    waiting, ended = _of(state, "waiting"), _of(state, "terminated")
     return Container(
         name=_text(status, "name"),
-        waiting=_status_reason(waiting.get("reason"), waiting) if waiting else None,
-        running_since=_text(running, "startedAt") if "running" in state else None,
+        waiting=_reason(waiting) if waiting else None,
+        running_since=_text(_of(state, "running"), "startedAt") if "running" in state else None,
         ended=_ended(ended) if ended else None,
         image=_text(status, "image"),
         before=_ended(before) if before else None,
@@ -235,39 +222,19 @@ def _container(status: Json) -> Container:
 
 
 def _ended(state: Json) -> ContainerEnd:
-    return ContainerEnd(int(_number(state, "exitCode")), _text(state, "reason"), _text(state, "message"))
+    return ContainerEnd(int(state.get("exitCode") or 0), _text(state, "reason"), _text(state, "message"))
 
 
-def _condition(condition: Json, status: str) -> StatusReason | None:
-    """The reason of a condition that has this status."""
-    return _status_reason(condition.get("reason", ""), condition) if condition.get("status") == status else None
-
-
-def _status_reason(word: object, status: Json) -> StatusReason | None:
-    return StatusReason.of(word, status) if isinstance(word, str) else None
+def _reason(status: Json, word: str = "reason") -> StatusReason:
+    return StatusReason(_text(status, word), _text(status, "message"), _text(status, "lastTransitionTime"))
 
 
 def _of(raw: Json, key: str) -> Json:
-    value = raw.get(key)
-    return value if isinstance(value, Mapping) else {}
+    return raw.get(key) or {}
 
 
 def _text(raw: Json, key: str) -> str:
-    value = raw.get(key)
-    return value if isinstance(value, str) else ""
-
-
-def _number(raw: Json, key: str) -> float:
-    value = raw.get(key)
-    return float(value) if isinstance(value, (int, float)) else 0.0
-
-
-def _texts(value: object) -> dict[str, str]:
-    return {str(name): str(text) for name, text in value.items()} if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> list[Json]:
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, Sequence) else []
+    return raw.get(key) or ""
 
 
 def read_digest(message: str) -> Report | None:
@@ -319,17 +286,15 @@ class Inventory:
         return tuple(self._pods.get(key, {}).values())
 
     def events(self, key: AttemptKey) -> tuple[Event, ...]:
-        workload = self._workloads.get(key)
-        uids = ([workload.uid] if workload else []) + list(self._pods.get(key, ()))
-        own = [event for uid in uids for event in self._events.get(uid, {}).values()]
-        return (*own, *(self._events_of_parts(workload) if workload else ()))
-
-    def _events_of_parts(self, workload: Workload) -> Iterator[Event]:
-        """Events about what the operator made for the workload, without those of an earlier one with its name."""
-        for part in workload.parts:
-            for event in self._events.get(part, {}).values():
-                if event.at >= workload.created_at:
-                    yield replace(event, about=workload.uid)
+        """Those about its pods and its workload, and about what the operator made for the workload: without those of an
+        earlier workload with its name, and as if they were about the workload itself."""
+        found = [event for uid in self._pods.get(key, ()) for event in self._events.get(uid, {}).values()]
+        if workload := self._workloads.get(key):
+            for known_by in workload.known_by:
+                about = self._events.get(known_by, {}).values()
+                since = "" if known_by == workload.uid else workload.created_at
+                found += [replace(event, about=workload.uid) for event in about if event.at >= since]
+        return tuple(found)
 
     def workloads_known(self, kind: str) -> bool:
         """True after the first list of this kind: a missing one does not exist, or was created a moment ago."""
@@ -340,9 +305,9 @@ class Inventory:
     def list_workloads(self, kind: str, found: Iterable[Workload]) -> None:
         there = {workload.uid: workload for workload in found}
         self._listed.add(kind)
-        known = [workload for workload in self._workloads.values() if workload.kind == kind]
-        for workload in [workload for workload in known if workload.uid not in there]:
-            self.workload_gone(workload)
+        for workload in list(self._workloads.values()):
+            if workload.kind.name == kind and workload.uid not in there:
+                self.workload_gone(workload)
         for workload in there.values():
             self.put_workload(workload)
         for changed in list(self._followers.values()):
@@ -350,12 +315,12 @@ class Inventory:
 
     def put_workload(self, workload: Workload) -> None:
         self._workloads[workload.key] = workload
-        for each in (workload.uid, *workload.parts):
+        for each in workload.known_by:
             self._key_of[each] = workload.key
         self._report_change(workload.key)
 
     def workload_gone(self, workload: Workload) -> None:
-        for each in (workload.uid, *workload.parts):
+        for each in workload.known_by:
             self._key_of.pop(each, None)
             self._events.pop(each, None)
         known = self._workloads.get(workload.key)
@@ -397,24 +362,19 @@ class Inventory:
             self.put_event(event)
 
     def put_event(self, event: Event) -> None:
-        known_by = _known_by(event)
-        about = self._events.setdefault(known_by, {})
+        about = self._events.setdefault(event.known_by, {})
         about[event.uid] = event
         if len(about) > EVENTS_MAX:
             del about[min(about, key=lambda uid: about[uid].at)]
-        if known_by in self._key_of:
-            self._report_change(self._key_of[known_by])
+        if event.known_by in self._key_of:
+            self._report_change(self._key_of[event.known_by])
 
     def event_gone(self, event: Event) -> None:
-        about = self._events.get(_known_by(event), {})
+        about = self._events.get(event.known_by, {})
         about.pop(event.uid, None)
         if not about:
-            self._events.pop(_known_by(event), None)
+            self._events.pop(event.known_by, None)
 
     def _report_change(self, key: AttemptKey) -> None:
         if changed := self._followers.get(key):
             changed()
-
-
-def _known_by(event: Event) -> str:
-    return event.part if event.part.startswith(PARTS) else event.about

@@ -1,7 +1,7 @@
 """Maps status words and refusals of Kubernetes to the reasons of a job, and turns its texts into short messages for
 users, with the important numbers. Pure.
 
-A status word is for machines (`ErrImagePull`). An unknown one gets a Meaning, too, with `known=False`. Sources, at
+A status word is for machines (`ErrImagePull`). Sources, at
 Kubernetes 1.36: pkg/kubelet/container/sync_result.go, pkg/kubelet/images/types.go,
 pkg/kubelet/kuberuntime/kuberuntime_container.go, pkg/kubelet/eviction, staging/src/k8s.io/api/core/v1/types.go. The
 texts have no fixed form and may change with a release, so an unknown text is passed on unchanged.
@@ -13,10 +13,9 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from enum import Enum, auto
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from client_lib.spec.states import Reason
-from server_stub.runtimes.kube.workload import Meaning
 
 _NODES = re.compile(r"^(\d+/\d+) nodes are available: (.*)$", re.DOTALL)
 _WHY_NOT = re.compile(r"(\d+) (.+)$", re.DOTALL)
@@ -47,6 +46,8 @@ _FACTORS = {"": 1.0, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e
 }
 _GIB = 2.0**30
 _LONGEST = 500
+NO_IMAGE_NAME = "InvalidImageName"
+"""Status word of a container that will never run."""
 
 
 def quantity(text: str) -> float | None:
@@ -250,113 +251,82 @@ def _number(value: float) -> str:
 # --- status words
 
 
-class StatusField(Enum):
-    """The field of a pod's status that contains the word."""
-
-    WAITING = auto()
-    """state.waiting.reason of a container that does not run yet."""
-    SCHEDULING = auto()
-    """Condition PodScheduled of a pod without a node."""
-    ENDED = auto()
-    """state.terminated.reason of a container that ended."""
-    REFUSED = auto()
-    """status.reason of a pod that was ended as a whole."""
-    DISRUPTION = auto()
-    """Condition DisruptionTarget of a pod that is evicted."""
+StatusField = Literal["waiting", "scheduling", "ended", "refused", "disruption"]
+"""The field of a pod's status that contains the word, see TABLE."""
 
 
-_PULL = Meaning(Reason.IMAGE_PULL)
-_STARTING = Meaning(Reason.STARTING)
-_FAILED = Meaning(Reason.START_FAILED)
-_LOST = Meaning(Reason.LAUNCHER_LOST)
-_NODE = Meaning(Reason.NODE_LOST)
-_TAKEN = Meaning(Reason.PREEMPTED)
-_NO_ROOM = Meaning(Reason.UNSCHEDULABLE)
+def _words(by_reason: Mapping[Reason, str]) -> dict[str, Reason]:
+    return {word: reason for reason, words in by_reason.items() for word in words.split()}
 
-TABLE: Mapping[StatusField, Mapping[str, Meaning]] = {
-    StatusField.WAITING: {
-        "": _STARTING,
-        "ContainerCreating": _STARTING,
-        "PodInitializing": _STARTING,
-        "ErrImagePull": _PULL,
-        "ImagePullBackOff": _PULL,
-        "ErrImageNeverPull": _PULL,
-        "ImageInspectError": _PULL,
-        "RegistryUnavailable": _PULL,
-        "SignatureValidationFailed": _PULL,
-        "InvalidImageName": Meaning(Reason.START_FAILED, permanent=True),
-        "CreateContainerConfigError": _STARTING,  # a Secret or ConfigMap that isn't there yet
-        "CreateContainerError": _STARTING,
-        "RunContainerError": _STARTING,
-        "CreatePodSandboxError": _STARTING,
-        "ConfigPodSandboxError": _STARTING,
-        "KillPodSandboxError": _STARTING,
-        "KillContainerError": _STARTING,
-        "PreCreateHookError": _STARTING,
-        "PreStartHookError": _STARTING,
-        "PostStartHookError": _STARTING,
-        "CrashLoopBackOff": _STARTING,  # of an init container; the containers of workers are never restarted
-    },
-    StatusField.SCHEDULING: {
-        "": Meaning(Reason.QUEUED),
-        "Unschedulable": _NO_ROOM,
-        "SchedulerError": _NO_ROOM,
-        "SchedulingGated": Meaning(Reason.QUEUED),
-    },
-    StatusField.ENDED: {
-        "": _LOST,
-        "Completed": _LOST,  # the launcher ended without a report, even with exit code 0
-        "Error": _LOST,
-        "OOMKilled": Meaning(Reason.OUT_OF_MEMORY),
-        "StartError": _FAILED,
-        "ContainerCannotRun": _FAILED,
-        "ContainerStatusUnknown": _NODE,  # the kubelet was away and found it gone
-        "DeadlineExceeded": Meaning(Reason.TIMEOUT),
-        "Evicted": _TAKEN,
-        "Unknown": _LOST,
-    },
-    StatusField.REFUSED: {
-        "": _LOST,
-        "Evicted": _TAKEN,  # a worker that exceeded the limit of its files is told apart by the text
-        "Preempting": _TAKEN,
-        "NodeLost": _NODE,
-        "NodeShutdown": _NODE,
-        "Shutdown": _NODE,
-        "Terminated": _NODE,
-        "NodeAffinity": _NO_ROOM,
-        "UnexpectedAdmissionError": _NO_ROOM,  # a device plugin had none of the devices that the scheduler counted
-        "TopologyAffinityError": _NO_ROOM,
-        "PodOSSelectorNodeLabelDoesNotMatch": _NO_ROOM,
-        "PodOSNotSupported": _NO_ROOM,
-        "AppArmor": _FAILED,
-        "SysctlForbidden": _FAILED,
-        "DeadlineExceeded": Meaning(Reason.TIMEOUT),
-    },
-    StatusField.DISRUPTION: {
-        "": _TAKEN,
-        "PreemptionByScheduler": _TAKEN,
-        "PreemptionByKubeScheduler": _TAKEN,
-        "EvictionByEvictionAPI": _TAKEN,
-        "DeletionByTaintManager": _NODE,
-        "DeletionByPodGC": _NODE,
-        "TerminationByKubelet": _NODE,
-    },
+
+TABLE: Mapping[StatusField, Mapping[str, Reason]] = {
+    # state.waiting.reason of a container that does not run yet. Of these a worker's container has no CrashLoopBackOff,
+    # and CreateContainerConfigError means a Secret or ConfigMap that isn't there yet.
+    "waiting": _words(
+        {
+            Reason.STARTING: "ContainerCreating PodInitializing CreateContainerConfigError CreateContainerError "
+            "RunContainerError CreatePodSandboxError ConfigPodSandboxError KillPodSandboxError KillContainerError "
+            "PreCreateHookError PreStartHookError PostStartHookError CrashLoopBackOff",
+            Reason.IMAGE_PULL: "ErrImagePull ImagePullBackOff ErrImageNeverPull ImageInspectError RegistryUnavailable "
+            "SignatureValidationFailed",
+            Reason.START_FAILED: NO_IMAGE_NAME,
+        }
+    ),
+    # condition PodScheduled of a pod without a node
+    "scheduling": {"": Reason.QUEUED}
+    | _words({Reason.UNSCHEDULABLE: "Unschedulable SchedulerError", Reason.QUEUED: "SchedulingGated"}),
+    # state.terminated.reason of a container that ended: with Completed the launcher left no report, even with exit code
+    # 0; with ContainerStatusUnknown the kubelet was away and found the container gone
+    "ended": _words(
+        {
+            Reason.LAUNCHER_LOST: "Completed Error Unknown",
+            Reason.OUT_OF_MEMORY: "OOMKilled",
+            Reason.START_FAILED: "StartError ContainerCannotRun",
+            Reason.NODE_LOST: "ContainerStatusUnknown",
+            Reason.TIMEOUT: "DeadlineExceeded",
+            Reason.PREEMPTED: "Evicted",
+        }
+    ),
+    # status.reason of a pod that was ended as a whole: an evicted worker that exceeded the limit of its files is told
+    # apart by the text; UnexpectedAdmissionError: a device plugin had none of the devices that the scheduler counted
+    "refused": _words(
+        {
+            Reason.PREEMPTED: "Evicted Preempting",
+            Reason.NODE_LOST: "NodeLost NodeShutdown Shutdown Terminated",
+            Reason.UNSCHEDULABLE: "NodeAffinity UnexpectedAdmissionError TopologyAffinityError "
+            "PodOSSelectorNodeLabelDoesNotMatch PodOSNotSupported",
+            Reason.START_FAILED: "AppArmor SysctlForbidden",
+            Reason.TIMEOUT: "DeadlineExceeded",
+        }
+    ),
+    # condition DisruptionTarget of a pod that is evicted
+    "disruption": _words(
+        {
+            Reason.PREEMPTED: "PreemptionByScheduler PreemptionByKubeScheduler EvictionByEvictionAPI",
+            Reason.NODE_LOST: "DeletionByTaintManager DeletionByPodGC TerminationByKubelet",
+        }
+    ),
 }
-
-_UNKNOWN: Mapping[StatusField, Meaning] = {
-    StatusField.WAITING: Meaning(Reason.STARTING, known=False),
-    StatusField.SCHEDULING: Meaning(Reason.UNSCHEDULABLE, known=False),
-    StatusField.ENDED: Meaning(Reason.LAUNCHER_LOST, known=False),
-    StatusField.REFUSED: Meaning(Reason.LAUNCHER_LOST, known=False),
-    StatusField.DISRUPTION: Meaning(Reason.PREEMPTED, known=False),
+_OTHERWISE: Mapping[StatusField, Reason] = {
+    "waiting": Reason.STARTING,
+    "scheduling": Reason.UNSCHEDULABLE,
+    "ended": Reason.LAUNCHER_LOST,
+    "refused": Reason.LAUNCHER_LOST,
+    "disruption": Reason.PREEMPTED,
 }
+"""Meanings of words that the table lacks."""
 
 
-def meaning(kind: StatusField, word: str) -> Meaning:
-    """The meaning of a word in this field; its `known` is False if the table lacks the word."""
-    if kind is StatusField.REFUSED and word.startswith("OutOf"):  # OutOfcpu, OutOfpods, any extended resource
-        return _NO_ROOM
-    return TABLE[kind].get(word, _UNKNOWN[kind])
+def meaning(field: StatusField, word: str) -> Reason:
+    """Reason why the job waits, or why its worker ended, by a word in this field; every word has one."""
+    if field == "refused" and word.startswith("OutOf"):  # OutOfcpu, OutOfpods, any extended resource
+        return Reason.UNSCHEDULABLE
+    return TABLE[field].get(word, _OTHERWISE[field])
+
+
+def is_known(field: StatusField, word: str) -> bool:
+    """True if the table has the word; an empty one says nothing and is known, too."""
+    return not word or word in TABLE[field] or (field == "refused" and word.startswith("OutOf"))
 
 
 # --- refusals of a request to create an object
