@@ -17,10 +17,11 @@ from client_lib.spec.states import Reason
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.files.room import Spare
 from server_stub.runtimes import RAN_IMAGE, Observation
-from server_stub.runtimes.kube import names, record
+from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.gang import Gang
+from server_stub.runtimes.kube.objects import Record
 from server_stub.runtimes.kube.observe import ending
 from server_stub.runtimes.kube.observe.inventory import parse_pod
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, REPLICA_INDEX, REPLICA_TYPE
@@ -244,7 +245,7 @@ async def test_an_attempt_over_which_the_server_fails_is_told_and_tried_again(
     folder = attempt_dir(tmp_path, site.key.attempt)
     folder.mkdir(parents=True)
     end = Observation(*site.key, "ended", Reason.COMPLETED, "fine")
-    record.write(folder, record.Record("made", end=end))
+    Record("made", end=end).write(folder)
     written = (folder / "attempt.json").read_text()
     (folder / "attempt.json").write_text(written.replace('"Completed"', '"Later"'))
     runtime = KubeRuntime(site.cluster)

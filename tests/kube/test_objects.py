@@ -20,9 +20,8 @@ from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.cluster import REMOVALS_AT_ONCE, Cluster
 from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.names import AttemptKey
-from server_stub.runtimes.kube.objects import ObjectRemoval
+from server_stub.runtimes.kube.objects import AttemptObjects, Record
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
-from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import Object, WorkloadKind
@@ -83,6 +82,7 @@ class Site:
         self.attempt, self.cluster = case.attempt, cluster
         self._gang = Gang(replace(case.attempt, job_dir=folder), lambda _: cluster, self.said.append)
         self._gang._pause = self._pause  # type: ignore[method-assign]  # it takes no time
+        self._gang._objects = AttemptObjects(case.attempt, cluster, Record(), asyncio.Event())
 
     async def _pause(self, limit_s: float) -> None:
         self.waited_s += limit_s
@@ -184,10 +184,10 @@ async def test_a_few_have_their_turn_and_the_others_follow() -> None:
             deleted.append(number)
 
         objects: Any = SimpleNamespace(kind=PYTORCHJOB, delete_workload=delete)
-        key, changed = AttemptKey(str(number), 1), asyncio.Event()
-        usual.inventory.follow(key, changed.set)
-        cluster = replace(usual, objects=objects)
-        await ObjectRemoval(key, cluster, changed, "train", "uid").after_end(lambda: ())
+        attempt, changed = replace(Builder().build("train").attempt, job_id=str(number)), asyncio.Event()
+        usual.inventory.follow(AttemptKey(attempt.job_id, attempt.number), changed.set)
+        created = AttemptObjects(attempt, replace(usual, objects=objects), Record("uid", "train"), changed)
+        await created.remove_after_end(lambda: ())
 
     tasks = [asyncio.create_task(remove(number)) for number in range(2 * REMOVALS_AT_ONCE)]
     await eventually(lambda: len(deleted) >= REMOVALS_AT_ONCE)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,9 +17,8 @@ from server_stub.runtimes import Attempt
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import connect
 from server_stub.runtimes.kube.cluster import Cluster
-from server_stub.runtimes.kube.objects import ObjectCreator
+from server_stub.runtimes.kube.objects import AttemptObjects, Record
 from server_stub.runtimes.kube.observe.messages import Refusal, Retry
-from server_stub.runtimes.kube.record import Record
 from tests.cluster import Cluster as RealCluster
 from tests.kube.cases import Builder
 from tests.kube.test_real_api import PATHS
@@ -41,13 +42,14 @@ def attempt_of(owner: str, name: str, number: int = 1) -> Attempt:
 
 async def make(
     cluster: RealCluster, attempt: Attempt, ended: Sequence[Attempt] = (), goes: str | None = None
-) -> tuple[Refusal | None, ObjectCreator]:
+) -> tuple[Refusal | None, AttemptObjects]:
     """`ended`: of these something is left, which goes when the attempt waits for it: the PyTorchJob `goes`."""
-    settings, registry = replace(Builder().build("x").cluster, namespace=NAMESPACE), cast(Any, None)
+    registry = cast(Any, SimpleNamespace(token=lambda *key: "token"))
+    settings = replace(Builder().build("x").cluster, namespace=NAMESPACE)
     access = Cluster.of(connect(cluster.kubeconfig, None), settings, registry)
     access.ended.update(names.AttemptKey(each.job_id, each.number) for each in ended)
-    making, said = ObjectCreator(attempt, access, "token", Record()), list[tuple[Reason, str]]()
-    while (blocked := await making.try_once()) is not None and blocked.retry is not Retry.NEVER:
+    making, said = AttemptObjects(attempt, access, Record(), asyncio.Event()), list[tuple[Reason, str]]()
+    while (blocked := await making.try_to_create()) is not None and blocked.retry is not Retry.NEVER:
         said.append((blocked.reason, blocked.message))
         owned = (  # nobody collects garbage here
             f"/api/v1/namespaces/{NAMESPACE}/configmaps/{goes}{names.PLAN}",

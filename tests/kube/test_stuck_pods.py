@@ -23,7 +23,7 @@ def given_up_after(pod: WorkerPod) -> float:
     """Seconds since its deletion was first seen."""
     stuck = StuckPods()
     assert not stuck.mark([pod], 1000.0)[0].unanswered
-    due = stuck.next_due([pod])
+    due = stuck.next_due
     assert due is not None
     assert not stuck.mark([pod], due - 0.1)[0].unanswered
     assert stuck.mark([pod], due)[0].unanswered
@@ -33,7 +33,7 @@ def given_up_after(pod: WorkerPod) -> float:
 def test_a_pod_that_is_not_deleted_is_never_given_up() -> None:
     stuck = StuckPods()
     stuck.mark([RUNNING], 0.0)
-    assert stuck.next_due([RUNNING]) is None
+    assert stuck.next_due is None
     assert stuck.mark([RUNNING], 1e9) == (RUNNING,)
 
 
@@ -57,8 +57,15 @@ def test_a_pod_that_ends_is_not_waited_for() -> None:
     stuck = StuckPods()
     stuck.mark([DELETED], 0.0)
     gone = replace(DELETED, gone=True)
-    assert stuck.next_due([gone]) is None
     assert stuck.mark([gone], 1e9) == (gone,)
+    assert stuck.next_due is None
+
+
+def test_a_pod_that_was_given_up_is_looked_at_no_more_often_than_others() -> None:
+    stuck = StuckPods()
+    stuck.mark([DELETED], 0.0)
+    assert stuck.mark([DELETED], 1000.0)[0].unanswered
+    assert stuck.next_due is None
 
 
 def test_a_worker_whose_pod_nobody_ends_is_lost_with_its_node() -> None:

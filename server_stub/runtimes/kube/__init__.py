@@ -5,11 +5,10 @@ Modules and folders:
     runtime               the Runtime protocol, and the runtime made from the server's settings
     gang                  one attempt, from its objects to its end, and what the service is told about it
     cluster               the parts that all attempts share, and the watches
-    objects               creation and removal of the objects of an attempt
+    objects               creation and removal of the objects of an attempt, and its record on disk
     objects_api           the requests for that
     pod_log               logs that come from the cluster
     queues                the queues of Kueue in which jobs wait
-    record                the state of an attempt on disk
     doctor                checks of the cluster and of the server's rights
     names                 names and labels of objects
     check                 pure: what a cluster rejects in a job spec, and notices

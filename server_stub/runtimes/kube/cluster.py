@@ -21,7 +21,7 @@ from server_stub.runtimes.kube.observe.inventory import Inventory, Workload, par
 from server_stub.runtimes.kube.pod_log import PodLogs
 from server_stub.runtimes.kube.queues import Queues
 from server_stub.runtimes.kube.workload import ClusterOptions, WorkloadKind
-from server_stub.worker_gateway import WorkerGroup, WorkerRegistry
+from server_stub.worker_gateway import OpenAttempt, WorkerGroup, WorkerRegistry
 
 REMOVALS_AT_ONCE = 4
 _OURS = {"labelSelector": f"{names.MANAGED_BY}={names.OURS}"}
@@ -109,7 +109,7 @@ class Cluster:
             found.append(ObjectWatch(self.api, path, _OURS, take, may_be_absent=len(self.kinds) > 1))
         return found
 
-    def register(self, attempt: Attempt, changed: Callable[[], None]) -> None:
+    def register(self, attempt: Attempt, changed: Callable[[], None]) -> OpenAttempt:
         """Let the workers of an attempt connect. `changed` is called after each of their reports."""
         needed = self.needs(attempt.spec)
         group = WorkerGroup(
@@ -126,6 +126,9 @@ class Cluster:
             may_return=ending.may_return(attempt.spec),
         )
         self.registry.open(group, changed)
+        opened = self.registry.find(attempt.job_id, attempt.number)
+        assert opened is not None
+        return opened
 
     def needs(self, spec: JobSpec) -> Needs | None:
         """Needs of a job. None: the catalogue has lost the instance type since the job was accepted."""

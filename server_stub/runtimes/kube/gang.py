@@ -14,21 +14,20 @@ from typing import Literal
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
-from client_lib.worker.plan import threads_with
+from client_lib.worker.rank_environment import threads_with
 from server_stub.files import outputs
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, verdict
-from server_stub.runtimes.kube import names, record
+from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from server_stub.runtimes.kube.cluster import Cluster
-from server_stub.runtimes.kube.objects import LOOK_AGAIN_S, ObjectCreator, ObjectRemoval
+from server_stub.runtimes.kube.objects import LOOK_AGAIN_S, AttemptObjects, Record
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, messages, observe, taken_away
-from server_stub.runtimes.kube.observe.ending import Losses
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
 from server_stub.runtimes.kube.observe.messages import Refusal, Retry
 from server_stub.runtimes.tasks import is_set_within
 from server_stub.runtimes.verdict import Stage, Step, Verdict
-from server_stub.worker_gateway import NOTICED_S, SILENT_S, OpenAttempt, WorkerView
+from server_stub.worker_gateway import NOTICED_S, SILENT_S, OpenAttempt
 
 FEW_TRIES = 8  # 45 s: an API server does not know its users and custom resources at once after its start
 EXPLAINED_S = 5.0  # a watch brings the reason of a deletion sooner
@@ -38,18 +37,24 @@ FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 900.0
 
 
 class Gang:
-    """The workers of one attempt. `report` gets each observation of it; the last one is its end."""
+    """The workers of one attempt. `report` gets each observation of it that differs from the one before; the last one
+    is its end."""
+
+    _objects: AttemptObjects
+    _workers: OpenAttempt
+    """The workers as this server knows them. Both are set by `run`."""
 
     def __init__(
         self, attempt: Attempt, in_namespace: Callable[[str | None], Cluster], report: Callable[[Observation], None]
     ) -> None:
         """`in_namespace` returns the cluster with a namespace; None: with that of the server."""
-        self._attempt, self._in_namespace = attempt, in_namespace
+        self._attempt, self._in_namespace, self._report = attempt, in_namespace, report
         self._cluster = in_namespace(attempt.namespace)
-        self._reporter = Reporter(attempt, self._cluster, report)
         self._key = names.AttemptKey(attempt.job_id, attempt.number)
         self._folder = attempt_dir(attempt.job_dir, attempt.number)
-        self._record = record.Record()
+        self._record = Record()
+        self._told: Observation | None = None
+        """The last observation that was reported."""
         self._stuck_pods = ending.StuckPods()
         self._loses_worker = False
         """The pod of a worker is being deleted, and no other pod can replace it."""
@@ -66,7 +71,7 @@ class Gang:
         self._hung: Verdict | None = None
         """The verdict on an attempt that waited too long for a silent agent."""
         self._read_tails: set[str] = set()
-        self._losses = Losses(attempt.spec)
+        self._losses = ending.Losses(attempt.spec)
         self._taken_back, self._taken_back_because = 0, ""
         """Number of times that `_take_back` has removed its objects, and the reason of the last one."""
 
@@ -75,21 +80,24 @@ class Gang:
     async def run(self) -> None:
         """Continue from the current state to the end, and until no object is left on the cluster."""
         if not self._attempt.never_started:
-            self._record = await asyncio.to_thread(record.read, self._folder, self._key)
+            self._record = await asyncio.to_thread(Record.read, self._folder, self._key)
         if self._record.namespace is not None:
             self._cluster = self._in_namespace(self._record.namespace)
         self._cluster = cluster = self._cluster.of_kind(self._record.kind)
+        self._objects = AttemptObjects(self._attempt, cluster, self._record, self._changed)
         cluster.inventory.follow(self._key, self._changed.set)
         try:
-            cluster.register(self._attempt, self._changed.set)
-            if self._record.end is None:
-                await self._to_its_end()
+            self._workers = cluster.register(self._attempt, self._changed.set)
+            while self._record.end is None:
+                end = await self._create() or await self._follow()
+                if end is not None:
+                    await self._write(end=end)
+                else:
+                    await self._pause_after_taking_back()
             self._workers.release()
-            assert self._record.end is not None
-            self._reporter.report(self._record.end)
+            self._tell(self._record.end)
             cluster.ended.add(self._key)
-            pods = self._pods if self._record.removed_because is None else None
-            await self._removal.after_end(pods)
+            await self._objects.remove_after_end(self._pods if self._record.removed_because is None else None)
             cluster.registry.close(*self._key)
         finally:
             cluster.ended.discard(self._key)
@@ -103,32 +111,13 @@ class Gang:
             workers.stop(grace_s)
         self._changed.set()
 
-    @property
-    def _name(self) -> str:
-        return self._record.name or self._cluster.name_of(self._attempt)
+    async def _write(self, **changes: object) -> None:
+        self._record = replace(self._record, **changes)  # type: ignore[arg-type]  # the fields of Record
+        await asyncio.to_thread(self._record.write, self._folder)
 
-    @property
-    def _full_name(self) -> str:
-        return f"{self._cluster.kind.name} {self._name}"
-
-    @property
-    def _removal(self) -> ObjectRemoval:
-        return ObjectRemoval(self._key, self._cluster, self._changed, self._name, self._record.uid)
-
-    @property
-    def _workers(self) -> OpenAttempt:
-        """The workers as this server knows them; only during `run`."""
-        found = self._cluster.registry.find(*self._key)
-        assert found
-        return found
-
-    async def _to_its_end(self) -> None:
-        while True:
-            end = await self._create() or await self._follow()
-            if end is not None:
-                await self._write(end=end)
-                return
-            await self._pause_after_taking_back()
+    async def _pause(self, limit_s: float) -> None:
+        """Wait until something changes, at most `limit_s`."""
+        await is_set_within(self._changed, limit_s)
 
     # --- creation
 
@@ -138,27 +127,27 @@ class Gang:
             return None
         if self._record.kind is None:
             await self._write(kind=self._cluster.kind.name, namespace=self._cluster.options.namespace)
-        creator = ObjectCreator(self._attempt, self._cluster, self._cluster.registry.token(*self._key), self._record)
-        tries, pause_s = 0, FIRST_PAUSE_S
+        objects, tries, pause_s = self._objects, 0, FIRST_PAUSE_S
         while not self.stopped:
-            blocked = await creator.try_once()
-            if creator.uid != self._record.uid:
-                await self._write(uid=creator.uid, name=creator.name)
+            blocked = await objects.try_to_create()
+            if objects.uid != self._record.uid:
+                await self._write(uid=objects.uid, name=objects.name)
             if blocked is None:
                 return None
             tries += blocked.retry is Retry.BRIEFLY
             if blocked.retry is Retry.NEVER or tries >= FEW_TRIES:
                 break
             self._changed.clear()
-            self._reporter.waiting(blocked.reason, blocked.message)
+            self._wait(blocked.reason, blocked.message)
             if not self.stopped:  # during the try, or while the UID was written: that change is cleared
                 await self._pause(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         else:
             blocked = Refusal(Reason.CANCELLED, "stopped while it waited", Retry.NEVER)
-        if await creator.uid_of_own() is None:
-            return self._reporter.unstarted(blocked.reason, blocked.message)
-        await self._write(uid=creator.uid, name=creator.name)
+        if await objects.uid_of_own() is None:
+            end = self._observation("ended", blocked.reason, blocked.message)
+            return replace(end, ended_at=datetime.now(timezone.utc))
+        await self._write(uid=objects.uid, name=objects.name)
         await self._remove(blocked.reason, blocked.message)
         return None
 
@@ -170,8 +159,8 @@ class Gang:
             self._changed.clear()
             whole = await self._state()
             all_workers = observe(whole)
-            began, stopping = self._workers.begun, self.stopped or self._record.removed_because is not None
-            state, seen = self._losses.without_lost(whole, all_workers, began=began, stopping=stopping)
+            stopping = self.stopped or self._record.removed_because is not None
+            state, seen = self._losses.without_lost(whole, all_workers, began=self._workers.begun, stopping=stopping)
             self._remember(state, seen)
             if self._record.removed_because is None:
                 await self._act(state, seen)
@@ -181,15 +170,15 @@ class Gang:
             if self._record.uid is None:
                 return None
             if self._record.removed_because is None:
-                self._reporter.progress(seen, self._losses.message())
+                self._tell_progress(seen)
             await self._pause(self._next_look_s())
 
     async def _state(self) -> ClusterState:
-        inventory = self._cluster.inventory
+        inventory, options = self._cluster.inventory, self._cluster.options
         needs = self._cluster.needs(self._attempt.spec)
         gpus = needs is not None and needs.gpus > 0
         place = await self._cluster.queues.place(inventory.workload(self._key), gpus=gpus)
-        workers_report = self._cluster.options.settings.worker_server_url is not None
+        workers_report = options.settings.worker_server_url is not None
         pods = self._pods()
         if not workers_report:
             self._cluster.logs.follow(self._key, pods)
@@ -197,7 +186,7 @@ class Gang:
             n_workers=self._attempt.spec.n_workers,
             workload=inventory.workload(self._key),
             queue_place=place,
-            gang_scheduler=self._cluster.options.catalogue.gang.scheduler,
+            gang_scheduler=options.catalogue.gang.scheduler,
             pods=pods,
             events=inventory.events(self._key),
             views=self._workers.views() if workers_report else (),
@@ -215,7 +204,7 @@ class Gang:
             self._taken_away = None
         preempted = state.workload is not None and state.workload.suspended  # may be seen after its pods end
         if touched and (self._taken_away is None or preempted) and self._record.removed_because is None:
-            self._taken_away = taken_away(state, self._full_name)
+            self._taken_away = self._why_taken_away(state)
         if not self._loses_worker and ending.takes_a_worker(state.pods, state.views):
             self._loses_worker = self._losses.bounds is None
             if self._loses_worker:  # the kubelet stops that pod itself, unless it is dead
@@ -224,39 +213,34 @@ class Gang:
             self._failed = True
             self._lost_first = failed[0].stage is Stage.LOST
 
-    def _why_stopped(self, state: ClusterState) -> tuple[Reason, str]:
-        """Reason why workers were stopped that this server did not stop."""
-        return self._taken_away or taken_away(state, self._full_name)
+    def _why_taken_away(self, state: ClusterState) -> tuple[Reason, str]:
+        return taken_away(state, f"{self._cluster.kind.name} {self._objects.name}")
 
     async def _act(self, state: ClusterState, seen: Interpretation) -> None:
         """Remove the attempt or take it back if the state requires it."""
         blocker = seen.blocker
-        if state.workload is None and await self._removal.is_gone():
-            reason, message = self._why_stopped(state)
-            await self._write(removed_because=(reason, message))
+        if state.workload is None and await self._objects.are_gone():
+            await self._write(removed_because=self._taken_away or self._why_taken_away(state))
         elif all(worker.stage.over for worker in seen.workers):
             return
         elif verdict.next_step(seen.workers, self.stopped) is Step.STOP:
             if self._may_be_explained(seen):
                 return
             await self._fetch_tails(state, seen)
-            because = (Reason.CANCELLED, "stopped") if self.stopped else self._why_stopped(state)
-            await self._remove(*because)
+            because = (Reason.CANCELLED, "stopped") if self.stopped else None
+            await self._remove(*(because or self._taken_away or self._why_taken_away(state)))
         elif blocker.permanent and not self._losses.missing:
             await self._remove(blocker.reason, blocker.message)
         elif hung := ending.hung(seen, state.views):
-            await self._end_waiting(seen, messages.silent(hung, state.n_workers, SILENT_S))
+            why = messages.silent(hung, state.n_workers, SILENT_S)
+            if any(worker.stage in (Stage.STARTED, Stage.ENDED) for worker in seen.workers):
+                self._hung = Verdict(Reason.NODE_LOST, why)
+                await self._remove(self._hung.reason, why)
+            else:  # none of its ranks has run
+                await self._take_back(seen, "prepared, and not started", why)
         elif self._is_overdue(seen):
             minutes = self._cluster.options.catalogue.gang.timeout_s / 60
-            await self._take_back(seen, f"not complete within {minutes:.3g} min", seen.blocker.message)
-
-    async def _end_waiting(self, seen: Interpretation, why: str) -> None:
-        """End the wait for a silent agent: queue the attempt again if none of its ranks has run, else end it."""
-        if any(worker.stage in (Stage.STARTED, Stage.ENDED) for worker in seen.workers):
-            self._hung = Verdict(Reason.NODE_LOST, why)
-            await self._remove(self._hung.reason, why)
-        else:
-            await self._take_back(seen, "prepared, and not started", why)
+            await self._take_back(seen, f"not complete within {minutes:.3g} min", blocker.message)
 
     def _may_be_explained(self, seen: Interpretation) -> bool:
         """True if workers report a stop that this server did not order: the watch brings the reason in a moment."""
@@ -272,37 +256,7 @@ class Gang:
         """True if nothing of the attempt runs, and its reports and logs are complete or will never be."""
         if not ending.is_over(state, seen, removed=self._record.removed_because is not None):
             return False
-        if self._may_be_explained(seen):
-            return False
-        return self._log_drain.is_over(state, asyncio.get_running_loop().time())
-
-    async def _end(self, state: ClusterState, seen: Interpretation) -> Observation:
-        because = self._record.removed_because or self._why_stopped(state)
-        why = ending.why(seen, because, stopped=self.stopped, lost_first=self._lost_first)
-        self._cluster.queues.ended(self._attempt.spec.queue_name, state.pods)
-        return await self._reporter.ended(seen, self._hung if self._hung and not self.stopped else why)
-
-    def _next_look_s(self) -> float:
-        now = asyncio.get_running_loop().time()
-        if self._log_drain.is_near or self._unexplained_since is not None:
-            return 1.0
-        workload = self._cluster.inventory.workload(self._key)
-        due = [now + (QUEUE_LOOK_S if workload is not None and workload.suspended else LOOK_AGAIN_S)]
-        if self._incomplete_since is not None:
-            due.append(self._incomplete_since + self._cluster.options.catalogue.gang.timeout_s)
-        stuck_at = self._stuck_pods.next_due(self._cluster.inventory.pods(self._key))
-        if stuck_at is not None:
-            due.append(stuck_at)
-        return max(min(due) - now, 0.1)
-
-    # --- removal
-
-    async def _remove(self, reason: Reason, message: str) -> None:
-        """Begin to delete the workload; its pods get a SIGTERM and their grace period."""
-        await self._write(removed_because=(reason, message))
-        if self._losses.bounds is not None:  # prevents that the registry admits a new pod for one that is being deleted
-            self._workers.stop(self._attempt.spec.grace_s)
-        await self._removal.delete()
+        return not self._may_be_explained(seen) and self._log_drain.is_over(state, asyncio.get_running_loop().time())
 
     def _is_overdue(self, seen: Interpretation) -> bool:
         """True if the gang has been incomplete for longer than the catalogue's gang.timeout_s."""
@@ -314,17 +268,38 @@ class Gang:
         self._incomplete_since = self._incomplete_since or now
         return now - self._incomplete_since >= self._cluster.options.catalogue.gang.timeout_s
 
+    def _next_look_s(self) -> float:
+        if self._log_drain.is_near or self._unexplained_since is not None:
+            return 1.0
+        now = asyncio.get_running_loop().time()
+        workload = self._cluster.inventory.workload(self._key)
+        due = [now + (QUEUE_LOOK_S if workload is not None and workload.suspended else LOOK_AGAIN_S)]
+        if self._incomplete_since is not None:
+            due.append(self._incomplete_since + self._cluster.options.catalogue.gang.timeout_s)
+        if self._stuck_pods.next_due is not None:
+            due.append(self._stuck_pods.next_due)
+        return max(min(due) - now, 0.1)
+
+    # --- removal
+
+    async def _remove(self, reason: Reason, message: str) -> None:
+        """Begin to delete the workload; its pods get a SIGTERM and their grace period."""
+        await self._write(removed_because=(reason, message))
+        if self._losses.bounds is not None:  # prevents that the registry admits a new pod for one that is being deleted
+            self._workers.stop(self._attempt.spec.grace_s)
+        await self._objects.delete()
+
     async def _take_back(self, seen: Interpretation, what: str, why: str) -> None:
         """Release its pods, so that two gangs with half of their pods each do not wait for each other."""
-        text = f"{what} ({why}); it is taken back and queued again"
-        self._reporter.waiting(Reason.UNSCHEDULABLE, text, seen.infos)
-        await self._removal.delete()
-        await self._removal.until_gone()
+        self._wait(Reason.UNSCHEDULABLE, f"{what} ({why}); it is taken back and queued again", seen.infos)
+        await self._objects.delete()
+        await self._objects.until_gone()
         self._cluster.inventory.drop_gone(self._key)
         self._workers.forget()
         self._taken_back, self._taken_back_because = self._taken_back + 1, f"{what}: {why}"
         self._incomplete_since = None
         await self._write(uid=None, name=None)
+        self._objects = AttemptObjects(self._attempt, self._cluster, self._record, self._changed)
 
     async def _pause_after_taking_back(self) -> None:
         loop = asyncio.get_running_loop()
@@ -332,14 +307,13 @@ class Gang:
         back_off_s = min(back_off_s, self._cluster.options.catalogue.gang.timeout_s)
         until = loop.time() + back_off_s
         text = f"taken back, tries again in {back_off_s:.0f} s: {self._taken_back_because}"
-        self._reporter.waiting(Reason.UNSCHEDULABLE, text)
+        self._wait(Reason.UNSCHEDULABLE, text)
         while not self.stopped and loop.time() < until:
             self._changed.clear()
             await self._pause(until - loop.time())
 
-    # --- logs of workers that died without a report
-
     async def _fetch_tails(self, state: ClusterState, seen: Interpretation) -> None:
+        """Read the logs of workers that died without a report; all logs if pods can't reach this server."""
         if self._cluster.options.settings.worker_server_url is None:
             await self._cluster.logs.read_out(self._key, state.pods)
             return
@@ -348,52 +322,43 @@ class Gang:
                 self._read_tails.add(pod.uid)
                 await self._cluster.logs.read_tail(self._key, pod)
 
-    async def _write(self, **changes: object) -> None:
-        self._record = replace(self._record, **changes)  # type: ignore[arg-type]  # the fields of Record
-        await asyncio.to_thread(record.write, self._folder, self._record)
+    # --- what the service is told
 
-    async def _pause(self, limit_s: float) -> None:
-        """Wait until something changes, at most `limit_s`."""
-        await is_set_within(self._changed, limit_s)
+    def _tell(self, seen: Observation) -> None:
+        if seen != self._told:
+            self._told = seen
+            self._report(seen)
 
-
-class Reporter:
-    """The observations of one attempt; `sink` gets each that differs from the one before."""
-
-    def __init__(self, attempt: Attempt, cluster: Cluster, sink: Callable[[Observation], None]) -> None:
-        self._attempt, self._cluster, self._sink = attempt, cluster, sink
-        self._last: Observation | None = None
-
-    def waiting(
+    def _wait(
         self, reason: Reason, message: str, infos: tuple[WorkerInfo, ...] = (), notes: tuple[str, ...] = ()
     ) -> None:
         """Report that the attempt waits, and why."""
-        self.report(self._observation("waiting", reason, message, infos, notes))
+        self._tell(self._observation("waiting", reason, message, infos, notes))
 
-    def progress(self, seen: Interpretation, missing: str) -> None:
-        """Report how far the workers are. `missing`: message about workers that the attempt goes on without."""
-        views, n_workers = self._views(), self._attempt.spec.n_workers
+    def _tell_progress(self, seen: Interpretation) -> None:
+        """Report how far the workers are."""
+        views, n_workers = self._workers.views(), self._attempt.spec.n_workers
         silent = messages.silent(ending.silent(seen, views, NOTICED_S), n_workers, NOTICED_S)
         stages = {worker.stage for worker in seen.workers}
         waits_for_logs = stages == {Stage.ENDED} and not any(worker.failed for worker in seen.workers)
         if waits_for_logs or (stages <= {Stage.STARTED, Stage.ENDED} and Stage.STARTED in stages):
             lost = {view.worker: view.missing for view in views}
             rest = "every rank has ended, the rest of the logs is on its way" if waits_for_logs else ""
-            message = _joined(missing, silent, rest, messages.lost_lines(lost, n_workers))
+            message = _joined(self._losses.message(), silent, rest, messages.lost_lines(lost, n_workers))
             found = self._observation("running", Reason.RUNNING, message, seen.infos, self._notes(seen, lost))
-            self.report(replace(found, quiet=verdict.quiet(seen.workers)))
+            self._tell(replace(found, quiet=verdict.quiet(seen.workers)))
         elif silent or Stage.STARTED not in stages:
-            self.waiting(seen.blocker.reason, _joined(seen.blocker.message, silent), seen.infos, seen.unknown)
+            self._wait(seen.blocker.reason, _joined(seen.blocker.message, silent), seen.infos, seen.unknown)
 
-    def unstarted(self, reason: Reason, message: str) -> Observation:
-        """The end of an attempt without objects, for `report`."""
-        return replace(self._observation("ended", reason, message), ended_at=datetime.now(timezone.utc))
-
-    async def ended(self, seen: Interpretation, why: Verdict) -> Observation:
-        """The end of an attempt, for `report`."""
+    async def _end(self, state: ClusterState, seen: Interpretation) -> Observation:
+        because = self._record.removed_because or self._taken_away or self._why_taken_away(state)
+        why = ending.why(seen, because, stopped=self.stopped, lost_first=self._lost_first)
+        if self._hung is not None and not self.stopped:
+            why = self._hung
+        self._cluster.queues.ended(self._attempt.spec.queue_name, state.pods)
         reports = [worker.report for worker in seen.workers]
         conflicts = await asyncio.to_thread(outputs.conflict_notes, self._attempt.job_dir, reports)
-        lost = ending.lost_lines(seen, self._views())
+        lost = ending.lost_lines(seen, self._workers.views())
         notes = (*self._notes(seen, lost), *outputs.notes(reports), *conflicts)
         message = _joined(why.message, messages.lost_lines(lost, self._attempt.spec.n_workers))
         return replace(
@@ -403,15 +368,6 @@ class Reporter:
             first_failing=why.first_failing,
             stacks=verdict.last_stacks(seen.workers),
         )
-
-    def report(self, seen: Observation) -> None:
-        if seen != self._last:
-            self._last = seen
-            self._sink(seen)
-
-    def _views(self) -> tuple[WorkerView, ...]:
-        found = self._cluster.registry.find(self._attempt.job_id, self._attempt.number)
-        return found.views() if found else ()
 
     def _notes(self, seen: Interpretation, lost_lines: Mapping[int, int]) -> tuple[str, ...]:
         images = (f"{RAN_IMAGE}{image}" for image in seen.images)
@@ -425,12 +381,11 @@ class Reporter:
         infos: tuple[WorkerInfo, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> Observation:
-        attempt = self._attempt
-        if infos and phase != "waiting" and attempt.spec.variable("OMP_NUM_THREADS") is None:
-            needs = self._cluster.needs(attempt.spec)
+        if infos and phase != "waiting" and self._attempt.spec.variable("OMP_NUM_THREADS") is None:
+            needs = self._cluster.needs(self._attempt.spec)
             threads = threads_with(needs.cores, needs.processes) if needs else None
             infos = tuple(info.model_copy(update={"threads": threads}) for info in infos)
-        return Observation(attempt.job_id, attempt.number, phase, reason, message, infos, notes=notes)
+        return Observation(*self._key, phase, reason, message, infos, notes=notes)
 
 
 def _joined(*parts: str) -> str:

@@ -1,4 +1,4 @@
-"""Creates the objects of one attempt on the cluster, and removes them.
+"""The objects of one attempt on the cluster: their creation and their removal, and the record of them on disk.
 
 A try whose response was lost may have created them nevertheless: the next try finds them by their name. Attempts that
 have ended are removed a few at a time: the garbage collector of a cluster makes 40 requests/s in total (twice the
@@ -12,11 +12,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
-from client_lib.errors import ClientLibError
+from pydantic import TypeAdapter, ValidationError
+
+from client_lib.errors import ClientLibError, ServerError
 from client_lib.spec.states import Reason
-from server_stub.runtimes import Attempt
+from client_lib.worker.directory import read_json, sync, write_json
+from server_stub.runtimes import Attempt, Observation
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import ApiError, call_in_thread, call_until_answered
 from server_stub.runtimes.kube.cluster import Cluster
@@ -24,7 +29,6 @@ from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.objects_api import BeingDeleted, NameTaken
 from server_stub.runtimes.kube.observe.inventory import WorkerPod, parse_workload
 from server_stub.runtimes.kube.observe.messages import Refusal, Retry, refusal
-from server_stub.runtimes.kube.record import Record
 from server_stub.runtimes.kube.render import Objects, Payload, identity, needs_payload, render
 from server_stub.runtimes.kube.workload import Object, is_missing
 from server_stub.runtimes.tasks import is_set_within
@@ -32,13 +36,65 @@ from server_stub.runtimes.tasks import is_set_within
 SUCCEEDED_PODS_S = 30.0  # pods that succeeded end by themselves in less
 TURN_S = 30.0  # longest time one removal may block the others while a foreign finalizer holds its objects
 LOOK_AGAIN_S = 15.0
+RECORD = "attempt.json"
+FIRST_KIND = "PyTorchJob"
+"""Kind of a workload in a record without its kind, written before 2026-11-23."""
 
 
-class ObjectCreator:
-    """Creates the objects of one attempt, by one try after another. `known` has the UID of a known workload."""
+@dataclass(frozen=True)
+class Record:
+    """The state of an attempt, `attempt.json` in its directory. A record with a UID means that the workload was
+    created: if it is missing now, it was deleted, and it is not created again. After a record with an end only the
+    removal of the objects is left."""
 
-    def __init__(self, attempt: Attempt, cluster: Cluster, token: str, known: Record) -> None:
-        self._attempt, self._cluster, self._token = attempt, cluster, token
+    uid: str | None = None
+    """UID of the workload; None: none was created yet, as far as is known."""
+    name: str | None = None
+    """Name of the workload, which is the second choice if another user's job has the first."""
+    removed_because: tuple[Reason, str] | None = None
+    """Reason and message of the deletion of the workload by this server, written before the deletion."""
+    end: Observation | None = None
+    """The final observation of the attempt."""
+    kind: str | None = None
+    """Kind of the workload, written before the first try to create it; None: none was tried."""
+    namespace: str | None = None
+    """Namespace of the workload, written with its kind, as the request may be unreadable later. None: none was tried,
+    or an earlier version has written this."""
+
+    @staticmethod
+    def read(folder: Path, key: AttemptKey) -> Record:
+        """The record of an attempt; an empty one if there is none. Raises ServerError: it is of a later version."""
+        path = str(folder / RECORD)
+        data = read_json(path) or {}
+        if data.get("uid") is not None:
+            data.setdefault("kind", FIRST_KIND)
+        if end := data.get("end"):  # the first versions named the notes otherwise, and left out what the key says
+            ours = {"job_id": key.job_id, "attempt": key.attempt, "phase": "ended", "notes": end.pop("remarks", ())}
+            data["end"] = ours | end
+        try:
+            return _RECORD.validate_python(data)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False)[0]
+            place = ".".join(map(str, wrong["loc"]))
+            raise ServerError(f"the record {path} can't be read: {place}={wrong['input']!r}") from error
+
+    def write(self, folder: Path) -> None:
+        """Write the record and sync it to disk."""
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_json(str(folder / RECORD), _RECORD.dump_python(self, mode="json"), durable=True)
+        sync(folder)
+
+
+_RECORD = TypeAdapter(Record)
+
+
+class AttemptObjects:
+    """The objects of one attempt, of whose workload `known` has the UID. `changed` is set after each change of the
+    inventory."""
+
+    def __init__(self, attempt: Attempt, cluster: Cluster, known: Record, changed: asyncio.Event) -> None:
+        self._attempt, self._cluster, self._changed = attempt, cluster, changed
+        self._key = AttemptKey(attempt.job_id, attempt.number)
         self.uid = known.uid
         """UID of the workload; None: there is none, as far as is known."""
         self.name = known.name or cluster.name_of(attempt)
@@ -46,17 +102,19 @@ class ObjectCreator:
         self._second_name = cluster.name_of(attempt, attempt.owner)
         self._may_exist = not attempt.never_started
         """True if an earlier server process, or a try without a response, may have created the workload."""
-        self._objects: Objects | None = None
+        self._rendered: Objects | None = None
 
-    async def try_once(self) -> Refusal | None:
+    # --- creation
+
+    async def try_to_create(self) -> Refusal | None:
         """Create the objects. None: they exist, or existed and are gone."""
         kind = self._cluster.kind
         try:
-            if self._objects is None:
-                self._objects = await asyncio.to_thread(self._render)
+            if self._rendered is None:
+                self._rendered = await asyncio.to_thread(self._render)
         except ClientLibError as error:  # the spec was valid when it was accepted: the catalogue has changed
             return Refusal(Reason.START_FAILED, error.message, Retry.NEVER)
-        objects = self._objects
+        objects = self._rendered
         try:
             may_have_second_name = self._may_exist and self._may_use_second_name  # the first may be free again now
             if may_have_second_name and await call_in_thread(self._find, self._second_name) is not None:
@@ -94,9 +152,13 @@ class ObjectCreator:
         metadata = {"name": name, "labels": labels, "annotations": {names.HASH: identity(attempt)}}
         return self._cluster.objects.find_own({"metadata": metadata})
 
+    @property
+    def _may_use_second_name(self) -> bool:
+        return self.uid is None and self.name != self._second_name
+
     async def _try_second_name(self) -> Refusal | None:
-        self.name, self._objects = self._second_name, None
-        return await self.try_once()
+        self.name, self._rendered = self._second_name, None
+        return await self.try_to_create()
 
     def _render(self) -> Objects:
         attempt, cluster, payload = self._attempt, self._cluster, Payload()
@@ -105,7 +167,7 @@ class ObjectCreator:
                 attempt.snapshot.read_bytes() if attempt.snapshot else None,
                 attempt.function.read_bytes() if attempt.function else None,
             )
-        return render(attempt, cluster.options, self._token, payload, self.name)
+        return render(attempt, cluster.options, cluster.registry.token(*self._key), payload, self.name)
 
     async def _create_base(self, base: Object) -> Refusal:
         """Create what the workload is based on. Its operator knows it a moment later, so the workload waits."""
@@ -131,47 +193,36 @@ class ObjectCreator:
             workload = found
         await asyncio.gather(*(call_in_thread(create) for create in api.creations(objects, workload)))
 
-    @property
-    def _may_use_second_name(self) -> bool:
-        return self.uid is None and self.name != self._second_name
-
-
-class ObjectRemoval:
-    """The removal of one attempt's objects. `uid` is that of its workload; None: there is none. `changed` is set after
-    each change of the inventory."""
-
-    def __init__(self, key: AttemptKey, cluster: Cluster, changed: asyncio.Event, name: str, uid: str | None) -> None:
-        self._key, self._cluster, self._changed, self._name, self._uid = key, cluster, changed, name, uid
-        self._objects, self._inventory = cluster.objects, cluster.inventory
+    # --- removal
 
     async def delete(self, *, in_background: bool = False) -> None:
         """Begin to delete the workload with all that it owns."""
-        if self._uid is not None:
-            delete = partial(self._objects.delete_workload, self._name, self._uid, in_background=in_background)
-            await call_until_answered(delete)
+        if self.uid is not None:
+            delete = self._cluster.objects.delete_workload
+            await call_until_answered(partial(delete, self.name, self.uid, in_background=in_background))
 
-    async def is_gone(self) -> bool:
+    async def are_gone(self) -> bool:
         """True if the workload was deleted; its absence from the inventory alone may be a late watch."""
-        if self._uid is None or not self._inventory.workloads_known(self._objects.kind.name):
+        if self.uid is None or not self._cluster.inventory.workloads_known(self._cluster.kind.name):
             return False
         try:
-            return await call_in_thread(self._objects.find_by_uid, self._name, self._uid) is None
+            return await call_in_thread(self._cluster.objects.find_by_uid, self.name, self.uid) is None
         except ApiError:
             return False
 
     async def until_gone(self, limit_s: float = math.inf) -> None:
         """Wait until the workload and its pods are gone."""
-        loop = asyncio.get_running_loop()
+        loop, inventory = asyncio.get_running_loop(), self._cluster.inventory
         until = loop.time() + limit_s
-        while self._uid is not None and loop.time() < until:
+        while self.uid is not None and loop.time() < until:
             self._changed.clear()
-            pods_are_gone = all(pod.gone for pod in self._inventory.pods(self._key))
-            known = self._inventory.workloads_known(self._objects.kind.name)
-            if known and pods_are_gone and self._inventory.workload(self._key) is None:
+            pods_are_gone = all(pod.gone for pod in inventory.pods(self._key))
+            known = inventory.workloads_known(self._cluster.kind.name)
+            if known and pods_are_gone and inventory.workload(self._key) is None:
                 return
             await is_set_within(self._changed, min(LOOK_AGAIN_S, until - loop.time()))
 
-    async def after_end(self, pods: Callable[[], Sequence[WorkerPod]] | None) -> None:
+    async def remove_after_end(self, pods: Callable[[], Sequence[WorkerPod]] | None) -> None:
         """Delete the objects of an ended attempt and wait until they are gone.
 
         `pods` returns pods that succeeded and are given time to end; None: the workload is being deleted already.

@@ -25,13 +25,14 @@ from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
 from client_lib.worker import zipapp_build
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, checked
-from server_stub.runtimes.kube import doctor, record
+from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import ApiError, ObjectWatch, call_in_thread, connect, default_namespace
 from server_stub.runtimes.kube.catalogue import file as catalogue_file
 from server_stub.runtimes.kube.check import check
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.names import AttemptKey
+from server_stub.runtimes.kube.objects import Record
 from server_stub.runtimes.kube.observe.inventory import Workload
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import masked, render, storage
@@ -144,7 +145,7 @@ class KubeRuntime:
     async def _remove_if_ended(self, cluster: Cluster, workload: Workload) -> None:
         job_dir = cluster.options.settings.data_dir / "jobs" / workload.key.job_id
         folder = attempt_dir(job_dir, workload.key.attempt)
-        known = await asyncio.to_thread(record.read, folder, workload.key)
+        known = await asyncio.to_thread(Record.read, folder, workload.key)
         if known.uid == workload.uid and known.end is not None:
             try:
                 objects = cluster.of_kind(workload.kind.name).objects

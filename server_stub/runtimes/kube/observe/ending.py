@@ -17,12 +17,10 @@ from server_stub.runtimes.kube.workload import ClusterOptions
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus
 from server_stub.worker_gateway import SILENT_S, WorkerView
 
-Because = tuple[Reason, str]
 DRAIN_S = 60.0
 """Seconds after the end of all pods when the wait for the rest of their logs ends."""
 SLACK_S = 30.0
 """Time that a kubelet may need to end a pod beyond its grace period; 0 if Kubernetes reports its node as gone."""
-_LOGS_MAY_BE_LOST = "pods can't reach this server: their logs come from the Kubernetes API alone, which may lose lines"
 
 
 def is_over(state: ClusterState, seen: Interpretation, *, removed: bool) -> bool:
@@ -96,15 +94,11 @@ def hung(seen: Interpretation, views: Sequence[WorkerView]) -> list[int]:
 
 def lost_lines(seen: Interpretation, views: Sequence[WorkerView]) -> dict[int, int]:
     """Number of lost log lines by worker; a report contains the number of lines that there should be."""
-    ends = {worker.number: (worker.report or {}).get("log_end_seq") for worker in seen.workers}
-    lost = {}
-    for view in views:
-        end = ends.get(view.worker)
-        lost[view.worker] = view.missing + (max(0, end - view.next_seq) if isinstance(end, int) else 0)
-    return lost
+    ends = {worker.number: worker.report.get("log_end_seq") for worker in seen.workers if worker.report}
+    return {view.worker: view.missing + max(0, (ends.get(view.worker) or 0) - view.next_seq) for view in views}
 
 
-def why(seen: Interpretation, because: Because, *, stopped: bool, lost_first: bool) -> Verdict:
+def why(seen: Interpretation, because: tuple[Reason, str], *, stopped: bool, lost_first: bool) -> Verdict:
     """Reason and message of the end. `because` is why the attempt was deleted or its pods were taken away; it is used
     if no worker's own end explains it."""
     all_over = all(worker.stage.over for worker in seen.workers)
@@ -116,11 +110,13 @@ def why(seen: Interpretation, because: Because, *, stopped: bool, lost_first: bo
 
 def notes(attempt: Attempt, lost_lines: Mapping[int, int], cluster: ClusterOptions) -> tuple[str, ...]:
     """Messages for the events of the job about lost log lines (by worker), checkpoints and unreachable pods."""
-    of = attempt.spec.n_workers
-    missing = [messages.lost_lines({worker: count}, of) for worker, count in lost_lines.items() if count]
-    lost = storage.not_handed_on(attempt, cluster.catalogue)
-    alone = _LOGS_MAY_BE_LOST if cluster.settings.worker_server_url is None else None
-    return (*missing, *(each for each in (lost, alone) if each is not None))
+    found = [messages.lost_lines({worker: count}, attempt.spec.n_workers) for worker, count in lost_lines.items()]
+    found.append(storage.not_handed_on(attempt, cluster.catalogue) or "")
+    if cluster.settings.worker_server_url is None:
+        found.append(
+            "pods can't reach this server: their logs come from the Kubernetes API alone, which may lose lines"
+        )
+    return tuple(filter(None, found))
 
 
 class StuckPods:
@@ -133,26 +129,21 @@ class StuckPods:
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
         """Time at which the deletion was first seen, by UID."""
+        self.next_due: float | None = None
+        """Time at which the next pod counts as stuck; None: no other is being deleted."""
 
     def mark(self, pods: Iterable[WorkerPod], now: float) -> tuple[WorkerPod, ...]:
         """The same pods, with `unanswered` set for the stuck ones. `now` is a monotonic time."""
-        found = tuple(pods)
-        for pod in found:
+        marked, due = [], []
+        for pod in pods:
             if pod.deleting and not pod.over:
                 self._since.setdefault(pod.uid, now)
-        return tuple(replace(pod, unanswered=True) if self._is_due(pod, now) else pod for pod in found)
-
-    def next_due(self, pods: Iterable[WorkerPod]) -> float | None:
-        """Time at which the next pod counts as stuck; None: none is being deleted."""
-        waited_for = [pod for pod in pods if pod.uid in self._since and not pod.over]
-        return min((self._due(pod) for pod in waited_for), default=None)
-
-    def _is_due(self, pod: WorkerPod, now: float) -> bool:
-        return pod.uid in self._since and not pod.over and now >= self._due(pod)
-
-    def _due(self, pod: WorkerPod) -> float:
-        lost = pod.disruption and meaning("disruption", pod.disruption.word) is Reason.NODE_LOST
-        return self._since[pod.uid] + pod.grace_s + (0.0 if lost else SLACK_S)
+                lost = pod.disruption and meaning("disruption", pod.disruption.word) is Reason.NODE_LOST
+                due.append(self._since[pod.uid] + pod.grace_s + (0.0 if lost else SLACK_S))
+                pod = replace(pod, unanswered=now >= due[-1])
+            marked.append(pod)
+        self.next_due = min((each for each in due if each > now), default=None)
+        return tuple(marked)
 
 
 def takes_a_worker(pods: Iterable[WorkerPod], views: Iterable[WorkerView]) -> bool:
@@ -180,12 +171,9 @@ def may_return(spec: JobSpec) -> Callable[[WorkerView], bool] | None:
     def returns(view: WorkerView) -> bool:
         if view.worker == 0 or len(view.former) >= bounds.returns:
             return False
-        report = view.report  # CANCELLED: it was stopped from outside, as its pod was deleted
-        return (
-            report is None
-            or report["reason"] == Reason.CANCELLED
-            or verdict.is_loss(report, returned=bool(view.former))
-        )
+        if view.report is None or view.report["reason"] == Reason.CANCELLED:  # stopped, as its pod was deleted
+            return True
+        return verdict.is_loss(view.report, returned=bool(view.former))
 
     return returns
 

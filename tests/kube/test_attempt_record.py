@@ -9,8 +9,8 @@ from pathlib import Path
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import RankReport, WorkerInfo
 from server_stub.runtimes import FailingRank, Observation
-from server_stub.runtimes.kube import record
 from server_stub.runtimes.kube.names import AttemptKey
+from server_stub.runtimes.kube.objects import FIRST_KIND, Record
 
 KEY = AttemptKey("id", 2)
 RANK = RankReport(rank=0, exit_code=1, last_lines=["no"])
@@ -23,13 +23,10 @@ END = Observation(
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    for written in (
-        record.Record(),
-        record.Record("uid", "name", (Reason.CANCELLED, "stopped"), END, "TrainJob", "team"),
-    ):
-        record.write(tmp_path, written)
-        assert record.read(tmp_path, KEY) == written
-    assert record.read(tmp_path / "none", KEY) == record.Record()
+    for written in (Record(), Record("uid", "name", (Reason.CANCELLED, "stopped"), END, "TrainJob", "team")):
+        written.write(tmp_path)
+        assert Record.read(tmp_path, KEY) == written
+    assert Record.read(tmp_path / "none", KEY) == Record()
 
 
 def test_an_end_that_the_first_versions_wrote_is_read(tmp_path: Path) -> None:
@@ -46,9 +43,9 @@ def test_an_end_that_the_first_versions_wrote_is_read(tmp_path: Path) -> None:
     written = {"uid": "uid", "name": "name", "removed_because": ["Cancelled", "stopped"], "end": end}
     (tmp_path / "attempt.json").write_text(json.dumps(written))
     removed = (Reason.CANCELLED, "stopped")
-    assert record.read(tmp_path, KEY) == record.Record("uid", "name", removed, END, record.FIRST_KIND)
+    assert Record.read(tmp_path, KEY) == Record("uid", "name", removed, END, FIRST_KIND)
 
 
 def test_a_record_without_a_workload_has_no_kind(tmp_path: Path) -> None:
     (tmp_path / "attempt.json").write_text(json.dumps({"uid": None, "name": None}))
-    assert record.read(tmp_path, KEY).kind is None
+    assert Record.read(tmp_path, KEY).kind is None
