@@ -12,8 +12,7 @@ from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.request import Submitter
 from server_stub.runtimes import fields
 from server_stub.runtimes.kube.catalogue.needs import needs
-from server_stub.runtimes.kube.render import network_policy, storage
-from server_stub.runtimes.kube.render.pod import image
+from server_stub.runtimes.kube.render import pod, storage
 from server_stub.runtimes.kube.workload import ClusterOptions
 
 SPEC_MAX = 700 * 2**10
@@ -43,7 +42,7 @@ def check(spec: JobSpec, owner: str, submitter: Submitter, cluster: ClusterOptio
     notices = [*_notices(spec, owner, cluster)]
     storage.tmp_folders(spec, cluster.catalogue)
     storage.claims(spec, owner, cluster.catalogue)
-    network_policy.policy(spec, {}, cluster)
+    pod.network_policy(spec, {}, cluster)
     return notices + fields.ignored(spec, "kubernetes")
 
 
@@ -99,7 +98,7 @@ def _check_queue(spec: JobSpec, cluster: ClusterOptions) -> None:
 
 def _notices(spec: JobSpec, owner: str, cluster: ClusterOptions) -> Iterator[str]:
     catalogue, need = cluster.catalogue, needs(spec, cluster.catalogue)
-    pulled = image(spec, catalogue)
+    pulled = pod.image(spec, catalogue)
     if spec.base_image not in (None, pulled):
         yield f"base_image={spec.base_image!r} is pulled as {pulled!r}"
     if need.instance.gpus and not need.gpus:

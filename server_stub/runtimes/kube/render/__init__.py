@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import json
 from base64 import b64decode, b64encode
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
-from typing import Any, TypeVar
+from typing import Any
 
 from client_lib.errors import TooLarge
 from client_lib.spec.job import MASK, JobSpec
@@ -24,11 +26,10 @@ from server_stub.runtimes import plan as common
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.needs import Needs, needs
-from server_stub.runtimes.kube.render import network_policy, pod, storage
-from server_stub.runtimes.kube.workload import ClusterOptions, Made, Object, WorkloadPlan
+from server_stub.runtimes.kube.render import pod, storage
+from server_stub.runtimes.kube.workload import ClusterOptions, Object, WorkloadPlan
 from server_stub.runtimes.verdict import elastic_bounds
 
-T = TypeVar("T")
 CODE_MAX = 700 * 2**10
 """Largest code in a ConfigMap, in bytes: it holds 1 MiB, and base64 adds a third."""
 PROTOCOL = 1
@@ -81,27 +82,6 @@ def needs_payload(attempt: Attempt, cluster: ClusterOptions) -> bool:
     return cluster.settings.worker_server_url is None and (attempt.snapshot is not None or attempt.function is not None)
 
 
-@dataclass(frozen=True)
-class _Rendering:
-    attempt: Attempt
-    cluster: ClusterOptions
-    needs: Needs
-    name: str
-    labels: dict[str, str]
-    identity: str
-
-    def metadata(self, suffix: str = "") -> Object:
-        return {
-            "name": self.name + suffix,
-            "namespace": self.cluster.namespace,
-            "labels": self.labels,
-            "annotations": {names.HASH: self.identity},
-        }
-
-    def immutable(self, kind: str, suffix: str, **content: Any) -> Object:
-        return {"apiVersion": "v1", "kind": kind, "metadata": self.metadata(suffix), "immutable": True, **content}
-
-
 def render(
     attempt: Attempt,
     cluster: ClusterOptions,
@@ -116,54 +96,75 @@ def render(
 
     Raises InvalidRequest, NotSupported, NeverFits as `fields.check`; TooLarge: the code is too large for a ConfigMap.
     """
-    rendering = _Rendering(
-        attempt,
-        cluster,
-        needs(attempt.spec, cluster.catalogue),
-        name or names.object_name(attempt.job_name, attempt.number, longest=cluster.kind.name_max),
-        names.labels(attempt.job_id, attempt.number, attempt.job_name),
-        identity(attempt),
-    )
-    secret = {"token": worker_token} | ({"ca.crt": cluster.server_ca} if cluster.server_ca is not None else {})
+    spec, name_max = attempt.spec, cluster.kind.name_max
+    need = needs(spec, cluster.catalogue)
+    own_name = name or names.object_name(attempt.job_name, attempt.number, longest=name_max)
+    labels = names.labels(attempt.job_id, attempt.number, attempt.job_name)
+    annotations = {names.HASH: identity(attempt)}
+
+    def metadata(suffix: str = "") -> Object:
+        return {"name": own_name + suffix, "namespace": cluster.namespace, "labels": labels, "annotations": annotations}
+
+    def immutable(kind: str, suffix: str, **content: Any) -> Object:
+        return {"apiVersion": "v1", "kind": kind, "metadata": metadata(suffix), "immutable": True, **content}
+
+    launcher: Object = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {
+            "name": names.launcher_name(cluster.launcher, attempt.job_id),
+            "namespace": cluster.namespace,
+            "labels": {names.MANAGED_BY: names.OURS},
+        },
+        "immutable": True,
+        "binaryData": _encoded({"worker.pyz": cluster.launcher}),
+    }
+    agents = {"token": worker_token} | ({"ca.crt": cluster.server_ca} if cluster.server_ca is not None else {})
     variables = secret_environment(attempt)
-    environment = rendering.immutable("Secret", names.ENVIRONMENT, type="Opaque", stringData=variables)
-    code = _code(rendering, payload or Payload()) if needs_payload(attempt, cluster) else None
-    rules = network_policy.policy(attempt.spec, rendering.labels, cluster)
-    policy: Object = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy"}
-    policy |= {"metadata": rendering.metadata(names.POLICY), "spec": rules}
-    made = _workload(rendering, tuple(variables), has_code=code is not None)
-    return Objects(
-        launcher=_launcher(rendering),
-        plan=_copy(_plan(rendering)),
-        secret=_copy(rendering.immutable("Secret", names.SECRET, type="Opaque", stringData=secret)),
-        environment=_copy(environment) if variables else None,
-        code=code,
-        policy=_copy(policy) if rules is not None else None,
-        base=_copy(made.base),
-        workload=_copy(made.workload),
-    )
+    code = _code(payload or Payload()) if needs_payload(attempt, cluster) else None
+    rules = pod.network_policy(spec, labels, cluster)
+    policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata(names.POLICY)}
 
+    gang, own = cluster.catalogue.gang.scheduler, metadata()
+    if spec.queue_name is not None and gang != "volcano":  # whose queue it is then
+        own["labels"] = {**labels, names.QUEUE: spec.queue_name}
+    folders = storage.own_folders(need, launcher["metadata"]["name"], own_name, has_code=code is not None)
+    folders += storage.asked_folders(attempt, cluster.catalogue)
+    secret = own_name + names.ENVIRONMENT if variables else None
+    template = partial(pod.template, spec, need, cluster, labels, folders, secret)
+    plan = WorkloadPlan(own_name, own, spec, need.processes, elastic_bounds(spec), template, gang, tuple(variables))
+    made = cluster.kind.manifest(plan)
 
-def _copy(made: T) -> T:
-    """A deep copy without shared parts, so that a change of it changes nothing else."""
-    copy: T = json.loads(json.dumps(made))
-    return copy
+    objects = {
+        "launcher": launcher,
+        "plan": immutable("ConfigMap", names.PLAN, data=_plan_files(attempt, need, cluster)),
+        "secret": immutable("Secret", names.SECRET, type="Opaque", stringData=agents),
+        "environment": immutable("Secret", names.ENVIRONMENT, type="Opaque", stringData=variables)
+        if variables
+        else None,
+        "code": immutable("ConfigMap", names.CODE, binaryData=code) if code is not None else None,
+        "policy": policy | {"spec": rules} if rules is not None else None,
+        "base": made.base,
+        "workload": made.workload,
+    }
+    return Objects(**json.loads(json.dumps(objects)))  # a copy, in which no two parts share a value
 
 
 def masked(objects: Objects) -> list[Object]:
     """All objects as they may be shown: without the values of Secrets, with digests instead of binary data."""
-    return [_masked(each) for each in objects.all()]
-
-
-def _masked(shown: Object) -> Object:
-    if shown["kind"] == "Secret":
-        return shown | {key: dict.fromkeys(shown[key], MASK) for key in ("data", "stringData") if key in shown}
-    if "binaryData" in shown:
-        contents = {name: b64decode(text) for name, text in shown["binaryData"].items()}
-        digests = {
-            name: f"{len(each)} bytes, sha256 {hashlib.sha256(each).hexdigest()}" for name, each in contents.items()
-        }
-        return shown | {"binaryData": digests}
+    shown = []
+    for each in objects.all():
+        if each["kind"] == "Secret":
+            each = each | {"stringData": dict.fromkeys(each["stringData"], MASK)}
+        elif "binaryData" in each:
+            contents = {name: b64decode(text) for name, text in each["binaryData"].items()}
+            each = each | {
+                "binaryData": {
+                    name: f"{len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
+                    for name, content in contents.items()
+                }
+            }
+        shown.append(each)
     return shown
 
 
@@ -188,22 +189,7 @@ def secret_environment(attempt: Attempt) -> dict[str, str]:
     return {name: value for name, value in given.items() if name not in plain} | attempt.secret_values
 
 
-def _launcher(rendering: _Rendering) -> Object:
-    cluster = rendering.cluster
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": names.launcher_name(cluster.launcher, rendering.attempt.job_id),
-            "namespace": cluster.namespace,
-            "labels": {names.MANAGED_BY: names.OURS},
-        },
-        "immutable": True,
-        "binaryData": {"worker.pyz": _base64(cluster.launcher)},
-    }
-
-
-def _code(rendering: _Rendering, payload: Payload) -> Object:
+def _code(payload: Payload) -> dict[str, str]:
     files = {"snapshot.tar.gz": payload.snapshot, "function": payload.function}
     there = {name: content for name, content in files.items() if content is not None}
     size = sum(map(len, there.values()))
@@ -213,41 +199,39 @@ def _code(rendering: _Rendering, payload: Payload) -> Object:
             "travel to them",
             hint="the server's setting worker_server_url says how pods reach it; or put the code on a volume",
         )
-    encoded = {name: _base64(content) for name, content in there.items()}
-    return rendering.immutable("ConfigMap", names.CODE, binaryData=encoded)
+    return _encoded(there)
 
 
-def _base64(content: bytes) -> str:
-    return b64encode(content).decode()
-
-
-def _workload(rendering: _Rendering, variables: tuple[str, ...], *, has_code: bool) -> Made:
-    """The workload, whose pods have variables of these names in a Secret."""
-    attempt, cluster = rendering.attempt, rendering.cluster
-    spec, metadata, gang = attempt.spec, rendering.metadata(), cluster.catalogue.gang.scheduler
-    if spec.queue_name is not None and gang != "volcano":  # whose queue it is then
-        metadata["labels"] = {**rendering.labels, names.QUEUE: spec.queue_name}
-    launcher = names.launcher_name(cluster.launcher, attempt.job_id)
-    own = storage.own_folders(rendering.needs, launcher, rendering.name, has_code=has_code)
-    folders = own + storage.asked_folders(attempt, cluster.catalogue)
-    secret = rendering.name + names.ENVIRONMENT if variables else None
-    template = pod.Template(spec, rendering.needs, cluster, rendering.labels, folders, secret)
-    processes, bounds = rendering.needs.processes, elastic_bounds(spec)
-    plan = WorkloadPlan(rendering.name, metadata, spec, processes, bounds, template.render, gang, variables)
-    return cluster.kind.manifest(plan)
+def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:
+    return {name: b64encode(content).decode() for name, content in files.items()}
 
 
 # --- the plan of the workers
 
 
-def _plan(rendering: _Rendering) -> Object:
-    """ConfigMap with plan.json, which has the fields of the plan that differ from their defaults, and pod.json."""
-    full = worker_plan(rendering.attempt, rendering.needs, rendering.cluster)._asdict()
-    usual = WorkerPlan._field_defaults
+def _plan_files(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> dict[str, str]:
+    """plan.json, which has the fields of the plan that differ from their defaults, and pod.json with what an agent
+    needs in addition to the plan."""
+    full, usual = worker_plan(attempt, needs, cluster)._asdict(), WorkerPlan._field_defaults
     plan = {key: value for key, value in full.items() if key == "protocol" or key not in usual or value != usual[key]}
-    agent = _for_agent(rendering.attempt, rendering.cluster)
-    data = {"plan.json": json.dumps(plan, indent=2), "pod.json": json.dumps(agent, indent=2)}
-    return rendering.immutable("ConfigMap", names.PLAN, data=data)
+    agent = {
+        "protocol": PROTOCOL,
+        "server_url": cluster.settings.worker_server_url,
+        "job": attempt.job_name,
+        "job_id": attempt.job_id,
+        "attempt": attempt.number,
+        "n_workers": attempt.spec.n_workers,
+        "code": {
+            "mode": attempt.code.mode,
+            "sha256": attempt.code.sha256 if isinstance(attempt.code, CodeSnapshot) else None,
+        },
+        "function": attempt.function is not None,
+        "conda_prefix": _conda_prefix(attempt.spec, cluster.catalogue),
+        "spool_bytes": storage.SPOOL_BYTES,
+        "gang_timeout_s": cluster.catalogue.gang.timeout_s,
+        "gate_port": GATE_PORT,
+    }
+    return {"plan.json": json.dumps(plan, indent=2), "pod.json": json.dumps(agent, indent=2)}
 
 
 def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> WorkerPlan:
@@ -259,9 +243,11 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> Work
     environment = plain_environment(spec)
     if attempt.function is not None:
         environment[function_runner.LIMIT] = str(cluster.settings.max_snapshot_bytes)
+    prefix = _conda_prefix(spec, catalogue)
+    python = "python3" if prefix is None else f"{prefix}/bin/python"  # in the image: the submitter's is elsewhere
     return common.worker_plan(attempt, environment, FUNCTION_RUNNER, storage.HOME)._replace(
         processes_per_worker=needs.processes,
-        python=_python(attempt, catalogue),
+        python=python if common.runs_python(attempt) else None,
         gpus=None if needs.gpus else [],  # the device plugin shows a container its own
         cores=needs.cores,
         checkpoint_dir=storage.checkpoint_dir(attempt, catalogue),
@@ -273,25 +259,6 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> Work
     )
 
 
-def _for_agent(attempt: Attempt, cluster: ClusterOptions) -> dict[str, Any]:
-    """Content of pod.json: what an agent needs in addition to the plan."""
-    snapshot = attempt.code.sha256 if isinstance(attempt.code, CodeSnapshot) else None
-    return {
-        "protocol": PROTOCOL,
-        "server_url": cluster.settings.worker_server_url,
-        "job": attempt.job_name,
-        "job_id": attempt.job_id,
-        "attempt": attempt.number,
-        "n_workers": attempt.spec.n_workers,
-        "code": {"mode": attempt.code.mode, "sha256": snapshot},
-        "function": attempt.function is not None,
-        "conda_prefix": _conda_prefix(attempt.spec, cluster.catalogue),
-        "spool_bytes": storage.SPOOL_BYTES,
-        "gang_timeout_s": cluster.catalogue.gang.timeout_s,
-        "gate_port": GATE_PORT,
-    }
-
-
 def _conda_prefix(spec: JobSpec, catalogue: ClusterCatalogue) -> str | None:
     """Path of the job's conda environment in the image, which the job gives by name or by path."""
     if spec.conda_env is None:
@@ -300,11 +267,3 @@ def _conda_prefix(spec: JobSpec, catalogue: ClusterCatalogue) -> str | None:
     if spec.conda_env in ("base", "root"):
         return str(root)
     return str(root / "envs" / spec.conda_env)  # an absolute path stays what it is
-
-
-def _python(attempt: Attempt, catalogue: ClusterCatalogue) -> str | None:
-    """Interpreter in the image, as the submitter's is on another machine; None: the job starts a command."""
-    if not common.runs_python(attempt):
-        return None
-    prefix = _conda_prefix(attempt.spec, catalogue)
-    return "python3" if prefix is None else f"{prefix}/bin/python"

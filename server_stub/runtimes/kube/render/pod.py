@@ -1,4 +1,5 @@
-"""The pod template of a worker. Pure.
+"""The pod template of a worker, and the NetworkPolicy of its pod: who may connect to it, and where it may connect to.
+Pure.
 
 https://kubernetes.io/docs/concepts/security/pod-security-standards/ defines what `restricted` admits.
 """
@@ -7,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
-from client_lib.errors import InvalidRequest
+from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue, PodSecurity, placement
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Egress, Peer, placement
 from server_stub.runtimes.kube.catalogue.needs import Needs, mebibytes
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.render.storage import Folder
@@ -20,6 +22,7 @@ from server_stub.runtimes.kube.workload import ClusterOptions, Object
 
 AGENT = ["python3", "-I", "-S", f"{storage.LAUNCHER}/worker.pyz", "pod"]
 """Command of the agent, isolated from the PYTHON* variables and site packages of the image, which are for the ranks."""
+SERVER_PODS = {"app.kubernetes.io/name": "client-lib-server"}
 DISK = "ephemeral-storage"
 AFTER_GRACE_S = 15
 """Seconds that an agent has, after the grace period of its ranks, to send its report and the end of its log."""
@@ -36,60 +39,70 @@ def image(spec: JobSpec, catalogue: ClusterCatalogue) -> str:
     return catalogue.images.resolve(asked)
 
 
-@dataclass(frozen=True)
-class Template:
-    """The parts of a pod template that all workers share."""
+def template(
+    spec: JobSpec,
+    needs: Needs,
+    cluster: ClusterOptions,
+    labels: Mapping[str, str],
+    folders: Sequence[Folder],
+    secret: str | None,
+    more_labels: Mapping[str, str],
+    variables: Sequence[Object],
+) -> Object:
+    """The pod template of all workers, without a restartPolicy, as operators set it.
 
-    spec: JobSpec
-    needs: Needs
-    cluster: ClusterOptions
-    labels: Mapping[str, str]
-    """Labels of every object of the attempt."""
-    folders: Sequence[Folder]
-    environment_secret: str | None
-    """Name of the Secret whose entries become environment variables; None: there is none."""
+    `labels`: those of every object of the attempt. `secret`: name of the Secret whose entries become environment
+    variables; None: there is none. `more_labels` and `variables` are those that the kind of workload adds.
+    """
+    catalogue, instance = cluster.catalogue, needs.instance
+    environment = [{"name": name, "value": value} for name, value in _environment(spec, needs, catalogue).items()]
+    pod = [
+        {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
+        for name, field in (("CLIENT_LIB_POD_NAME", "metadata.name"), ("CLIENT_LIB_POD_UID", "metadata.uid"))
+    ]
+    of_pod, of_container = _security(needs, catalogue)
+    container: Object = {
+        "name": cluster.kind.container,
+        "image": image(spec, catalogue),
+        "command": AGENT,
+        "env": [*environment, *variables, *pod],
+        "resources": _resources(needs, storage.disk_limit_mib(spec, needs, catalogue)),
+        "securityContext": of_container,
+        "volumeMounts": [folder.mount() for folder in folders],
+    }
+    if secret is not None:
+        container["envFrom"] = [{"secretRef": {"name": secret}}]
+    if catalogue.images.pull_policy is not None:
+        container["imagePullPolicy"] = catalogue.images.pull_policy
+    where = placement(catalogue, instance)
+    placed = {
+        "nodeSelector": where.node_selector,
+        "tolerations": [each.model_dump(exclude_none=True, by_alias=True) for each in where.tolerations],
+        "affinity": _affinity(spec, needs, labels),
+        "topologySpreadConstraints": _spread(needs),
+        "priorityClassName": catalogue.priority_classes.get(spec.priority_class),
+        "runtimeClassName": instance.runtime_class,
+        "serviceAccountName": catalogue.defaults.service_account,
+        "imagePullSecrets": [{"name": name} for name in catalogue.images.pull_secrets],
+    }
+    return {
+        "metadata": {
+            "labels": {**catalogue.defaults.pod_labels, **labels, **more_labels},
+            "annotations": catalogue.defaults.annotations | instance.annotations,
+        },
+        "spec": {
+            "containers": [container],
+            "volumes": list({folder.name: folder.volume() for folder in folders}.values()),
+            "securityContext": of_pod,
+            "terminationGracePeriodSeconds": math.ceil(spec.grace_s) + AFTER_GRACE_S,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            **{field: value for field, value in placed.items() if value},
+        },
+    }
 
-    def render(self, labels: Mapping[str, str], variables: Sequence[Object]) -> Object:
-        """The template with additional labels and variables. It has no restartPolicy, as operators set it."""
-        catalogue = self.cluster.catalogue
-        defaults, security = catalogue.defaults, _pod_security(catalogue)
-        return {
-            "metadata": {
-                "labels": {**defaults.pod_labels, **self.labels, **labels},
-                "annotations": defaults.annotations | self.needs.instance.annotations,
-            },
-            "spec": {
-                "containers": [self._container(variables)],
-                "volumes": list({folder.name: folder.volume() for folder in self.folders}.values()),
-                "securityContext": security,
-                "terminationGracePeriodSeconds": math.ceil(self.spec.grace_s) + AFTER_GRACE_S,
-                "automountServiceAccountToken": False,
-                "enableServiceLinks": False,
-                **_placed(self.spec, self.needs, catalogue, self.labels),
-            },
-        }
 
-    def _container(self, variables: Sequence[Object]) -> Object:
-        needs, catalogue = self.needs, self.cluster.catalogue
-        uid = _from_pod("CLIENT_LIB_POD_UID", "metadata.uid")
-        pod = [_from_pod("CLIENT_LIB_POD_NAME", "metadata.name"), uid]
-        container: Object = {
-            "name": self.cluster.kind.container,
-            "image": image(self.spec, catalogue),
-            "command": AGENT,
-            "env": [*_environment(self.spec, needs, catalogue), *variables, *pod],
-            "resources": _resources(needs, storage.disk_limit_mib(self.spec, needs, catalogue)),
-            "securityContext": _container_security(needs, catalogue.pod_security),
-            "volumeMounts": [folder.mount() for folder in self.folders],
-        }
-        if self.environment_secret is not None:
-            container["envFrom"] = [{"secretRef": {"name": self.environment_secret}}]
-        if catalogue.images.pull_policy is not None:
-            container["imagePullPolicy"] = catalogue.images.pull_policy
-        return container
-
-
-def _environment(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> list[Object]:
+def _environment(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> dict[str, str]:
     """Variables of the agent's process. Those of ranks are for readers of the template: the agent sets them by rank.
 
     WORLD_SIZE has the value that the training operator appends (replicas x nprocPerNode). RANK, the index of the pod,
@@ -113,16 +126,11 @@ def _environment(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> li
     if not needs.gpus:  # images for GPUs set it to `all`, which shows a pod without GPUs all GPUs of its node:
         # https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
         ours["NVIDIA_VISIBLE_DEVICES"] = "void"
-    ours |= {
+    return ours | {
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": str(needs.processes),
         "WORLD_SIZE": str(needs.workers * needs.processes),
     }
-    return [{"name": name, "value": value} for name, value in ours.items()]
-
-
-def _from_pod(name: str, field: str) -> Object:
-    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
 
 
 def _resources(needs: Needs, disk_limit_mib: int) -> Object:
@@ -137,61 +145,37 @@ def _resources(needs: Needs, disk_limit_mib: int) -> Object:
     }
 
 
-def _pod_security(catalogue: ClusterCatalogue) -> Object:
-    """Security context of the pod; below `restricted` it runs as the user of the image."""
-    user = catalogue.user
+def _security(needs: Needs, catalogue: ClusterCatalogue) -> tuple[Object, Object]:
+    """Security contexts of the pod and of its container; below `restricted` it runs as the user of the image."""
+    user, added = catalogue.user, {"add": needs.instance.capabilities} if needs.instance.capabilities else {}
     shared = {"fsGroup": user.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
     if catalogue.pod_security != "restricted":
-        return shared
-    return {
-        "runAsNonRoot": True,
-        "runAsUser": user.run_as_user,
-        "runAsGroup": user.run_as_group,
-        **shared,
-        "seccompProfile": {"type": "RuntimeDefault"},
-    }
+        return shared, {"capabilities": added} if added else {}
+    ids = {"runAsNonRoot": True, "runAsUser": user.run_as_user, "runAsGroup": user.run_as_group}
+    return (
+        {**ids, **shared, "seccompProfile": {"type": "RuntimeDefault"}},
+        {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **added}},
+    )
 
 
-def _container_security(needs: Needs, level: PodSecurity) -> Object:
-    added = {"add": needs.instance.capabilities} if needs.instance.capabilities else {}
-    if level != "restricted":
-        return {"capabilities": added} if added else {}
-    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], **added}}
+def _affinity(spec: JobSpec, needs: Needs, labels: Mapping[str, str]) -> Object:
+    """Affinity by node name, as the label kubernetes.io/hostname may differ from it, and to the other workers. A field
+    takes one value, so each node that may be used is a term of its own."""
 
+    def field(operator: str, name: str) -> Object:
+        return {"key": "metadata.name", "operator": operator, "values": [name]}
 
-def _placed(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue, labels: Mapping[str, str]) -> Object:
-    """Nodes and priority of the pod, without empty fields."""
-    where = placement(catalogue, needs.instance)
-    fields: Object = {
-        "nodeSelector": where.node_selector,
-        "tolerations": [each.model_dump(exclude_none=True, by_alias=True) for each in where.tolerations],
-        "affinity": {**_affinity(spec.include_nodes or [], spec.exclude_nodes or []), **_together(needs, labels)},
-        "topologySpreadConstraints": _spread(needs),
-        "priorityClassName": catalogue.priority_classes.get(spec.priority_class),
-        "runtimeClassName": needs.instance.runtime_class,
-        "serviceAccountName": catalogue.defaults.service_account,
-        "imagePullSecrets": [{"name": name} for name in catalogue.images.pull_secrets],
-    }
-    return {key: value for key, value in fields.items() if value}
-
-
-def _affinity(include: Sequence[str], exclude: Sequence[str]) -> Object:
-    """Affinity by node name, as the label kubernetes.io/hostname may differ from it. A field takes one value, so each
-    node that may be used is a term of its own."""
-    if not include and not exclude:
-        return {}
-    never = [_field("NotIn", name) for name in exclude]
-    terms = [[_field("In", name), *never] for name in include] or [never]
-    required = {"nodeSelectorTerms": [{"matchFields": term} for term in terms]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-
-
-def _together(needs: Needs, labels: Mapping[str, str]) -> Object:
-    if needs.instance.together is None or needs.workers == 1:
-        return {}
-    own = {key: labels[key] for key in (names.JOB_ID, names.ATTEMPT)}
-    term = {"topologyKey": needs.instance.together, "labelSelector": {"matchLabels": own}}
-    return {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    found: Object = {}
+    never = [field("NotIn", name) for name in spec.exclude_nodes or ()]
+    if spec.include_nodes or never:
+        terms = [[field("In", name), *never] for name in spec.include_nodes or ()] or [never]
+        nodes = {"nodeSelectorTerms": [{"matchFields": term} for term in terms]}
+        found["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": nodes}
+    if needs.instance.together is not None and needs.workers > 1:
+        own = {key: labels[key] for key in (names.JOB_ID, names.ATTEMPT)}
+        workers = {"topologyKey": needs.instance.together, "labelSelector": {"matchLabels": own}}
+        found["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [workers]}
+    return found
 
 
 def _spread(needs: Needs) -> list[Object]:
@@ -208,5 +192,68 @@ def _spread(needs: Needs) -> list[Object]:
     return [constraint]
 
 
-def _field(operator: str, name: str) -> Object:
-    return {"key": "metadata.name", "operator": operator, "values": [name]}
+# --- the network of the pods: a policy has an effect only with a network plugin that enforces it, which a server can't
+# find out
+
+
+def network_policy(spec: JobSpec, pods: dict[str, str], cluster: ClusterOptions) -> Object | None:
+    """The spec of a NetworkPolicy for the pods with these labels, which may reach each other; None: there is no rule.
+
+    Raises NotSupported: the job is to have no internet and the address of the server is unknown; no job succeeds
+    without the server.
+    """
+    network, servers, own = cluster.catalogue.network, _servers(cluster), _peer(Peer(pods=pods))
+    directions: Object = {}
+    if network.isolated:
+        directions["ingress"] = [{"from": [own, *(servers or []), *map(_peer, network.admit)]}]
+    if not (network.internet if spec.internet is None else spec.internet):
+        if servers is None:
+            raise NotSupported(
+                "internet=False would cut the job off from this server: a NetworkPolicy knows no name such as "
+                f"{_host(cluster)}",
+                hint="the operator of this server can say where it is: network.server in its catalogue",
+            )
+        rules = [{"to": [own]}, _rule(Egress(to=network.dns, tcp=[53], udp=[53]))]
+        if servers:
+            rules.append({"to": servers})
+        directions["egress"] = [*rules, *map(_rule, network.allow)]
+    if not directions:
+        return None
+    types = [direction.capitalize() for direction in directions]
+    return {"podSelector": {"matchLabels": pods}, "policyTypes": types, **directions}
+
+
+def _servers(cluster: ClusterOptions) -> list[Object] | None:
+    """The peers that stand for this server. []: pods can't reach it. None: its URL has the name of a host outside the
+    cluster, which no policy can select."""
+    if cluster.catalogue.network.server:
+        return [_peer(peer) for peer in cluster.catalogue.network.server]
+    if cluster.settings.worker_server_url is None:
+        return []
+    host = _host(cluster)
+    try:
+        address = ip_address(host)
+    except ValueError:  # the name of its Service: `NAME` in the namespace of the jobs, or `NAME.NAMESPACE.svc...`
+        _, *inside = host.split(".")
+        if inside and inside[1:2] != ["svc"]:
+            return None
+        namespaces = {"kubernetes.io/metadata.name": inside[0]} if inside else None
+        return [_peer(Peer(pods=SERVER_PODS, namespaces=namespaces))]
+    return [{"ipBlock": {"cidr": f"{address}/{address.max_prefixlen}"}}]
+
+
+def _host(cluster: ClusterOptions) -> str:
+    return urlsplit(cluster.settings.worker_server_url or "").hostname or ""
+
+
+def _rule(rule: Egress) -> Object:
+    ports = [{"protocol": "UDP", "port": port} for port in rule.udp]
+    ports += [{"protocol": "TCP", "port": port} for port in rule.tcp]
+    return {"to": [_peer(peer) for peer in rule.to]} | ({"ports": ports} if ports else {})
+
+
+def _peer(peer: Peer) -> Object:
+    if peer.ip_block is not None:
+        return {"ipBlock": {"cidr": peer.ip_block}}
+    selected = {"namespaceSelector": peer.namespaces, "podSelector": peer.pods}
+    return {key: {"matchLabels": each} if each else {} for key, each in selected.items() if each is not None}

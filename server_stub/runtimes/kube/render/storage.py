@@ -11,7 +11,7 @@ import glob
 import hashlib
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,29 +106,19 @@ def asked_folders(attempt: Attempt, catalogue: ClusterCatalogue) -> list[Folder]
     volumes = list(dict.fromkeys(each.volume.claim for each in found))  # a pod that has one claim twice may never start
     folders = tmp_folders(attempt.spec, catalogue)
     for claimed in found:
-        source = {"persistentVolumeClaim": {"claimName": claimed.volume.claim}}
-        for path, sub_path, read_only in _mounts(claimed, attempt):
-            folders.append(Folder(f"volume-{volumes.index(claimed.volume.claim)}", path, source, sub_path, read_only))
+        volume, path = claimed.volume, claimed.path
+        mounts = [(path, None if volume.whole else owner_folder(attempt.owner), claimed.read_only)]
+        if claimed.per_job:
+            own = job_folder(attempt.job_name, attempt.job_id)
+            mounts = [(f"{path}/{own}", own, False)]
+            if attempt.checkpoints_from is not None and attempt.checkpoints_name is not None:
+                copied = job_folder(attempt.checkpoints_name, attempt.checkpoints_from.parent.name)
+                mounts.append((f"{path}/{copied}", copied, True))
+        name, source = f"volume-{volumes.index(volume.claim)}", {"persistentVolumeClaim": {"claimName": volume.claim}}
+        for where, folder, read_only in mounts:
+            sub_path = "/".join(filter(None, (volume.sub_path, folder))) or None
+            folders.append(Folder(name, where, source, sub_path, read_only))
     return folders
-
-
-def _mounts(claimed: Claimed, attempt: Attempt) -> Iterator[tuple[str, str | None, bool]]:
-    """Path, folder of the volume and read-only flag of each mount."""
-    volume = claimed.volume
-    if not claimed.per_job:
-        folder = None if volume.whole else owner_folder(attempt.owner)
-        yield claimed.path, _below(volume, folder), claimed.read_only
-        return
-    own = job_folder(attempt.job_name, attempt.job_id)
-    yield f"{claimed.path}/{own}", _below(volume, own), False
-    given = attempt.checkpoints_from
-    if given is not None and attempt.checkpoints_name is not None:
-        copied = job_folder(attempt.checkpoints_name, given.parent.name)
-        yield f"{claimed.path}/{copied}", _below(volume, copied), True
-
-
-def _below(volume: Volume, folder: str | None) -> str | None:
-    return "/".join(filter(None, (volume.sub_path, folder))) or None
 
 
 def owner_folder(owner: str) -> str:
@@ -164,6 +154,20 @@ def claims(spec: JobSpec, owner: str, catalogue: ClusterCatalogue) -> list[Claim
     Raises InvalidRequest: a volume is unknown or not for this owner, or a path is not free.
     """
     found: list[Claimed] = []
+    taken = [TMP] if spec.tmp_storage is not None else []
+
+    def add(volume: Volume, path: str, *, read_only: bool, per_job: bool = False) -> None:
+        at = next((old for old in found if old.path == path), None)
+        if at is not None and at.volume != volume:
+            raise InvalidRequest(f"volumes {at.volume.name!r} and {volume.name!r} are both at {path}")
+        if at is None and not is_free(path, taken):
+            raise InvalidRequest(
+                f"volume {volume.name!r} can't be mounted at {path or '/'}: that folder is the container's own",
+                hint="mount it at a path such as /data",
+            )
+        if at is None:
+            found.append(Claimed(volume, path, read_only, per_job))
+
     for words in spec.volumes:
         name, path, read_only = fields.parse_volume(words)
         volume = catalogue.volume(name)
@@ -172,31 +176,16 @@ def claims(spec: JobSpec, owner: str, catalogue: ClusterCatalogue) -> list[Claim
                 f"volume {name!r} can't be mounted by jobs of {owner}: it is for {', '.join(volume.users or ())}",
                 hint="leave it out, or ask the operator of this server, whose catalogue lists the users of each volume",
             )
-        _add(found, Claimed(volume, path.rstrip("/"), read_only or volume.read_only), spec)
+        add(volume, path.rstrip("/"), read_only=read_only or volume.read_only)
     for volume in catalogue.volumes:
         if volume.always is not None and volume.is_for(owner):
-            _add(found, Claimed(volume, volume.always, volume.read_only), spec)
+            add(volume, volume.always, read_only=volume.read_only)
     kept = catalogue.checkpoints
     if kept is not None and spec.checkpoint_dir is None:
         volume = catalogue.volume(kept.volume)
         if not is_on_volume(kept.path, [each for each in found if each.volume == volume]):
-            _add(found, Claimed(volume, kept.path, read_only=False, per_job=not volume.whole), spec)
+            add(volume, kept.path, read_only=False, per_job=not volume.whole)
     return found
-
-
-def _add(found: list[Claimed], new: Claimed, spec: JobSpec) -> None:
-    """Add the volume unless it is mounted at that path already."""
-    at = next((old for old in found if old.path == new.path), None)
-    if at is not None and at.volume != new.volume:
-        raise InvalidRequest(f"volumes {at.volume.name!r} and {new.volume.name!r} are both at {new.path}")
-    if at is not None:
-        return
-    if not is_free(new.path, [TMP] if spec.tmp_storage is not None else []):
-        raise InvalidRequest(
-            f"volume {new.volume.name!r} can't be mounted at {new.path or '/'}: that folder is the container's own",
-            hint="mount it at a path such as /data",
-        )
-    found.append(new)
 
 
 def is_shared(path: str, claimed: Sequence[Claimed]) -> bool:
