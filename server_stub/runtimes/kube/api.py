@@ -61,14 +61,6 @@ class ApiError(Exception):
         self.status = status
         self.message = message
 
-    @property
-    def not_found(self) -> bool:
-        return self.status == 404
-
-    @property
-    def conflict(self) -> bool:
-        return self.status == 409
-
 
 class Api:
     """One cluster, accessed as one user. Safe to use from several threads."""
@@ -83,7 +75,7 @@ class Api:
         self, method: str, path: str, body: Any = None, query: Query | None = None, kind: str = JSON, accept: str = JSON
     ) -> Any:
         """The JSON of the response. `kind` is the Content-Type of `body`. Raises ApiError."""
-        text = self._read(self._send(method, path, body, query, READ_S, kind, accept))
+        text = self._read(self._send(method, path, body, query, kind, accept))
         return json.loads(text) if text else {}
 
     def get(self, path: str, query: Query | None = None) -> Any:
@@ -94,11 +86,11 @@ class Api:
         return self.request("POST", path, body, {"fieldValidation": "Strict"}, accept=METADATA)
 
     def text(self, path: str, query: Query | None = None) -> bytes:
-        return self._read(self._send("GET", path, None, query, READ_S))
+        return self._read(self._send("GET", path, None, query))
 
     def stream(self, path: str, query: Query, read_s: float) -> Stream:
         """Open a response that continues; it ends after `read_s` without data. Raises ApiError."""
-        return Stream(self._send("GET", path, None, query, read_s))
+        return Stream(self._send("GET", path, None, query, read_s=read_s))
 
     def _read(self, response: urllib3.BaseHTTPResponse) -> bytes:
         try:
@@ -114,9 +106,9 @@ class Api:
         path: str,
         body: Any,
         query: Query | None,
-        read_s: float,
         kind: str = JSON,
         accept: str = JSON,
+        read_s: float = READ_S,
     ) -> urllib3.BaseHTTPResponse:
         url = self.host + path + ("?" + urlencode(query) if query else "")
         headers = {"Accept": accept, "Content-Type": kind, "User-Agent": "client-lib-server"}
@@ -206,19 +198,20 @@ async def call_in_thread(call: Callable[P, T], *args: P.args, **options: P.kwarg
     return await asyncio.get_running_loop().run_in_executor(_threads, lambda: call(*args, **options))
 
 
-def get_if_visible(api: Api, path: str) -> Any:
-    """The object at `path`; None if it does not exist, or if this server may not read it. Raises ApiError."""
+def find(api: Api, path: str, *, may_be_hidden: bool = False) -> Any:
+    """The object at `path`; None if it does not exist, or if it `may_be_hidden` and this server may not read it. Raises
+    ApiError."""
     try:
         return api.get(path)
     except ApiError as error:
-        if error.status in (403, 404):
+        if error.status == 404 or (error.status == 403 and may_be_hidden):
             return None
         raise
 
 
 def serves(api: Api, api_version: str, plural: str) -> bool:
     """True if the cluster has such objects. Raises ApiError."""
-    served = get_if_visible(api, f"/apis/{api_version}")
+    served = find(api, f"/apis/{api_version}", may_be_hidden=True)
     return served is not None and plural in [each.get("name") for each in served.get("resources", [])]
 
 
@@ -364,8 +357,19 @@ class ObjectWatch(StreamThread):
             "timeoutSeconds": str(WATCH_S),
             "resourceVersion": self._version,
         }
-        changes = sum(map(self._take_line, self._lines(self._path, query, SILENCE_S)))
-        return changes > 0 or time.monotonic() - begun > LASTED_S
+        changed = False
+        for line in self._lines(self._path, query, SILENCE_S):
+            try:
+                event = json.loads(line)
+                kind, found = event["type"], event["object"]
+            except (ValueError, KeyError, TypeError):
+                continue  # the connection broke within a line
+            if kind == "ERROR":
+                raise ApiError(int(found.get("code", 500)), str(found.get("message", "the watch failed")))
+            changed, self._version = True, str(found["metadata"]["resourceVersion"])
+            if kind != "BOOKMARK":
+                self._take(Changed(found, gone=kind == "DELETED"))
+        return changed or time.monotonic() - begun > LASTED_S
 
     def _list(self) -> str:
         objects: list[Any] = []
@@ -378,16 +382,3 @@ class ObjectWatch(StreamThread):
                 self._take(Listed(objects))
                 return str(page["metadata"]["resourceVersion"])
             query = query | {"continue": following}
-
-    def _take_line(self, line: bytes) -> int:
-        try:
-            event = json.loads(line)
-            kind, found = event["type"], event["object"]
-        except (ValueError, KeyError, TypeError):
-            return 0  # the connection broke within a line
-        if kind == "ERROR":
-            raise ApiError(int(found.get("code", 500)), str(found.get("message", "the watch failed")))
-        self._version = str(found["metadata"]["resourceVersion"])
-        if kind != "BOOKMARK":
-            self._take(Changed(found, gone=kind == "DELETED"))
-        return 1

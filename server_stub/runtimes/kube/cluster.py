@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -94,9 +95,8 @@ class Cluster:
         """Watches that keep the inventory up to date; each list of workloads goes, with the name of their kind, to
         `workloads_listed` instead."""
         core, inventory = f"/api/v1/namespaces/{self.options.namespace}", self.inventory
-        take_pod = _applied(
-            partial(parse_pod, kinds=self.kinds), inventory.list_pods, inventory.put_pod, inventory.pod_gone
-        )
+        read_pod = partial(parse_pod, kinds=self.kinds)
+        take_pod = _applied(read_pod, inventory.list_pods, inventory.put_pod, inventory.pod_gone)
         take_event = _applied(parse_event, inventory.list_events, inventory.put_event, inventory.event_gone)
         found = [
             ObjectWatch(self.api, f"{core}/pods", _OURS, take_pod),
@@ -157,9 +157,7 @@ def _applied(
             apply = partial(gone if change.gone else put, found)
         else:
             return
-        try:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server is stopping
             loop.call_soon_threadsafe(apply)
-        except RuntimeError:
-            pass  # the loop is closed: the server is stopping
 
     return take

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import Check
 from server_stub.runtimes import checked
-from server_stub.runtimes.kube.api import Api, ApiError, get_if_visible, serves
+from server_stub.runtimes.kube.api import Api, ApiError, find, serves
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, InstanceType, Placement, Toleration, placement
 from server_stub.runtimes.kube.catalogue.needs import needs
 from server_stub.runtimes.kube.observe.messages import amount, quantity
@@ -105,7 +105,7 @@ def _gangs(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
 
 
 def _pod_security(api: Api, cluster: ClusterOptions) -> Check:
-    namespace = get_if_visible(api, f"/api/v1/namespaces/{cluster.namespace}")
+    namespace = find(api, f"/api/v1/namespaces/{cluster.namespace}", may_be_hidden=True)
     if namespace is None:
         message = f"pods keep to {cluster.catalogue.pod_security}; the server may not see the level that is enforced"
         return checked("pod security", message)
@@ -120,7 +120,7 @@ def _pod_security(api: Api, cluster: ClusterOptions) -> Check:
 
 
 def _catalogue(api: Api, catalogue: ClusterCatalogue) -> Check:
-    listed = get_if_visible(api, "/api/v1/nodes")
+    listed = find(api, "/api/v1/nodes", may_be_hidden=True)
     if listed is None:
         return checked("catalogue", "not compared with the nodes: the server may not list them (k8s/base/nodes.yaml)")
     nodes = [found for raw in listed["items"] if (found := node_facts(raw))]
@@ -135,7 +135,7 @@ def _catalogue(api: Api, catalogue: ClusterCatalogue) -> Check:
 def _queues(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
     """The check of Kueue, only where it is installed: most clusters have none, and few jobs name a queue."""
     kind = cluster.kind
-    if get_if_visible(api, KUEUE) is None:
+    if find(api, KUEUE, may_be_hidden=True) is None:
         return
     try:
         queued = kind.is_queued(api, cluster.namespace)

@@ -11,9 +11,9 @@ from functools import partial
 from typing import Any
 
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.api import METADATA, STRATEGIC_MERGE, Api, ApiError
+from server_stub.runtimes.kube.api import METADATA, STRATEGIC_MERGE, Api, ApiError, find
 from server_stub.runtimes.kube.render import Objects
-from server_stub.runtimes.kube.workload import Object, WorkloadKind
+from server_stub.runtimes.kube.workload import Applied, Object, WorkloadKind
 
 _SHARING_TRIES = 5
 
@@ -37,7 +37,7 @@ class ObjectsApi:
     """The objects of attempts in one namespace."""
 
     def __init__(self, api: Api, namespace: str, kind: WorkloadKind) -> None:
-        self._api, self.kind = api, kind
+        self._api, self._kind = api, kind
         self._core = f"/api/v1/namespaces/{namespace}"
         self.workloads = kind.collection(namespace)
         self._applied = kind.applied_collection(namespace)
@@ -57,28 +57,26 @@ class ObjectsApi:
         objects and be found by the name of the new pods. Raises ApiError, NameTaken, BeingDeleted.
         """
         name = workload["metadata"]["name"]
-        left = self._left_of_earlier(workload, owned)
-        if left is not None and self._get(f"{self.workloads}/{name}") is None:  # else `_create_or_find` decides
+        left = self._left_of_earlier(workload, owned, self._kind.applied) if self._kind.applied else None
+        if left is not None and find(self._api, f"{self.workloads}/{name}") is None:  # else `_create_or_find` decides
             raise BeingDeleted(left)
         return self._create_or_find(workload)
 
-    def _left_of_earlier(self, workload: Object, owned: Iterable[Object]) -> str | None:
-        """Describe what has the name of the workload already. None: nothing has, or its kind waits for nothing."""
-        applied, name = self.kind.applied, workload["metadata"]["name"]
-        if applied is None:
-            return None
+    def _left_of_earlier(self, workload: Object, owned: Iterable[Object], applied: Applied) -> str | None:
+        """Describe what has the name of the workload already; None: nothing has."""
+        name = workload["metadata"]["name"]
         selected = {"labelSelector": f"{applied.label}={name}", "resourceVersion": "0"}  # cheap: a cache
-        if self._get(f"{self._applied}/{name}") or self._api.get(f"{self._core}/pods", selected)["items"]:
+        if find(self._api, f"{self._applied}/{name}") or self._api.get(f"{self._core}/pods", selected)["items"]:
             return f"what is left of an earlier {_name(workload)}"
         paths = {_name(each): f"{self._collections[each['kind']]}/{each['metadata']['name']}" for each in owned}
-        return next((found for found, path in paths.items() if self._get(path) is not None), None)
+        return next((left for left, path in paths.items() if find(self._api, path) is not None), None)
 
     def create_base(self, base: Object) -> None:
         """Create the object on which workloads are based, unless it is there. Raises ApiError."""
         try:
             self._api.create(self._collections[base["kind"]], base)
         except ApiError as error:
-            if not error.conflict:
+            if not error.status == 409:
                 raise
 
     def creations(self, objects: Objects, workload: Mapping[str, Any]) -> list[Callable[[], None]]:
@@ -88,7 +86,8 @@ class ObjectsApi:
         BeingDeleted.
         """
         meta = workload["metadata"]
-        owner = {"apiVersion": self.kind.api_version, "kind": self.kind.name, "name": meta["name"], "uid": meta["uid"]}
+        owner = {"apiVersion": self._kind.api_version, "kind": self._kind.name}
+        owner |= {"name": meta["name"], "uid": meta["uid"]}
         owned = [partial(self._create_owned, each, owner) for each in objects.owned()]
         return [*owned, partial(self._share, objects.launcher, owner)]
 
@@ -103,13 +102,10 @@ class ObjectsApi:
         try:
             return dict(self._api.create(path, wanted))
         except ApiError as error:
-            if not error.conflict:
+            if not error.status == 409:
                 raise
-        try:
-            found: Object = self._api.get(f"{path}/{wanted['metadata']['name']}")
-        except ApiError as error:
-            raise BeingDeleted(_name(wanted)) if error.not_found else error from None
-        if found["metadata"].get("deletionTimestamp") or _has_lost_its_owner(found, wanted):
+        found: Object | None = find(self._api, f"{path}/{wanted['metadata']['name']}")
+        if found is None or found["metadata"].get("deletionTimestamp") or _has_lost_its_owner(found, wanted):
             raise BeingDeleted(_name(wanted))
         if _identity(found) != _identity(wanted):
             raise NameTaken(_name(wanted), _other_attempt(found, wanted))
@@ -127,34 +123,24 @@ class ObjectsApi:
                 self._api.request("PATCH", f"{path}/{name}", patch, kind=STRATEGIC_MERGE, accept=METADATA)
                 return
             except ApiError as error:
-                if not (error.not_found or error.conflict) or last:
+                if not (error.status == 404 or error.status == 409) or last:
                     raise
             try:
                 self._api.create(path, _owned_by(launcher, owner))
                 return
             except ApiError as error:
-                if not error.conflict:
+                if not error.status == 409:
                     raise
 
     def find_by_uid(self, name: str, uid: str) -> Object | None:
         """The workload with this name and UID; None: it does not exist. Raises ApiError."""
-        found = self._get(f"{self.workloads}/{name}")
+        found: Object | None = find(self._api, f"{self.workloads}/{name}")
         return found if found is not None and found["metadata"]["uid"] == uid else None
 
     def find_own(self, workload: Object) -> Object | None:
         """The workload of the same name and attempt; None: it does not exist. Raises ApiError."""
-        found = self._get(f"{self.workloads}/{workload['metadata']['name']}")
+        found: Object | None = find(self._api, f"{self.workloads}/{workload['metadata']['name']}")
         return found if found is not None and _identity(found) == _identity(workload) else None
-
-    def _get(self, path: str) -> Object | None:
-        """None: it does not exist. Raises ApiError."""
-        try:
-            found: Object = self._api.get(path)
-        except ApiError as error:
-            if error.not_found:
-                return None
-            raise
-        return found
 
     def delete_workload(self, name: str, uid: str, *, in_background: bool = False) -> None:
         """Begin to delete the workload with all objects that it owns; a missing one is no error.
@@ -168,7 +154,7 @@ class ObjectsApi:
         try:
             self._api.request("DELETE", f"{self.workloads}/{name}", body, accept=METADATA)
         except ApiError as error:
-            if not (error.not_found or error.conflict):
+            if not (error.status == 404 or error.status == 409):
                 raise
 
 

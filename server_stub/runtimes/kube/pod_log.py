@@ -8,12 +8,13 @@ a worker sends. They go to the same WorkerRegistry, which skips records that it 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 
-from server_stub.runtimes.kube.api import Api, ApiError, StreamThread, call_in_thread
+from server_stub.runtimes.kube.api import Api, ApiError, Query, StreamThread, call_in_thread
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
 from server_stub.runtimes.tasks import is_set_within
@@ -31,16 +32,6 @@ STOPPED_S = 10.0
 _log = logging.getLogger(__name__)
 
 
-def tail(api: Api, path: str, container: str) -> bytes:
-    """The last lines of the log at `path`; empty if they are not available. Raises ApiError on other failures."""
-    try:
-        return api.text(path, {"container": container, "tailLines": TAIL_LINES, "limitBytes": TAIL_BYTES})
-    except ApiError as error:
-        if error.status in (400, 404):
-            return b""
-        raise
-
-
 class PodLogs:
     """The logs of one namespace. Its methods run on the event loop; its readers are threads."""
 
@@ -53,15 +44,16 @@ class PodLogs:
 
     async def read_tail(self, key: AttemptKey, pod: WorkerPod) -> None:
         """Read the end of the log of a pod that ended, if its node still answers."""
-        if pod.unanswered:
-            return
-        for number in range(TAIL_TRIES):
+        query: Query = {"container": pod.main.name, "tailLines": TAIL_LINES, "limitBytes": TAIL_BYTES}
+        for number in range(0 if pod.unanswered else TAIL_TRIES):
             try:
-                records = await call_in_thread(tail, self._api, self._path(pod), pod.main.name)
+                records = await call_in_thread(self._api.text, self._path(pod), query)
                 if attempt := self._registry.find(*key):
                     await attempt.append(pod.worker, pod.uid, records)
                 return
             except ApiError as error:
+                if error.status in (400, 404):  # there is none
+                    return
                 _log.warning("the log of %s can't be read: %s", pod.name, error)
             await asyncio.sleep(2.0**number)
 
@@ -110,10 +102,8 @@ class PodLogReader(StreamThread):
     def run(self) -> None:
         while not self.stopping.is_set() and not self._is_read():
             self.stopping.wait(AGAIN_S)
-        try:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server is stopping
             self._loop.call_soon_threadsafe(self.done.set)
-        except RuntimeError:
-            pass  # the loop is closed: the server is stopping
 
     def _is_read(self) -> bool:
         """Read streams until one brings nothing new. Returns True if the log is complete, False if a pause is due.
@@ -122,18 +112,15 @@ class PodLogReader(StreamThread):
         """
         while True:
             last_round = self.last_round.is_set()
+            handover = LogHandover(self._append, self._loop)
             try:
-                new = self._read_once()
+                for line in self._lines(self._path, {"container": self._pod.main.name, "follow": "true"}, SILENCE_S):
+                    handover.add(line)
+                new = handover.finish()
             except ApiError as error:
-                return error.not_found
+                return error.status == 404
             if not new:
                 return last_round
-
-    def _read_once(self) -> int:
-        handover = LogHandover(self._append, self._loop)
-        for line in self._lines(self._path, {"container": self._pod.main.name, "follow": "true"}, SILENCE_S):
-            handover.add(line)
-        return handover.finish()
 
     async def _append(self, records: bytes) -> int:
         attempt = self._registry.find(*self._key)

@@ -12,7 +12,7 @@ from typing import Any
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
 from server_stub.runtimes import checked
-from server_stub.runtimes.kube.api import Api, ApiError, get_if_visible, serves
+from server_stub.runtimes.kube.api import Api, ApiError, find, serves
 from server_stub.runtimes.kube.names import PROBE, QUEUE
 from server_stub.runtimes.kube.workload import Made, Object, Problem, WorkloadKind, WorkloadPlan, rank_variables
 
@@ -85,7 +85,7 @@ class PyTorchJob(WorkloadKind):
         """The operator is installed, new enough and ready, and accepts a PyTorchJob."""
         if not serves(api, self.api_version, self.plural):
             return checked(self.operator, f"the cluster has no resource type {self.name}", INSTALL)
-        deployment = get_if_visible(api, DEPLOYMENT)
+        deployment = find(api, DEPLOYMENT, may_be_hidden=True)
         version = _version(deployment)
         if version and _numbers(version) < OLDEST:
             return checked(self.operator, f"{version} runs; 1.9 or newer is needed", INSTALL)
@@ -100,7 +100,7 @@ class PyTorchJob(WorkloadKind):
 
     def restricted_problem(self, api: Api) -> Problem | None:
         """Problem if the operator adds its default init container, which is not admitted by `restricted`."""
-        deployment = get_if_visible(api, DEPLOYMENT)
+        deployment = find(api, DEPLOYMENT, may_be_hidden=True)
         if deployment is None or any("init-container-template-file" in flag for flag in _flags(deployment)):
             return None
         if any(mount.get("mountPath") == "/etc/config" for mount in _container(deployment).get("volumeMounts") or []):
@@ -109,7 +109,7 @@ class PyTorchJob(WorkloadKind):
         return problem, f"{INSTALL}, which gives it another one"
 
     def gang_problem(self, api: Api) -> Problem | None:
-        deployment = get_if_visible(api, DEPLOYMENT)
+        deployment = find(api, DEPLOYMENT, may_be_hidden=True)
         if deployment is None or any("gang-scheduler-name" in flag for flag in _flags(deployment)):
             return None
         return "the operator makes no PodGroups", "start it with --gang-scheduler-name and the name of the scheduler"

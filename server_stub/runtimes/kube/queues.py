@@ -18,7 +18,7 @@ from typing import Any
 
 from client_lib.spec.summary import about
 from server_stub.runtimes import place
-from server_stub.runtimes.kube.api import Api, ApiError, call_in_thread, get_if_visible
+from server_stub.runtimes.kube.api import Api, ApiError, call_in_thread, find
 from server_stub.runtimes.kube.observe import messages
 from server_stub.runtimes.kube.observe.inventory import Inventory, WorkerPod, Workload
 
@@ -94,12 +94,12 @@ class Queues:
         except ApiError as error:
             if error.status == 403:
                 return LocalQueue(name)
-            if error.not_found and name in error.message:
+            if error.status == 404 and name in error.message:
                 return LocalQueue(name, f"namespace {self._namespace} has no LocalQueue of this name")
             raise
-        cluster = get_if_visible(self._api, f"{KUEUE}/clusterqueues/{local['spec']['clusterQueue']}")
+        cluster = find(self._api, f"{KUEUE}/clusterqueues/{local['spec']['clusterQueue']}", may_be_hidden=True)
         path = f"{VISIBILITY}/namespaces/{self._namespace}/localqueues/{name}/pendingworkloads"
-        return parse(name, local, cluster, get_if_visible(self._api, path))
+        return parse(name, local, cluster, find(self._api, path, may_be_hidden=True))
 
 
 def _age_s(pods: Iterable[WorkerPod]) -> float | None:
