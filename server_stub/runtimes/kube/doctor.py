@@ -42,20 +42,26 @@ def checks(api: Api, cluster: ClusterOptions, others: Iterable[ClusterOptions] =
 
 
 def _checks(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
+    catalogue, url = cluster.catalogue, cluster.settings.worker_server_url
     version = api.get("/version").get("gitVersion", "?")
     yield checked("cluster", f"{api.host} answers, Kubernetes {version}, namespace {cluster.namespace}")
     yield from _in_namespace(api, cluster)
-    yield from _gangs(api, cluster)
-    yield _catalogue(api, cluster.catalogue)
-    yield from _volumes(cluster.catalogue)
-    if cluster.catalogue.network.isolated:
-        message = "the pods of a job are reached by each other and this server alone, if the cluster's network plugin"
-        yield checked("network", f"{message} enforces NetworkPolicies, which this check can't find out")
-    else:
-        message = "pods of other jobs reach those of a job: network.isolated is false in the catalogue"
-        yield checked("network", message)
-    if cluster.settings.worker_server_url:
-        yield checked("worker connection", f"workers send their logs to {cluster.settings.worker_server_url}")
+    if catalogue.gang.scheduler != "none":
+        yield _gangs(api, cluster)
+    yield _catalogue(api, catalogue)
+    apart = [volume.name for volume in catalogue.volumes if not volume.whole]
+    shared = [volume.name for volume in catalogue.volumes if volume.whole]
+    parts = [f"each user sees a folder of their own on {', '.join(apart)}"] if apart else []
+    parts += [f"all users see the same files on {', '.join(shared)}"] if shared else []
+    if parts:
+        yield checked("volumes", "; ".join(parts))
+    message = "pods of other jobs reach those of a job: network.isolated is false in the catalogue"
+    if catalogue.network.isolated:
+        message = "the pods of a job are reached by each other and this server alone, if the cluster's network plugin "
+        message += "enforces NetworkPolicies, which this check can't find out"
+    yield checked("network", message)
+    if url:
+        yield checked("worker connection", f"workers send their logs to {url}")
     else:
         message = "workers can't reach this server: their logs come from the cluster, which loses lines of fast output"
         fix = "CLIENT_LIB_SERVER_WORKER_SERVER_URL, the URL of this server for pods"
@@ -67,15 +73,24 @@ def _in_namespace(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
     yield _permissions(api, cluster)
     yield cluster.kind.check(api, cluster.namespace)
     yield _pod_security(api, cluster)
-    yield from _queues(api, cluster)
+    if find(api, KUEUE, may_be_hidden=True) is None:  # as on most clusters
+        return
+    kind = cluster.kind
+    try:
+        queued = kind.is_queued(api, cluster.namespace)
+    except ApiError:
+        return  # the check of the operator reports it
+    message = f"Kueue takes {kind.name}s: jobs may name a queue"
+    if not queued:
+        message = f"Kueue takes no {kind.name}s: a job that names a queue is refused; to change that, add "
+        message += f"{kind.kueue_framework} to integrations.frameworks of its configuration"
+    yield checked("queues", message)
 
 
 def _permissions(api: Api, cluster: ClusterOptions) -> Check:
-    required, lacking = needed(cluster.kind), []
-    for permission in sorted(required | OPTIONAL):
-        answer = api.request("POST", _REVIEWS, permission.review(cluster.namespace))
-        if not answer.get("status", {}).get("allowed"):
-            lacking.append(permission)
+    required = needed(cluster.kind)
+    answers = {each: api.request("POST", _REVIEWS, each.review(cluster.namespace)) for each in required | OPTIONAL}
+    lacking = sorted(each for each, answer in answers.items() if not answer.get("status", {}).get("allowed"))
     missing = [str(each) for each in lacking if each in required]
     if len(missing) == len(required):
         message = f"the server may do nothing in namespace {cluster.namespace}"
@@ -89,29 +104,26 @@ def _permissions(api: Api, cluster: ClusterOptions) -> Check:
     return checked("permissions", f"all there{optional}")
 
 
-def _gangs(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
-    """The check of PodGroups, only where the catalogue's `gang.scheduler` names a scheduler."""
+def _gangs(api: Api, cluster: ClusterOptions) -> Check:
     gang = cluster.catalogue.gang.scheduler
-    if gang == "none":
-        return
-    product = "Volcano" if gang == "volcano" else "scheduler-plugins"
-    fix = f"install {product} in the cluster, or remove gang.scheduler from the catalogue"
     if not serves(api, POD_GROUPS[gang], "podgroups"):
-        yield checked("gang scheduling", f"the cluster has no resource type PodGroup of {POD_GROUPS[gang]}", fix)
-    elif problem := cluster.kind.gang_problem(api):
-        yield checked("gang scheduling", *problem)
-    else:
-        yield checked("gang scheduling", f"{gang}: each job has a PodGroup, and its pods get nodes together")
+        product = "Volcano" if gang == "volcano" else "scheduler-plugins"
+        fix = f"install {product} in the cluster, or remove gang.scheduler from the catalogue"
+        return checked("gang scheduling", f"the cluster has no resource type PodGroup of {POD_GROUPS[gang]}", fix)
+    if problem := cluster.kind.gang_problem(api):
+        return checked("gang scheduling", *problem)
+    return checked("gang scheduling", f"{gang}: each job has a PodGroup, and its pods get nodes together")
 
 
 def _pod_security(api: Api, cluster: ClusterOptions) -> Check:
+    level = cluster.catalogue.pod_security
     namespace = find(api, f"/api/v1/namespaces/{cluster.namespace}", may_be_hidden=True)
     if namespace is None:
-        message = f"pods keep to {cluster.catalogue.pod_security}; the server may not see the level that is enforced"
+        message = f"pods keep to {level}; the server may not see the level that is enforced"
         return checked("pod security", message)
     enforced = (namespace["metadata"].get("labels") or {}).get(LEVEL, "privileged")
-    message = f"namespace {cluster.namespace} enforces {enforced}, pods keep to {cluster.catalogue.pod_security}"
-    if LEVELS.index(enforced) > LEVELS.index(cluster.catalogue.pod_security):
+    message = f"namespace {cluster.namespace} enforces {enforced}, pods keep to {level}"
+    if LEVELS.index(enforced) > LEVELS.index(level):
         fix = f"pod_security: {enforced} in the catalogue, or a namespace that admits more"
         return checked("pod security", f"{message}: they will be refused", fix)
     if enforced == "restricted" and (problem := cluster.kind.restricted_problem(api)):
@@ -130,31 +142,6 @@ def _catalogue(api: Api, catalogue: ClusterCatalogue) -> Check:
         fix = "correct the catalogue; or ignore this if an autoscaler adds such nodes when they are needed"
         return checked("catalogue", f"no node could take a worker of {'; '.join(wrong)}", fix)
     return checked("catalogue", f"each of {len(misfits)} instance types fits one of {len(nodes)} nodes")
-
-
-def _queues(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
-    """The check of Kueue, only where it is installed: most clusters have none, and few jobs name a queue."""
-    kind = cluster.kind
-    if find(api, KUEUE, may_be_hidden=True) is None:
-        return
-    try:
-        queued = kind.is_queued(api, cluster.namespace)
-    except ApiError:
-        return  # the check of the operator reports it
-    if queued:
-        yield checked("queues", f"Kueue takes {kind.name}s: jobs may name a queue")
-    else:
-        message = f"Kueue takes no {kind.name}s: a job that names a queue is refused; to change that, add"
-        yield checked("queues", f"{message} {kind.kueue_framework} to integrations.frameworks of its configuration")
-
-
-def _volumes(catalogue: ClusterCatalogue) -> Iterator[Check]:
-    apart = [volume.name for volume in catalogue.volumes if not volume.whole]
-    shared = [volume.name for volume in catalogue.volumes if volume.whole]
-    parts = [f"each user sees a folder of their own on {', '.join(apart)}"] if apart else []
-    parts += [f"all users see the same files on {', '.join(shared)}"] if shared else []
-    if parts:
-        yield checked("volumes", "; ".join(parts))
 
 
 # --- rights: k8s/base/role.yaml and nodes.yaml grant exactly these (a test compares them)
@@ -247,33 +234,28 @@ def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[
     keys = {key for key in (instance.together, instance.spread) if key is not None}
     labelled = [n for n in nodes if place.node_selector.items() <= n.labels.items() and keys <= n.labels.keys()]
     if not labelled:
-        wanted = ", ".join([*(f"{key}={value}" for key, value in place.node_selector.items()), *sorted(keys)])
-        return f"no node has the labels {wanted}" if wanted else "there is no node that takes pods"
+        labels = ", ".join([*(f"{key}={value}" for key, value in place.node_selector.items()), *sorted(keys)])
+        return f"no node has the labels {labels}" if labels else "there is no node that takes pods"
     open_ = [each for each in labelled if _tolerated(each, place)]
     if not open_:
         taints = {taint.get("key", "") for each in labelled for taint in each.taints if taint["effect"] in REFUSING}
         return f"its nodes have taints that it does not tolerate: {', '.join(sorted(taints))}"
-    sizes = requests(instance, catalogue)
-    nearest = min(open_, key=lambda each: len(_lacking(each, sizes)))
-    lacks = [
-        f"{amount(name, sizes[name])}, and {nearest.name} gives {amount(name, nearest.allocatable.get(name, 0.0))}"
-        for name in _lacking(nearest, sizes)
-    ]
-    return f"it wants {'; '.join(lacks)}" if lacks else None
-
-
-def requests(instance: InstanceType, catalogue: ClusterCatalogue) -> dict[str, float]:
-    """Requests of a worker, in cores, bytes and devices."""
     need = needs(JobSpec(script="x.py", instance_type=instance.name), catalogue)
-    wanted = {"cpu": need.cpu_m / 1000, "memory": float(need.memory_mib * 2**20)}
+    wanted = {"cpu": need.cpu_m / 1000, "memory": float(need.memory_mib * 2**20)}  # in cores, bytes and devices
     wanted["ephemeral-storage"] = float(storage.disk_request_mib(need) * 2**20)
     if need.gpus:
         wanted[instance.gpu_resource] = float(need.gpus)
-    return wanted | {name: quantity(text) or 0.0 for name, text in instance.extra_resources.items()}
+    wanted |= {name: quantity(text) or 0.0 for name, text in instance.extra_resources.items()}
 
+    def lacking(node: NodeFacts) -> list[str]:
+        return [name for name, size in wanted.items() if node.allocatable.get(name, 0.0) < size]
 
-def _lacking(node: NodeFacts, wanted: Mapping[str, float]) -> list[str]:
-    return [name for name, size in wanted.items() if node.allocatable.get(name, 0.0) < size]
+    nearest = min(open_, key=lambda node: len(lacking(node)))
+    lacks = [
+        f"{amount(name, wanted[name])}, and {nearest.name} gives {amount(name, nearest.allocatable.get(name, 0.0))}"
+        for name in lacking(nearest)
+    ]
+    return f"it wants {'; '.join(lacks)}" if lacks else None
 
 
 def _tolerated(node: NodeFacts, place: Placement) -> bool:
@@ -282,8 +264,6 @@ def _tolerated(node: NodeFacts, place: Placement) -> bool:
 
 
 def _tolerates(toleration: Toleration, taint: Mapping[str, str]) -> bool:
-    if toleration.effect not in (None, taint.get("effect")):
-        return False
-    if toleration.key not in (None, taint.get("key")):
+    if toleration.effect not in (None, taint.get("effect")) or toleration.key not in (None, taint.get("key")):
         return False
     return toleration.operator == "Exists" or (toleration.value or "") == taint.get("value", "")
