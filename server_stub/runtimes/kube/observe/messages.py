@@ -23,7 +23,7 @@ _LACKS = re.compile(r"^(?:Insufficient|Too many) (\S+)$")
 _QUOTA = re.compile(
     r"exceeded quota: (?P<name>\S+), requested: (?P<requested>\S+), used: (?P<used>\S+), limited: (?P<hard>\S+)"
 )
-_POD_SECURITY = re.compile(r"violates PodSecurity \"(?P<level>[^\"]+)\": (?P<why>.*)", re.DOTALL)
+_POD_SECURITY = re.compile(r"violates PodSecurity \"(?P<name>[^\"]+)\": (?P<why>.*)", re.DOTALL)
 _WEBHOOK = re.compile(r"admission webhook \"(?P<name>[^\"]+)\" denied the request: (?P<why>.*)", re.DOTALL)
 _WEBHOOK_AWAY = re.compile(r"failed calling webhook \"(?P<name>[^\"]+)\"")
 _POLICY = re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'[^:]*denied request: (?P<why>.*)", re.DOTALL)
@@ -34,7 +34,7 @@ _DENIED = re.compile(rf"\b(unauthorized|denied|forbidden)\b|{_HTTP_STATUS.format
 _NO_CLAIM = re.compile(r"persistentvolumeclaim \"(?P<name>[^\"]+)\" not found", re.IGNORECASE)
 _PULLING = re.compile(r"Pulling image \"([^\"]+)\"")
 _SECRETS = re.compile(r"image pull secrets \(([^)]+)\)")
-_NO_PROGRAM = re.compile(r"exec: \"?(?P<program>[^\s\":]+)\"?: (?:executable file not found|stat .*no such file)")
+_NO_PROGRAM = re.compile(r"exec: \"?([^\s\":]+)\"?: (?:executable file not found|stat .*no such file)")
 _DISK_LIMIT = re.compile(  # pkg/kubelet/eviction/helpers.go
     r"(?:Usage of EmptyDir volume \"(?P<volume>[^\"]+)\"|Pod ephemeral local storage usage|Container \S+) "
     r"exceed(?:s|ed) (?:the limit|the total limit of containers|its local ephemeral storage limit) "
@@ -56,52 +56,45 @@ def quantity(text: str) -> float | None:
     if found is None:
         return None
     number, suffix = found.groups(default="")
-    if suffix[1:].isdigit():
-        return float(number + suffix)
-    return float(number) * _FACTORS[suffix]
+    return float(number + suffix) if suffix[1:].isdigit() else float(number) * _FACTORS[suffix]
 
 
 def amount(resource: str, quantity_: float) -> str:
     """An amount with its unit: `4 GPUs`, `96 GiB of memory`, `2 cores`."""
-    bare = resource.removeprefix("requests.").removeprefix("limits.")
-    if bare in ("memory", "ephemeral-storage") or bare.startswith("hugepages-"):
-        return f"{_number(quantity_ / _GIB)} GiB of {bare}"
-    if bare == "cpu":
-        return f"{_number(quantity_)} cores"
-    if bare.endswith("/gpu"):
-        return f"{_number(quantity_)} GPUs"
-    return f"{_number(quantity_)} {bare}"
+    unit = resource.removeprefix("requests.").removeprefix("limits.")
+    if unit in ("memory", "ephemeral-storage") or unit.startswith("hugepages-"):
+        quantity_, unit = quantity_ / _GIB, f"GiB of {unit}"
+    elif unit == "cpu":
+        unit = "cores"
+    elif unit.endswith("/gpu"):
+        unit = "GPUs"
+    return f"{_number(quantity_)} {unit}"
 
 
 def unschedulable(text: str, requests: Mapping[str, str], since: str) -> str:
     """`0/3 nodes have 8 nvidia.com/gpu free; waits since 12:01`, from the scheduler's text and the pod's requests."""
+    waits = waits_since(since)
     if no_claim := _NO_CLAIM.search(text):
-        why = (
+        return (
             f"the PersistentVolumeClaim '{no_claim['name']}' does not exist: it starts when an administrator has "
-            "created it; a volume of the server's catalogue names it"
+            f"created it; a volume of the server's catalogue names it{waits}"
         )
-    else:
-        why = _no_node(text, requests)
-    return f"{why}{waits_since(since)}"
-
-
-def _no_node(text: str, requests: Mapping[str, str]) -> str:
     known = text
     for remark in (" preemption:", " no new claims to deallocate"):  # the scheduler adds them to its reasons
         known = known.partition(remark)[0]
     found = _NODES.match(known.rstrip(" .,"))
     if found is None:
-        return shortened(text)
+        return shortened(text) + waits
     nodes, reasons = found.groups()
     # `3 Insufficient cpu, 1 node(s) had untolerated taint {a: b, c}`: split at each comma before a number
     each_reason = [each.strip(" .,") for each in re.split(r", (?=\d+ )", reasons)]
     counted = [match.groups() for each in each_reason if (match := _WHY_NOT.match(each))]
     lacks = [match[1] for _, why in counted if (match := _LACKS.match(why))]
     others = [f"{count} {why}" for count, why in counted if not _LACKS.match(why)]
-    if not lacks:
-        return shortened(f"{nodes} nodes can take it: " + "; ".join(others) if others else text)
-    wanted = " and ".join(f"{requests.get(each, 'enough')} {each}" for each in lacks)
-    return shortened("; ".join([f"{nodes} nodes have {wanted} free", *others]))
+    if lacks:
+        wanted = " and ".join(f"{requests.get(each, 'enough')} {each}" for each in lacks)
+        return shortened("; ".join([f"{nodes} nodes have {wanted} free", *others])) + waits
+    return shortened(f"{nodes} nodes can take it: " + "; ".join(others) if others else text) + waits
 
 
 def waits_since(at: str) -> str:
@@ -123,14 +116,15 @@ def cannot_pull(image: str, text: str, of_secrets: str = "") -> str:
     """`image 'x:y' can't be pulled: not found`. `of_secrets` is the kubelet's message about missing pull secrets."""
     if "pull policy of Never" in text:
         return f"image '{image}' can't be pulled: it is not on the node, and its pull policy is Never"
+    # the cause is in the last two clauses of `failed to x: failed to y: dial tcp: no such host`
+    why = shortened(": ".join(text.rstrip(". ").split(": ")[-2:]))
+    said = _REFERENCE.sub("", text)
     if "pull access denied" in text:  # registries report both cases alike, to hide which images they have
         why = "not found, or the registry wants a pull secret"
-    elif _NOT_FOUND.search(said := _REFERENCE.sub("", text)):
+    elif _NOT_FOUND.search(said):
         why = "not found"
     elif _DENIED.search(said):
-        why = f"the registry refuses it ({_last_clause(text)})"
-    else:
-        why = _last_clause(text)
+        why = f"the registry refuses it ({why})"
     missing = _SECRETS.search(of_secrets)
     also = f"; there is no pull secret {missing[1]}" if missing else ""
     return f"image '{image}' can't be pulled{': ' if why else ''}{why}{also}"
@@ -142,12 +136,6 @@ def pulled_image(text: str) -> str | None:
     return found[1] if found else None
 
 
-def _last_clause(text: str) -> str:
-    """The last two clauses of `failed to x: failed to y: dial tcp: no such host`, which have the cause."""
-    parts = text.rstrip(". ").split(": ")
-    return shortened(": ".join(parts[-2:]))
-
-
 def not_created(text: str, workers: int, created: int) -> tuple[str, bool]:
     """Message about a pod or service that the operator could not create, and True if that is permanent.
 
@@ -155,20 +143,25 @@ def not_created(text: str, workers: int, created: int) -> tuple[str, bool]:
     """
     if quota := _QUOTA.search(text):
         return _over_quota(quota, workers, created), False
+    by = ""
     if refused := _POD_SECURITY.search(text):
-        level, why = refused["level"].partition(":")[0], refused["why"]
-        return shortened(f"the namespace's Pod Security level '{level}' refuses the pods: {why}"), True
-    if denied := _WEBHOOK.search(text):
-        name, why = denied["name"], denied["why"]
-        return shortened(f"admission webhook '{name}' refuses the pods: {why}"), True
-    if denied := _POLICY.search(text):
-        return shortened(f"the cluster's policy '{denied['name']}' refuses the pods: {denied['why']}"), True
+        by = f"the namespace's Pod Security level '{refused['name'].partition(':')[0]}'"
+    elif refused := _WEBHOOK.search(text):
+        by = f"admission webhook '{refused['name']}'"
+    elif refused := _POLICY.search(text):
+        by = f"the cluster's policy '{refused['name']}'"
+    if refused:
+        return shortened(f"{by} refuses the pods: {refused['why']}"), True
     return shortened(f"the pods could not be made: {text.removeprefix('Error creating: ')}"), False
 
 
 def _over_quota(quota: re.Match[str], workers: int, created: int) -> str:
-    requested, used, hard = (_resources(quota[part]) for part in ("requested", "used", "hard"))
-    for resource, limit in hard.items():
+    def resources(part: str) -> dict[str, float]:
+        pairs = (each.partition("=") for each in quota[part].split(","))
+        return {name: read for name, _, value in pairs if (read := quantity(value)) is not None}
+
+    requested, used = resources("requested"), resources("used")
+    for resource, limit in resources("hard").items():
         one, now = requested.get(resource, 0.0), used.get(resource, 0.0)
         if now + one > limit:
             allows, wants = amount(resource, limit), amount(resource, workers * one)
@@ -177,18 +170,10 @@ def _over_quota(quota: re.Match[str], workers: int, created: int) -> str:
     return f"quota '{quota['name']}' is used up: {quota[0]}"
 
 
-def _resources(text: str) -> dict[str, float]:
-    pairs = (each.partition("=") for each in text.split(","))
-    return {name: read for name, _, value in pairs if (read := quantity(value)) is not None}
-
-
 def no_program(text: str, image: str) -> str | None:
     """Message about a container whose program is missing; None: it failed for another reason."""
     found = _NO_PROGRAM.search(text)
-    if found is None:
-        return None
-    program = found["program"]
-    return f"image '{image}' has no {program}, which starts the worker: take an image with Python 3"
+    return f"image '{image}' has no {found[1]}, which starts the worker: take an image with Python 3" if found else None
 
 
 def out_of_memory(worker: int, limit: str | None) -> str:
@@ -214,11 +199,8 @@ def disk_excess(text: str, folders: Mapping[str, str]) -> str | None:
 def lost_lines(lost: Mapping[int, int], of: int) -> str:
     """One message about the lost lines, by worker; empty without any. `of`: number of all workers."""
     workers, count = [worker for worker, lines in lost.items() if lines], sum(lost.values())
-    if not workers:
-        return ""
-    return (
-        f"1 line of {listed(workers, of)} is lost" if count == 1 else f"{count} lines of {listed(workers, of)} are lost"
-    )
+    lines = "1 line of {} is lost" if count == 1 else "{count} lines of {} are lost"
+    return lines.format(listed(workers, of), count=count) if workers else ""
 
 
 def silent(workers: Sequence[int], of: int, limit_s: float) -> str:
