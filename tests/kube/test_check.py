@@ -12,7 +12,7 @@ from client_lib.errors import InvalidRequest, NeverFits, NotSupported, TooLarge,
 from client_lib.spec.request import CodeInPlace, Submitter
 from client_lib.worker.plan import WorkerPlan, from_json
 from server_stub.runtimes.fields import FIELDS
-from server_stub.runtimes.kube.catalogue.needs import Needs, needs
+from server_stub.runtimes.kube.catalogue import Needs
 from server_stub.runtimes.kube.render import storage
 from tests.kube.cases import CLUSTER, GPUS, SMALL, VOLUMES, Builder, Case, cluster_with
 
@@ -23,7 +23,7 @@ def of(catalogue: str = GPUS, **spec: Any) -> Case:
 
 def needed(**spec: Any) -> Needs:
     made = of(**spec)
-    return needs(made.attempt.spec, made.catalogue)
+    return made.catalogue.needs(made.attempt.spec)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ Modules and folders:
     pod_log               logs that come from the cluster
     queues                the queues of Kueue in which jobs wait
     doctor                checks of the cluster and of the server's rights
-    names                 names and labels of objects
+    names                 names and labels of objects, and the paths of a pod
     check                 pure: what a cluster rejects in a job spec, and notices
     catalogue             what a job may ask for, read from the operator's file
     render                pure: the objects of an attempt

@@ -11,7 +11,6 @@ from client_lib.errors import NotSupported, TooLarge, Unavailable
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.request import Submitter
 from server_stub.runtimes import fields
-from server_stub.runtimes.kube.catalogue.needs import needs
 from server_stub.runtimes.kube.render import pod, storage
 from server_stub.runtimes.kube.workload import ClusterOptions
 
@@ -97,7 +96,7 @@ def _check_queue(spec: JobSpec, cluster: ClusterOptions) -> None:
 
 
 def _notices(spec: JobSpec, owner: str, cluster: ClusterOptions) -> Iterator[str]:
-    catalogue, need = cluster.catalogue, needs(spec, cluster.catalogue)
+    catalogue, need = cluster.catalogue, cluster.catalogue.needs(spec)
     pulled = pod.image(spec, catalogue)
     if spec.base_image not in (None, pulled):
         yield f"base_image={spec.base_image!r} is pulled as {pulled!r}"

@@ -15,7 +15,7 @@ from server_stub.files.job_dirs import attempt_dir, worker_dir
 from server_stub.runtimes import Attempt, inputs, plan
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import Api, Change, Listed, ObjectWatch, serves
-from server_stub.runtimes.kube.catalogue.needs import Needs, needs
+from server_stub.runtimes.kube.catalogue import Needs
 from server_stub.runtimes.kube.objects_api import ObjectsApi
 from server_stub.runtimes.kube.observe import ending
 from server_stub.runtimes.kube.observe.inventory import Inventory, Workload, parse_event, parse_pod, parse_workload
@@ -133,7 +133,7 @@ class Cluster:
     def needs(self, spec: JobSpec) -> Needs | None:
         """Needs of a job. None: the catalogue has lost the instance type since the job was accepted."""
         try:
-            return needs(spec, self.options.catalogue)
+            return self.options.catalogue.needs(spec)
         except ClientLibError:
             return None
 

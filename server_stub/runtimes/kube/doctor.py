@@ -13,8 +13,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import Check
 from server_stub.runtimes import checked
 from server_stub.runtimes.kube.api import Api, ApiError, find, serves
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue, InstanceType, Placement, Toleration, placement
-from server_stub.runtimes.kube.catalogue.needs import needs
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, InstanceType, Placement, Toleration
 from server_stub.runtimes.kube.observe.messages import amount, quantity
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.workload import POD_GROUPS, ClusterOptions, WorkloadKind
@@ -230,7 +229,7 @@ def node_facts(raw: Mapping[str, Any]) -> NodeFacts | None:
 
 def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[NodeFacts]) -> str | None:
     """Message why no node could take a worker of this type; None: one could."""
-    place = placement(catalogue, instance)
+    place = catalogue.placement(instance)
     keys = {key for key in (instance.together, instance.spread) if key is not None}
     labelled = [n for n in nodes if place.node_selector.items() <= n.labels.items() and keys <= n.labels.keys()]
     if not labelled:
@@ -240,7 +239,7 @@ def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[
     if not open_:
         taints = {taint.get("key", "") for each in labelled for taint in each.taints if taint["effect"] in REFUSING}
         return f"its nodes have taints that it does not tolerate: {', '.join(sorted(taints))}"
-    need = needs(JobSpec(script="x.py", instance_type=instance.name), catalogue)
+    need = catalogue.needs(JobSpec(script="x.py", instance_type=instance.name))
     wanted = {"cpu": need.cpu_m / 1000, "memory": float(need.memory_mib * 2**20)}  # in cores, bytes and devices
     wanted["ephemeral-storage"] = float(storage.disk_request_mib(need) * 2**20)
     if need.gpus:

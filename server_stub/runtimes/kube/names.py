@@ -1,4 +1,4 @@
-"""Names of the objects of an attempt, and the labels by which they are found. Pure.
+"""Names of the objects of an attempt, the labels by which they are found, and the paths of a pod. Pure.
 
 `render` writes them and `observe` parses them. Names are deterministic, so a submit that is repeated after a crash
 finds its own objects.
@@ -7,7 +7,7 @@ finds its own objects.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from client_lib.spec.command_line import NAME_MAX
@@ -73,3 +73,22 @@ def attempt_of(labels: Mapping[str, str]) -> AttemptKey | None:
     if not job_id or not attempt.isdigit() or labels.get(MANAGED_BY) != OURS:
         return None
     return AttemptKey(job_id, int(attempt))
+
+
+ROOT = "/client-lib"
+"""Folder of a worker's own files in its pod."""
+_TAKEN = (ROOT, "/dev", "/proc", "/sys", "/etc", "/bin", "/lib", "/usr")
+
+
+def is_free(path: str, more: Sequence[str] = ()) -> bool:
+    """True if a volume may be mounted at `path`: the container itself needs neither it nor a folder below it.
+
+    `more` are further folders that are not free.
+    """
+    taken = any(is_in(path, each) for each in (*_TAKEN, *more))
+    return path.startswith("/") and ".." not in path.split("/") and not taken
+
+
+def is_in(path: str, folder: str) -> bool:
+    """True if `path` is the folder or lies below it."""
+    return f"{path}/".startswith(f"{folder}/")

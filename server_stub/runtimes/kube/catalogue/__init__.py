@@ -7,20 +7,17 @@ would reject at the first job, is an error. Sizes are those of one worker: GPUs,
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from client_lib.errors import InvalidRequest
-from client_lib.spec.job import PriorityClass
+from client_lib.errors import InvalidRequest, NeverFits
+from client_lib.spec.job import JobSpec, JobType, PriorityClass
 from client_lib.spec.wire import InstanceType as ShownType
 from server_stub.runtimes.instance_types import Reserve, Size, find_type
 
-ROOT = "/client-lib"
-"""Folder of a worker's own files in its pod."""
-_TAKEN = (ROOT, "/dev", "/proc", "/sys", "/etc", "/bin", "/lib", "/usr")
 _LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]i?)?")
@@ -307,6 +304,31 @@ class Gang(Strict):
 PLATFORM_TMP_STORAGE = {"default": 200, "small": 1250, "medium": 2500, "large": 3750, "xlarge": 5000}
 
 
+GIB_PER_GPU = {"small": 16, "medium": 32, "large": 64}
+"""Sizes of shm_size_class on the ML Space platform."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Resources of each worker of a job. Requests are also limits: the kernel kills a worker that uses more memory."""
+
+    instance: InstanceType
+    gpus: int
+    cpu_m: int
+    """Thousandths of a core."""
+    memory_mib: int
+    shm_mib: int
+    """Size of /dev/shm, which is part of the memory."""
+    shm_is_cut: bool
+    """True if that is less than the job's shm_size_class asks for."""
+    processes: int
+
+    @property
+    def cores(self) -> int:
+        """Whole cores, for OMP_NUM_THREADS."""
+        return max(self.cpu_m // 1000, 1)
+
+
 class ClusterCatalogue(Strict):
     """The whole file."""
 
@@ -352,11 +374,10 @@ class ClusterCatalogue(Strict):
         return find_type(name, self.instance_types, self._of_family if self.by_pattern else None)
 
     def _of_family(self, size: Size) -> InstanceType | None:
-        like = next(
-            (t for t in self.instance_types if t.family == size.family and bool(t.gpus) == bool(size.gpus)), None
-        )
-        if like is None:
+        family = [t for t in self.instance_types if t.family == size.family and bool(t.gpus) == bool(size.gpus)]
+        if not family:
             return None
+        like = family[0]
         share = size.gpus / like.gpus if like.gpus else 1.0
         values = {"name": size.name, "gpus": size.gpus, "description": ""}
         values["cpu"] = size.cpu or like.cpu * share
@@ -367,6 +388,51 @@ class ClusterCatalogue(Strict):
     def node(self, instance: InstanceType) -> Node | None:
         """The kind of node of a type; None: it names none."""
         return next((node for node in self.nodes if node.name == instance.node), None)
+
+    def placement(self, instance: InstanceType) -> Placement:
+        """The node selector and tolerations of a type and its kind of node."""
+        node = self.node(instance) or Placement()
+        return Placement(
+            node_selector=node.node_selector | instance.node_selector,
+            tolerations=[*node.tolerations, *(t for t in instance.tolerations if t not in node.tolerations)],
+        )
+
+    def needs(self, spec: JobSpec) -> Needs:
+        """The needs of each worker of a job.
+
+        Raises:
+            NeverFits: the job has more workers than allowed for this type; the message has the maximum.
+            InvalidRequest: the instance type is unknown or missing.
+        """
+        name = spec.instance_type or self.defaults.instance_type
+        if name is None:
+            listed = ", ".join(each.name for each in self.instance_types)
+            raise InvalidRequest(f"instance_type is missing, and this server has no default; it has: {listed}")
+        instance = self.find(name)
+        if instance.max_workers is not None and spec.n_workers > instance.max_workers:
+            raise NeverFits(
+                f"n_workers={spec.n_workers}: a job may have {instance.max_workers} workers of {instance.name} here",
+                hint=f"the largest that fits: n_workers={instance.max_workers}",
+            )
+        gpus = 0 if spec.type is JobType.NOGPU else instance.gpus
+        cpu, memory_gib = instance.cpu, instance.memory_gib
+        node = self.node(instance)
+        if node is not None:  # each worker leaves its share of the node's reserve, so that as many fit as expected
+            cpu *= 1 - node.reserve.cpu / node.cpu
+            memory_gib *= 1 - node.reserve.memory_gib / node.memory_gib
+        shm_gib = instance.shm_gib or (GIB_PER_GPU["medium"] * instance.gpus if instance.gpus else memory_gib / 4)
+        if spec.shm_size_class is not None:
+            shm_gib = GIB_PER_GPU[spec.shm_size_class] * max(instance.gpus, 1)
+        memory_mib = int(memory_gib * 1024)
+        return Needs(
+            instance=instance,
+            gpus=gpus,
+            cpu_m=int(cpu * 1000),
+            memory_mib=memory_mib,
+            shm_mib=min(int(shm_gib * 1024), memory_mib // 2),
+            shm_is_cut=spec.shm_size_class is not None and int(shm_gib * 1024) > memory_mib // 2,
+            processes=max(gpus, 1) if spec.processes_per_worker == "default" else spec.processes_per_worker,
+        )
 
     def volume(self, name: str) -> Volume:
         """The volume called `name`. Raises InvalidRequest: it is unknown; the message lists all volumes."""
@@ -382,30 +448,3 @@ class ClusterCatalogue(Strict):
             ShownType(name=t.name, gpus=t.gpus, cpu=t.cpu, memory_gib=t.memory_gib, description=t.description)
             for t in self.instance_types
         ]
-
-
-def placement(catalogue: ClusterCatalogue, instance: InstanceType) -> Placement:
-    """The node selector and tolerations of a type and its kind of node."""
-    node = catalogue.node(instance) or Placement()
-    return Placement(
-        node_selector=node.node_selector | instance.node_selector,
-        tolerations=[*node.tolerations, *(t for t in instance.tolerations if t not in node.tolerations)],
-    )
-
-
-# --- paths of a pod at which volumes may be mounted
-
-
-def is_free(path: str, more: Sequence[str] = ()) -> bool:
-    """True if a volume may be mounted at `path`: the container itself needs neither it nor a folder below it.
-
-    `more` are further folders that are not free.
-    """
-    return (
-        path.startswith("/") and ".." not in path.split("/") and not any(is_in(path, each) for each in (*_TAKEN, *more))
-    )
-
-
-def is_in(path: str, folder: str) -> bool:
-    """True if `path` is the folder or lies below it."""
-    return f"{path}/".startswith(f"{folder}/")

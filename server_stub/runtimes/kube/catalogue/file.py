@@ -17,7 +17,8 @@ from pydantic import ValidationError
 from client_lib.errors import InvalidRequest
 from client_lib.spec.validation import Place, invalid_request
 from client_lib.worker.directory import write_file
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue, is_free, is_in
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue
+from server_stub.runtimes.kube.names import is_free, is_in
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)

@@ -24,8 +24,7 @@ from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt
 from server_stub.runtimes import plan as common
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue
-from server_stub.runtimes.kube.catalogue.needs import Needs, needs
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Needs
 from server_stub.runtimes.kube.render import pod, storage
 from server_stub.runtimes.kube.workload import ClusterOptions, Object, WorkloadPlan
 from server_stub.runtimes.verdict import elastic_bounds
@@ -97,7 +96,7 @@ def render(
     Raises InvalidRequest, NotSupported, NeverFits as `fields.check`; TooLarge: the code is too large for a ConfigMap.
     """
     spec, name_max = attempt.spec, cluster.kind.name_max
-    need = needs(spec, cluster.catalogue)
+    need = cluster.catalogue.needs(spec)
     own_name = name or names.object_name(attempt.job_name, attempt.number, longest=name_max)
     labels = names.labels(attempt.job_id, attempt.number, attempt.job_name)
     annotations = {names.HASH: identity(attempt)}

@@ -14,10 +14,9 @@ from urllib.parse import urlsplit
 from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Egress, Peer, placement
-from server_stub.runtimes.kube.catalogue.needs import Needs, mebibytes
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Egress, Needs, Peer
 from server_stub.runtimes.kube.render import storage
-from server_stub.runtimes.kube.render.storage import Folder
+from server_stub.runtimes.kube.render.storage import Folder, mebibytes
 from server_stub.runtimes.kube.workload import ClusterOptions, Object
 
 AGENT = ["python3", "-I", "-S", f"{storage.LAUNCHER}/worker.pyz", "pod"]
@@ -74,12 +73,12 @@ def template(
         container["envFrom"] = [{"secretRef": {"name": secret}}]
     if catalogue.images.pull_policy is not None:
         container["imagePullPolicy"] = catalogue.images.pull_policy
-    where = placement(catalogue, instance)
+    where = catalogue.placement(instance)
     placed = {
         "nodeSelector": where.node_selector,
         "tolerations": [each.model_dump(exclude_none=True, by_alias=True) for each in where.tolerations],
         "affinity": _affinity(spec, needs, labels),
-        "topologySpreadConstraints": _spread(needs),
+        "topologySpreadConstraints": _spread(spec, needs),
         "priorityClassName": catalogue.priority_classes.get(spec.priority_class),
         "runtimeClassName": instance.runtime_class,
         "serviceAccountName": catalogue.defaults.service_account,
@@ -129,7 +128,7 @@ def _environment(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> di
     return ours | {
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": str(needs.processes),
-        "WORLD_SIZE": str(needs.workers * needs.processes),
+        "WORLD_SIZE": str(spec.n_workers * needs.processes),
     }
 
 
@@ -171,16 +170,16 @@ def _affinity(spec: JobSpec, needs: Needs, labels: Mapping[str, str]) -> Object:
         terms = [[field("In", name), *never] for name in spec.include_nodes or ()] or [never]
         nodes = {"nodeSelectorTerms": [{"matchFields": term} for term in terms]}
         found["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": nodes}
-    if needs.instance.together is not None and needs.workers > 1:
+    if needs.instance.together is not None and spec.n_workers > 1:
         own = {key: labels[key] for key in (names.JOB_ID, names.ATTEMPT)}
         workers = {"topologyKey": needs.instance.together, "labelSelector": {"matchLabels": own}}
         found["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [workers]}
     return found
 
 
-def _spread(needs: Needs) -> list[Object]:
+def _spread(spec: JobSpec, needs: Needs) -> list[Object]:
     """The constraint, the same for all jobs: a TrainJob can't patch it, and jobs share their TrainingRuntime."""
-    if needs.instance.spread is None or needs.workers == 1:
+    if needs.instance.spread is None or spec.n_workers == 1:
         return []
     constraint = {
         "maxSkew": 1,

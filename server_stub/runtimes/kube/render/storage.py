@@ -19,8 +19,8 @@ from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
 from server_stub.runtimes import Attempt, fields, plan
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.catalogue import ROOT, ClusterCatalogue, Volume, is_free, is_in
-from server_stub.runtimes.kube.catalogue.needs import Needs, mebibytes
+from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Needs, Volume
+from server_stub.runtimes.kube.names import ROOT, is_free, is_in
 
 LAUNCHER, PLAN, SECRET, CODE = f"{ROOT}/launcher", f"{ROOT}/plan", f"{ROOT}/secret", f"{ROOT}/code"
 RUN, LOG, HOME = f"{ROOT}/run", f"{ROOT}/run/log", f"{ROOT}/home"
@@ -83,6 +83,11 @@ def own_folders(needs: Needs, launcher: str, workload: str, *, has_code: bool) -
         Folder("home", HOME, disk),
         Folder("shm", SHM, {"emptyDir": {"medium": "Memory", "sizeLimit": mebibytes(needs.shm_mib)}}),
     ]
+
+
+def mebibytes(amount: int) -> str:
+    """The amount as a Kubernetes quantity: `512Mi`, `96Gi`."""
+    return f"{amount}Mi" if amount % 1024 else f"{amount // 1024}Gi"
 
 
 def disk_request_mib(needs: Needs) -> int:
