@@ -8,7 +8,7 @@ from a `LogSource`, so that no module here imports the service or the database.
 """
 
 from server_stub.logs.hub import LogHub, LogSource
-from server_stub.logs.query import LoggedJob, LogQuery
+from server_stub.logs.records import LoggedJob, LogQuery
 from server_stub.logs.stream import stream
 
 __all__ = ["LogHub", "LogQuery", "LogSource", "LoggedJob", "stream"]

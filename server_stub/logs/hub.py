@@ -17,8 +17,7 @@ from client_lib.errors import ClientLibError
 from client_lib.spec.paths import HEARTBEAT_S, Position
 from server_stub.files.job_dirs import log_dir
 from server_stub.logs.file_events import Close, FileEvents, open_file_events
-from server_stub.logs.query import LoggedJob, LogQuery
-from server_stub.logs.records import line_filter, next_sequence, sequence_of
+from server_stub.logs.records import LoggedJob, LogQuery, line_filter, next_sequence, sequence_of
 from server_stub.logs.render import Frames
 from server_stub.logs.segments import BLOCK, LogReader
 

@@ -1,20 +1,122 @@
-"""Finds times, gaps and matching records in bytes of whole records, without parsing each record, and merges the logs
-of several workers by time. Pure."""
+"""The job and the lines that a reader wants, and how records are found, filtered and merged by time in bytes of whole
+records, without parsing each one. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
 from heapq import heapify, heapreplace
+from pathlib import Path
 from typing import NamedTuple
 
-from client_lib.spec.paths import Position
+from client_lib.errors import InvalidRequest
+from client_lib.spec.paths import Position, parse_cursor
+from client_lib.spec.states import Reason, State
 from client_lib.worker.format import METRICS, RANK, STREAMS, pattern
-from server_stub.logs.query import LogQuery
 
+MAX_TAIL = 1_000_000
+MAX_CONTEXT = 1000
+MAX_EXPRESSION = 1000
 Filter = Callable[[bytes], bytes]
 STAMP = 27  # bytes
 _METRICS = f" {METRICS} ".encode()
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhdw]?)")
+_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+
+
+@dataclass(frozen=True)
+class LoggedJob:
+    """The place of a job's logs (`server_stub.files.job_dirs.log_dir`), and its state."""
+
+    job_id: str
+    job_dir: Path
+    n_workers: int
+    attempt: int
+    """The newest, from 1; its directories may not exist yet."""
+    version: int
+    state: State
+    reason: Reason
+    message: str
+
+
+@dataclass(frozen=True)
+class LogQuery:
+    """The lines that a reader wants."""
+
+    follow: bool = False
+    cursor: Mapping[Position, int] = field(default_factory=dict)
+    """Offset at which each log continues. If it is not empty, an earlier answer has applied `tail`."""
+    before: Mapping[Position, int] | None = None
+    """Offset at which each log ends for this reader, 0 if it is missing; None: no such end."""
+    tail: int | None = None
+    """Begin with this many last lines of all chosen logs together. None: begin at the first line."""
+    since: str | None = None
+    """Begin at the first line with this time stamp (client_lib.worker.format) or a later one."""
+    ranks: frozenset[int] = frozenset()
+    """Empty: every rank, and the lines of no rank."""
+    streams: frozenset[str] = frozenset()
+    """Empty: every stream."""
+    attempt: int | None = None
+    """None: all attempts, one after the other."""
+    timestamps: bool = False
+    """Text only: the time before each line."""
+    grep: str | None = None
+    """Only lines with this regular expression (Python's `re`); see `search`."""
+    context: int = 0
+    """Number of lines of the same rank before and after each that `grep` finds."""
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequest: `grep` is no regular expression, or two fields exclude each other."""
+        if self.grep is not None:
+            _check_expression(self.grep)
+            if self.follow or self.cursor:
+                raise InvalidRequest("grep searches the lines that there are: it takes no follow and no cursor")
+        if self.before is not None and (self.follow or self.grep is not None):
+            raise InvalidRequest("before reads older lines: it takes no follow and no grep")
+
+    @property
+    def filtered(self) -> bool:
+        return bool(self.ranks or self.streams)
+
+
+def parse_since(text: str, now: datetime) -> str:
+    """The stamp that `text` means: an RFC 3339 time, or how long ago (`90`, `30s`, `10m`, `2h`, `1d`).
+
+    A time without an offset is UTC. Raises InvalidRequest.
+    """
+    duration = _DURATION.fullmatch(text.strip())
+    try:
+        if duration:
+            time = now - timedelta(seconds=float(duration[1]) * _SECONDS[duration[2]])
+        else:
+            time = datetime.fromisoformat(text.strip().replace("Z", "+00:00").replace("z", "+00:00"))
+            time = time if time.tzinfo else time.replace(tzinfo=timezone.utc)
+        return time.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequest(
+            f"since={text!r} is neither a time nor a duration",
+            hint="write 2026-11-21T10:58:55Z, or how long ago: 30s, 10m, 2h, 1d",
+        ) from error
+
+
+def _check_expression(text: str) -> None:
+    try:
+        if len(text) > MAX_EXPRESSION:
+            raise ValueError(f"it is longer than {MAX_EXPRESSION} characters")
+        re.compile(text)
+    except (ValueError, re.error, OverflowError, RecursionError) as error:
+        raise InvalidRequest(f"grep={text[:100]!r} is not a regular expression: {error}") from error
+
+
+def read_cursor(text: str) -> dict[Position, int]:
+    """The offsets in a cursor. Raises InvalidRequest."""
+    try:
+        return parse_cursor(text)
+    except ValueError as error:
+        raise InvalidRequest(str(error), hint="pass the cursor as an earlier answer gave it, or none") from error
 
 
 class Block(NamedTuple):
@@ -88,55 +190,37 @@ def time_of(data: bytes, at: int = 0) -> bytes:
     return data[begin : begin + STAMP]
 
 
-class Head:
-    """The records of one worker's newest block that are not merged yet."""
-
-    def __init__(self, position: Position, block: Block) -> None:
-        self.position = position
-        self.time = time_of(block.data)
-        """Time of the first of them."""
-        self.empty = False
-        self._block = block
-        self._at = 0
-        self._last_time = time_of(block.data, last_record(block.data))
-
-    def __lt__(self, other: Head) -> bool:
-        return (self.time, self.position) < (other.time, other.position)
-
-    def rest(self) -> Part:
-        return self._take(len(self._block.data))
-
-    def take(self, other: Head) -> Part:
-        """The records before the first one of `other`: at least one, because this head is the smaller one."""
-        late = (other.time, other.position)
-        if (self._last_time, self.position) < late:
-            return self.rest()
-        data = self._block.data
-        end = data.find(b"\n", self._at) + 1
-        while end < len(data) and (time_of(data, end), self.position) < late:
-            end = data.find(b"\n", end) + 1
-        return self._take(end)
-
-    def _take(self, end: int) -> Part:
-        data = self._block.data[self._at : end]
-        self._at = end
-        self.empty = end == len(self._block.data)
-        if not self.empty:
-            self.time = time_of(self._block.data, end)
-        return Part(self.position, self._block.start + end, data)
-
-
-def merge(heads: Iterable[Head]) -> Iterator[Part]:
-    """Parts of the heads, oldest first, until one head is empty. Call it again with that worker's next block, or
-    without the worker at the end of its log. Records of equal time are ordered by position."""
-    heap = list(heads)
+def merge(blocks: dict[Position, Block]) -> Iterator[Part]:
+    """Parts of the blocks, oldest first, until one of them is used up; `blocks` keeps what is left. Call it again with
+    the next block of that log, if it has one. Records of equal time are ordered by position."""
+    heap = [(time_of(block.data), position, 0) for position, block in blocks.items()]
     heapify(heap)
     while heap:
-        head = heap[0]
-        if len(heap) == 1:
-            yield head.rest()
-            return
-        yield head.take(min(heap[1:3]))
-        if head.empty:
-            return
-        heapreplace(heap, head)
+        (_, position, at), others = heap[0], heap[1:3]
+        start, data = blocks[position]
+        end = _end_before(data, at, position, min(others)) if others else len(data)
+        yield Part(position, start + end, data[at:end])
+        heapreplace(heap, (time_of(data, end), position, end))
+        if end == len(data):
+            break
+    for _, position, at in heap:
+        blocks[position] = Block(blocks[position].start + at, blocks[position].data[at:])
+        if not blocks[position].data:
+            del blocks[position]
+
+
+def _end_before(data: bytes, at: int, position: Position, other: tuple[bytes, Position, int]) -> int:
+    """The end of the records from `at` on that precede the record `other` of another log. Steps that double and a
+    bisection find short and long runs quickly. If times fall because a clock was set back, it is one such end."""
+
+    def is_late(begin: int) -> bool:
+        return (time_of(data, begin), position) > other[:2]
+
+    last, step = last_record(data), 1
+    if not is_late(last):
+        return len(data)
+    while at + step < last and not is_late(data.find(b"\n", at + step) + 1):
+        at, step = at + step, 2 * step
+    places = range(at, min(at + step, last - 1))
+    at += bisect_left(places, True, key=lambda place: is_late(data.find(b"\n", place) + 1))
+    return data.find(b"\n", at) + 1

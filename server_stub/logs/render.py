@@ -18,7 +18,7 @@ from typing import Protocol
 
 from client_lib.spec.paths import Position, format_cursor
 from client_lib.worker.format import GOES_ON, NO_RANK, PROGRESS, RECORD
-from server_stub.logs.query import LoggedJob
+from server_stub.logs.records import LoggedJob
 
 FIELDS = re.compile(RECORD)
 """In JSON only the text of these groups needs quotes."""

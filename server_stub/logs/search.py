@@ -19,8 +19,7 @@ from typing import NamedTuple
 from client_lib.errors import InvalidRequest, Unavailable
 from client_lib.spec.paths import Position
 from client_lib.worker.format import RECORD
-from server_stub.logs.query import LoggedJob, LogQuery
-from server_stub.logs.records import Part, line_filter
+from server_stub.logs.records import LoggedJob, LogQuery, Part, line_filter
 from server_stub.logs.render import Renderer
 from server_stub.logs.segments import LogReader
 

@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 from client_lib.spec.paths import Position
 from server_stub.files.owned import OpenFile
-from server_stub.logs.query import LogQuery
-from server_stub.logs.records import Block, line_pattern, time_of
+from server_stub.logs.records import Block, LogQuery, line_pattern, time_of
 
 BLOCK = 64 * 1024  # more is not faster (pipes, sockets and caches like this size) and every follower may hold one
 _RECORD = 32 * 1024  # more than the longest record: MAX_TEXT and its head

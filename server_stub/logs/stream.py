@@ -16,8 +16,7 @@ from client_lib.worker.directory import Directory, read_json
 from server_stub.files.job_dirs import log_dir
 from server_stub.files.owned import opener
 from server_stub.logs.hub import Feed, LogHub, Tail
-from server_stub.logs.query import LoggedJob, LogQuery
-from server_stub.logs.records import Block, Head, Part, line_filter, merge, missing_before, next_sequence
+from server_stub.logs.records import Block, LoggedJob, LogQuery, Part, line_filter, merge, missing_before, next_sequence
 from server_stub.logs.render import Frames, Renderer, facts
 from server_stub.logs.segments import BLOCK, LogReader, find_starts
 
@@ -230,20 +229,14 @@ async def _records(logs: Mapping[Position, _ReadLog], ends: Mapping[Position, in
     """All records up to `ends`, ordered by time, one attempt after the other, in batches."""
     for _, attempt in groupby(sorted(logs), key=lambda position: position[0]):
         sources = {position: _blocks(logs[position], ends[position]) for position in attempt}
-        heads: dict[Position, Head] = {}
-        while len(sources) > 1 or heads:
-            for position in sources.keys() - heads.keys():
-                block = await anext(sources[position], None)
-                if block:
-                    heads[position] = Head(position, block)
+        blocks: dict[Position, Block] = {}
+        while sources:
+            for position in sources.keys() - blocks.keys():
+                if block := await anext(sources[position], None):
+                    blocks[position] = block
                 else:
                     del sources[position]
-            if heads:
-                yield list(merge(heads.values()))
-                heads = {position: head for position, head in heads.items() if not head.empty}
-        for position, source in sources.items():  # the last one needs no merging
-            async for block in source:
-                yield [Part(position, block.end, block.data)]
+            yield list(merge(blocks))
 
 
 async def _blocks(log: _ReadLog, end: int) -> AsyncIterator[Block]:

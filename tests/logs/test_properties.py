@@ -14,8 +14,7 @@ from client_lib.log_reading.reader import Params, log_entries, log_lines
 from client_lib.worker.format import parse
 from server_stub.files.job_dirs import log_dir
 from server_stub.logs import LogHub, LogQuery, stream
-from server_stub.logs.query import read_cursor
-from server_stub.logs.records import Block, Head, line_filter, merge, missing_before
+from server_stub.logs.records import Block, line_filter, merge, missing_before, read_cursor
 from server_stub.logs.render import Frames
 from tests.examples import examples
 from tests.logs.log_server import FileSource, read_job, write_job
@@ -137,35 +136,33 @@ def test_a_merge_is_the_sorted_sequence(workers: list[list[int]], block: int):
     left = {(1, worker): times for worker, times in enumerate(workers)}
     at = dict.fromkeys(left, 0)
     ends = dict.fromkeys(left, 0)
-    heads: dict[tuple[int, int], Head] = {}
+    blocks: dict[tuple[int, int], Block] = {}
     merged: list[tuple[int, tuple[int, int]]] = []
     while True:
         for where, rest in left.items():
-            if where not in heads and at[where] < len(rest):
+            if where not in blocks and at[where] < len(rest):
                 chosen = range(at[where], min(len(rest), at[where] + block))
                 data = b"".join(record(number, rest[number]) for number in chosen)
-                heads[where] = Head(where, Block(ends[where], data))
+                blocks[where] = Block(ends[where], data)
                 at[where] = chosen.stop
-        if not heads:
+        if not blocks:
             break
-        for part in merge(heads.values()):
+        for part in merge(blocks):
             ends[part.position] += len(part.data)
             assert part.end == ends[part.position]
             merged += [(int(parse(line).time[17:19]), part.position) for line in part.data.splitlines()]
-        heads = {where: head for where, head in heads.items() if not head.empty}
     assert merged == sorted((time, where) for where, rest in left.items() for time in rest)
 
 
 @given(st.lists(st.lists(st.integers(0, 59), min_size=1, max_size=9), min_size=1, max_size=4))
 def test_a_merge_under_a_jumping_clock_loses_nothing(workers: list[list[int]]):
-    blocks = [b"".join(record(seq, time) for seq, time in enumerate(times)) for times in workers]
-    heads = [Head((1, worker), Block(0, data)) for worker, data in enumerate(blocks)]
-    got = [b""] * len(blocks)
-    while heads:
-        for part in merge(heads):
+    written = [b"".join(record(seq, time) for seq, time in enumerate(times)) for times in workers]
+    blocks = {(1, worker): Block(0, data) for worker, data in enumerate(written)}
+    got = [b""] * len(written)
+    while blocks:
+        for part in merge(blocks):
             got[part.position[1]] += part.data
-        heads = [head for head in heads if not head.empty]
-    assert got == blocks
+    assert got == written
 
 
 @given(st.binary(max_size=300))

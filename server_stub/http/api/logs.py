@@ -15,7 +15,7 @@ from server_stub.http.api.answers import LiveResponse
 from server_stub.http.api.context import CurrentUser, Owner, Parts
 from server_stub.logs import LoggedJob, LogHub, LogQuery
 from server_stub.logs import stream as begin_stream
-from server_stub.logs.query import MAX_CONTEXT, MAX_TAIL, parse_since, read_cursor
+from server_stub.logs.records import MAX_CONTEXT, MAX_TAIL, parse_since, read_cursor
 from server_stub.logs.render import Frames, NdJson, Renderer, Text
 from server_stub.logs.search import answer_of, search
 from server_stub.logs.stream import logs

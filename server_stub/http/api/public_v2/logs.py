@@ -27,7 +27,7 @@ from server_stub.http.api.context import CurrentUser, Parts
 from server_stub.http.api.public_v2.jobs import JOBS, find_job
 from server_stub.http.api.public_v2.translate import closing_line
 from server_stub.logs import LoggedJob, LogQuery, stream
-from server_stub.logs.query import MAX_TAIL
+from server_stub.logs.records import MAX_TAIL
 from server_stub.logs.render import FIELDS
 
 STREAMS = frozenset({"stdout", "stderr"})
