@@ -1,7 +1,6 @@
 """Serves the logs of jobs from the segment files of worker launchers; no log is held in memory.
 
     api.logs -> stream -> hub -> render, segments -> records
-                          hub -> file_events
 
 `server_stub.serve` makes one `LogHub`, `server_stub.http.api.logs` asks it for streams. The states of a job come
 from a `LogSource`, so that no module here imports the service or the database.

@@ -8,22 +8,29 @@ exists while it has followers. Everything runs on the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+import ctypes
+import os
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.paths import HEARTBEAT_S, Position
 from server_stub.files.job_dirs import log_dir
-from server_stub.logs.file_events import Close, FileEvents, open_file_events
 from server_stub.logs.records import LoggedJob, LogQuery, line_filter, next_sequence, sequence_of
 from server_stub.logs.render import Frames
 from server_stub.logs.segments import BLOCK, LogReader
 
 COALESCE_S = 0.02  # least time between two wakes of the followers: each costs a write per follower
-_LOOK_S, _LOOK_MAX_S = 0.02, 0.25  # pauses before a feed looks for logs that no worker has begun yet
+_LOOK_S, _LOOK_MAX_S = 0.02, 0.25  # pauses before a feed looks for new logs, and for changes that nothing reports
 _lines = line_filter(LogQuery())
+# of sys/inotify.h: modified, moved, created, deleted; the directory itself deleted or moved
+_MASK = 0x2 | 0xC0 | 0x100 | 0x200 | 0x400 | 0x800
+_EVENT = struct.Struct("iIII")
+_OVERFLOW = -1
 
 
 class LogSource(Protocol):
@@ -32,6 +39,57 @@ class LogSource(Protocol):
     async def next_logs(self, job: LoggedJob) -> LoggedJob:
         """The job when its version is greater than that of `job`. Raises NotFound: it is deleted."""
         ...
+
+
+class Inotify:
+    """Reports changes in directories (Linux), on the running event loop."""
+
+    def __init__(self) -> None:
+        """Raises OSError: none is left for the user (fs.inotify.max_user_instances); AttributeError: another system."""
+        self._libc = ctypes.CDLL(None, use_errno=True)
+        self._descriptor = self._call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
+        self._callbacks: dict[int, list[Callable[[], None]]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._descriptor, self._read)
+
+    def watch(self, directory: Path, changed: Callable[[], None]) -> Callable[[], None]:
+        """Call `changed` soon after an entry of the directory was made, written, renamed or removed; calls may be
+        spurious, several changes may be one call. Returns a function that ends it.
+
+        Raises OSError: there is no such directory, or no watch is left for this user.
+        """
+        # one directory has one number, however often it is asked for
+        number = self._call("inotify_add_watch", self._descriptor, os.fsencode(directory), _MASK)
+        self._callbacks.setdefault(number, []).append(changed)
+        return partial(self._forget, number, changed)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _call(self, name: str, *arguments: object) -> int:
+        result = int(getattr(self._libc, name)(*arguments))
+        if result < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        return result
+
+    def _forget(self, number: int, changed: Callable[[], None]) -> None:
+        self._callbacks[number].remove(changed)
+        if not self._callbacks[number]:
+            del self._callbacks[number]
+            self._libc.inotify_rm_watch(self._descriptor, number)  # fails, harmlessly, for a directory that is gone
+
+    def _read(self) -> None:
+        data, at, numbers = os.read(self._descriptor, 64 * 1024), 0, set[int]()
+        while at < len(data):
+            number, _, _, length = _EVENT.unpack_from(data, at)
+            at += _EVENT.size + length
+            numbers.add(number)
+        if _OVERFLOW in numbers:
+            numbers = set(self._callbacks)
+        for changed in [changed for number in numbers for changed in self._callbacks.get(number, ())]:
+            changed()
 
 
 class Chunk(NamedTuple):
@@ -50,13 +108,18 @@ class Tail:
     """The growing end of one worker's log."""
 
     def __init__(self, position: Position, directory: Path) -> None:
+        """Call `look` first."""
         self.position = position
+        self.end = 0
+        self.watched = False
+        """Changes are reported: nobody else needs to look."""
         self._reader = LogReader(directory)
         self._chunk: Chunk | None = None
-        self.end = self._reader.end()
 
-    def look(self) -> None:
-        self.end = self._reader.end()
+    def look(self) -> bool:
+        """Note the end of the log; returns True if it has grown."""
+        before, self.end = self.end, self._reader.end()
+        return self.end > before
 
     def close(self) -> None:
         """Close all files and keep none open afterwards."""
@@ -71,22 +134,16 @@ class Tail:
         block = self._reader.block(offset)
         if not block or block.start != offset:
             return None
-        data = block.data
-        self._chunk = Chunk(
-            offset,
-            block.end,
-            data,
-            Frames().records(self.position, block.end, _lines(data)),
-            sequence_of(data),
-            next_sequence(data),
-        )
+        end, data = block.end, block.data
+        frame = Frames().records(self.position, end, _lines(data))
+        self._chunk = Chunk(offset, end, data, frame, sequence_of(data), next_sequence(data))
         return self._chunk
 
 
 class Feed:
     """The state that all followers of one job share."""
 
-    def __init__(self, job: LoggedJob, source: LogSource, events: FileEvents, tick_s: float) -> None:
+    def __init__(self, job: LoggedJob, source: LogSource, inotify: Inotify | None, tick_s: float) -> None:
         self.job = job
         self.tails: dict[Position, Tail] = {}
         self.over = False
@@ -94,9 +151,9 @@ class Feed:
         self.followers: set[asyncio.Event] = set()
         """One event per follower, set when there is news."""
         self._source = source
-        self._events = events
+        self._inotify = inotify
         self._tick_s = tick_s
-        self._watches: list[Close] = []
+        self._unwatch: list[Callable[[], None]] = []
         self._loop = asyncio.get_running_loop()
         self._woken_at = 0.0
         self._wake_later: asyncio.TimerHandle | None = None
@@ -107,11 +164,8 @@ class Feed:
         self.over = True
         for task in self._tasks:
             task.cancel()
-        if self._wake_later:
-            self._wake_later.cancel()
-        for close in self._watches:
-            close()
-        self._watches.clear()
+        while self._unwatch:
+            self._unwatch.pop()()
         for tail in self.tails.values():
             tail.close()
         self._wake_now()
@@ -141,37 +195,38 @@ class Feed:
             self._wake_now()
 
     async def _look(self) -> None:
-        """Look for logs that workers begin, less often while there is none."""
-        pause_s, known = _LOOK_S, -1
+        """Look for new logs, and for changes that inotify does not report, less often while there are none."""
+        pause_s = _LOOK_S
         while not self.job.state.final:
-            pause_s = _LOOK_S if known != len(self.tails) else min(pause_s * 1.2, _LOOK_MAX_S)
-            known = len(self.tails)
             await asyncio.sleep(pause_s)
-            if self._find_logs(self.job.attempt):
+            found = self._find_logs(self.job.attempt)
+            grown = [tail for tail in self.tails.values() if not tail.watched and tail.look()]
+            pause_s = _LOOK_S if found or grown else min(pause_s * 1.2, _LOOK_MAX_S)
+            if found or grown:
                 self._wake()
 
     def _find_logs(self, oldest: int) -> bool:
         """Open the logs of the attempts from `oldest` on, where there are any; returns True if there was a new one."""
-        found = False
-        for attempt in range(oldest, self.job.attempt + 1):
-            for worker in range(self.job.n_workers):
-                if (attempt, worker) not in self.tails:
-                    found = self._open_log((attempt, worker)) or found
-        return found
+        attempts, workers = range(oldest, self.job.attempt + 1), range(self.job.n_workers)
+        wanted = {(attempt, worker) for attempt in attempts for worker in workers} - self.tails.keys()
+        return any([self._open_log(position) for position in wanted])
 
     def _open_log(self, position: Position) -> bool:
-        """Open a log; returns False if there is none. It is watched before it is read, so that no change is missed."""
+        """Open a log; returns False if there is none."""
         directory = log_dir(self.job.job_dir, *position)
+        if not directory.is_dir():
+            return False
+        tail = self.tails[position] = Tail(position, directory)
 
         def changed() -> None:
             tail.look()
             self._wake()
 
-        try:
-            self._watches.append(self._events.watch(directory, changed))
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        tail = self.tails[position] = Tail(position, directory)
+        if self._inotify:
+            with suppress(OSError):  # no watch is left
+                self._unwatch.append(self._inotify.watch(directory, changed))
+                tail.watched = True
+        tail.look()  # after the watch began, so that no change is missed
         return True
 
     def _wake(self) -> None:
@@ -194,15 +249,17 @@ class Feed:
 class LogHub:
     """One per server process. Make it on the event loop."""
 
-    def __init__(
-        self, source: LogSource, events: FileEvents | None = None, *, heartbeat_s: float = HEARTBEAT_S
-    ) -> None:
+    def __init__(self, source: LogSource, *, inotify: bool = True, heartbeat_s: float = HEARTBEAT_S) -> None:
+        """Without `inotify` logs are looked at in intervals, as on systems that lack it."""
         self.tick_s = heartbeat_s / 5
         """Interval of the heartbeat check, in seconds."""
         self.silence_s = heartbeat_s - self.tick_s
         """A reader that got nothing for so many seconds gets a heartbeat at the next check."""
         self._source = source
-        self._events = events or open_file_events()
+        self._inotify: Inotify | None = None
+        if inotify:
+            with suppress(OSError, AttributeError):
+                self._inotify = Inotify()
         self._feeds: dict[str, Feed] = {}
         self._closed = False
 
@@ -216,7 +273,7 @@ class LogHub:
         """Follow `job` during the block; yields the feed and the event of this follower."""
         feed = self._feeds.get(job.job_id)
         if feed is None or feed.over:
-            feed = self._feeds[job.job_id] = Feed(job, self._source, self._events, self.tick_s)
+            feed = self._feeds[job.job_id] = Feed(job, self._source, self._inotify, self.tick_s)
         feed.over = feed.over or self._closed
         news = asyncio.Event()
         feed.followers.add(news)
@@ -235,4 +292,5 @@ class LogHub:
         self._closed = True
         for feed in list(self._feeds.values()):
             feed.close()
-        self._events.close()
+        if self._inotify:
+            self._inotify.close()

@@ -24,7 +24,6 @@ from client_lib.spec.states import Reason, State
 from server_stub.http.api.answers import add_error_handlers, error, http_error, invalid_request
 from server_stub.http.api.logs import job_logs, log_hub, router
 from server_stub.logs import LogHub
-from server_stub.logs.file_events import FileEvents, PollingEvents
 
 NAME = "train"
 
@@ -71,8 +70,7 @@ def make_app(folder: Path, *, polling: bool = False) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI):
-        events: FileEvents | None = PollingEvents() if polling else None
-        app.state.hub = LogHub(FileSource(), events)
+        app.state.hub = LogHub(FileSource(), inotify=not polling)
         yield
         app.state.hub.close()
 

@@ -1,0 +1,93 @@
+"""Changes that inotify reports, and followers where it is out of watches."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from server_stub.logs import LogHub, LogQuery, stream
+from server_stub.logs.hub import Inotify
+from server_stub.logs.render import Frames
+from tests.logs.log_server import FileSource, read_job
+from tests.logs.support import LogWriter
+from tests.logs.test_hub import until
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="inotify is of Linux")
+
+
+def append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"x")
+
+
+def test_every_change_in_a_folder_is_noticed(tmp_path: Path):
+    file = tmp_path / "a"
+    changes: list[Callable[[], object]] = [
+        lambda: append(file),
+        lambda: append(file),
+        lambda: file.rename(tmp_path / "b"),
+        lambda: (tmp_path / "folder").mkdir(),
+        lambda: (tmp_path / "b").unlink(),
+    ]
+
+    async def scene() -> None:
+        inotify, changed = Inotify(), asyncio.Event()
+        inotify.watch(tmp_path, changed.set)
+        for act in changes:
+            await asyncio.sleep(0.06)  # what came before is over
+            changed.clear()
+            act()
+            await asyncio.wait_for(changed.wait(), 2)
+        inotify.close()
+
+    asyncio.run(scene())
+
+
+def test_a_closed_watch_is_silent_and_leaves_others_alone(tmp_path: Path):
+    async def scene() -> None:
+        inotify, first, second = Inotify(), asyncio.Event(), asyncio.Event()
+        close = inotify.watch(tmp_path, first.set)
+        inotify.watch(tmp_path, second.set)
+        close()
+        append(tmp_path / "a")
+        await asyncio.wait_for(second.wait(), 2)
+        assert not first.is_set()
+        inotify.close()
+
+    asyncio.run(scene())
+
+
+def test_a_folder_that_is_not_there_is_said(tmp_path: Path):
+    async def scene() -> None:
+        inotify = Inotify()
+        with pytest.raises(FileNotFoundError):
+            inotify.watch(tmp_path / "missing", lambda: None)
+        inotify.close()
+
+    asyncio.run(scene())
+
+
+def test_logs_beyond_the_limit_of_watches_are_followed(
+    tmp_path: Path, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
+):
+    def watch(*_: object) -> None:
+        raise OSError(28, "No space left on device")  # what the kernel says at the limit
+
+    monkeypatch.setattr(Inotify, "watch", watch)
+
+    async def scene() -> None:
+        hub = LogHub(FileSource())
+        body = stream(hub, read_job(tmp_path), LogQuery(follow=True), Frames())
+        await anext(body)
+        coming = asyncio.ensure_future(until(body, b"one line"))
+        await asyncio.sleep(0.1)
+        writer.write("one line")
+        assert b"one line" in await coming
+        await body.aclose()
+        hub.close()
+
+    asyncio.run(scene())
