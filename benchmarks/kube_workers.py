@@ -35,7 +35,7 @@ from client_lib.worker.report import Report, as_json, termination_message, time_
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.trainjob import TRAINJOB
-from server_stub.worker_gateway.registry import Holder, Tokens
+from server_stub.worker_gateway.attempt import Holder, Tokens
 
 METADATA = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
 KINDS = {each.name: each for each in (PYTORCHJOB, TRAINJOB)}

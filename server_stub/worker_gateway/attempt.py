@@ -1,20 +1,27 @@
-"""One open attempt: its workers, its start barrier, and requests that wait for an order."""
+"""The open attempts whose workers run on other machines, found by the tokens of these workers; of each its workers, its
+start barrier, and requests that wait for an order. Event loop only.
+
+A token names its attempt and is signed with a key of this server. Nothing is stored per token, so a token survives a
+restart.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import hmac
+import secrets
 import socket
-import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from client_lib.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthorized
+from client_lib.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthorized, Unavailable
 from client_lib.spec.request import WorkerOrder
-from client_lib.worker.directory import read_json, write_json
+from client_lib.worker.directory import read_json, write_file, write_json
 from client_lib.worker.report import Report
-from server_stub.files.room import Spare
+from server_stub.files.room import Spare, refusing_full_disk
 from server_stub.worker_gateway.sessions import worker_of
 from server_stub.worker_gateway.views import (
     SILENT_S,
@@ -26,61 +33,24 @@ from server_stub.worker_gateway.views import (
     must_stay,
     next_order,
 )
-from server_stub.worker_gateway.worker import RemoteWorker, on_disk
+from server_stub.worker_gateway.worker import RemoteWorker
 
+PREFIX = "clw_"  # lets scanners recognise a leaked token
+_KEY_BYTES = 32
+_EXPIRED = "this worker's token has ended with its attempt"
 FILE = "gate.json"
-"""{open: every worker was ready once, closed: the attempt is over and its token has expired}."""
-
-
-class StartBarrier:
-    """The ranks of an attempt may run once it is open. Stored in FILE of the attempt's folder.
-
-    Callable from any thread. Writes follow each other in the order of the calls."""
-
-    def __init__(self, folder: Path, spare: Spare) -> None:
-        """Restores the state from the file; without a file the barrier is shut."""
-        self._path, self._spare = str(folder / FILE), spare
-        self._writing = threading.Lock()
-        self.is_open = bool((read_json(self._path) or {}).get("open"))
-
-    def write(self, *, closed: bool = False) -> None:
-        """Write the file, which makes the attempt's token valid. `closed`: the token has expired, also for servers that
-        are started later."""
-        with self._writing:
-            self._put(is_open=self.is_open, closed=closed)
-
-    def open_if(self, condition: Callable[[], bool]) -> None:
-        """Open durably, unless it is open already or `condition`, checked under the lock, is false."""
-        with self._writing:
-            if not self.is_open and condition():
-                self._put(is_open=True)
-
-    def shut(self) -> None:
-        """Return to the state before it was opened."""
-        with self._writing:
-            self._put(is_open=False)
-
-    def _put(self, *, is_open: bool, closed: bool = False) -> None:
-        self._spare.run(write_json, self._path, {"open": is_open, "closed": closed}, durable=True)
-        self.is_open = is_open
-
-
-def is_attempt_open(folder: Path) -> bool:
-    """True if an attempt in this folder was opened, perhaps by an earlier server process, and not closed."""
-    found = read_json(str(folder / FILE))
-    return found is not None and not found["closed"]
+"""In the folder of an attempt: {open: every worker was ready once, closed: it is over and its token has expired}."""
 
 
 class OpenAttempt:
-    """Event loop only."""
-
     def __init__(self, group: WorkerGroup, on_change: Callable[[], None], spare: Spare) -> None:
         """Call `open` first."""
         self.group = group
         self._spare = spare
         self._on_change = on_change
         self._workers = self._new_workers()
-        self._barrier = StartBarrier(group.folder, spare)
+        self.begun = False
+        """Every worker was ready once, and ranks have been started."""
         self._ordered: WorkerOrder | None = None
         self._failed = False
         """A worker has reported a failure that stops the others."""
@@ -94,10 +64,15 @@ class OpenAttempt:
     def open(self) -> None:
         """Restore the stored state and accept the workers."""
         self.group.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._barrier.write()
+        self._write_gate(begun=bool((read_json(str(self.group.folder / FILE)) or {}).get("open")))
         for worker in self._workers:
             worker.open()
         self._failed = any(map(self._stops_the_others, self.views()))
+
+    def _write_gate(self, *, begun: bool, closed: bool = False) -> None:
+        state = {"open": begun, "closed": closed}
+        self._spare.run(write_json, str(self.group.folder / FILE), state, durable=True)
+        self.begun = begun
 
     # --- for the runtime
 
@@ -115,11 +90,6 @@ class OpenAttempt:
         """Let worker 0 leave at once. Otherwise it leaves when the reports and logs of all workers have arrived."""
         self._released = True
         self._wake_all()
-
-    @property
-    def begun(self) -> bool:
-        """True if every worker was ready once and ranks have been started."""
-        return self._barrier.is_open
 
     async def append(self, number: int, pod_uid: str, records: bytes) -> int:
         """Store the new records of a pod's log that was read from the cluster, and return their number.
@@ -164,12 +134,12 @@ class OpenAttempt:
             worker.wake()
         self._workers = self._new_workers()
         self._failed, self._ordered = False, None
-        self._barrier.shut()
+        self._write_gate(begun=False)
 
     def close(self) -> None:
         self._closed = True
         if self.group.folder.exists():
-            self._barrier.write(closed=True)
+            self._write_gate(begun=self.begun, closed=True)
         self._wake_all()
 
     # --- for the workers
@@ -203,8 +173,10 @@ class OpenAttempt:
         Raises StorageFull; the worker repeats its report.
         """
         await worker.advance_to(state)
-        if not self._barrier.is_open and self._all_are_ready():
-            await on_disk(self._barrier.open_if, self._all_are_ready)
+        ready = all(view.state in ("ready", "started") for view in self.views())
+        if ready and not self.begun and not self._closed:
+            with refusing_full_disk():
+                self._write_gate(begun=True)
             self._wake_all()
             self._notify()
 
@@ -230,12 +202,12 @@ class OpenAttempt:
     def _order(self, worker: RemoteWorker) -> WorkerOrder:
         """Raises Unauthorized if the attempt is closed, Conflict if its pods were given up."""
         if self._closed:
-            raise expired_token()
+            raise Unauthorized(_EXPIRED)
         if self._workers[worker.view.worker] is not worker:
             raise Conflict("the pods of this attempt were given up: nothing may start in them")
         stays = worker.view.state == "ended" and must_stay(worker.view, self.group)
         stop = self._ordered or (WorkerOrder(do="stop") if self._failed else None)
-        return next_order(worker.view, self._waited_for() if stays else [], self._barrier.is_open, stop)
+        return next_order(worker.view, self._waited_for() if stays else [], self.begun, stop)
 
     def _waited_for(self) -> list[WorkerView]:
         if self._released:
@@ -259,10 +231,6 @@ class OpenAttempt:
 
     # --- within
 
-    def _all_are_ready(self) -> bool:
-        """Never true after `close`; `forget` resets it."""
-        return not self._closed and all(view.state in ("ready", "started") for view in self.views())
-
     def _stops_the_others(self, view: WorkerView) -> bool:
         return view.failed and self.group.may_return is None
 
@@ -281,10 +249,6 @@ class OpenAttempt:
             self._on_change()
 
 
-def expired_token() -> Unauthorized:
-    return Unauthorized("this worker's token has ended with its attempt")
-
-
 async def _first_of(changed: asyncio.Event, stopping: asyncio.Event, timeout_s: float) -> None:
     waits = [asyncio.ensure_future(event.wait()) for event in (changed, stopping)]
     try:
@@ -292,3 +256,99 @@ async def _first_of(changed: asyncio.Event, stopping: asyncio.Event, timeout_s: 
     finally:
         for wait in waits:
             wait.cancel()
+
+
+class Holder(NamedTuple):
+    """The attempt that a token belongs to."""
+
+    job_id: str
+    attempt: int
+
+
+class Tokens:
+    """Makes and checks tokens with the key in a file, which is created (0600) with the first token."""
+
+    def __init__(self, key_file: Path) -> None:
+        self._file = key_file
+        self._key: bytes | None = None
+
+    def make(self, holder: Holder) -> str:
+        """The token of this holder; always the same."""
+        key = self._read_key()
+        if key is None:
+            key = self._key = secrets.token_bytes(_KEY_BYTES)
+            write_file(str(self._file), key, durable=True)
+        return f"{PREFIX}{holder.job_id}.{holder.attempt}.{self._proof(holder, key)}"
+
+    def check(self, token: str) -> Holder:
+        """The holder of a token. Raises Unauthorized for a token that this server has not made."""
+        job_id, attempt, proof = [*token.removeprefix(PREFIX).rsplit(".", 2), "", ""][:3]
+        key = self._read_key()
+        if key is not None and attempt.isascii() and attempt.isdigit() and len(attempt) < 10:
+            holder = Holder(job_id, int(attempt))
+            if hmac.compare_digest(self._proof(holder, key).encode(), proof.encode()):
+                return holder
+        raise Unauthorized("the server does not know this worker's token")
+
+    def _proof(self, holder: Holder, key: bytes) -> str:
+        return hmac.new(key, f"{holder.job_id}\n{holder.attempt}".encode(), hashlib.sha256).hexdigest()
+
+    def _read_key(self) -> bytes | None:
+        if self._key is None and self._file.exists():
+            self._key = self._file.read_bytes()
+        return self._key
+
+
+class WorkerRegistry:
+    """One per server. `folder_of` maps (job id, attempt) to the attempt's folder; `key_file` is created (0600) with the
+    first token; `spare` gives up room for states and reports on a full disk."""
+
+    def __init__(self, key_file: Path, folder_of: Callable[[str, int], Path], spare: Spare) -> None:
+        self._tokens = Tokens(key_file)
+        self._folder_of, self._spare = folder_of, spare
+        self._open: dict[Holder, OpenAttempt] = {}
+
+    # --- for the runtime
+
+    def token(self, job_id: str, attempt: int) -> str:
+        """The token of the workers of an attempt; always the same. It is valid from `open` to `close`."""
+        return self._tokens.make(Holder(job_id, attempt))
+
+    def open(self, group: WorkerGroup, on_change: Callable[[], None]) -> None:
+        """Accept the workers of an attempt, with the state that earlier server processes have stored. Idempotent.
+        Reads small files.
+
+        `on_change` is called on the event loop's thread when the `change_key` of a view has changed.
+        """
+        holder = Holder(group.job_id, group.attempt)
+        if holder not in self._open:
+            attempt = OpenAttempt(group, on_change, self._spare)
+            attempt.open()
+            self._open[holder] = attempt
+
+    def find(self, job_id: str, attempt: int) -> OpenAttempt | None:
+        """None: it is not open."""
+        return self._open.get(Holder(job_id, attempt))
+
+    def close(self, job_id: str, attempt: int) -> None:
+        """End an attempt: its token expires, its files stay."""
+        if found := self._open.pop(Holder(job_id, attempt), None):
+            found.close()
+
+    # --- for the workers
+
+    def admit(self, token: str) -> OpenAttempt:
+        """The attempt of a token.
+
+        Raises:
+            Unauthorized: this server has not issued the token, or its attempt is over.
+            Unavailable: this server process has not opened the attempt yet.
+        """
+        holder = self._tokens.check(token)
+        found = self._open.get(holder)
+        if found is None:
+            gate = read_json(str(self._folder_of(*holder) / FILE))
+            if gate is not None and not gate["closed"]:
+                raise Unavailable("the server has just been started and does not follow this attempt yet")
+            raise Unauthorized(_EXPIRED)
+        return found
