@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
+from operator import attrgetter
 from pathlib import Path
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace, Submitter
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local.needs import Needs
-from server_stub.runtimes.local.scheduling import Waiting, WaitingQueue
+from server_stub.runtimes.local.scheduling import Waiting
 
 NEEDS = Needs(workers=1, gpus=0, allowed=(), memory_gib=0, size=None, cores=1, processes=None)
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -33,12 +34,8 @@ def waiting(key: str, priority: int = 1, second: int = 0) -> Waiting:
 
 
 def test_the_order_is_that_of_priority_then_acceptance() -> None:
-    queue = WaitingQueue()
-    is_last = [
-        queue.add(waiting(key, priority, second))
-        for key, priority, second in [("b", 1, 1), ("c", 1, 2), ("a", 1, 0), ("first", 2, 3), ("last", 0, 0)]
-    ]
-    assert is_last == [True, True, False, False, True]
+    given = [("b", 1, 1), ("c", 1, 2), ("a", 1, 0), ("first", 2, 3), ("last", 0, 0)]
+    queue = sorted([waiting(*each) for each in given], key=attrgetter("order"))
     assert [one.key for one in queue] == ["first", "a", "b", "c", "last"]
 
 

@@ -157,17 +157,3 @@ def test_the_first_of_the_queue_starts_whenever_it_fits(wanted: list[Needs], fre
     usable = sorted(free & set(first.allowed))
     if len(usable) >= first.least_gpus:
         assert decide(queue(*wanted), capacity).grants["a"] == grant(first, usable)
-
-
-@given(st.lists(_needs, max_size=8), st.integers(0, 8), st.sets(st.integers(0, 7)))
-def test_those_that_come_later_are_decided_by_what_is_left_as_if_all_were_asked(
-    wanted: list[Needs], first: int, free: set[int]
-) -> None:
-    capacity = replace(EIGHT, free_gpus=frozenset(free))
-    waiting = queue(*wanted)
-    before = decide(waiting[:first], capacity)
-    after = decide(waiting[first:], before.left, before=len(before.waits))
-    together = decide(waiting, capacity)
-    assert together.grants == before.grants | after.grants
-    assert together.waits.keys() == before.waits.keys() | after.waits.keys()  # a short queue is always asked whole
-    assert together.left == after.left

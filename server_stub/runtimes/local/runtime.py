@@ -10,8 +10,10 @@ import asyncio
 import logging
 import os
 import socket
+from bisect import insort
 from collections.abc import Coroutine, Hashable, Mapping, Sequence
 from datetime import datetime, timezone
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ from server_stub.runtimes.local.gang import Gang, Record, read_record
 from server_stub.runtimes.local.host import Host
 from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.machine import Ports
-from server_stub.runtimes.local.scheduling import Capacity, Grant, Schedule, Waiting, WaitingQueue
+from server_stub.runtimes.local.scheduling import Grant, Waiting
 from server_stub.runtimes.local.warm import WarmPools
 from server_stub.runtimes.tasks import Tasks
 from server_stub.worker_gateway import StackDump
@@ -50,12 +52,9 @@ class LocalRuntime:
         self._ports = Ports()
         self._sink: Sink | None = None
         self._warm = WarmPools(options.settings.data_dir / "warm")
-        self._queue = WaitingQueue()
-        self._unreported: dict[str, None] = {}
-        """Keys of queued attempts without a reported reason, in the order of their arrival."""
-        self._left: Capacity | None = None
-        """The capacity that the last schedule has left for attempts at the end of the queue; None: the next schedule
-        must consider the whole queue."""
+        self._waiting: dict[str, Waiting] = {}
+        self._queue: list[Waiting] = []
+        """The same attempts in their order."""
         self._gangs: dict[str, Gang] = {}
         self._tasks = Tasks(_log, "a task of the local runtime failed")
         self._arrivals = 0
@@ -83,7 +82,7 @@ class LocalRuntime:
     async def start(self, sink: Sink) -> None:
         await self._host.start()
         self._sink = sink
-        self._reschedule()
+        self._admit_soon()
 
     async def close(self) -> None:
         self._warm.close()
@@ -96,7 +95,7 @@ class LocalRuntime:
 
     def submit(self, attempt: Attempt) -> None:
         key = _key(attempt.job_id, attempt.number)
-        if key in self._queue or key in self._gangs:
+        if key in self._waiting or key in self._gangs:
             return
         try:
             started = None if attempt.never_started else read_record(attempt_dir(attempt.job_dir, attempt.number))
@@ -104,7 +103,6 @@ class LocalRuntime:
             self._tasks.begin(self._end_unrecorded(attempt, error.message))
             return
         if started is not None:
-            self._left = None
             gang = Gang(attempt, started, self._host.machine.host, self._options.launcher_python, self._report)
             self._run(key, gang, gang.adopt(self._host.machine.boot_id))
             return
@@ -116,17 +114,16 @@ class LocalRuntime:
         self._arrivals += 1
         order = attempt.spec.priority_class.order
         waiting = Waiting(key, order, attempt.created_at, self._arrivals, wanted, lambda: attempt)
-        if not self._queue.add(waiting):
-            self._left = None
-        self._unreported[key] = None
+        self._waiting[key] = waiting
+        insort(self._queue, waiting, key=attrgetter("order"))
         self._admit_soon()
 
     def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
         key = _key(job_id, attempt)
-        queued = self._dequeue(key)
-        if queued is not None:
+        if key in self._waiting:
+            self._dequeue(key)
             self._report_end(key, Reason.CANCELLED, "stopped while it waited")
-            self._reschedule()
+            self._admit_soon()
         elif key in self._gangs:
             self._gangs[key].stop(grace_s)
 
@@ -150,11 +147,6 @@ class LocalRuntime:
 
     # --- admission
 
-    def _reschedule(self) -> None:
-        """Consider the whole queue: resources may have become free."""
-        self._left = None
-        self._admit_soon()
-
     def _admit_soon(self) -> None:
         """Admit after this turn of the loop: attempts found again must hold their resources before others start."""
         if not self._admitting and self._sink is not None and self._queue:
@@ -163,32 +155,24 @@ class LocalRuntime:
 
     async def _admit(self) -> None:
         try:
-            await self._look_at_gpus()
+            if any(waiting.needs.wants_gpus for waiting in self._queue):
+                await self._host.gpus.look()
+            self._admitting = False
             self._admit_now()
         except Exception:  # noqa: BLE001  # without another try, the queue would stand still
             _log.exception("the queue could not be considered")
-            self._left = None
+            self._admitting = False
             self._look_again_later()
 
-    async def _look_at_gpus(self) -> None:
-        try:
-            if self._queue.wanting_gpus:
-                await self._host.gpus.look()
-                self._left = None
-        finally:
-            self._admitting = False
-
     def _admit_now(self) -> None:
-        schedule = self._schedule()
-        self._left = schedule.left
+        schedule = scheduling.decide(self._queue, self._host.capacity(self._running()))
         for key, granted in schedule.grants.items():
-            queued = self._dequeue(key)
-            assert queued is not None
-            self._begin(queued, granted)
-        for key in self._unreported.keys() - schedule.waits.keys():
-            self._report_wait(key, scheduling.far_back(self._queue[key], schedule.left))
-        for key, why in schedule.waits.items():
-            self._report_wait(key, why)
+            self._begin(self._dequeue(key), granted)
+        for waiting in self._queue:
+            if why := schedule.waits.get(waiting.key):
+                self._report_wait(waiting, why)
+            elif not waiting.message:
+                self._report_wait(waiting, scheduling.far_back(waiting, schedule.left))
         if schedule.waits and schedule.left.held_gpus:
             self._look_again_later()
 
@@ -196,21 +180,14 @@ class LocalRuntime:
         if self._look_again is None:
             self._look_again = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._admit_again)
 
-    def _schedule(self) -> Schedule:
-        """Decide on the new attempts alone if nothing has changed for those before them. A short queue is decided as a
-        whole, because the messages of all its attempts name its length."""
-        if self._left is None or len(self._queue) <= scheduling.MANY + 1:
-            return scheduling.decide(self._queue, self._host.capacity(self._running()))
-        arrived = [self._queue[key] for key in self._unreported]
-        return scheduling.decide(arrived, self._left, before=len(self._queue) - len(arrived))
-
-    def _dequeue(self, key: str) -> Waiting | None:
-        self._unreported.pop(key, None)
-        return self._queue.pop(key)
-
     def _admit_again(self) -> None:
         self._look_again = None
-        self._reschedule()
+        self._admit_soon()
+
+    def _dequeue(self, key: str) -> Waiting:
+        waiting = self._waiting.pop(key)
+        self._queue.remove(waiting)
+        return waiting
 
     # --- running attempts
 
@@ -230,7 +207,7 @@ class LocalRuntime:
                 self._report_end(key, Reason.START_FAILED, error.message)
             else:
                 self._report_end(key, Reason.SERVER_ERROR, _failed(key, error))
-            self._reschedule()
+            self._admit_soon()
             return
         machine, python = self._host.machine, self._options.launcher_python
         started = Record(machine.boot_id, len(plans), granted, port, wanted.memory_gib)
@@ -276,7 +253,7 @@ class LocalRuntime:
             await gang.give_up(_failed(key, error))
         del self._gangs[key]
         self._ports.release(key)
-        self._reschedule()
+        self._admit_soon()
 
     async def _end_unrecorded(self, attempt: Attempt, why: str) -> None:
         """End the processes of an attempt whose record is damaged: the resources that they hold are unknown."""
@@ -291,14 +268,12 @@ class LocalRuntime:
         if self._sink is not None:
             self._sink(seen)
 
-    def _report_wait(self, key: str, why: str) -> None:
-        queued = self._queue[key]
-        self._unreported.pop(key, None)
-        if not queued.message:
-            queued.unload()
-        if queued.message != why:
-            queued.message = why
-            self._report(Observation(*_attempt_of(key), "waiting", Reason.QUEUED, why))
+    def _report_wait(self, waiting: Waiting, why: str) -> None:
+        if not waiting.message:
+            waiting.unload()
+        if waiting.message != why:
+            waiting.message = why
+            self._report(Observation(*_attempt_of(waiting.key), "waiting", Reason.QUEUED, why))
 
     def _report_end(self, key: str, reason: Reason, message: str) -> None:
         """Report the end of an attempt that never ran, in the next turn of the loop: after `submit` or `stop`."""

@@ -7,11 +7,9 @@ GPU held by a foreign process reserves nothing, because the end of other jobs wo
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from operator import attrgetter
 
 from server_stub.runtimes import Attempt, place
 from server_stub.runtimes.local.needs import Needs
@@ -23,7 +21,7 @@ Grant = tuple[tuple[int, ...], ...]
 """Indices of the GPUs of each worker, worker 0 first."""
 
 
-@dataclass
+@dataclass(eq=False)
 class Waiting:
     key: str
     priority: int
@@ -44,48 +42,6 @@ class Waiting:
     def unload(self) -> None:
         """Drop the attempt, mostly the environment of its submitter, from memory if it is on disk. Call it once."""
         self.take = self.take().reload or self.take
-
-
-_order = attrgetter("order")
-
-
-class WaitingQueue:
-    """Attempts by key, and in order of `Waiting.order`. Adding to a queue of thousands is cheap."""
-
-    def __init__(self) -> None:
-        self._by_key: dict[str, Waiting] = {}
-        self._in_order: list[Waiting] = []
-        self.wanting_gpus = 0
-        """Number of attempts that need GPUs."""
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._by_key
-
-    def __getitem__(self, key: str) -> Waiting:
-        return self._by_key[key]
-
-    def __len__(self) -> int:
-        return len(self._by_key)
-
-    def __iter__(self) -> Iterator[Waiting]:
-        return iter(self._in_order)
-
-    def add(self, waiting: Waiting) -> bool:
-        """Returns True if it is the last one in order."""
-        self._by_key[waiting.key] = waiting
-        self.wanting_gpus += waiting.needs.wants_gpus
-        if not self._in_order or self._in_order[-1].order < waiting.order:
-            self._in_order.append(waiting)
-            return True
-        insort(self._in_order, waiting, key=_order)
-        return False
-
-    def pop(self, key: str) -> Waiting | None:
-        waiting = self._by_key.pop(key, None)
-        if waiting is not None:
-            del self._in_order[bisect_left(self._in_order, waiting.order, key=_order)]
-            self.wanting_gpus -= waiting.needs.wants_gpus
-        return waiting
 
 
 @dataclass(frozen=True)
@@ -109,10 +65,8 @@ class Capacity:
     def gpus_in_use(self) -> int:
         return self.gpus - len(self.free_gpus) - len(self.held_gpus) - self.reserved_gpus
 
-    @property
-    def exhausted(self) -> bool:
-        """No attempt can start, whatever it needs."""
-        return not self.free_gpus and self.cpu_jobs >= self.max_cpu_jobs
+    def exhausted_for(self, needs: Needs) -> bool:
+        return not self.free_gpus if needs.wants_gpus else self.cpu_jobs >= self.max_cpu_jobs
 
 
 @dataclass(frozen=True)
@@ -120,38 +74,37 @@ class Schedule:
     grants: dict[str, Grant]
     """Attempts to start, in this order."""
     waits: dict[str, str]
-    """Key -> reason why it waits. Once nothing is left to give, attempts far back in the queue are left out."""
+    """Key -> reason why it waits. Attempts far back in the queue for which nothing is left are left out."""
     left: Capacity
-    """The capacity for attempts after these."""
 
 
-def decide(queue: Collection[Waiting], capacity: Capacity, before: int = 0) -> Schedule:
-    """Start the attempts of `queue` (in their order) that fit, and give the reason why each of the others waits.
-
-    `before`: number of attempts before the first of `queue`; `capacity` is then the part that they have left.
-    """
+def decide(queue: Collection[Waiting], capacity: Capacity) -> Schedule:
+    """Start the attempts of `queue` (in their order) that fit, and give the reason why each of the others waits."""
     grants: dict[str, Grant] = {}
     waits: dict[str, str] = {}
     for waiting in queue:
-        if before + len(waits) > MANY and capacity.exhausted:
-            break
-        usable = sorted(capacity.free_gpus & set(waiting.needs.allowed))
-        why = _obstacle(waiting.needs, usable, capacity)
+        needs = waiting.needs
+        if len(waits) > MANY and capacity.exhausted_for(needs):
+            continue
+        usable = sorted(capacity.free_gpus & set(needs.allowed))
+        why = _obstacle(needs, usable, capacity)
         if why is None:
-            grants[waiting.key] = grant(waiting.needs, usable)
-            capacity = _taken(capacity, waiting.needs, grants[waiting.key])
-        else:
-            waits[waiting.key] = why
-            capacity = _kept_back(capacity, waiting.needs, usable)
-    total = before + len(queue) - len(grants)
-    placed = {key: _place_of(number, total) + why for number, (key, why) in enumerate(waits.items(), before + 1)}
+            grants[waiting.key] = grant(needs, usable)
+            capacity = _taken(capacity, needs, grants[waiting.key])
+            continue
+        waits[waiting.key] = why
+        reachable = [index for index in needs.allowed if index not in capacity.held_gpus]
+        if len(reachable) >= needs.least_gpus:
+            kept = usable[: needs.least_gpus]
+            capacity = _taken(capacity, needs, (tuple(kept),), len(kept))
+    total = len(queue) - len(grants)
+    placed = {key: _place_of(number, total) + why for number, (key, why) in enumerate(waits.items(), 1)}
     return Schedule(grants, placed, capacity)
 
 
 def far_back(waiting: Waiting, left: Capacity) -> str:
     """The reason why an attempt waits that `decide` has left out."""
-    usable = sorted(left.free_gpus & set(waiting.needs.allowed))
-    return f"more than {MANY} jobs before it; {_obstacle(waiting.needs, usable, left) or 'waits for its turn'}"
+    return f"more than {MANY} jobs before it; {_obstacle(waiting.needs, [], left) or 'waits for its turn'}"
 
 
 def grant(needs: Needs, usable: Sequence[int]) -> Grant:
@@ -194,11 +147,3 @@ def _taken(capacity: Capacity, needs: Needs, given: Grant, reserved: int = 0) ->
         cpu_jobs=capacity.cpu_jobs + (not needs.wants_gpus),
         memory_free_gib=capacity.memory_free_gib - needs.memory_gib,
     )
-
-
-def _kept_back(capacity: Capacity, needs: Needs, usable: Sequence[int]) -> Capacity:
-    reachable = len([i for i in needs.allowed if i not in capacity.held_gpus])
-    if reachable < needs.least_gpus:
-        return capacity
-    kept = tuple(usable[: needs.least_gpus])
-    return _taken(capacity, needs, (kept,), len(kept))
