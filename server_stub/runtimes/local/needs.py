@@ -4,7 +4,7 @@ notices about fields with another effect than on a cluster (`runtimes.fields` ha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from client_lib.errors import InvalidRequest, NeverFits
@@ -62,23 +62,26 @@ def needs(spec: JobSpec, submitter: Submitter, catalogue: Catalogue, machine: Ma
     allowed = _allowed(spec, submitter, gpus)
     per_worker = _gpus_per_worker(spec, size, allowed, gpus)
     on_cpu = size is not None and size.gpus > 0 and per_worker == 0
+    share = max(machine.cores // spec.n_workers, 1)
     found = Needs(
         workers=spec.n_workers,
         gpus=per_worker,
         allowed=tuple(gpu.index for gpu in allowed),
         memory_gib=0 if size is None or on_cpu else min(size.memory_gib * spec.n_workers, machine.memory_gib),
         size=size,
-        cores=_cores(size, spec.n_workers, machine),
+        cores=max(min(share, int(size.cpu)), 1) if size is not None and size.cpu else share,
         processes=None if spec.processes_per_worker == "default" else spec.processes_per_worker,
     )
-    _check_processes(spec, found)
-    return found
-
-
-def _cores(size: Size | None, workers: int, machine: Machine) -> int:
-    """An even share of the machine; less if the instance type is smaller."""
-    share = max(machine.cores // workers, 1)
-    return max(min(share, int(size.cpu)), 1) if size is not None and size.cpu else share
+    processes = found.processes_with(found.gpus or 1)
+    if found.workers * processes <= MAX_PROCESSES:
+        return found
+    fits = MAX_PROCESSES // processes
+    way_out = f"n_workers={fits}" if fits else f"processes_per_worker={MAX_PROCESSES}"
+    raise NeverFits(
+        f"n_workers={spec.n_workers} with {processes} processes each are {found.workers * processes} processes; "
+        f"a job on this machine may have {MAX_PROCESSES}",
+        hint=f"the largest that fits: {way_out}",
+    )
 
 
 def _allowed(spec: JobSpec, submitter: Submitter, gpus: Sequence[Gpu]) -> list[Gpu]:
@@ -113,8 +116,18 @@ def _gpus_per_worker(spec: JobSpec, size: Size | None, allowed: Sequence[Gpu], g
     if spec.type is JobType.NOGPU or not allowed or (size is not None and size.gpus == 0):
         return 0
     if size is not None:
-        _check_gpus(spec, size, allowed, gpus)
-        return size.gpus
+        wanted = spec.n_workers * size.gpus
+        if wanted <= len(allowed):
+            return size.gpus
+        bound = f", of which this job may use {_indices(allowed)}" if len(allowed) < len(gpus) else ""
+        if size.gpus <= len(allowed):
+            largest = f"n_workers={len(allowed) // size.gpus} of {size.name}"
+        else:
+            largest = f"n_workers=1 of {size.family}.{len(allowed)}gpu"
+        raise NeverFits(
+            f"n_workers={spec.n_workers} of {size.name} need {wanted} GPUs; this machine has {len(gpus)}{bound}",
+            hint=f"the largest that fits: {largest}",
+        )
     if spec.gpus is None:
         return None if len(allowed) >= spec.n_workers else 0
     if len(allowed) % spec.n_workers:
@@ -125,98 +138,51 @@ def _gpus_per_worker(spec: JobSpec, size: Size | None, allowed: Sequence[Gpu], g
     return len(allowed) // spec.n_workers
 
 
-def _check_gpus(spec: JobSpec, size: Size, allowed: Sequence[Gpu], gpus: Sequence[Gpu]) -> None:
-    wanted = spec.n_workers * size.gpus
-    if wanted <= len(allowed):
-        return
-    bound = f", of which this job may use {_indices(allowed)}" if len(allowed) < len(gpus) else ""
-    if size.gpus <= len(allowed):
-        largest = f"n_workers={len(allowed) // size.gpus} of {size.name}"
-    else:
-        largest = f"n_workers=1 of {size.family}.{len(allowed)}gpu"
-    raise NeverFits(
-        f"n_workers={spec.n_workers} of {size.name} need {wanted} GPUs; this machine has {len(gpus)}{bound}",
-        hint=f"the largest that fits: {largest}",
-    )
-
-
-def _check_processes(spec: JobSpec, found: Needs) -> None:
-    per_worker = found.processes_with(found.gpus or 1)
-    if found.workers * per_worker <= MAX_PROCESSES:
-        return
-    fits = MAX_PROCESSES // per_worker
-    way_out = f"n_workers={fits}" if fits else f"processes_per_worker={MAX_PROCESSES}"
-    raise NeverFits(
-        f"n_workers={spec.n_workers} with {per_worker} processes each are {found.workers * per_worker} processes; "
-        f"a job on this machine may have {MAX_PROCESSES}",
-        hint=f"the largest that fits: {way_out}",
-    )
-
-
 def notices(spec: JobSpec, submitter: Submitter, needs: Needs, machine: Machine, gpus: Sequence[Gpu]) -> list[str]:
     """One notice for each field with another effect than on a cluster."""
-    gpus_each = needs.gpus or (len(needs.allowed) // needs.workers if needs.gpus is None else 0)
-    lines = [
-        _image(spec, submitter),
-        *fields.ignored(spec, "local"),
-        _runs_on_cpu(spec, needs, gpus),
-        _too_few_gpus(spec, needs),
-        _other_cards(needs, gpus),
-        _not_enforced(spec, needs, machine),
-        fields.copies_notice(spec, needs.processes_with(gpus_each)),
-    ]
-    return [line for line in lines if line]
+    size, gpus_each = needs.size, needs.gpus or (len(needs.allowed) // needs.workers if needs.gpus is None else 0)
+    lines = []
+    if spec.base_image is not None:
+        if spec.python_script is None:
+            programs = "the programs of this machine"
+        elif spec.conda_env is not None:
+            programs = f"the python of conda_env={spec.conda_env!r}"
+        else:
+            programs = submitter.python or "the server's own python, as the request names none"
+        lines.append(f"base_image={spec.base_image!r} is not pulled here: the job runs with {programs}")
+    lines += fields.ignored(spec, "local")
+    if not needs.wants_gpus:
+        lines += _why_on_cpu(spec, needs, gpus)
+    elif size is not None:
+        names = sorted({gpu.name for gpu in gpus if gpu.index in needs.allowed})
+        if size.family not in {family_of(name) for name in names}:
+            lines.append(f"instance_type={size.name!r}: the GPUs of this machine are {', '.join(names)}")
+    if needs.memory_gib and size is not None:
+        line = (
+            f"instance_type={size.name!r}: {size.memory_gib:g} GiB of memory per worker are counted when the job is "
+            "admitted, and not enforced"
+        )
+        if size.memory_gib * spec.n_workers > machine.memory_gib:
+            line += f"; that is more than the {machine.memory_gib:.0f} GiB of this machine, so it counts as all of it"
+        lines.append(line)
+    copies = fields.copies_notice(spec, needs.processes_with(gpus_each))
+    return [*lines, copies] if copies else lines
 
 
-def _image(spec: JobSpec, submitter: Submitter) -> str:
-    if spec.base_image is None:
-        return ""
-    if spec.python_script is None:
-        programs = "the programs of this machine"
-    elif spec.conda_env is not None:
-        programs = f"the python of conda_env={spec.conda_env!r}"
-    else:
-        programs = submitter.python or "the server's own python, as the request names none"
-    return f"base_image={spec.base_image!r} is not pulled here: the job runs with {programs}"
-
-
-def _runs_on_cpu(spec: JobSpec, needs: Needs, gpus: Sequence[Gpu]) -> str:
-    """Notice where the job asks for GPUs, by its type or by their numbers, and gets none."""
-    if needs.wants_gpus or not (needs.size.gpus if needs.size else spec.gpus):
-        return ""
-    if needs.size is None:
-        wish = f"gpus={spec.gpus} asks for GPUs"
-    else:
-        wish = f"instance_type={needs.size.name!r} asks for {needs.size.gpus} GPUs per worker"
-    if spec.type is JobType.NOGPU:
-        return f"{wish}, but type 'nogpu' uses none: {fields.ON_CPU}"
-    why = "this machine has no GPU" if not gpus else "the submitter may use no GPU of this machine"
-    count = needs.processes_with(0)
-    return f"{wish}, and {why}: {fields.ON_CPU}, {'1 process' if count == 1 else f'{count} processes'} per worker"
-
-
-def _too_few_gpus(spec: JobSpec, needs: Needs) -> str:
-    if needs.size is not None or needs.wants_gpus or not needs.allowed or spec.type is JobType.NOGPU:
-        return ""
-    return f"n_workers={needs.workers} can't share {len(needs.allowed)} GPUs, one each at least: {fields.ON_CPU}"
-
-
-def _other_cards(needs: Needs, gpus: Sequence[Gpu]) -> str:
-    if needs.size is None or not needs.size.gpus or not needs.wants_gpus:
-        return ""
-    names = sorted({gpu.name for gpu in gpus if gpu.index in needs.allowed})
-    if needs.size.family in {family_of(name) for name in names}:
-        return ""
-    return f"instance_type={needs.size.name!r}: the GPUs of this machine are {', '.join(names)}"
-
-
-def _not_enforced(spec: JobSpec, needs: Needs, machine: Machine) -> str:
-    if not needs.memory_gib or needs.size is None:
-        return ""
-    line = (
-        f"instance_type={needs.size.name!r}: {needs.size.memory_gib:g} GiB of memory per worker are counted when the "
-        "job is admitted, and not enforced"
-    )
-    if needs.size.memory_gib * spec.n_workers > machine.memory_gib:
-        line += f"; that is more than the {machine.memory_gib:.0f} GiB of this machine, so it counts as all of it"
-    return line
+def _why_on_cpu(spec: JobSpec, needs: Needs, gpus: Sequence[Gpu]) -> Iterator[str]:
+    """A notice if the job asks for GPUs, by its type or by their numbers, or could have some, and gets none."""
+    size = needs.size
+    if size.gpus if size else spec.gpus:
+        wish = (
+            f"instance_type={size.name!r} asks for {size.gpus} GPUs per worker"
+            if size
+            else f"gpus={spec.gpus} asks for GPUs"
+        )
+        if spec.type is JobType.NOGPU:
+            yield f"{wish}, but type 'nogpu' uses none: {fields.ON_CPU}"
+        else:
+            why = "this machine has no GPU" if not gpus else "the submitter may use no GPU of this machine"
+            count = "1 process" if needs.processes_with(0) == 1 else f"{needs.processes_with(0)} processes"
+            yield f"{wish}, and {why}: {fields.ON_CPU}, {count} per worker"
+    if size is None and needs.allowed and spec.type is not JobType.NOGPU:
+        yield f"n_workers={needs.workers} can't share {len(needs.allowed)} GPUs, one each at least: {fields.ON_CPU}"
