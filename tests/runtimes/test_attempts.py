@@ -14,7 +14,7 @@ from client_lib.errors import Unavailable
 from client_lib.spec.states import Reason
 from server_stub.files.job_dirs import inputs_dir
 from server_stub.runtimes import Source
-from server_stub.runtimes.local.processes import leftovers
+from server_stub.runtimes.local.launcher import leftovers
 from tests.processes import alive
 from tests.runtimes.conftest import running
 from tests.waiting import eventually

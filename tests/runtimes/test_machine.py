@@ -13,7 +13,7 @@ import pytest
 
 from client_lib.errors import InvalidRequest
 from client_lib.worker.directory import MARKER
-from server_stub.runtimes.local import machine, processes
+from server_stub.runtimes.local import launcher, machine
 from server_stub.runtimes.local.host import check_volumes, find_prefix
 from server_stub.runtimes.local.machine import Ports, ephemeral_range, in_turn, is_free, outside
 from tests.runtimes.conftest import running
@@ -117,10 +117,10 @@ def test_marked_processes_are_found_and_killed_wherever_they_went(tmp_path: Path
     other = {**os.environ, MARKER: f"{tmp_path}0"}
     child = subprocess.Popen(["sleep", "600"], env=mine, start_new_session=True)
     stranger = subprocess.Popen(["sleep", "600"], env=other)
-    until(lambda: processes.leftovers(tmp_path) == [child.pid])  # /proc may show an environment only after the exec
-    assert processes.kill_leftovers(tmp_path) == [child.pid]
+    until(lambda: launcher.leftovers(tmp_path) == [child.pid])  # /proc may show an environment only after the exec
+    assert launcher.kill_leftovers(tmp_path) == [child.pid]
     assert child.wait(10) == -9
-    assert processes.leftovers(tmp_path) == []
+    assert launcher.leftovers(tmp_path) == []
     assert stranger.poll() is None
     stranger.kill()
     stranger.wait(10)
@@ -130,7 +130,7 @@ def test_a_recorded_pid_that_belongs_to_another_process_by_now_is_left_alone(tmp
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
     record = f'{{"0": {{"pid": {stranger.pid}, "pgid": {stranger.pid}, "start_time": "1"}}}}'
     (tmp_path / "processes.json").write_text(record)
-    assert processes.kill_leftovers(tmp_path) == []
+    assert launcher.kill_leftovers(tmp_path) == []
     assert stranger.poll() is None
     stranger.kill()
     stranger.wait(10)
@@ -138,7 +138,7 @@ def test_a_recorded_pid_that_belongs_to_another_process_by_now_is_left_alone(tmp
 
 def test_on_macos_the_marker_is_found_in_the_answer_of_ps() -> None:
     answer = "  12 sleep 600 A=1 M=/a/b C=2\n  13 sleep M=/a/bc\n 140 python M=/a/b\n"
-    assert processes.find_in_ps(answer, "M=/a/b") == [12, 140]
+    assert launcher.find_in_ps(answer, "M=/a/b") == [12, 140]
 
 
 # --- volumes, conda, Windows

@@ -3,11 +3,11 @@
 runtime    the queue and the running gangs, as a Runtime
 host       this machine as a place for jobs: free resources, and the meaning of a request here
 gang       one running attempt: all of its launchers, started all or none
-launcher   one worker launcher: started or found again, controlled over its socket
+launcher   one worker launcher: started or found again, controlled over its socket, killed with all that it left
 warm       the processes from which ranks are forked, which start in a quarter of the time
 accounts   the accounts under which jobs of users run, and their folders
 needs, scheduling, plan     pure
-machine, processes          read or change one aspect of this machine each
+machine    this machine: cores, memory, GPUs, ports
 """
 
 from __future__ import annotations

@@ -85,6 +85,7 @@ class Gang:
         self._pool_failed: str | None = None
         self.job_dir = attempt.job_dir
         self._attempt = attempt
+        self._key = (attempt.job_id, attempt.number)
         self._python = python
         self._report = report
         self._directory = attempt_dir(attempt.job_dir, attempt.number)
@@ -114,25 +115,21 @@ class Gang:
 
     async def start(self, plans: Sequence[WorkerPlan], account: Account | None = None) -> None:
         """Write all files, start all launchers, follow them to the end. `account`: runs them; None: the server's."""
+        after: Sequence[Sequence[Source]] | None = None
         try:
-            after = await self._inputs()
+            while self._attempt.after and after is None and not self._stopped:
+                try:
+                    after = await self._attempt.after()
+                except Unavailable:
+                    await asyncio.sleep(ASK_AGAIN_S)
             with disk.naming(str(self._directory)):
-                await asyncio.to_thread(self._prepare, plans, account, after)
+                await asyncio.to_thread(self._prepare, plans, account, after or ())
         except OSError as error:
             for launcher in self._launchers:
                 launcher.give_up_reserve()
             self._end(Verdict(Reason(reason_of(error, START_FAILED)), f"the attempt could not be prepared: {error}"))
             return
         await self._run(self._launchers)
-
-    async def _inputs(self) -> Sequence[Sequence[Source]]:
-        """The jobs that this one waited for; () if it is stopped before the database answers."""
-        while self._attempt.after and not self._stopped:
-            try:
-                return await self._attempt.after()
-            except Unavailable:
-                await asyncio.sleep(ASK_AGAIN_S)
-        return ()
 
     async def adopt(self, boot_id: str) -> None:
         """Find the launchers of an earlier server process and follow them to the end."""
@@ -218,7 +215,7 @@ class Gang:
         if self._pool is None or self._stopped:
             return list(launchers)
         pool = self._pool
-        failures = await asyncio.gather(*(launcher.fork(pool) for launcher in launchers))
+        failures = await asyncio.gather(*(pool.launch(launcher.files.path) for launcher in launchers))
         self._pool_failed = next(filter(None, failures), None)
         return [launcher for launcher, failed in zip(launchers, failures, strict=True) if failed]
 
@@ -249,10 +246,8 @@ class Gang:
             timer.cancel()
         await asyncio.gather(*(launcher.destroy() for launcher in self._launchers))
         if not self.over:
-            now, name = datetime.now(timezone.utc), self._attempt.job_id
-            seen = Observation(name, self._attempt.number, "ended", Reason.SERVER_ERROR, why, ended_at=now)
-            self._last = seen
-            self._report(seen)
+            now = datetime.now(timezone.utc)
+            self._tell(Observation(*self._key, "ended", Reason.SERVER_ERROR, why, ended_at=now))
 
     def stop(self, grace_s: float) -> None:
         """End every process of the attempt; the end is reported when none is alive."""
@@ -294,23 +289,21 @@ class Gang:
         if step is Step.STOP and not self._graces:
             self._stop_launchers(self._attempt.spec.grace_s, of_peer=not self._stopped)
         if step is Step.GO and self._may_go:
-            self._start_ranks()
-        if self._returned and counted[0].stage is Stage.ENDED:
-            self._stop_returning()
-        self._report_running(counted)
-
-    def _stop_returning(self) -> None:
-        """Stop restarted workers after the end of worker 0: the gang does not need them any more."""
-        for number in self._returned:
-            if not self._launchers[number].worker.stage.over:
-                stop = control.order(control.STOP, grace_s=self._attempt.spec.grace_s)
-                self._later(TOO_LATE_S, partial(self._launchers[number].instruct, stop))
-
-    def _start_ranks(self) -> None:
-        self._began = True
-        for launcher in self._launchers:
-            if launcher.worker.stage is Stage.READY:
-                launcher.instruct(control.order(control.GO))
+            self._began = True
+            for launcher in self._launchers:
+                if launcher.worker.stage is Stage.READY:
+                    launcher.instruct(control.order(control.GO))
+        if self._returned and counted[0].stage is Stage.ENDED:  # the gang does not need them any more
+            for number in self._returned:
+                if not self._launchers[number].worker.stage.over:
+                    stop = control.order(control.STOP, grace_s=self._attempt.spec.grace_s)
+                    self._later(TOO_LATE_S, partial(self._launchers[number].instruct, stop))
+        starting = [worker for worker in counted if worker.stage in (Stage.STARTING, Stage.READY)]
+        missing = {*self._survived, *(worker.number for worker in starting if worker.number in self._returned)}
+        runs = any(worker.stage is Stage.STARTED for worker in counted)
+        if runs and not self._stopped and len(starting) == len(missing - self._survived):
+            message, quiet = verdict.who_is_missing(missing, len(self._launchers)), verdict.quiet(self._workers)
+            self._observe("running", Reason.RUNNING, message, quiet=quiet)
 
     def _stop_launchers(self, grace_s: float, *, of_peer: bool = False) -> None:
         """`of_peer`: because another worker has failed."""
@@ -333,14 +326,6 @@ class Gang:
         if ready < len(self._workers) and not self._graces:
             self._observe("waiting", Reason.STARTING, f"{ready} of {len(self._workers)} workers are prepared")
 
-    def _report_running(self, counted: Sequence[WorkerStatus]) -> None:
-        starting = [worker for worker in counted if worker.stage in (Stage.STARTING, Stage.READY)]
-        missing = {*self._survived, *(worker.number for worker in starting if worker.number in self._returned)}
-        runs = any(worker.stage is Stage.STARTED for worker in counted)
-        if runs and not self._stopped and len(starting) == len(missing - self._survived):
-            message, quiet = verdict.who_is_missing(missing, len(self._launchers)), verdict.quiet(self._workers)
-            self._observe("running", Reason.RUNNING, message, quiet=quiet)
-
     def _end(self, end: Verdict) -> None:
         self._observe(
             "ended",
@@ -357,8 +342,9 @@ class Gang:
     ) -> None:
         """`known`: further fields of Observation."""
         infos, notes = tuple(worker.info() for worker in self._workers), self._notes(phase)
-        key = (self._attempt.job_id, self._attempt.number)
-        seen = Observation(*key, phase, reason, message, infos, notes=notes, **known)
+        self._tell(Observation(*self._key, phase, reason, message, infos, notes=notes, **known))
+
+    def _tell(self, seen: Observation) -> None:
         if seen != self._last:
             self._last = seen
             self._report(seen)

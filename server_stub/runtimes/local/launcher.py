@@ -1,40 +1,49 @@
-"""The runtime's side of one worker launcher (`client_lib.worker`): started or found again, followed to its end.
+"""The runtime's side of one worker launcher (`client_lib.worker`): started or found again, followed to its end; and the
+processes that a dead one has left, which are killed.
 
-A launcher is alive if its connection is open or its lock is held; a pid alone proves nothing.
+A launcher is alive if its connection is open or its lock is held; a pid alone proves nothing. Another process belongs
+to a worker if its environment holds the worker's marker, or if it belongs to a recorded group whose leader has the
+recorded start time. (macOS shows environments through ps only.)
+
+If the worker's folder belongs to another account than that of this server, only processes of that account are killed.
+They write the records themselves, so a record could name any process of the machine.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
+import struct
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from client_lib.errors import Conflict
 from client_lib.spec.states import Reason
 from client_lib.worker import control, disk
-from client_lib.worker.directory import ALREADY_RUNS, Directory, is_held, last_line, launcher_command, read_json
+from client_lib.worker.directory import ALREADY_RUNS, MARKER, Directory, is_held, last_line, launcher_command, read_json
 from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.preparation import reason_of
 from client_lib.worker.report import Report, storable
-from client_lib.worker.system import OPEN_FILES
+from client_lib.worker.system import OPEN_FILES, group_members, marked, start_time, stat, user_of
 from server_stub.files.owned import open_to_append, opener
 from server_stub.runtimes import STACKS_S
 from server_stub.runtimes.local.accounts import Account, owner_of
-from server_stub.runtimes.local.processes import LAUNCHER_SWEEPS, kill, kill_leftovers, peer_uid
-from server_stub.runtimes.local.warm import WarmPool
 from server_stub.runtimes.verdict import Stage, WorkerStatus
 from server_stub.worker_gateway import StackDump, quiet_since
 from server_stub.worker_gateway import report as reports
 
+LAUNCHER_SWEEPS = sys.platform == "linux" and os.environ.get("CLIENT_LIB_PORTABLE") != "1"
+"""A launcher that has reported has ended all of its descendants (child subreaper). On other systems it finds process
+groups only, and the runtime kills the rest."""
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_PORTABLE", OPEN_FILES)
-
-_EVENTS = {control.READY: Stage.READY, control.STARTED: Stage.STARTED}
 
 
 class Launcher:
@@ -43,7 +52,7 @@ class Launcher:
     def __init__(self, directory: Path, number: int, host: str, changed: Callable[[], None]) -> None:
         self.worker = WorkerStatus(number, Stage.STARTING, host)
         self._path = directory
-        self._files = Directory(str(directory))
+        self.files = Directory(str(directory))
         self._opener = opener(directory)
         self._changed = changed
         self._instructions: list[bytes] = []
@@ -57,14 +66,10 @@ class Launcher:
 
     def was_launched(self) -> bool:
         """A launcher has held the lock of this directory: no other may start there."""
-        return read_json(self._files.lock, self._opener) is not None
+        return read_json(self.files.lock, self._opener) is not None
 
     def has_begun(self) -> bool:
-        return os.path.exists(self._files.processes)
-
-    async def fork(self, pool: WarmPool) -> str | None:
-        """Fork the launcher from a warm pool. Returns None on success, otherwise the reason of the failure."""
-        return await pool.launch(self._files.path)
+        return os.path.exists(self.files.processes)
 
     def spawn(self, python: str) -> None:
         """Start the launcher; blocks for a millisecond. If one runs already, the new one exits at once.
@@ -73,13 +78,13 @@ class Launcher:
         """
         try:
             account = owner_of(self._path)
-            with os.fdopen(open_to_append(Path(self._files.output)), "ab") as output:
+            with os.fdopen(open_to_append(Path(self.files.output)), "ab") as output:
                 self._child = subprocess.Popen(
-                    launcher_command(self._files.path, python),
+                    launcher_command(self.files.path, python),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    cwd=self._files.path,
+                    cwd=self.files.path,
                     env=_environment(account),
                     start_new_session=True,  # it outlives the server, and no Ctrl-C of a terminal reaches it
                     **account.rights if account else {},
@@ -96,33 +101,34 @@ class Launcher:
 
     async def stacks(self) -> StackDump:
         """Order the stacks of its ranks, and wait for them."""
-        number, writer = self.worker.number, self._writer
+        number = self.worker.number
         if self.worker.stage is not Stage.STARTED:
             return StackDump(number, [], f"worker {number} runs no ranks now")
-        if writer is None:
-            return StackDump(number, [], f"the launcher of worker {number} can't be reached now")
+        launcher = f"the launcher of worker {number}"
+        if self._writer is None:
+            return StackDump(number, [], f"{launcher} can't be reached now")
         if not self._takes_stacks:
-            return StackDump(number, [], f"the launcher of worker {number} is of a version that can't take stacks")
+            return StackDump(number, [], f"{launcher} is of a version that can't take stacks")
         self._stacks_taken.clear()
-        writer.write(control.order(control.STACKS))
+        self._writer.write(control.order(control.STACKS))
         try:
             await asyncio.wait_for(self._stacks_taken.wait(), STACKS_S)
         except asyncio.TimeoutError:
-            return StackDump(number, [], f"the launcher of worker {number} did not answer within {STACKS_S:g} s")
-        taken = await asyncio.to_thread(read_json, self._files.stacks_taken, self._opener)
+            return StackDump(number, [], f"{launcher} did not answer within {STACKS_S:g} s")
+        taken = await asyncio.to_thread(read_json, self.files.stacks_taken, self._opener)
         if taken is None:
-            return StackDump(number, [], f"the launcher of worker {number} could not take stacks")
+            return StackDump(number, [], f"{launcher} could not take stacks")
         return StackDump(number, taken.get("processes") or [])
 
     def processes(self) -> int:
         """The number of processes that its plan has for each worker."""
-        plan = read_json(self._files.plan, self._opener) or {}
+        plan = read_json(self.files.plan, self._opener) or {}
         return int(plan.get("processes_per_worker", 1))
 
     def begin_session(self, request: Mapping[str, Any]) -> socket.socket:
         """A connection that the launcher has made a session; blocks. Raises Conflict."""
         try:
-            connection = self._checked(control.connect(self._files.control))
+            connection = self._connect()
         except OSError as error:
             raise Conflict("its launcher can't be reached now") from error
         try:
@@ -137,9 +143,9 @@ class Launcher:
         if self._child is not None:
             self._child.kill()
             return
-        holder = read_json(self._files.lock, self._opener)
-        if holder and is_held(self._files.lock, self._opener):
-            kill(holder, self._path)
+        holder = read_json(self.files.lock, self._opener)
+        if holder and is_held(self.files.lock, self._opener) and _lives(holder):
+            _kill(holder["pid"], _other_owner(self._path))
 
     async def destroy(self) -> None:
         """Kill the launcher and all processes that it started; returns when none is alive."""
@@ -148,11 +154,18 @@ class Launcher:
 
     async def follow(self) -> None:
         """Return when the worker is over."""
-        while True:
-            connection = await self._connected()
-            if connection is None or await self._listen(connection):
+        while connection := await self._connected():
+            if await self._listen(connection):
                 break
-        await self._settle()
+        report = await asyncio.to_thread(self._report)
+        if report is None or not LAUNCHER_SWEEPS:
+            await self._sweep()
+        if report is not None:
+            self._become(Stage.ENDED, report=report)
+            return
+        reason, message = await asyncio.to_thread(self._failure)
+        self.give_up_reserve()
+        self._become(Stage.LOST, lost_because=message, lost_reason=reason)
 
     async def reap(self) -> None:
         """Return when the launcher's process has ended."""
@@ -172,42 +185,47 @@ class Launcher:
             why = "the machine was rebooted while the job ran"
             self._become(Stage.LOST, lost_because=why, lost_reason=Reason.NODE_LOST)
 
+    def give_up_reserve(self) -> None:
+        """Remove the reserve, because no launcher will need it."""
+        disk.give_up(self.files.reserve)
+
     async def _connected(self) -> socket.socket | None:
         """A connection; None: the launcher has ended."""
         for pause in _pauses():
-            connection = self._connect()
+            connection = self._connection()
             if connection is not None or self._is_over():
                 return connection
             await asyncio.sleep(pause)
         return None
 
-    def _connect(self) -> socket.socket | None:
-        if not os.path.exists(self._files.control):  # much cheaper than a connection
-            return None
-        try:
-            return self._checked(control.connect(self._files.control))
-        except OSError:  # it does not listen yet, or no more: the lock decides
-            return None
+    def _connection(self) -> socket.socket | None:
+        if os.path.exists(self.files.control):  # much cheaper than a connection
+            with suppress(OSError):  # it does not listen yet, or no more: the lock decides
+                return self._connect()
+        return None
 
-    def _checked(self, connection: socket.socket) -> socket.socket:
-        """The connection to a launcher of the folder's owner. Raises ConnectionRefusedError: another
-        account listens there."""
-        owner = os.lstat(self._path).st_uid
-        if owner != os.geteuid() and peer_uid(connection) != owner:
-            connection.close()
-            raise ConnectionRefusedError(f"{self._files.control} belongs to another account")
+    def _connect(self) -> socket.socket:
+        """A connection to a launcher of the folder's owner. Raises ConnectionRefusedError: another account listens
+        there."""
+        connection = control.connect(self.files.control)
+        owner = _other_owner(self._path)
+        if owner is not None:
+            credentials = struct.Struct("3i")  # of the process that listens: pid, uid, gid (Linux)
+            found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, credentials.size)
+            if credentials.unpack(found)[1] != owner:
+                connection.close()
+                raise ConnectionRefusedError(f"{self.files.control} belongs to another account")
         return connection
 
     def _is_over(self) -> bool:
-        return os.path.exists(self._files.report) or self._is_dead()
-
-    def _is_dead(self) -> bool:
+        if os.path.exists(self.files.report):
+            return True
         if self._child is not None:
             self._exit_code = self._child.poll()
             if self._exit_code is None:
                 return False  # it starts; a check of the lock could make it fail
             self._child = None
-        return not is_held(self._files.lock, self._opener)
+        return not is_held(self.files.lock, self._opener)
 
     async def _listen(self, connection: socket.socket) -> bool:
         """Read events. Returns True after the event of the worker's end, False at end of file."""
@@ -229,41 +247,24 @@ class Launcher:
         return False
 
     def _handle(self, message: control.Message) -> None:
-        stage = _EVENTS.get(str(message.get("event")))
-        if message.get("event") == control.STACKS:
+        event = str(message.get("event"))
+        if event == control.STACKS:
             self._stacks_taken.set()
-        if stage is Stage.STARTED:
-            self._takes_stacks = bool(message.get("stacks"))
-            known = {name: message.get(name) for name in ("fresh_because", "threads")}
-            self._become(stage, warm=bool(message.get("warm")), **known)
-        elif message.get("event") == control.QUIET:
+        elif event == control.QUIET:
             with suppress(ValueError, TypeError, AttributeError):  # processes of the job may send anything
                 told = {int(rank): float(seconds) for rank, seconds in message.get("ranks", {}).items()}
                 self._become(self.worker.stage, quiet=quiet_since(told, self.worker.quiet, time.monotonic()))
-        elif stage is not None:
-            self._become(stage)
-
-    async def _settle(self) -> None:
-        """Read the report of an ended worker; without one, kill the processes that its launcher left."""
-        report = await asyncio.to_thread(self._report)
-        if report is not None:
-            if not LAUNCHER_SWEEPS:
-                await self._sweep()
-            self._become(Stage.ENDED, report=report)
-            return
-        await self._sweep()
-        reason, message = await asyncio.to_thread(self._failure)
-        self.give_up_reserve()
-        self._become(Stage.LOST, lost_because=message, lost_reason=reason)
-
-    def give_up_reserve(self) -> None:
-        """Remove the reserve, because no launcher will need it."""
-        disk.give_up(self._files.reserve)
+        elif event == control.STARTED:
+            self._takes_stacks = bool(message.get("stacks"))
+            known = {name: message.get(name) for name in ("fresh_because", "threads")}
+            self._become(Stage.STARTED, warm=bool(message.get("warm")), **known)
+        elif event == control.READY:
+            self._become(Stage.READY)
 
     def _report(self) -> Report | None:
         """The report; None: there is none, or none that can be read (`_damage`)."""
         try:
-            return reports.read(self._files.report, opener(self._path, reports.MAX_BYTES))
+            return reports.read(self.files.report, opener(self._path, reports.MAX_BYTES))
         except (OSError, ValueError) as error:
             self._damage = str(error)
             return None
@@ -276,22 +277,24 @@ class Launcher:
             await asyncio.sleep(pause)
 
     def _failure(self) -> tuple[Reason, str]:
-        who = f"the launcher of worker {self.worker.number}"
-        if self._spawn_error is not None:
-            return Reason(
-                reason_of(self._spawn_error, START_FAILED)
-            ), f"{who} could not be started: {self._spawn_error}"
-        if not self.was_launched() and self._exit_code is None:
+        who, error, code = f"the launcher of worker {self.worker.number}", self._spawn_error, self._exit_code
+        if error is not None:
+            return Reason(reason_of(error, START_FAILED)), f"{who} could not be started: {error}"
+        if not self.was_launched() and code is None:
             return Reason.LAUNCHER_LOST, f"{who} was not started"
         damage = f"report.json can't be read: {self._damage}" if self._damage else ""
-        last = storable(last_line(self._files.output, self._opener)) or damage
-        if disk.ended_program(self._files.path, self._exit_code, last):
-            return Reason.STORAGE_FULL, f"{who} had no room on the disk of {self._path}" + (f": {last}" if last else "")
-        return Reason.LAUNCHER_LOST, f"{who} {_how(self._exit_code)} without a report" + (f": {last}" if last else "")
+        last = storable(last_line(self.files.output, self._opener)) or damage
+        end = f": {last}" if last else ""
+        if disk.ended_program(self.files.path, code, last):
+            return Reason.STORAGE_FULL, f"{who} had no room on the disk of {self._path}{end}"
+        if code is None or code == ALREADY_RUNS:
+            how = "died"
+        else:
+            how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+        return Reason.LAUNCHER_LOST, f"{who} {how} without a report{end}"
 
-    def _become(self, stage: Stage, **known: object) -> None:
-        how = {name: getattr(self.worker, name) for name in ("warm", "fresh_because", "threads")}
-        worker = WorkerStatus(self.worker.number, stage, self.worker.host, **how | known)
+    def _become(self, stage: Stage, **known: Any) -> None:
+        worker = replace(self.worker, stage=stage, **{"quiet": ()} | known)
         if worker != self.worker:
             self.worker = worker
             self._changed()
@@ -305,12 +308,6 @@ def _environment(account: Account | None) -> dict[str, str]:
     return passed_on | account.environment
 
 
-def _how(exit_code: int | None) -> str:
-    if exit_code is None or exit_code == ALREADY_RUNS:
-        return "died"
-    return f"was killed by signal {-exit_code}" if exit_code < 0 else f"ended with exit code {exit_code}"
-
-
 def _pauses() -> Iterator[float]:
     """Seconds between two checks of a starting launcher: 1 ms for the first 100 ms, then more, up to 0.2 s.
 
@@ -321,3 +318,90 @@ def _pauses() -> Iterator[float]:
         pause = min(max(0.001, waited / 20), 0.2)
         waited += pause
         yield pause
+
+
+# --- the processes that a dead launcher has left
+
+
+def leftovers(worker_dir: Path) -> list[int]:
+    """Living processes of the worker, whose launcher is dead."""
+    found = set(_marked(Directory(str(worker_dir)).path))
+    found |= {record["pid"] for record in _recorded(worker_dir) if _lives(record)}
+    found.discard(os.getpid())  # a server that was started by a job has that job's marker
+    owner = _other_owner(worker_dir)
+    return sorted(pid for pid in found if owner is None or user_of(pid) == owner)
+
+
+def kill_leftovers(worker_dir: Path) -> list[int]:
+    """Send SIGKILL to all of them, and return them. Repeat until none is found: a process may start another."""
+    found, owner = leftovers(worker_dir), _other_owner(worker_dir)
+    for record in _recorded(worker_dir):
+        if record.get("pid") in found and owner is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(record["pgid"], signal.SIGKILL)
+        elif record.get("pid") in found:
+            for pid in group_members(record["pgid"]):
+                _kill(pid, owner)
+    for pid in found:
+        _kill(pid, owner)
+    return found
+
+
+def _other_owner(worker_dir: Path) -> int | None:
+    """The uid under which the processes of this worker run; None: it is that of this server."""
+    with suppress(FileNotFoundError):
+        uid = os.lstat(worker_dir).st_uid
+        return uid if uid != os.geteuid() else None
+    return None
+
+
+def _kill(pid: int, owner: int | None) -> None:
+    """Send SIGKILL to a process, if it is one of `owner`."""
+    with suppress(ProcessLookupError, PermissionError):  # gone, or another user's by now
+        if owner is None:
+            os.kill(pid, signal.SIGKILL)
+            return
+        process = os.pidfd_open(pid)  # after the check the pid may pass to another process
+        try:
+            if user_of(pid) == owner:
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+        finally:
+            os.close(process)
+
+
+def _recorded(worker_dir: Path) -> list[dict[str, Any]]:
+    """The ranks' {pid, pgid, start_time}; empty before they start."""
+    records = read_json(Directory(str(worker_dir)).processes, opener(worker_dir)) or {}
+    return [record for record in records.values() if isinstance(record, dict) and _is_pid(record.get("pgid"))]
+
+
+def _lives(record: Mapping[str, Any]) -> bool:
+    """True if the process with this {pid, start_time} lives; the job may have written any record."""
+    pid, started = record.get("pid"), record.get("start_time")
+    return _is_pid(pid) and started is not None and start_time(pid) == started and not _is_zombie(pid)
+
+
+def _is_pid(number: object) -> TypeGuard[int]:
+    """True for a pid that the kernel can have given to a process of a job: 0 and 1 name groups of other processes."""
+    return isinstance(number, int) and 1 < number < 2**31
+
+
+def _is_zombie(pid: int) -> bool:
+    """The process has ended, but is not reaped yet: a container's init may take long."""
+    if sys.platform == "linux":
+        return stat(f"/proc/{pid}")[:1] in ([], ["Z"], ["X"])
+    command = ["ps", "-o", "stat=", "-p", str(pid)]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()[:1] in ("", "Z")
+
+
+def _marked(worker_dir: str) -> list[int]:
+    if sys.platform == "linux":
+        return marked(MARKER, worker_dir)
+    # without /proc; `ps -E` shows the environment after the command
+    answer = subprocess.run(["ps", "-axEww", "-o", "pid=,command="], capture_output=True, text=True, check=False).stdout
+    return find_in_ps(answer, f"{MARKER}={worker_dir}")
+
+
+def find_in_ps(answer: str, marker: str) -> list[int]:
+    """The pids of lines that contain `marker` as a separate word."""
+    return [int(line.split(None, 1)[0]) for line in answer.splitlines() if f" {marker} " in f"{line} "]
