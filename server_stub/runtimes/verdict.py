@@ -125,7 +125,12 @@ def elastic_bounds(spec: JobSpec) -> ElasticBounds | None:
 def survived(workers: Sequence[WorkerStatus], bounds: ElasticBounds, returned: Collection[int] = ()) -> frozenset[int]:
     """Numbers of the lost workers without which the attempt continues, or has succeeded. `returned`: numbers of the
     restarted workers."""
-    lost = frozenset(worker.number for worker in workers[1:] if _is_lost(worker, worker.number in returned))
+    lost = frozenset(
+        worker.number
+        for worker in workers[1:]
+        if (worker.stage is Stage.LOST and worker.lost_reason is not Reason.START_FAILED)
+        or (worker.report is not None and is_loss(worker.report, returned=worker.number in returned))
+    )
     if workers[0].stage is Stage.ENDED and not workers[0].failed:  # there is no group to join any more
         return lost | {number for number in returned if workers[number].failed}
     enough = len(workers) - len(lost) >= bounds.least
@@ -137,12 +142,6 @@ def is_loss(report: Mapping[str, Any], *, returned: bool) -> bool:
     # a worker that returns too late, or while the others are lost, too, finds no rendezvous
     alone = returned and outcome.is_peer_loss(None, str(report["message"]), None, ())
     return report["reason"] in _KILLED or alone
-
-
-def _is_lost(worker: WorkerStatus, returned: bool) -> bool:
-    if worker.stage is Stage.LOST:
-        return worker.lost_reason is not Reason.START_FAILED
-    return worker.report is not None and is_loss(worker.report, returned=returned)
 
 
 def who_is_missing(numbers: Collection[int], workers: int) -> str:
@@ -178,55 +177,38 @@ def verdict(workers: Sequence[WorkerStatus], stopped: bool, lost_first: bool) ->
         return Verdict(Reason.COMPLETED, "every rank ended with exit code 0")
     if stopped:
         return _STOPPED
-    ranks = _ranks(workers)
-    first = _first_failure(ranks)
+    ranks = [
+        (worker.number, worker.report, rank_of_json(rank))
+        for worker in workers
+        if worker.report
+        for rank in worker.report["ranks"]
+    ]
+    ends = [end for _, _, end in ranks]
+    first = outcome.first_failure(ends)
     of_worker = _failed_as_a_whole(workers, first, lost_first)
     if of_worker is not None:
         return of_worker
     if first is None:
         return _STOPPED
-    return first.verdict(finished_peers(first.end, [rank.end for rank in ranks]))
+    number, report = next((number, report) for number, report, end in ranks if end is first)
+    if report["reason"] != Reason.CANCELLED and report.get("first_failing_rank") == first.rank:
+        reason, message = Reason(report["reason"]), str(report["message"])
+    else:  # its launcher, which knows its own ranks only, has named another one
+        found = outcome.of_ranks([first], cancelled=False, oom_kills=0)
+        reason, message = Reason(found.reason), found.message
+    failed = RankReport.model_validate(rank_as_json(first))
+    if note := finished_peers(first, ends):
+        message = f"{message}; {note}"
+        if failed.exception:  # it is shown with the failure
+            failed = failed.model_copy(update={"exception": f"{failed.exception}\n{note}"})
+    return Verdict(reason, message, FailingRank(number, failed))
 
 
-class _Rank(NamedTuple):
-    """The end of a rank, and the worker that it belongs to."""
-
-    worker: int
-    end: outcome.Ended
-    report: Report
-
-    def verdict(self, note: str | None) -> Verdict:
-        """The verdict if it is the first that failed. `note`: what the ends of other ranks add to it."""
-        reason, message = self._outcome()
-        report = RankReport.model_validate(rank_as_json(self.end))
-        if note is not None:
-            message = f"{message}; {note}"
-            if report.exception:  # it is shown with the failure
-                report = report.model_copy(update={"exception": f"{report.exception}\n{note}"})
-        return Verdict(reason, message, FailingRank(self.worker, report))
-
-    def _outcome(self) -> tuple[Reason, str]:
-        if self.report["reason"] != Reason.CANCELLED and self.report.get("first_failing_rank") == self.end.rank:
-            return Reason(self.report["reason"]), str(self.report["message"])
-        # its launcher, which knows its own ranks only, has named another one
-        found = outcome.of_ranks([self.end], cancelled=False, oom_kills=0)
-        return Reason(found.reason), found.message
-
-
-def _ranks(workers: Sequence[WorkerStatus]) -> list[_Rank]:
-    reports = [(worker.number, worker.report) for worker in workers if worker.report]
-    return [_Rank(number, rank_of_json(rank), report) for number, report in reports for rank in report["ranks"]]
-
-
-def _first_failure(ranks: Sequence[_Rank]) -> _Rank | None:
-    """Applies the rule of `outcome` to the ranks of all workers."""
-    first = outcome.first_failure([rank.end for rank in ranks])
-    return next((rank for rank in ranks if rank.end is first), None)
-
-
-def _failed_as_a_whole(workers: Sequence[WorkerStatus], first: _Rank | None, lost_first: bool) -> Verdict | None:
+def _failed_as_a_whole(
+    workers: Sequence[WorkerStatus], first: outcome.Ended | None, lost_first: bool
+) -> Verdict | None:
     """The failure of a worker without a failed rank (it was lost, or could not start), if that came before `first`."""
-    only_lost_peer = first is None or first.end.lost_peer
+    only_lost_peer = first is None or first.lost_peer
     lost = [worker for worker in workers if worker.stage is Stage.LOST]
     for worker in lost:
         if lost_first or (only_lost_peer and worker.lost_reason in _MACHINE):
@@ -235,25 +217,20 @@ def _failed_as_a_whole(workers: Sequence[WorkerStatus], first: _Rank | None, los
     for number, report in sorted(reports, key=lambda each: _lost_peer(each[1])):
         if report["reason"] == Reason.CANCELLED or report["ranks"]:
             continue
-        if first is None or only_lost_peer or _time(report) <= first.end.failed_at:
-            return Verdict(Reason(report["reason"]), str(report["message"]), _failed_setup(number, report))
+        ended = datetime.fromisoformat(report["ended_at"]).timestamp()
+        if first is None or only_lost_peer or ended <= first.failed_at:
+            failing = None
+            if report["reason"] in (Reason.SETUP_FAILED, Reason.PREFLIGHT_FAILED):
+                lines = report.get("last_lines", [])
+                setup = RankReport(rank=NO_RANK, exit_code=report["exit_code"], last_lines=lines)
+                failing = FailingRank(number, setup)
+            return Verdict(Reason(report["reason"]), str(report["message"]), failing)
     return Verdict(lost[0].lost_reason, lost[0].lost_because) if lost and first is None else None
 
 
 def _lost_peer(report: Report) -> bool:
     """True if the preflight of a worker failed because that of another one had ended."""
     return report["reason"] == Reason.PREFLIGHT_FAILED and report["exit_code"] == PEER_LOST
-
-
-def _failed_setup(worker: int, report: Report) -> FailingRank | None:
-    if report["reason"] not in (Reason.SETUP_FAILED, Reason.PREFLIGHT_FAILED):
-        return None
-    lines = report.get("last_lines", [])
-    return FailingRank(worker, RankReport(rank=NO_RANK, exit_code=report["exit_code"], last_lines=lines))
-
-
-def _time(report: Report) -> float:
-    return datetime.fromisoformat(report["ended_at"]).timestamp()
 
 
 def quiet(workers: Sequence[WorkerStatus]) -> Quiet:
@@ -310,24 +287,15 @@ def _names(ranks: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, sorted(ranks)))}"
 
 
-class _Frame(NamedTuple):
-    path: str
-    line: str
-    function: str
-
-
 def _place(traceback: str) -> str:
     """`was in all_reduce (train.py:6)`: the last line of the user's code, and what it called."""
-    frames = [_Frame(*found) for found in _FRAME.findall(_first_of_chain(traceback))]
-    own = [number for number, frame in enumerate(frames) if not _LIBRARY.search(frame.path)]
+    chained = [traceback.find(marker) for marker in outcome.CHAINED if marker in traceback]
+    frames = _FRAME.findall(traceback[: min(chained, default=None)])  # of the exception that was raised first
+    own = [number for number, (path, _, _) in enumerate(frames) if not _LIBRARY.search(path)]
     if not own:
         return "lost its connection"
-    here, below = frames[own[-1]], [frame.function for frame in frames[own[-1] + 1 :]]
-    line = f"{basename(here.path)}:{here.line}"
+    path, line, _ = frames[own[-1]]
+    here = f"{basename(path)}:{line}"
+    below = [function for _, _, function in frames[own[-1] + 1 :]]
     called = next((name for name in below if name not in _WRAPPERS and not name.startswith("_")), None)
-    return f"was in {called} ({line})" if called else f"was at {line}"
-
-
-def _first_of_chain(traceback: str) -> str:
-    """The traceback of the exception that was raised first."""
-    return traceback[: min((traceback.find(marker) for marker in outcome.CHAINED if marker in traceback), default=None)]
+    return f"was in {called} ({here})" if called else f"was at {here}"
