@@ -19,6 +19,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,116 +43,117 @@ _LEFT_OUT = frozenset({"client_lib", "server_stub", "_distutils_hack", "pip", "_
 _log = logging.getLogger(__name__)
 
 
+@dataclass
+class _Interpreter:
+    python: str
+    config: Path
+    """The file with its list of modules, and the modules that its pools have refused."""
+    pool: WarmPool | None = None
+    next: WarmPool | None = None
+    """Replaces `pool` when it is ready."""
+    misfits: int = 0
+    guess: asyncio.TimerHandle | None = None
+
+    @property
+    def living(self) -> list[WarmPool]:
+        return [pool for pool in (self.pool, self.next) if pool is not None and pool.state != "ended"]
+
+    def read(self) -> dict[str, Any]:
+        return {"modules": [], "refused": {}} | (read_json(str(self.config)) or {})
+
+    def write(self, modules: list[str]) -> None:
+        self.config.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        config = {"python": self.python, "modules": modules, "refused": self.read()["refused"]}
+        write_json(str(self.config), config | {"idle_s": _IDLE_S})
+
+
 class WarmPools:
     """`folder`: holds the lists of modules."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._pools: dict[str, WarmPool] = {}
-        self._next: dict[str, WarmPool] = {}
-        """Pools that replace another one when they are ready."""
-        self._misfits: dict[str, int] = {}
-        self._guesses: dict[str, asyncio.TimerHandle] = {}
+        self._interpreters: dict[str, _Interpreter] = {}
         self._tasks = Tasks(_log, "a task of the warm pools failed")
 
     def pool_for(self, plan: WorkerPlan) -> WarmPool | None:
         """The pool for the plan's interpreter, if it is ready."""
-        pool = self._pools.get(plan.python or "")
-        return pool if pool is not None and pool.state == "ready" else None
+        known = self._interpreters.get(plan.python or "")
+        return known.pool if known and known.pool and known.pool.state == "ready" else None
 
     @property
     def any_ready(self) -> bool:
         """A pool is ready, for any interpreter."""
-        return any(pool.state == "ready" for pool in self._pools.values())
+        return any(known.pool and known.pool.state == "ready" for known in self._interpreters.values())
 
     def job_began(self, plan: WorkerPlan, worker_dir: str) -> None:
         """A job that could use a pool was started."""
-        python = plan.python
-        if python is None or not LAUNCHER_SWEEPS or not plan.uses_rank_runner or python in self._guesses:
-            return
-        if not self._lives(python):
-            guess = asyncio.get_running_loop().call_later(GUESS_AFTER_S, self._guess, plan, worker_dir)
-            self._guesses[python] = guess
+        known = self._interpreter(plan)
+        if known and not known.guess and not known.living:
+            known.guess = asyncio.get_running_loop().call_later(GUESS_AFTER_S, self._guess, known, plan, worker_dir)
 
     def job_ended(self, plan: WorkerPlan, worker_dir: str, *, fitted: bool) -> None:
         """`fitted`: there was no pool, or it suited the job."""
-        python = plan.python
-        if python is None or not LAUNCHER_SWEEPS or not plan.uses_rank_runner:
-            return
-        if (guess := self._guesses.pop(python, None)) is not None:
-            guess.cancel()
-        self._tasks.begin(self._learn(python, plan, worker_dir, fitted))
+        if known := self._interpreter(plan):
+            if known.guess:
+                known.guess.cancel()
+                known.guess = None
+            self._tasks.begin(self._learn(known, plan, worker_dir, fitted))
 
     def shown(self) -> list[WarmPoolInfo]:
-        living = [*self._pools.values(), *self._next.values()]
-        return [pool.info() for pool in living if pool.state != "ended"]
+        return [pool.info() for known in self._interpreters.values() for pool in known.living]
 
     def close(self) -> None:
         """End all pools; jobs forked from them continue."""
-        for guess in self._guesses.values():
-            guess.cancel()
         self._tasks.cancel()
-        for pool in [*self._pools.values(), *self._next.values()]:
-            pool.close()
+        for known in self._interpreters.values():
+            if known.guess:
+                known.guess.cancel()
+            for pool in known.living:
+                pool.close()
 
-    # --- starting one
+    def _interpreter(self, plan: WorkerPlan) -> _Interpreter | None:
+        """None: no pool could start the ranks of this plan."""
+        python = plan.python
+        if python is None or not LAUNCHER_SWEEPS or not plan.uses_rank_runner:
+            return None
+        name = f"{hashlib.sha256(python.encode()).hexdigest()[:16]}.json"
+        return self._interpreters.setdefault(python, _Interpreter(python, self._folder / name))
 
-    def _lives(self, python: str) -> bool:
-        pools = (self._pools.get(python), self._next.get(python))
-        return any(pool is not None and pool.state != "ended" for pool in pools)
+    def _guess(self, known: _Interpreter, plan: WorkerPlan, worker_dir: str) -> None:
+        known.guess = None
+        if not known.living:
+            self._tasks.begin(self._begin(known, plan, worker_dir, known.read()["modules"] or list(GUESS)))
 
-    def _guess(self, plan: WorkerPlan, worker_dir: str) -> None:
-        assert plan.python
-        self._guesses.pop(plan.python, None)
-        if not self._lives(plan.python):
-            known = self._read(plan.python)["modules"] or list(GUESS)
-            self._tasks.begin(self._begin(plan.python, plan, worker_dir, known))
-
-    async def _learn(self, python: str, plan: WorkerPlan, worker_dir: str, fitted: bool) -> None:
-        known = self._read(python)["modules"]
-        modules, worth = extended(known, await asyncio.to_thread(_imported, worker_dir))
-        self._misfits[python] = 0 if fitted else self._misfits.get(python, 0) + 1
-        if not modules or python in self._next:
+    async def _learn(self, known: _Interpreter, plan: WorkerPlan, worker_dir: str, fitted: bool) -> None:
+        before = known.read()["modules"]
+        modules, worth = extended(before, await asyncio.to_thread(_imported, worker_dir))
+        known.misfits = 0 if fitted else known.misfits + 1
+        if not modules or known.next:
             return
-        if worth or not self._lives(python) or self._misfits[python] >= MISFITS_MAX:
-            self._misfits[python] = 0
-            await self._begin(python, plan, worker_dir, modules)
-        elif modules != known:
-            await asyncio.to_thread(self._write, python, modules)
+        if worth or not known.living or known.misfits >= MISFITS_MAX:
+            known.misfits = 0
+            await self._begin(known, plan, worker_dir, modules)
+        elif modules != before:
+            await asyncio.to_thread(known.write, modules)
 
-    async def _begin(self, python: str, plan: WorkerPlan, worker_dir: str, modules: list[str]) -> None:
+    async def _begin(self, known: _Interpreter, plan: WorkerPlan, worker_dir: str, modules: list[str]) -> None:
         """Start a new pool; the old one serves until it is ready."""
         process = processes(plan, Directory(worker_dir), None)[0]
-        pool = WarmPool(python, self._path(python), fit.environment_of(process.environment))
-        self._next[python] = pool
+        pool = known.next = WarmPool(known.python, known.config, fit.environment_of(process.environment))
         try:
-            await asyncio.to_thread(self._write, python, modules)
+            await asyncio.to_thread(known.write, modules)
             await pool.start()
         except OSError as error:  # no room for the list
-            _log.warning("no warm pool for %s: %s", python, error)
+            _log.warning("no warm pool for %s: %s", known.python, error)
         finally:
-            del self._next[python]
+            known.next = None
         if pool.state != "ready":
-            _log.warning("no warm pool for %s: %s %s", python, pool.why_ended, pool.output.decode("utf-8", "replace"))
+            output = pool.output.decode("utf-8", "replace")
+            _log.warning("no warm pool for %s: %s %s", known.python, pool.why_ended, output)
             return
-        old = self._pools.get(python)
-        self._pools[python] = pool
-        if old is not None:
-            old.close()
-
-    # --- the list of modules
-
-    def _path(self, python: str) -> Path:
-        return self._folder / f"{hashlib.sha256(python.encode()).hexdigest()[:16]}.json"
-
-    def _read(self, python: str) -> dict[str, Any]:
-        found = read_json(str(self._path(python))) or {}
-        return {"modules": [], "refused": {}} | found
-
-    def _write(self, python: str, modules: list[str]) -> None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        config = {"python": python, "modules": modules, "refused": self._read(python)["refused"]}
-        write_json(str(self._path(python)), config | {"idle_s": _IDLE_S})
+        if known.pool is not None:
+            known.pool.close()
+        known.pool = pool
 
 
 def _imported(worker_dir: str) -> list[str]:
@@ -195,7 +197,7 @@ class WarmPool:
         self._waiting: dict[str, asyncio.Future[str | None]] = {}
         self._modules = self._jobs = 0
         self._used_at = time.monotonic()
-        self._changed = asyncio.Event()
+        self._settled = asyncio.Event()
 
     async def start(self) -> None:
         """Return when it is ready or has ended."""
@@ -212,9 +214,7 @@ class WarmPool:
         loop = asyncio.get_running_loop()
         loop.add_reader(self._process.stdout.fileno(), self._read_output)
         loop.add_reader(self._socket.fileno(), self._read)
-        while self.state == "starting":
-            self._changed.clear()
-            await self._changed.wait()
+        await self._settled.wait()
 
     def _spawn(self, fd: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -265,25 +265,19 @@ class WarmPool:
             return
         except OSError:
             packet = b""
-        if not packet:
+        message = json.loads(packet or "{}")
+        event = message.get("event")
+        if event is None:
             self._end(self.why_ended)
-            return
-        message = json.loads(packet)
-        if message["event"] == "ready":
+        elif event == "ready":
             self.state, self._modules = "ready", message["modules"]
-            self._changed.set()
-        elif message["event"] == "ending":
+            self._settled.set()
+        elif event == "ending":
             self.why_ended = message["why"]
-        else:
-            self._answer(message["worker_dir"], launched=message["event"] == "launched")
-
-    def _answer(self, worker_dir: str, *, launched: bool) -> None:
-        answer = self._waiting.get(worker_dir)
-        if answer is None or answer.done():  # the normal end of a launcher
-            return
-        self._jobs += launched
-        self._used_at = time.monotonic()
-        answer.set_result(None if launched else "its launcher ended at once")
+        elif (answer := self._waiting.get(message["worker_dir"])) and not answer.done():
+            self._jobs += event == "launched"
+            self._used_at = time.monotonic()
+            answer.set_result(None if event == "launched" else "its launcher ended at once")
 
     def _read_output(self) -> None:
         assert self._process
@@ -297,7 +291,7 @@ class WarmPool:
         if self.state == "ended":
             return
         self.state, self.why_ended = "ended", why
-        self._changed.set()
+        self._settled.set()
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_result(why)
