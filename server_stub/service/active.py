@@ -1,18 +1,14 @@
-"""The jobs that are not final, in memory, and the calls that wait for a change of one.
-
-A job has its newest decision, its stored version and the version that users see.
-"""
+"""Jobs as users see them, those that are not final with their newest decision, and the calls that wait for a change."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import secrets
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
-from functools import partial
 from itertools import islice
 from typing import Any, Literal
 
@@ -41,11 +37,30 @@ _CHANGES_KEPT = 10_000
 
 
 @dataclass
-class ActiveJob:
-    """One job. Only the reconciler changes it, on the event loop's thread."""
+class StoredJob:
+    """One job as it was found in the database."""
 
     row: JobRow
     """The newest stored version."""
+    _info: JobInfo
+
+    @property
+    def public(self) -> JobInfo:
+        """The version that users see."""
+        return self._info
+
+    @property
+    def text(self) -> JobText:
+        """`public` as JSON."""
+        info = self.public
+        json_text = self.row.info if info.version == self.row.version else info.model_dump_json()
+        return JobText(json_text.encode(), info.version, info.state)
+
+
+@dataclass
+class ActiveJob(StoredJob):
+    """A job that is not final. Only the reconciler changes it, on the event loop's thread."""
+
     version: int
     """Version of `info`."""
     status: JobStatus
@@ -72,26 +87,20 @@ class ActiveJob:
     """(attempt, note) of notes that are events already."""
     remove_at_end: bool = False
     timers: dict[str, Timer] = field(default_factory=dict)
-    _info: JobInfo | None = None
-    """`info` without the changes in `_changed`; None: `row.info` has them all."""
     _changed: dict[str, Any] = field(default_factory=dict)
     """Fields of `info` that were decided after `_info`, without those of `status`."""
     _public: JobInfo | None = None
     """The version that users see; None: it is `info`."""
-    _text: JobText | None = None
 
     @property
     def info(self) -> JobInfo:
-        """The newest decision, which may not be stored yet. It is computed on access: for thousands of waiting jobs
-        only the place in the queue changes."""
-        info = self._info or JobInfo.model_validate_json(self.row.info)
-        if info.version != self.version:
-            decided = {name: getattr(self.status, name) for name in _SHOWN} | {
-                "dependencies": list(self.status.dependencies)
-            }
-            info = info.model_copy(update={**decided, **self._changed, "version": self.version})
-        self._info, self._changed = info, {}
-        return info
+        """The newest decision, which may not be stored yet. It is copied on access: for thousands of waiting jobs only
+        the place in the queue changes."""
+        if self._info.version != self.version:
+            decided = {name: getattr(self.status, name) for name in _SHOWN}
+            decided |= {"dependencies": list(self.status.dependencies), **self._changed, "version": self.version}
+            self._info, self._changed = self._info.model_copy(update=decided), {}
+        return self._info
 
     @property
     def public(self) -> JobInfo:
@@ -101,14 +110,6 @@ class ActiveJob:
     @property
     def public_version(self) -> int:
         return self._public.version if self._public else self.version
-
-    @property
-    def text(self) -> JobText:
-        """`public` as JSON."""
-        if self._text is None or self._text.version != self.public_version:
-            public = self.public
-            self._text = JobText(public.model_dump_json().encode(), public.version, public.state)
-        return self._text
 
     def decide(self, status: JobStatus, transitions: Sequence[Transition] = (), **shown: Any) -> None:
         """Update the job by a decision, which users see when it is stored. `shown`: further fields of JobInfo."""
@@ -136,18 +137,19 @@ class ActiveJob:
 
     def next_row(self) -> JobRow:
         """The row to store: `row` with the values of `info`."""
-        tells_end = self.info.state.final and self.info.spec.notify is not None and not self.remove_at_end
+        info = self.info
+        tells_end = info.state.final and info.spec.notify is not None and not self.remove_at_end
         return self.row._replace(
-            state=self.info.state,
-            version=self.info.version,
-            attempt=self.info.attempt,
-            info=self.info.model_dump_json(),
-            first_started_at=self.row.first_started_at or self.info.started_at,
+            state=info.state,
+            version=info.version,
+            attempt=info.attempt,
+            info=info.model_dump_json(),
+            first_started_at=self.row.first_started_at or info.started_at,
             resume_at=self.status.resume_at,
-            finished_at=self.info.finished_at,
+            finished_at=info.finished_at,
             stop=json.dumps(asdict(self.status.stop)) if self.status.stop else None,
             remove_at_end=self.remove_at_end,
-            unsent=json.dumps(message_of(self.info, "ended")) if tells_end else None,
+            unsent=json.dumps(message_of(info, "ended")) if tells_end else None,
         )
 
     def stored_as(self, row: JobRow, shown: JobInfo) -> None:
@@ -156,21 +158,19 @@ class ActiveJob:
             self.row = row
         if shown.version > self.public_version:
             self._public = shown
-            self._text = _text_of(row)
 
     def cancel_timer(self, name: str) -> None:
         if timer := self.timers.pop(name, None):
             timer.cancel()
 
     def cancel_timers(self) -> None:
-        for timer in self.timers.values():
-            timer.cancel()
-        self.timers.clear()
+        for name in list(self.timers):
+            self.cancel_timer(name)
 
 
 class ActiveJobs:
-    """The active jobs of one server. For each call that waits for a change there is one future, without threads, timers
-    or polling. The newest changes of states are kept until the process ends."""
+    """The active jobs of one server, and for each that somebody waits for a future, without threads, timers or polling.
+    The newest changes of states are kept until the process ends."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, ActiveJob] = {}
@@ -178,7 +178,7 @@ class ActiveJobs:
         """Jobs by owner and name."""
         self.members: Counter[str] = Counter()
         """Number of jobs in each group."""
-        self._waiting: defaultdict[str, set[asyncio.Future[None]]] = defaultdict(set)
+        self._changes: dict[str, asyncio.Future[None]] = {}
         self._states: deque[tuple[str, StateChange]] = deque(maxlen=_CHANGES_KEPT)
         self._sequence, self._count = secrets.token_hex(8), 0
 
@@ -199,9 +199,8 @@ class ActiveJobs:
 
     def publish(self, job_id: str) -> None:
         """Wake all calls that wait for this job."""
-        for future in self._waiting.pop(job_id, ()):
-            if not future.done():
-                future.set_result(None)
+        if change := self._changes.pop(job_id, None):
+            change.set_result(None)
 
     def publish_state(self, owner: str, change: StateChange) -> None:
         """Keep the change, and wake all calls that wait for one of any job."""
@@ -211,17 +210,11 @@ class ActiveJobs:
 
     def next_change(self, job_id: str = _ANY) -> asyncio.Future[None]:
         """A future that is done at the next `publish` of this job, or `publish_state` of any. Read what it is about and
-        call this without an await between them, and no change is missed. To stop waiting, cancel it."""
-        future = asyncio.get_running_loop().create_future()
-        self._waiting[job_id].add(future)
-        future.add_done_callback(partial(self._forget, job_id))
-        return future
-
-    def _forget(self, job_id: str, future: asyncio.Future[None]) -> None:
-        waiting = self._waiting.get(job_id, set())
-        waiting.discard(future)
-        if not waiting:
-            self._waiting.pop(job_id, None)
+        call this without an await between them, and no change is missed. All that wait share it: wait by
+        `asyncio.wait`, which does not cancel it."""
+        if job_id not in self._changes:
+            self._changes[job_id] = asyncio.get_running_loop().create_future()
+        return self._changes[job_id]
 
     @property
     def cursor(self) -> str:
@@ -263,32 +256,53 @@ def row_of(info: JobInfo, **columns: Any) -> JobRow:
     )
 
 
-def accepted(row: JobRow, request: SubmitRequest) -> ActiveJob:
-    """Make the ActiveJob of a job that was stored just now."""
-    status = JobStatus(dependencies=tuple(request.dependencies))
-    return ActiveJob(row, row.version, _with_budgets(status, request.spec), request, _text=_text_of(row))
+def accepted(row: JobRow, info: JobInfo, request: SubmitRequest) -> ActiveJob:
+    """Make the ActiveJob of a job that is stored for the first time."""
+    status = JobStatus(dependencies=tuple(request.dependencies), **_budgets(request.spec))
+    return ActiveJob(row, info, row.version, status, request)
+
+
+def found(row: JobRow) -> StoredJob:
+    """Make the StoredJob of a row. In place of text that can't be read, users see why."""
+    try:
+        return StoredJob(row, JobInfo.model_validate_json(row.info))
+    except ValueError as error:
+        info = _stand_in(row, _unreadable(error))
+        return StoredJob(row._replace(info=info.model_dump_json()), info)
 
 
 def from_row(row: JobRow) -> ActiveJob:
     """Make the ActiveJob of a job of an earlier server process. One that can't be read is stopped and fails."""
-    try:
-        return _readable(row)
-    except (ValueError, KeyError, TypeError) as error:
-        message = unreadable(error)
-    state = row.state if row.state in TRANSITIONS else State.RUNNING
-    created_at = row.created_at or datetime.fromtimestamp(0, timezone.utc)
-    row = row._replace(state=state, attempt=max(row.attempt, 1), created_at=created_at)
-    status = JobStatus(state, attempt=row.attempt, stop=Stop(Reason.SERVER_ERROR, message))
     version = row.version + VERSIONS_NOT_STORED
-    return ActiveJob(row, version, status, remove_at_end=row.remove_at_end, _info=stand_in(row, message))
+    try:
+        info = JobInfo.model_validate_json(row.info)
+        if (info.id, info.state, info.attempt) != (row.id, State(row.state), row.attempt) or row.created_at is None:
+            raise ValueError("its columns and its text differ")
+        stop = json.loads(row.stop) if row.stop else None
+        status = JobStatus(
+            **{name: getattr(info, name) for name in _SHOWN},
+            **_budgets(info.spec),
+            stop=stop and Stop(Reason(stop["reason"]), stop["message"], stop["retry"]),
+            hung=info.message if info.reason is Reason.HUNG and info.state is State.RUNNING else "",
+            resume_at=row.resume_at,
+            dependencies=tuple(info.dependencies),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        message = _unreadable(error)
+        state = row.state if row.state in TRANSITIONS else State.RUNNING
+        created_at = row.created_at or datetime.fromtimestamp(0, timezone.utc)
+        row = row._replace(state=state, attempt=max(row.attempt, 1), created_at=created_at)
+        status = JobStatus(state, attempt=row.attempt, stop=Stop(Reason.SERVER_ERROR, message))
+        info = _stand_in(row, message)
+    return ActiveJob(row, info, version, status, remove_at_end=row.remove_at_end)
 
 
-def unreadable(error: Exception) -> str:
+def _unreadable(error: Exception) -> str:
     what = invalid_request(error, JobInfo).message if isinstance(error, ValidationError) else str(error)
     return f"its record in the database can't be read: {what.splitlines()[0][:500]}"
 
 
-def stand_in(row: JobRow, message: str) -> JobInfo:
+def _stand_in(row: JobRow, message: str) -> JobInfo:
     """A JobInfo to show in place of one that can't be read."""
     return JobInfo(
         name=row.name,
@@ -306,31 +320,11 @@ def stand_in(row: JobRow, message: str) -> JobInfo:
     )
 
 
-def _readable(row: JobRow) -> ActiveJob:
-    info = JobInfo.model_validate_json(row.info)
-    if (info.id, info.state, info.attempt) != (row.id, State(row.state), row.attempt) or row.created_at is None:
-        raise ValueError("its columns and its text differ")
-    stop = json.loads(row.stop) if row.stop else None
-    status = JobStatus(
-        **{name: getattr(info, name) for name in _SHOWN},
-        stop=stop and Stop(Reason(stop["reason"]), stop["message"], stop["retry"]),
-        hung=info.message if info.reason is Reason.HUNG and info.state is State.RUNNING else "",
-        resume_at=row.resume_at,
-        dependencies=tuple(info.dependencies),
-    )
-    status = _with_budgets(status, info.spec)
-    return ActiveJob(row, info.version + VERSIONS_NOT_STORED, status, remove_at_end=row.remove_at_end)
-
-
-def _with_budgets(status: JobStatus, spec: JobSpec) -> JobStatus:
-    """The status with the retries that the spec allows."""
-    return status._replace(
-        max_retry=spec.max_retry or 0,
-        retry_on=spec.retry_on,
-        retry_reset_steps=spec.retry_reset_steps,
-        max_infrastructure_retry=spec.max_infrastructure_retry,
-    )
-
-
-def _text_of(row: JobRow) -> JobText:
-    return JobText(row.info.encode(), row.version, row.state)
+def _budgets(spec: JobSpec) -> dict[str, Any]:
+    """The retries that the spec allows, as fields of JobStatus."""
+    return {
+        "max_retry": spec.max_retry or 0,
+        "retry_on": spec.retry_on,
+        "retry_reset_steps": spec.retry_reset_steps,
+        "max_infrastructure_retry": spec.max_infrastructure_retry,
+    }

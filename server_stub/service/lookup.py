@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from server_stub.files.owned import OpenFile
 from server_stub.logs import LoggedJob
 from server_stub.logs.stream import refuse_unknown
 from server_stub.runtimes.inputs import newest_result
-from server_stub.service.active import ActiveJob, ActiveJobs, stand_in, unreadable
+from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, found
 from server_stub.service.job_files import JobFiles
 from server_stub.service.values import ALL_OWNERS, JobText, User
 from server_stub.store import Store, group_rows, rows, search
@@ -25,8 +25,6 @@ from server_stub.store.rows import JobRow
 from server_stub.store.search import JobFilters
 
 _NAMES_COMPARED = 1000
-Found = ActiveJob | JobRow
-"""A job that is not final, or was not when it was found; or the stored row of another one."""
 
 
 class Page(NamedTuple):
@@ -45,18 +43,18 @@ class JobLookup:
         self._store, self._jobs = store, jobs
         self._files, self._share_jobs = files, share_jobs
 
-    async def find(self, user: User, name: str, owner: str | None) -> Found:
+    async def find(self, user: User, name: str, owner: str | None) -> StoredJob:
         """The job.
 
         Raises:
             NotFound: there is none, or this user may not see it.
         """
         if owner is None or owner == user.name or self._sees_all(user):
-            found = await self._find_by_name(owner or user.name, name)
-            if found is None and owner is None and self._sees_all(user):
-                found = await self._find_of_any_owner(name)
-            if found is not None:
-                return found
+            job = await self._find_by_name(owner or user.name, name)
+            if job is None and owner is None and self._sees_all(user):
+                job = await self._find_of_any_owner(name)
+            if job is not None:
+                return job
         raise await self._not_found(user, name)
 
     async def wait(
@@ -64,43 +62,39 @@ class JobLookup:
     ) -> JobText:
         """Wait until the version of the job is greater than `after_version`, at most `timeout_s`, and not at all if it
         is final; then the job. Raises NotFound."""
-        found = await self.find(user, name, owner)
-        await self._wait_for_change(found, after_version, timeout_s)
-        return text_of(found)
+        job = await self.find(user, name, owner)
+        await self._wait_for_change(job, after_version, timeout_s)
+        return job.text
 
     async def state_changes(self, user: User, after: str | None, timeout_s: float) -> StateChanges:
         """The changes of states since the cursor `after` of the jobs that the user sees: waits for one, at most
         `timeout_s`, and not at all without a cursor or if some are no longer known."""
-        loop, sees_all = asyncio.get_running_loop(), self._sees_all(user)
-        until = loop.time() + timeout_s
+        until, sees_all = time.monotonic() + timeout_s, self._sees_all(user)
         while True:
-            found, cursor = self._jobs.changes_since(after or ""), self._jobs.cursor
-            mine = [change for owner, change in found or () if sees_all or owner == user.name]
-            left = until - loop.time()
-            if found is None or mine or left <= 0:
-                return StateChanges(changes=mine, complete=found is not None, cursor=cursor)
+            changes, cursor = self._jobs.changes_since(after or ""), self._jobs.cursor
+            mine = [change for owner, change in changes or () if sees_all or owner == user.name]
+            left = until - time.monotonic()
+            if changes is None or mine or left <= 0:
+                return StateChanges(changes=mine, complete=changes is not None, cursor=cursor)
             after = cursor
-            with suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._jobs.next_change(), left)
+            await asyncio.wait({self._jobs.next_change()}, timeout=left)
 
     async def next_logs(self, job: LoggedJob) -> LoggedJob:
         """Wait without limit until the job's version is greater than `job.version`, not at all for a final job. A
         waiting call needs no thread and no timer, and may be cancelled."""
-        found = await self.by_id(job.job_id)
-        if found is None:  # deleted: only final jobs are
+        current = await self.by_id(job.job_id)
+        if current is None:  # deleted: only final jobs are
             return job
-        await self._wait_for_change(found, job.version, None)
-        return self.logs(info_of(found))
+        await self._wait_for_change(current, job.version, None)
+        return self.logs(current.public)
 
-    async def _wait_for_change(self, found: Found, version: int, timeout_s: float | None) -> None:
-        loop = asyncio.get_running_loop()
-        until = None if timeout_s is None else loop.time() + timeout_s
-        while isinstance(found, ActiveJob) and found.public_version <= version and found.row.id in self._jobs.by_id:
-            left = None if until is None else until - loop.time()
-            try:
-                await asyncio.wait_for(self._jobs.next_change(found.row.id), left)
-            except asyncio.TimeoutError:
+    async def _wait_for_change(self, job: StoredJob, version: int, timeout_s: float | None) -> None:
+        began = time.monotonic()
+        while isinstance(job, ActiveJob) and job.public_version <= version and job.row.id in self._jobs.by_id:
+            left = None if timeout_s is None else began + timeout_s - time.monotonic()
+            if left is not None and left <= 0:
                 return
+            await asyncio.wait({self._jobs.next_change(job.row.id)}, timeout=left)
 
     async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> Page:
         """A page of the list, of the jobs of the user if the filters have no owners.
@@ -124,9 +118,9 @@ class JobLookup:
     async def group(self, user: User, name: str, owner: str | None) -> GroupInfo:
         """The group. `owner` None: the user's own, also of an admin. Raises NotFound."""
         if owner is None or owner == user.name or self._sees_all(user):
-            found = await self._store.read(group_rows.find, owner or user.name, name)
-            if found:
-                return found
+            group = await self._store.read(group_rows.find, owner or user.name, name)
+            if group:
+                return group
         raise NotFound(f"no group named {name}", hint="`client-lib list` shows the jobs and groups you have")
 
     async def search(self, user: User, wanted: JobFilters, limit: int, offset: int) -> tuple[int, list[bytes]]:
@@ -135,14 +129,14 @@ class JobLookup:
         owners = wanted.owners or [user.name]
         if not self._sees_all(user):
             owners = [owner for owner in owners if owner == user.name]
-        count, found = await self._store.read(search.search, replace(wanted, owners=owners), limit, offset)
-        return count, [self.newest_text(stored) for stored in found]
+        count, page = await self._store.read(search.search, replace(wanted, owners=owners), limit, offset)
+        return count, [self.newest_text(stored) for stored in page]
 
     def newest_text(self, stored: JobRow, progress: JobProgress | None = None) -> bytes:
         """The newest JobInfo as JSON: messages and workers of an active job may be newer than `stored`."""
         active = self._jobs.by_id.get(stored.id)
         if active is None:
-            return _shown(stored).info.encode()
+            return found(stored).text.json
         return with_progress(active.text.json, progress) if progress else active.text.json
 
     async def counts(self) -> dict[State, int]:
@@ -151,13 +145,13 @@ class JobLookup:
 
     async def events(self, user: User, name: str, owner: str | None = None) -> bytes:
         """An EventList as JSON, oldest first."""
-        found = await self.find(user, name, owner)
-        events = await self._store.read(rows.list_events, stored_row(found).seq)
+        job = await self.find(user, name, owner)
+        events = await self._store.read(rows.list_events, job.row.seq)
         return EventList(events=events).model_dump_json().encode()
 
     async def find_logs(self, user: User, name: str, owner: str | None = None) -> LoggedJob:
         """The place of the logs of a job and its state. Raises NotFound."""
-        return self.logs(info_of(await self.find(user, name, owner)))
+        return self.logs((await self.find(user, name, owner)).public)
 
     def logs(self, info: JobInfo) -> LoggedJob:
         return LoggedJob(
@@ -176,7 +170,7 @@ class JobLookup:
 
         Raises NotFound: there is no such job; NoResult: the rank has no result (yet), with the reason.
         """
-        info = info_of(await self.find(user, name, owner))
+        info = (await self.find(user, name, owner)).public
         if info.function is None:
             raise NoResult(f"job {info.name} runs a script; only a function returns something")
         result = await asyncio.to_thread(newest_result, self._files.job_dir(info.id), info.attempt, rank)
@@ -187,22 +181,22 @@ class JobLookup:
             raise NoResult(f"rank {rank} of job {info.name}, which {info.state}, left no result")
         raise NoResult(f"job {info.name} is {info.state}, and rank {rank} has not returned yet")
 
-    async def by_id(self, job_id: str) -> Found | None:
+    async def by_id(self, job_id: str) -> StoredJob | None:
         if (active := self._jobs.by_id.get(job_id)) is not None:
             return active
         stored = await self._store.read(rows.find_by_id, job_id)
-        return _shown(stored) if stored else None
+        return found(stored) if stored else None
 
     async def own(self, user: User, name: str) -> JobInfo:
         """The user's own job. Raises NotFound, as for the job of another."""
-        if (found := await self._find_by_name(user.name, name)) is not None:
-            return info_of(found)
+        if (job := await self._find_by_name(user.name, name)) is not None:
+            return job.public
         raise await self._not_found(user, name)
 
     async def own_id(self, user: User, name: str) -> str:
         """Id of the user's own job or group of this name. Raises NotFound, as for the job of another."""
-        if (found := await self._find_by_name(user.name, name)) is not None:
-            return stored_row(found).id
+        if (job := await self._find_by_name(user.name, name)) is not None:
+            return job.row.id
         if (group := await self._store.read(group_rows.find, user.name, name)) is not None:
             return group.id
         raise await self._not_found(user, name)
@@ -217,13 +211,13 @@ class JobLookup:
             raise Forbidden(f"{user.name} may list no jobs but their own", hint="leave `owner` out")
         return None if owners == (ALL_OWNERS,) else owners
 
-    async def _find_by_name(self, owner: str, name: str) -> Found | None:
+    async def _find_by_name(self, owner: str, name: str) -> StoredJob | None:
         if (active := self._jobs.by_name.get((owner, name))) is not None:
             return active
         stored = await self._store.read(rows.find, owner, name)
-        return _shown(stored) if stored else None
+        return found(stored) if stored else None
 
-    async def _find_of_any_owner(self, name: str) -> Found | None:
+    async def _find_of_any_owner(self, name: str) -> StoredJob | None:
         owners = await self._store.read(search.find_anywhere, name)
         if len(owners) > 1:
             raise InvalidRequest(f"more than one user has a job {name}", hint=f"say whose: owner={owners[0]}")
@@ -234,29 +228,6 @@ class JobLookup:
         near = difflib.get_close_matches(name, known)
         hint = f"did you mean {' or '.join(near)}?" if near else "`client-lib list` shows the jobs you have"
         return NotFound(f"no job named {name}", hint=hint)
-
-
-def _shown(stored: JobRow) -> JobRow:
-    """`stored`, with a replacement for damaged text: clients could not read a list that contains it."""
-    try:
-        JobInfo.model_validate_json(stored.info)
-    except ValueError as error:
-        return stored._replace(info=stand_in(stored, unreadable(error)).model_dump_json())
-    return stored
-
-
-def stored_row(found: Found) -> JobRow:
-    return found.row if isinstance(found, ActiveJob) else found
-
-
-def info_of(found: Found) -> JobInfo:
-    """The version that users see."""
-    return found.public if isinstance(found, ActiveJob) else JobInfo.model_validate_json(found.info)
-
-
-def text_of(found: Found) -> JobText:
-    """The same as JSON."""
-    return found.text if isinstance(found, ActiveJob) else JobText(found.info.encode(), found.version, found.state)
 
 
 def _parse_cursor(cursor: str | None) -> int | None:

@@ -31,7 +31,7 @@ from server_stub.logs.segments import LogReader
 from server_stub.runtimes import RAN_IMAGE, Runtime
 from server_stub.runtimes.tasks import Clock
 from server_stub.service.job_files import JobFiles
-from server_stub.service.lookup import JobLookup, info_of, stored_row
+from server_stub.service.lookup import JobLookup
 from server_stub.service.values import User, check_owner, check_running
 from server_stub.store import Store, rows
 from server_stub.worker_gateway import StackDump
@@ -74,7 +74,7 @@ class Observer:
             Forbidden: it belongs to another user, and this one is no admin.
             Conflict: the job does not run, or forbids it.
         """
-        job = info_of(await self._lookup.find(user, name, owner))
+        job = (await self._lookup.find(user, name, owner)).public
         _check(user, job, "stacks")
         check_running(job, "only running processes have stacks")
         return await self.take(job)
@@ -90,7 +90,7 @@ class Observer:
             Forbidden: it belongs to another user, and this one is no admin.
             Conflict: the job forbids it.
         """
-        job = info_of(await self._lookup.find(user, name, owner))
+        job = (await self._lookup.find(user, name, owner)).public
         _check(user, job, "metrics")
         now, asked = time.monotonic(), (job.id, job.version, rank, points)
         self._measured = {key: known for key, known in self._measured.items() if now - known[0] < _SHARED_S}
@@ -134,9 +134,9 @@ class Observer:
     async def goodput(self, user: User, name: str, owner: str | None) -> JobGoodput:
         """The use of the job's time. Raises what `metrics` raises."""
         found = await self._lookup.find(user, name, owner)
-        job = info_of(found)
+        job = found.public
         _check(user, job, "use of time")
-        events = await self._store.read(rows.list_events, stored_row(found).seq)
+        events = await self._store.read(rows.list_events, found.row.seq)
         return await self._read_log(partial(self._goodput, job, events, job.finished_at or self._clock.now()), job)
 
     def _goodput(
@@ -149,7 +149,7 @@ class Observer:
     async def provenance(self, user: User, name: str, owner: str | None = None) -> JobProvenance:
         """The record of what the job ran. Raises NotFound; Forbidden: the user is neither its owner nor admin."""
         found = await self._lookup.find(user, name, owner)
-        row, job = stored_row(found), info_of(found)
+        row, job = found.row, found.public
         check_owner(user, job, "can see what it ran")
         request = await asyncio.to_thread(self._files.request_of, row)
         events = await self._store.read(rows.list_events, row.seq)

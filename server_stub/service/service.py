@@ -22,12 +22,12 @@ from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime, checked
 from server_stub.runtimes.plan import working_dir
 from server_stub.runtimes.tasks import Clock
-from server_stub.service.active import ActiveJob, ActiveJobs, from_row
+from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, from_row
 from server_stub.service.admission import Admission
 from server_stub.service.cleaning import Cleanup
 from server_stub.service.job_files import LOST, JobFiles
 from server_stub.service.lifecycle import Stop
-from server_stub.service.lookup import Found, JobLookup, info_of, stored_row, text_of
+from server_stub.service.lookup import JobLookup
 from server_stub.service.notifications import AllowedHosts, Notifier
 from server_stub.service.observer import Observer
 from server_stub.service.reconciler import Reconciler
@@ -127,8 +127,8 @@ class Service:
     async def get(self, user: User, name: str, owner: str | None = None) -> JobText:
         """The job as it is now, with its progress. Raises NotFound."""
         found = await self.lookup.find(user, name, owner)
-        text = text_of(found)
-        progress = await self.observer.details(user, info_of(found))
+        text = found.text
+        progress = await self.observer.details(user, found.public)
         return text._replace(json=with_progress(text.json, progress)) if progress else text
 
     async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> bytes:
@@ -143,13 +143,13 @@ class Service:
 
     async def manifest(self, user: User, name: str, owner: str | None = None) -> Manifest:
         """The Manifest of the newest attempt, with secrets masked."""
-        row = stored_row(await self.lookup.find(user, name, owner))
+        row = (await self.lookup.find(user, name, owner)).row
         return self.runtime.render(await asyncio.to_thread(self._files.stored, row))
 
     async def request(self, user: User, name: str, owner: str | None = None) -> bytes:
         """The SubmitRequest as JSON without submitter, proof and secret values, to submit the job again. Values of
         variables like tokens are masked unless the user is the owner."""
-        row = stored_row(await self.lookup.find(user, name, owner))
+        row = (await self.lookup.find(user, name, owner)).row
         request = await asyncio.to_thread(self._files.request_of, row)
         shown = request.model_copy(update={"submitter": Submitter(), "secret_values": {}})
         if row.owner != user.name:
@@ -165,7 +165,7 @@ class Service:
         if (active := _driven(found)) is not None:
             self._reconciler.stop(active, Stop(Reason.CANCELLED, f"cancelled by {user.name}"))
             await self._durable(active)
-        return text_of(found)
+        return found.text
 
     async def cancel_group(self, user: User, name: str, owner: str | None = None) -> GroupInfo:
         """Stop all members of a group as `cancel` stops a job; none of them starts in between."""
@@ -186,7 +186,7 @@ class Service:
         found = await self.lookup.find(user, name, owner)
         active = _driven(found)
         if active is None:
-            await self._cleanup.remove([stored_row(found).seq])
+            await self._cleanup.remove([found.row.seq])
             return f'Job "{name}" deleted.'
         if not force:
             raise Conflict(
@@ -200,7 +200,7 @@ class Service:
 
     async def find_outputs(self, user: User, name: str, owner: str | None = None) -> JobOutputs:
         """The place of the outputs of a job. Raises NotFound."""
-        row = stored_row(await self.lookup.find(user, name, owner))
+        row = (await self.lookup.find(user, name, owner)).row
         attempt = await asyncio.to_thread(self._files.stored, row)
         in_place = working_dir(attempt, "/") if isinstance(attempt.code, CodeInPlace) else None
         return JobOutputs(attempt.job_dir, in_place, row.state.final)
@@ -248,14 +248,14 @@ class Service:
             await self._jobs.next_change(active.row.id)
 
 
-def _driven(found: Found) -> ActiveJob | None:
+def _driven(found: StoredJob) -> ActiveJob | None:
     """The active job; None: it is final.
 
     Raises:
         Unavailable: its submit is being answered at this very moment.
     """
-    if isinstance(found, ActiveJob):
-        return None if found.row.state.final else found
-    if not found.state.final:
+    if found.row.state.final:
+        return None
+    if not isinstance(found, ActiveJob):
         raise Unavailable("the job is being accepted", hint="try again")
-    return None
+    return found

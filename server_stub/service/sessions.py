@@ -10,8 +10,8 @@ from client_lib.errors import Conflict, NotFound, NotSupported
 from client_lib.spec.request import SessionRequest
 from client_lib.spec.wire import JobInfo
 from server_stub.runtimes import Runtime
-from server_stub.service.active import ActiveJob
-from server_stub.service.lookup import Found, JobLookup, info_of
+from server_stub.service.active import ActiveJob, StoredJob
+from server_stub.service.lookup import JobLookup
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import User, check_owner, check_running
 from server_stub.worker_gateway.sessions import SessionEnd
@@ -42,7 +42,7 @@ class Sessions:
             Conflict: the job does not run, or the worker does not answer.
         """
         found = await self._lookup.find(user, name, owner)
-        job = info_of(found)
+        job = found.public
         check_owner(user, job, "may enter its workers")
         if not self._allowed:
             raise NotSupported(
@@ -55,7 +55,7 @@ class Sessions:
         return content
 
     async def _content(
-        self, key: tuple[str, str], found: Found, request: SessionRequest
+        self, key: tuple[str, str], found: StoredJob, request: SessionRequest
     ) -> AsyncGenerator[bytes, None]:
         """Run one session: yield b"" once it has begun, then its output."""
         user, session = key
@@ -65,7 +65,7 @@ class Sessions:
             raise Conflict(f"{user} has {OPEN_MAX} open sessions, the limit", hint="end one of them")
         self._open[key] = end = None
         try:
-            self._open[key] = end = await SessionEnd.of(await self._connected(info_of(found), request))
+            self._open[key] = end = await SessionEnd.of(await self._connected(found.public, request))
             self._add_event(found, request, f"{user} {_what(request)} {_place(request)}")
             yield b""
             async for data in end.content():
@@ -75,7 +75,7 @@ class Sessions:
             if end:
                 end.close()
 
-    def _add_event(self, found: Found, request: SessionRequest, message: str) -> None:
+    def _add_event(self, found: StoredJob, request: SessionRequest, message: str) -> None:
         if isinstance(found, ActiveJob) and (found.info.attempt, message) not in found.reported:
             if request.port is not None:  # one event for all connections to it
                 found.reported.add((found.info.attempt, message))

@@ -31,10 +31,10 @@ from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
 from server_stub.runtimes.tasks import Clock
-from server_stub.service.active import ActiveJobs, accepted, row_of
+from server_stub.service.active import ActiveJob, ActiveJobs, accepted, row_of
 from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint
 from server_stub.service.job_files import JobFiles, without_proof
-from server_stub.service.lookup import JobLookup, stored_row, text_of
+from server_stub.service.lookup import JobLookup
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.values import JobText, User
 from server_stub.store import Store, group_rows, rows
@@ -103,7 +103,7 @@ class Submits:
             Forbidden: it belongs to another user, and with it the values of its secrets.
             Also what `submit` raises.
         """
-        row = stored_row(await self._lookup.find(user, name, None))
+        row = (await self._lookup.find(user, name, None)).row
         if row.owner != user.name:
             raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
         request = await asyncio.to_thread(self._files.request_of, row)
@@ -128,8 +128,8 @@ class Submits:
         try:
             self._admission.check_group(order.request, len(order.members))
             admitted = await self._admit(user, order.request, False, order.name, len(order.members))
-            new, requests = await asyncio.to_thread(self._new_group, user, order, admitted, used)
-            created = await self._add_group(user, new, requests, used)
+            new, jobs = await asyncio.to_thread(self._new_group, user, order, admitted, used)
+            created = await self._add_group(user, new, jobs, used)
         except ClientLibError:
             if not await self._first_answer(used):
                 raise
@@ -155,36 +155,36 @@ class Submits:
         runs = await asyncio.to_thread(_again, members, chosen, self._files.request_of)
         runs = [(place, self._admission.of_team(user, run)) for place, run in runs]
         admitted = await self._admit(user, runs[0][1], True, group.name, len(chosen))
-        new, requests = await asyncio.to_thread(self._with_members, user, group, runs, admitted, used)
-        await self._add_group(user, replace(new, replaces=chosen), requests, used)
+        new, jobs = await asyncio.to_thread(self._with_members, user, group, runs, admitted, used)
+        await self._add_group(user, replace(new, replaces=chosen), jobs, used)
         return await self._lookup.group(user, name, user.name)
 
-    async def _add_group(self, user: User, new: NewGroup, requests: list[SubmitRequest], key: Key | None) -> bool:
+    async def _add_group(self, user: User, new: NewGroup, jobs: list[ActiveJob], key: Key | None) -> bool:
         """Store the members and begin to drive them. Returns False if an earlier request with this key has made them.
 
         Raises Conflict: a name is taken.
         """
         # a caller that is cancelled here would leave members that are stored and never started
-        added = await asyncio.shield(asyncio.ensure_future(self._store_group(new, requests)))
+        added = await asyncio.shield(asyncio.ensure_future(self._store_group(new, jobs)))
         if added.seq is None and added.same_key and key:
             await self._repeated(key, added.same_key)
         elif added.seq is None:
             raise _taken(added.same_name, user)
         return added.seq is not None
 
-    async def _store_group(self, new: NewGroup, requests: list[SubmitRequest]) -> Added:
+    async def _store_group(self, new: NewGroup, jobs: list[ActiveJob]) -> Added:
         with self._files.room.claim(sum(len(member.record) for member in new.members)):
             added = await self._store.add_group(new)
         if added.seq is not None:
-            stored = [member.row._replace(seq=seq) for seq, member in enumerate(new.members, added.seq)]
-            members = await asyncio.to_thread(lambda: list(map(accepted, stored, requests)))
-            self._reconciler.add_group(new.info, members)
+            for seq, (active, member) in enumerate(zip(jobs, new.members, strict=True), added.seq):
+                active.row = member.row._replace(seq=seq)
+            self._reconciler.add_group(new.info, jobs)
         return added
 
     def _new_group(
         self, user: User, order: GroupRequest, admitted: Admitted, key: Key | None
-    ) -> tuple[NewGroup, list[SubmitRequest]]:
-        """The group, and the requests of its members. Called in a thread: it serialises up to 64 MiB."""
+    ) -> tuple[NewGroup, list[ActiveJob]]:
+        """The group with its members. Called in a thread: it serialises up to 64 MiB."""
         named = {"name": order.name, "id": uuid.uuid4().hex}
         script = shlex.join(admitted.request.spec.command())
         asked = order.model_dump(include={"max_parallel", "stop_on_failure"})
@@ -198,9 +198,9 @@ class Submits:
 
     def _with_members(
         self, user: User, group: GroupInfo, runs: Sequence[_Run], admitted: Admitted, key: Key | None
-    ) -> tuple[NewGroup, list[SubmitRequest]]:
+    ) -> tuple[NewGroup, list[ActiveJob]]:
         members: list[NewJob] = []
-        requests = []
+        jobs = []
         shown = group.model_dump(mode="json", exclude={"state", "counts", "earlier"})
         for place, run in runs:
             request = _with(run, name=f"{place.name}-{place.index}")
@@ -210,8 +210,8 @@ class Submits:
             info = self._new_info(user, replace(admitted, request=request)).model_copy(update={"group": place})
             noted = {"info": shown, "place": place.model_dump(mode="json"), "replaces": run.checkpoints_of}
             members.append(_new_job(info, sent, admitted.script_path, None if members else key, noted))
-            requests.append(request)
-        return NewGroup(group, members), requests
+            jobs.append(accepted(members[-1].row, info, request))
+        return NewGroup(group, members), jobs
 
     async def _admit(
         self, user: User, request: SubmitRequest, shared: bool, name: str | None, new: int = 1
@@ -254,10 +254,9 @@ class Submits:
         if request.checkpoints_of is None:
             return request.model_copy(update=await self._parent(user, request.spec))
         found = await self._lookup.by_id(request.checkpoints_of)
-        row = stored_row(found) if found is not None else None
-        if row is None or row.owner != user.name:
+        if found is None or found.row.owner != user.name:
             raise NotFound(f"there is no job {request.checkpoints_of} of {user.name} whose checkpoints could be copied")
-        return request.model_copy(update={"checkpoints_name": row.name})
+        return request.model_copy(update={"checkpoints_name": found.row.name})
 
     async def _parent(self, user: User, spec: JobSpec) -> dict[str, str]:
         """Id and name of the job that `checkpoint_from` names.
@@ -294,7 +293,7 @@ class Submits:
             with self._files.room.claim(len(sent)):
                 added = await self._store.add_job(new)
             if added.seq is not None:
-                active = accepted(new.row._replace(seq=added.seq), admitted.request)
+                active = accepted(new.row._replace(seq=added.seq), info, admitted.request)
                 text = active.text  # read here: the runtime changes the job after the next line
                 self._reconciler.add(active)
                 return text, True
@@ -340,9 +339,9 @@ class Submits:
         found = await self._lookup.by_id(job_id)
         if found is None:
             raise Conflict(f"the job of the Idempotency-Key {key.key!r} was deleted", hint="use a new key")
-        if isinstance(found, JobRow) and not found.state.final:  # its commit is in doubt, and will be undone
+        if not (isinstance(found, ActiveJob) or found.row.state.final):  # its commit is in doubt, and will be undone
             raise Unavailable("the job is being accepted", hint="try again")
-        return text_of(found)
+        return found.text
 
 
 def _stored_text(request: SubmitRequest) -> bytes:

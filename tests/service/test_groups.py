@@ -10,9 +10,8 @@ from itertools import pairwise
 from client_lib.spec.request import GroupMember, GroupRequest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import GroupInfo
-from server_stub.service.active import ActiveJob
+from server_stub.service.active import from_row
 from server_stub.service.gate import Gate
-from server_stub.service.lifecycle import JobStatus, Stop
 from server_stub.store import group_rows
 from server_stub.store.group_rows import NewGroup
 from server_stub.store.rows import NewJob
@@ -100,9 +99,9 @@ def test_a_resubmit_that_was_never_accepted_leaves_the_group_as_it_was(bench: Be
 
 
 def test_the_gate_forgets_a_group_whose_stopped_members_leave_after_the_running_one() -> None:
-    gate, stop = Gate({}), Stop(Reason.CANCELLED, "")
+    gate = Gate({})
     gate.open([GroupInfo(name="g", id="1", owner="ann", script="x", size=3, max_parallel=1, created_at=T0)])
-    jobs = [ActiveJob(row(number, group_id="1"), 1, JobStatus(stop=stop)) for number in range(3)]
+    jobs = [from_row(row(number, group_id="1")) for number in range(3)]  # it stops those that it can't read
     for job in jobs:
         gate.holds(job)
     assert [gate.leave(job) for job in jobs] == [None, None, None]

@@ -13,7 +13,6 @@ import pytest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
 from server_stub.files.job_dirs import log_dir
-from server_stub.service.lookup import info_of
 from tests.logs.support import START, LogWriter
 from tests.service.bench import Bench
 
@@ -76,7 +75,7 @@ def test_a_job_that_hangs_has_no_time_left_until_it_moves_again(bench: Bench) ->
     async def run(job_id: str) -> None:
         found = await bench.service.lookup.by_id(job_id)
         assert found
-        logs = bench.service.lookup.logs(info_of(found))
+        logs = bench.service.lookup.logs(found.public)
         log = LogWriter(log_dir(logs.job_dir, 1, 0))
         now = (bench.clock.now() - START).total_seconds()
         for step in range(1, 11):

@@ -10,7 +10,6 @@ import pytest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
 from server_stub.files.job_dirs import log_dir
-from server_stub.service.lookup import info_of
 from server_stub.service.watchdog import SMOKE_S
 from tests.logs.support import LogWriter
 from tests.service.bench import Bench
@@ -31,7 +30,7 @@ def smoke(bench: Bench, lines: Sequence[str], end: Reason = Reason.CANCELLED, re
         async with bench.server() as service:
             found = await service.lookup.by_id(job.id)
             assert found
-            log = LogWriter(log_dir(service.lookup.logs(info_of(found)).job_dir, 1, 0))
+            log = LogWriter(log_dir(service.lookup.logs(found.public).job_dir, 1, 0))
             for line in lines:
                 log.write(line)
             seconds = 0
