@@ -2,6 +2,6 @@
 
 from server_stub.service.service import Service
 from server_stub.service.values import JobOutputs, JobText
-from server_stub.store.search import JobFilters
+from server_stub.store.rows import JobFilters
 
 __all__ = ["JobFilters", "JobOutputs", "JobText", "Service"]

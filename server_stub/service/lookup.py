@@ -20,9 +20,8 @@ from server_stub.runtimes.inputs import newest_result
 from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, found
 from server_stub.service.job_files import JobFiles
 from server_stub.service.values import ALL_OWNERS, JobText, User
-from server_stub.store import Store, group_rows, rows, search
-from server_stub.store.rows import JobRow
-from server_stub.store.search import JobFilters
+from server_stub.store import Store, group_rows, rows
+from server_stub.store.rows import JobFilters, JobRow
 
 _NAMES_COMPARED = 1000
 
@@ -105,7 +104,7 @@ class JobLookup:
         if wanted.group:
             owner = next(iter(wanted.owners or ()), None)
             wanted = replace(wanted, group=(await self.group(user, wanted.group, owner)).id)
-        jobs = await self._store.read(search.page, wanted, limit + 1, before)
+        jobs = await self._store.read(rows.page, wanted, limit + 1, before)
         groups = await self._store.read(group_rows.page, wanted, limit + 1, before)
         seqs = sorted([*groups, *(row.seq for row in jobs)], reverse=True)
         last = seqs[limit - 1] if len(seqs) > limit else None
@@ -129,7 +128,7 @@ class JobLookup:
         owners = wanted.owners or [user.name]
         if not self._sees_all(user):
             owners = [owner for owner in owners if owner == user.name]
-        count, page = await self._store.read(search.search, replace(wanted, owners=owners), limit, offset)
+        count, page = await self._store.read(rows.search, replace(wanted, owners=owners), limit, offset)
         return count, [self.newest_text(stored) for stored in page]
 
     def newest_text(self, stored: JobRow, progress: JobProgress | None = None) -> bytes:
@@ -218,13 +217,13 @@ class JobLookup:
         return found(stored) if stored else None
 
     async def _find_of_any_owner(self, name: str) -> StoredJob | None:
-        owners = await self._store.read(search.find_anywhere, name)
+        owners = await self._store.read(rows.find_anywhere, name)
         if len(owners) > 1:
             raise InvalidRequest(f"more than one user has a job {name}", hint=f"say whose: owner={owners[0]}")
         return await self._find_by_name(owners[0], name) if owners else None
 
     async def _not_found(self, user: User, name: str) -> NotFound:
-        known = await self._store.read(search.names, user.name, _NAMES_COMPARED)
+        known = await self._store.read(rows.names, user.name, _NAMES_COMPARED)
         near = difflib.get_close_matches(name, known)
         hint = f"did you mean {' or '.join(near)}?" if near else "`client-lib list` shows the jobs you have"
         return NotFound(f"no job named {name}", hint=hint)

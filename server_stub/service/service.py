@@ -37,7 +37,7 @@ from server_stub.service.submit import Submits
 from server_stub.service.values import JobOutputs, JobText, User
 from server_stub.settings import Settings
 from server_stub.store import Store, StoreDamaged, StoreError, group_rows, rows
-from server_stub.store.search import JobFilters
+from server_stub.store.rows import JobFilters
 
 log = logging.getLogger(__name__)
 _OF_THE_SERVER = dict.fromkeys(("checkpoints_name", "dependencies", "namespace", "provenance"), True)

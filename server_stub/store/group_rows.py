@@ -14,8 +14,7 @@ from sqlalchemy import Connection, Select, delete, func, insert, or_, select, up
 from client_lib.spec.request import GROUP_NAME_MAX
 from client_lib.spec.states import FINAL, State, as_sent, state_of_group
 from client_lib.spec.wire import GroupInfo
-from server_stub.store.rows import Added, JobRow, NewJob, add_jobs, all_of, key_used
-from server_stub.store.search import JobFilters
+from server_stub.store.rows import Added, JobFilters, JobRow, NewJob, add_jobs, all_of, key_used, names_taken
 from server_stub.store.tables import events, groups, idempotency_keys, jobs
 
 _EARLIER = "-earlier-"
@@ -37,11 +36,8 @@ def refusal(connection: Connection, new: NewGroup) -> Added | None:
     if key and (used := key_used(connection, key)):
         return Added(None, same_key=used)
     names = [member.row.name for member in new.members] + ([] if new.replaces else [new.info.name])
-    for table in (groups, jobs):
-        query = select(table.c.name).where(table.c.owner == new.info.owner, table.c.name.in_(names)).limit(1)
-        if taken := connection.execute(query).scalar():
-            return Added(None, same_name=taken)
-    return None
+    taken = names_taken(connection, [new.info.owner], names)
+    return Added(None, same_name=min(taken)[1]) if taken else None
 
 
 def add_group(connection: Connection, new: NewGroup, first: int) -> Added:

@@ -1,19 +1,33 @@
 """Every statement on the tables, as functions of a connection; `Store.read` and `Store.write` run them.
 
 Functions that change something run in the writer's transaction, possibly twice (see `writer`), so they must have no
-effect outside of it. `search` has the lists of jobs.
+effect outside of it. Lists of jobs seek by index; only filters by a field of the spec read all jobs of the owners.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import count
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Select, Table, bindparam, delete, func, insert, select, union, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import (
+    JSON,
+    BindParameter,
+    ColumnElement,
+    Connection,
+    Select,
+    bindparam,
+    cast,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    union,
+    union_all,
+    update,
+)
 
 from client_lib.spec.states import FINAL, TRANSITIONS, IllegalTransition, Reason, State, as_sent, check_transition
 from client_lib.spec.wire import Event
@@ -84,13 +98,13 @@ class Added(NamedTuple):
 _newest_seq = select(func.max(jobs.c.seq))
 _generation = select(server.c.generation)
 _kept_generation = _generation.with_for_update(read=True)
+_insert_jobs, _insert_keys = insert(jobs), insert(idempotency_keys)
 _insert_labels, _insert_events = insert(labels), insert(events)
-_insert_unless_taken = {
-    name: {table: dialect.insert(table).on_conflict_do_nothing() for table in (idempotency_keys, jobs)}
-    for name, dialect in (("sqlite", sqlite), ("postgresql", postgresql))
-}
-_named_groups = select(groups.c.owner, groups.c.name).where(
-    groups.c.owner.in_(bindparam("owners", expanding=True)), groups.c.name.in_(bindparam("names", expanding=True))
+_owners: BindParameter[Any] = bindparam("owners", expanding=True)
+_names: BindParameter[Any] = bindparam("names", expanding=True)
+_used_keys = select(idempotency_keys).where(idempotency_keys.c.owner.in_(_owners), idempotency_keys.c.key.in_(_names))
+_taken_names = union_all(
+    *(select(t.c.owner, t.c.name).where(t.c.owner.in_(_owners), t.c.name.in_(_names)) for t in (jobs, groups))
 )
 _found = select(jobs)
 
@@ -123,53 +137,43 @@ def next_seq(connection: Connection) -> int:
 def add_jobs(connection: Connection, new: Sequence[NewJob], first: int | None = None) -> list[Added]:
     """Store jobs, each with its key; of a job whose name or key is taken nothing is stored. The acceptance is their
     first event, which is not stored: `list_events` makes it from the row. `first`: the `seq` of the first job."""
-    keys = {
-        job.row.id: {**job.key._asdict(), "job_id": job.row.id, "created_at": job.row.created_at}
-        for job in new
-        if job.key
-    }
-    keyed = _add_unless_taken(connection, idempotency_keys, keys, idempotency_keys.c.job_id)
-    numbered = zip(new, count(first or next_seq(connection)), strict=False)
-    seqs = {job.row.id: seq for job, seq in numbered if not job.key or job.row.id in keyed}
-    of_groups = _names_of_groups(connection, [job.row for job in new])
-    rows = {
-        job.row.id: {"seq": seqs[job.row.id], **_job_values(job.row)}
-        for job in new
-        if job.row.id in seqs and (job.row.owner, job.row.name) not in of_groups
-    }
-    stored = _add_unless_taken(connection, jobs, rows, jobs.c.id)
-    accepted = [job for job in new if job.row.id in stored]
-    tags = [{"job_seq": seqs[job.row.id], "key": k, "value": v} for job in accepted for k, v in job.labels.items()]
-    if tags:
-        connection.execute(_insert_labels, tags)
-    return [Added(seqs[job.row.id]) if job.row.id in stored else _refused(connection, job, keyed) for job in new]
+    used = keys_used(connection, [job.key for job in new if job.key])
+    taken = names_taken(connection, {job.row.owner for job in new}, [job.row.name for job in new])
+    added = []
+    keys, rows, tags = [], [], []
+    for seq, job in enumerate(new, first or next_seq(connection)):
+        row, key = job.row, job.key
+        if key and (before := used.get((key.owner, key.key))):
+            added.append(Added(None, same_key=before))
+        elif (row.owner, row.name) in taken:
+            added.append(Added(None, same_name=row.name))
+        else:
+            added.append(Added(seq))
+            taken.add((row.owner, row.name))
+            if key:
+                used[key.owner, key.key] = (key.fingerprint, row.id)
+                keys.append({**key._asdict(), "job_id": row.id, "created_at": row.created_at})
+            rows.append({"seq": seq, **_job_values(row)})
+            tags += [{"job_seq": seq, "key": name, "value": value} for name, value in job.labels.items()]
+    for statement, values in ((_insert_keys, keys), (_insert_jobs, rows), (_insert_labels, tags)):
+        if values:
+            connection.execute(statement, values)
+    return added
 
 
-def _names_of_groups(connection: Connection, new: Sequence[JobRow]) -> set[tuple[str, str]]:
-    """(owner, name) of the groups that have the name of one of these jobs."""
-    values = {"owners": list({row.owner for row in new}), "names": [row.name for row in new]}
-    return {(owner, name) for owner, name in connection.execute(_named_groups, values)}
+def keys_used(connection: Connection, keys: Collection[Key]) -> dict[tuple[str, str], tuple[str, str]]:
+    """(fingerprint, job id) of the submits that used one of these keys, by (owner, key). In the writer's transaction
+    the other keys stay free: nothing else writes."""
+    if not keys:
+        return {}
+    values = {"owners": [key.owner for key in keys], "names": [key.key for key in keys]}
+    return {(row.owner, row.key): (row.fingerprint, row.job_id) for row in connection.execute(_used_keys, values)}
 
 
-def _add_unless_taken(
-    connection: Connection, table: Table, rows: Mapping[str, dict[str, Any]], job_id: Column[Any]
-) -> Collection[str]:
-    """Insert `rows` (by job id), leave out those that break a UNIQUE; the ids of those that were stored."""
-    if not rows:
-        return ()
-    statement = _insert_unless_taken[connection.dialect.name][table]
-    if connection.execute(statement, list(rows.values())).rowcount == len(rows):
-        return rows.keys()
-    return set(connection.execute(select(job_id).where(job_id.in_(rows))).scalars())
-
-
-def _refused(connection: Connection, job: NewJob, keyed: Collection[str]) -> Added:
-    if job.key and job.row.id not in keyed:
-        return Added(None, same_key=key_used(connection, job.key))
-    if job.key:
-        ours = (idempotency_keys.c.owner == job.key.owner, idempotency_keys.c.key == job.key.key)
-        connection.execute(delete(idempotency_keys).where(*ours))  # `job_id` has no index
-    return Added(None, same_name=job.row.name)
+def names_taken(connection: Connection, owners: Collection[str], names: Collection[str]) -> set[tuple[str, str]]:
+    """(owner, name) of the jobs and groups that have one of these names."""
+    found = connection.execute(_taken_names, {"owners": list(owners), "names": list(names)})
+    return {(owner, name) for owner, name in found}
 
 
 def save_job(connection: Connection, row: JobRow, new_events: Sequence[Event]) -> None:
@@ -181,19 +185,16 @@ def save_job(connection: Connection, row: JobRow, new_events: Sequence[Event]) -
     stored = connection.execute(select(jobs.c.state, jobs.c.version).where(jobs.c.seq == row.seq)).one_or_none()
     if stored is None or stored.version >= row.version:
         return
-    _check_steps(as_sent(State, stored.state), row.state, new_events)
-    connection.execute(update(jobs).where(jobs.c.seq == row.seq), _job_values(row))
-    add_events(connection, row.seq, new_events)
-
-
-def _check_steps(before: State, after: State, steps: Sequence[Event]) -> None:
+    before = as_sent(State, stored.state)
     if before not in TRANSITIONS:  # the word of a later version: it is not final, and this version ends the job
         before = State.RUNNING
-    for step in steps:
+    for step in new_events:
         check_transition(before, step.state)
         before = step.state
-    if before is not after or (after.final and not steps):
-        raise IllegalTransition(f"{before} becomes {after} without an event")
+    if before is not row.state or (row.state.final and not new_events):
+        raise IllegalTransition(f"{before} becomes {row.state} without an event")
+    connection.execute(update(jobs).where(jobs.c.seq == row.seq), _job_values(row))
+    add_events(connection, row.seq, new_events)
 
 
 def add_events(connection: Connection, seq: int, new_events: Sequence[Event]) -> None:
@@ -204,11 +205,11 @@ def add_events(connection: Connection, seq: int, new_events: Sequence[Event]) ->
 
 
 def find(connection: Connection, owner: str, name: str) -> JobRow | None:
-    return _one(connection, _found.where(jobs.c.owner == owner, jobs.c.name == name))
+    return next(iter(all_of(connection, _found.where(jobs.c.owner == owner, jobs.c.name == name))), None)
 
 
 def find_by_id(connection: Connection, job_id: str) -> JobRow | None:
-    return _one(connection, _found.where(jobs.c.id == job_id))
+    return next(iter(all_of(connection, _found.where(jobs.c.id == job_id))), None)
 
 
 def unfinished(connection: Connection) -> list[JobRow]:
@@ -360,18 +361,17 @@ def drop_keys(connection: Connection, before: datetime) -> None:
 
 def key_used(connection: Connection, key: Key) -> tuple[str, str] | None:
     """(fingerprint, job id) of the submit that used the key; None: it is free."""
-    columns = (idempotency_keys.c.fingerprint, idempotency_keys.c.job_id)
-    query = select(*columns).where(idempotency_keys.c.owner == key.owner, idempotency_keys.c.key == key.key)
-    used = connection.execute(query).one_or_none()
-    return (used.fingerprint, used.job_id) if used else None
-
-
-def _one(connection: Connection, query: Select[Any]) -> JobRow | None:
-    return next(iter(all_of(connection, query)), None)
+    return keys_used(connection, [key]).get((key.owner, key.key))
 
 
 def all_of(connection: Connection, query: Select[Any]) -> list[JobRow]:
-    return [_job_row(row._asdict()) for row in connection.execute(query)]
+    """The jobs that a query of all columns finds."""
+    found = []
+    for row in connection.execute(query):
+        values = row._asdict()
+        place = Place(*(values.pop(name) for name in Place._fields))
+        found.append(JobRow(**{**values, "state": as_sent(State, row.state), "place": place}))
+    return found
 
 
 def _job_values(row: JobRow) -> dict[str, Any]:
@@ -381,6 +381,87 @@ def _job_values(row: JobRow) -> dict[str, Any]:
     return values
 
 
-def _job_row(values: dict[str, Any]) -> JobRow:
-    place = Place(*(values.pop(field) for field in Place._fields))
-    return JobRow(**{**values, "state": as_sent(State, values["state"]), "place": place})
+# --- lists
+
+
+@dataclass(frozen=True)
+class JobFilters:
+    """The jobs of a list: those that match every filter. None or {}: no filter."""
+
+    owners: Sequence[str] | None = None
+    states: Collection[State] | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    name_prefix: str | None = None
+    since: datetime | None = None
+    """Accepted then or later."""
+    until: datetime | None = None
+    """Accepted then or before."""
+    group: str | None = None
+    """Members of the group of this id (for the lookup: name); "": jobs of no group, and groups beside them."""
+    fields: Sequence[tuple[str, str, bool]] = ()
+    """(field of the spec, its value, True if a job that does not set it matches too). These have no column of their
+    own, so every job of the owners is read (5 us each in SQLite)."""
+
+
+def page(
+    connection: Connection, wanted: JobFilters, limit: int, before: int | None = None, offset: int = 0
+) -> list[JobRow]:
+    """At most `limit` jobs, newest first, older than seq `before`, without the first `offset` of them."""
+    query = select(jobs).where(*_conditions(connection, wanted))
+    if before is not None:
+        query = query.where(jobs.c.seq < before)
+    return all_of(connection, query.order_by(jobs.c.seq.desc()).limit(limit).offset(offset))
+
+
+def search(connection: Connection, wanted: JobFilters, limit: int, offset: int) -> tuple[int, list[JobRow]]:
+    """The number of matching jobs, and a page of them."""
+    count = select(func.count()).select_from(jobs).where(*_conditions(connection, wanted))
+    return connection.execute(count).scalar_one(), page(connection, wanted, limit, offset=offset)
+
+
+def _conditions(connection: Connection, wanted: JobFilters) -> Iterator[ColumnElement[bool]]:
+    if wanted.owners is not None:
+        yield jobs.c.owner.in_(wanted.owners)
+    if wanted.group is not None:
+        yield jobs.c.group_id == wanted.group if wanted.group else jobs.c.group_id.is_(None)
+    if wanted.states is not None:
+        yield jobs.c.state.in_([str(state) for state in wanted.states])
+    if wanted.name_prefix:
+        yield jobs.c.name.startswith(wanted.name_prefix, autoescape=True)
+    if wanted.since is not None:
+        yield jobs.c.created_at >= wanted.since
+    if wanted.until is not None:
+        yield jobs.c.created_at <= wanted.until
+    for key, value in wanted.labels.items():
+        yield jobs.c.seq.in_(select(labels.c.job_seq).where(labels.c.key == key, labels.c.value == value))
+    for name, value, or_none in wanted.fields:
+        # NULL if the job doesn't set it; SQLite would read a cast to JSON as one to a number
+        found: ColumnElement[Any] = func.json_extract(jobs.c.info, f"$.spec.{name}")
+        if connection.dialect.name != "sqlite":
+            found = cast(jobs.c.info, JSON)["spec"][name].as_string()
+        yield or_(found == value, found.is_(None)) if or_none else found == value
+
+
+def find_anywhere(connection: Connection, name: str) -> list[str]:
+    """Owners that have a job of this name, at most two of them."""
+    return list(connection.execute(_OWNERS_OF_NAME, {"name": name}).scalars())
+
+
+def _owners_of_name() -> Select[Any]:
+    """A query that steps from owner to owner in an index that begins with the owner, so that it reads only the jobs it
+    finds and needs no index of names."""
+    owners = select(func.min(jobs.c.owner).label("owner")).cte("owners", recursive=True)
+    later = jobs.alias()
+    after = select(func.min(later.c.owner)).where(later.c.owner > owners.c.owner).scalar_subquery()
+    owners = owners.union_all(select(after).where(owners.c.owner.is_not(None)))
+    named = select(jobs.c.owner).join(owners, jobs.c.owner == owners.c.owner)
+    return named.where(jobs.c.name == bindparam("name")).limit(2)
+
+
+_OWNERS_OF_NAME = _owners_of_name()
+
+
+def names(connection: Connection, owner: str, limit: int) -> list[str]:
+    """The newest names of an owner."""
+    query = select(jobs.c.name).where(jobs.c.owner == owner).order_by(jobs.c.seq.desc()).limit(limit)
+    return list(connection.execute(query).scalars())

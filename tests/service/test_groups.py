@@ -14,8 +14,7 @@ from server_stub.service.active import from_row
 from server_stub.service.gate import Gate
 from server_stub.store import group_rows
 from server_stub.store.group_rows import NewGroup
-from server_stub.store.rows import NewJob
-from server_stub.store.search import JobFilters
+from server_stub.store.rows import JobFilters, NewJob
 from tests.service.bench import ANN, Bench
 from tests.store.test_store import T0, row
 

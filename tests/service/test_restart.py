@@ -20,8 +20,8 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import STORED
 from client_lib.spec.wire import JobInfo, RankReport
 from server_stub.files.job_dirs import log_dir
-from server_stub.store import rows, search
-from server_stub.store.search import JobFilters
+from server_stub.store import rows
+from server_stub.store.rows import JobFilters
 from tests.logs.support import LogWriter
 from tests.service.bench import ANN, Bench
 from tests.waiting import eventually
@@ -295,7 +295,7 @@ async def _all_ids(folder: Path) -> list[str]:
         ids: list[str] = []
         before = None
         while True:
-            found = await service._store.read(search.page, JobFilters(("ann",)), 1000, before)
+            found = await service._store.read(rows.page, JobFilters(("ann",)), 1000, before)
             ids += [job.id for job in found]
             if not found:
                 break

@@ -7,8 +7,8 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from server_stub.store import search
-from server_stub.store.search import JobFilters
+from server_stub.store import rows
+from server_stub.store.rows import JobFilters
 from tests.store.test_store import T0, State, added, opened, row
 
 
@@ -25,7 +25,7 @@ def test_a_search_finds_by_fields_of_the_spec_and_counts_all_pages(url: str) -> 
 
             async def found(limit: int = 10, offset: int = 0, **wanted: Any) -> tuple[int, list[int]]:
                 filters = JobFilters(**{"owners": ("ann",), **wanted})
-                count, jobs = await store.read(search.search, filters, limit, offset)
+                count, jobs = await store.read(rows.search, filters, limit, offset)
                 return count, [json.loads(job.info)["n"] for job in jobs]
 
             assert await found() == (5, [4, 3, 2, 1, 0])

@@ -19,9 +19,8 @@ from client_lib.spec.states import IllegalTransition, Reason, State
 from client_lib.spec.wire import Event
 from server_stub.files import request_log
 from server_stub.files.request_log import UNWRITTEN, Place, RequestLog
-from server_stub.store import Store, StoreError, rows, search
-from server_stub.store.rows import Added, JobRow, Key, NewJob
-from server_stub.store.search import JobFilters
+from server_stub.store import Store, StoreError, rows
+from server_stub.store.rows import Added, JobFilters, JobRow, Key, NewJob
 from tests.store.postgresql import Server
 
 T0 = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=timezone.utc)
@@ -133,7 +132,7 @@ def test_of_jobs_stored_together_those_with_a_taken_name_or_key_are_refused_alon
             assert [bool(done.same_name) for done in many] == [False, True, False, False]
             assert many[2].same_key == ("f" * 64, row(1).id)
             assert await store.read(rows.key_used, Key("ann", "b", "f" * 64)) is None
-            page = await store.read(search.page, JobFilters(("ann",), labels={"n": "4"}), 10)
+            page = await store.read(rows.page, JobFilters(("ann",), labels={"n": "4"}), 10)
             assert [job.seq for job in page] == [stored[1].seq]
             assert len(await store.read(rows.list_events, stored[1].seq)) == 1
 
@@ -165,10 +164,10 @@ def test_who_has_a_job_of_a_name_is_found_by_index(url: str) -> None:
                 name = "job" if owner in ("ben", "dan") else "other"
                 await store.write(added, row(number, owner=owner, name=name))
             for name, owners in (("job", ["ben", "dan"]), ("none", [])):
-                found = await store.read(search.find_anywhere, name)
+                found = await store.read(rows.find_anywhere, name)
                 assert sorted(found) == owners
             if url.startswith("sqlite"):
-                query = str(search._OWNERS_OF_NAME).replace(":name", "'job'").replace(":param_1", "2")
+                query = str(rows._OWNERS_OF_NAME).replace(":name", "'job'").replace(":param_1", "2")
                 plan = await store.read(lambda c: list(c.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}")))
                 assert not [step for *_, step in plan if step.startswith("SCAN jobs")]
 
@@ -182,7 +181,7 @@ def test_more_rows_than_one_statement_takes_are_stored(url: str) -> None:
             seq = await store.write(added, row(), labels)
             counted = await store.read(lambda c: c.exec_driver_sql("SELECT count(*) FROM labels").scalar())
             assert counted == len(labels)
-            found = await store.read(search.page, JobFilters(("ann",), labels={"key-150": "x"}), 10)
+            found = await store.read(rows.page, JobFilters(("ann",), labels={"key-150": "x"}), 10)
             assert [(job.seq, job.info) for job in found] == [(seq, row().info)]
 
     asyncio.run(run())
@@ -237,7 +236,7 @@ def test_pages_seek_by_filters_newest_first(url: str) -> None:
                 before: int | None = None,
             ) -> list[str]:
                 owners, states = (None if one is None else (one,) for one in (owner, state))
-                found = await store.read(search.page, JobFilters(owners, states, labels or {}, prefix), 2, before)
+                found = await store.read(rows.page, JobFilters(owners, states, labels or {}, prefix), 2, before)
                 seqs.extend(job.seq for job in found)
                 return [job.info[5:-1] for job in found]
 
@@ -324,8 +323,8 @@ def test_counts_and_names(url: str) -> None:
             for number in (1, 2):
                 await store.write(added, row(number))
             assert await store.read(rows.counts) == {State.PENDING: 2}
-            assert await store.read(search.names, "ann", 1) == ["job-2"]
-            assert await store.read(search.find_anywhere, "job-1") == ["ann"]
+            assert await store.read(rows.names, "ann", 1) == ["job-2"]
+            assert await store.read(rows.find_anywhere, "job-1") == ["ann"]
 
     asyncio.run(run())
 

@@ -20,9 +20,8 @@ from server_stub.files.request_log import UNWRITTEN
 from server_stub.runtimes.verdict import Stage, WorkerStatus, last_stacks, verdict
 from server_stub.service.active import row_of
 from server_stub.service.observer import read_dumps
-from server_stub.store import rows, search
-from server_stub.store.rows import JobRow, NewJob
-from server_stub.store.search import JobFilters
+from server_stub.store import rows
+from server_stub.store.rows import JobFilters, JobRow, NewJob
 from server_stub.worker_gateway import StackDump
 from server_stub.worker_gateway.report import parse
 from tests.examples import examples
@@ -86,7 +85,7 @@ def test_a_job_whose_worker_says_anything_is_stored_and_found(url: str, said: li
         async with opened(url) as store:
             await store.write(add_all)
             wanted = JobFilters(owners=(owner,), fields=[("script", "a.py", False)])
-            count, found = await store.read(search.search, wanted, 100, 0)
+            count, found = await store.read(rows.search, wanted, 100, 0)
             assert count == len(jobs)
             for each in found:
                 assert JobInfo.model_validate_json(each.info)
