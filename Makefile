@@ -124,7 +124,7 @@ bench-cluster: $(READY)  ## the benchmarks on a real Kubernetes on this machine,
 
 docs: $(READY)  ## write what docs/ repeats of the code, and build the site in build/docs
 	@echo "== docs/openapi*.json, docs/*.schema.json"
-	@$(RUN)/python -m server_stub.openapi --write docs
+	@$(RUN)/python docs/schemas.py docs
 	@echo "== docs/cli.md"
 	@$(RUN)/python docs/cli_reference.py > docs/cli.md.new && mv docs/cli.md.new docs/cli.md
 	@echo "== tables of docs/*.md"

@@ -24,10 +24,10 @@ from pydantic.fields import FieldInfo
 from client_lib.cli.app import COMMANDS
 from client_lib.spec.job import JobSpec
 from client_lib.spec.models import descriptions
+from server_stub.app import rest_api
 from server_stub.failures import CAUSES
 from server_stub.http import metrics
 from server_stub.http.users_file import OidcEntry, TeamEntry, UserEntry
-from server_stub.openapi import openapi
 from server_stub.runtimes.kube import catalogue
 from server_stub.settings import Settings
 
@@ -67,7 +67,7 @@ def _operations() -> str:
     """The operations of our REST API, in the order of its OpenAPI document."""
     rows = [
         f"| `{method.upper()}` | `{path}` | {_cell(operation.get('description', '').split('. ')[0])} |"
-        for path, operations in openapi()["paths"].items()
+        for path, operations in rest_api().openapi()["paths"].items()
         for method, operation in operations.items()
     ]
     return "\n".join(["| method | path | does |", "|---|---|---|", *rows, ""])

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from functools import cache, partial
-from typing import TextIO
+from typing import Any, TextIO
 
 from fastapi import Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -36,7 +36,7 @@ def rest_api() -> FastAPI:
         responses=answers.ERRORS,
         docs_url=None,  # its pages load scripts from elsewhere
         redoc_url=None,
-        openapi_url=None,  # the document is docs/openapi.json, made by server_stub.openapi
+        openapi_url=None,  # the document is docs/openapi.json, made by docs/schemas.py
         telemetry={"tracing": False, "metrics": False, "logs": False},  # the access log and /metrics are ours
         redirect_slashes=False,  # a redirect drops the body and, in some clients, the token
         strict_content_type=False,  # agents send JSON without a Content-Type
@@ -48,6 +48,14 @@ def rest_api() -> FastAPI:
     app.include_router(server.probes)
     answers.add_error_handlers(app, answers.error, answers.http_error, answers.invalid_request)
     return app
+
+
+def openapi(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document of routes that ask for a token."""
+    document = app.openapi()
+    document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    document["security"] = [{"token": []}]
+    return document
 
 
 def build(parts: Context, log_to: TextIO | None = sys.stderr, app: FastAPI | None = None) -> ASGIApp:

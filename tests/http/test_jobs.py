@@ -10,7 +10,7 @@ from client_lib.spec import paths
 from client_lib.spec.request import SubmitRequest
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import JobInfo, JobPage, Manifest
-from server_stub.openapi import openapi
+from server_stub.app import openapi, rest_api
 from tests.http.conftest import Api, Running
 from tests.waiting import until
 
@@ -152,7 +152,7 @@ def test_wrong_parameters_of_logs_are_sentences_too(ann: Api) -> None:
     ("method", "path"),
     [
         (method.upper(), path)
-        for path, methods in openapi()["paths"].items()
+        for path, methods in openapi(rest_api())["paths"].items()
         for method in methods
         if path.startswith(paths.API) and not paths.is_of_workers(path)
     ],

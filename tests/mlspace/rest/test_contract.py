@@ -19,7 +19,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from client_lib.spec import paths
-from server_stub.openapi import openapi, public_v2_openapi
+from server_stub.app import openapi, rest_api
+from server_stub.http.api.public_v2 import application as public_v2
 from tests.examples import examples
 from tests.http.conftest import Running
 from tests.mlspace.rest.conftest import COMMAND
@@ -38,8 +39,8 @@ WHOLE_JOBS = [paths.JOBS, paths.RENDER]
 """Their bodies are made from the largest schema, which takes most of the time of these tests."""
 KNOWN = ("job-waits", "job-ended", "job-failed")
 
-ours = schemathesis.openapi.from_dict(openapi())
-platform = schemathesis.openapi.from_dict(public_v2_openapi())
+ours = schemathesis.openapi.from_dict(openapi(rest_api()))
+platform = schemathesis.openapi.from_dict(openapi(public_v2.routes()))
 
 
 @schemathesis.serializer("application/gzip", paths.RESULT)

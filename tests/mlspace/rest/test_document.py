@@ -5,11 +5,12 @@ import sys
 
 import pytest
 
-from server_stub.openapi import public_v2_openapi
+from server_stub.app import openapi
+from server_stub.http.api.public_v2 import application as public_v2
 
 
 def test_every_operation_tells_its_errors() -> None:
-    document = public_v2_openapi()
+    document = openapi(public_v2.routes())
     for path in document["paths"].values():
         for operation in path.values():
             assert {"200", "400", "401", "404", "422", "503"} <= operation["responses"].keys()
@@ -17,7 +18,7 @@ def test_every_operation_tells_its_errors() -> None:
 
 
 def test_logs_are_text_and_everything_else_json() -> None:
-    for path, operations in public_v2_openapi()["paths"].items():
+    for path, operations in openapi(public_v2.routes())["paths"].items():
         for operation in operations.values():
             (kind,) = operation["responses"]["200"]["content"]
             assert kind == ("text/plain" if path.endswith("/logs") else "application/json")

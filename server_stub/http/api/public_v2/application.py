@@ -54,7 +54,7 @@ def routes() -> FastAPI:
         version=__version__,
         docs_url=None,
         redoc_url=None,
-        openapi_url=None,  # the document is docs/openapi-public-v2.json, made by server_stub.openapi
+        openapi_url=None,  # the document is docs/openapi-public-v2.json, made by docs/schemas.py
         telemetry={"tracing": False, "metrics": False, "logs": False},
         redirect_slashes=False,
         responses=_ERRORS,
