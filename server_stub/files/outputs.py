@@ -22,7 +22,7 @@ from client_lib.spec.wire import OutputFile, OutputLeftOut
 from client_lib.worker.directory import remove, sha256_of
 from client_lib.worker.disk import megabytes
 from client_lib.worker.outputs.store import DirectoryStore, Index, Kept, NotKept, data_path, read_index
-from server_stub.files.owned import OpenFile, opener
+from server_stub.files.job_dirs import OpenFile, opener
 from server_stub.files.room import Room, refusing_full_disk
 
 OUTPUTS = "outputs"

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from client_lib.spec.paths import Position
-from server_stub.files.owned import OpenFile
+from server_stub.files.job_dirs import OpenFile
 from server_stub.logs.records import Block, LogQuery, line_pattern, time_of
 
 BLOCK = 64 * 1024  # more is not faster (pipes, sockets and caches like this size) and every follower may hold one

@@ -13,8 +13,7 @@ from time import monotonic
 from client_lib.errors import NotFound
 from client_lib.spec.paths import Position
 from client_lib.worker.directory import Directory, read_json
-from server_stub.files.job_dirs import log_dir
-from server_stub.files.owned import opener
+from server_stub.files.job_dirs import log_dir, opener
 from server_stub.logs.hub import Feed, LogHub, Tail
 from server_stub.logs.records import Block, LoggedJob, LogQuery, Part, line_filter, merge, missing_before, next_sequence
 from server_stub.logs.render import Frames, Renderer, facts

@@ -17,9 +17,8 @@ from typing import NamedTuple
 
 from client_lib.worker import disk, function_runner
 from server_stub.files import outputs
-from server_stub.files.job_dirs import attempt_dir
+from server_stub.files.job_dirs import OpenFile, attempt_dir
 from server_stub.files.outputs import check_path
-from server_stub.files.owned import OpenFile
 from server_stub.runtimes import Attempt, Source
 
 _BLOCK = 2**20

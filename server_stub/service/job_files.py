@@ -26,8 +26,7 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import STORED
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from client_lib.worker.directory import Directory, read_json, sync, write_json
-from server_stub.files.job_dirs import worker_dir
-from server_stub.files.owned import opener
+from server_stub.files.job_dirs import opener, worker_dir
 from server_stub.files.request_log import UNWRITTEN, Heading, Place, RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots

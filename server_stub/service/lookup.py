@@ -12,8 +12,7 @@ from typing import NamedTuple
 from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
 from client_lib.spec.states import State
 from client_lib.spec.wire import EventList, GroupInfo, JobInfo, JobProgress, StateChanges, with_progress
-from server_stub.files.job_dirs import log_dir
-from server_stub.files.owned import OpenFile
+from server_stub.files.job_dirs import OpenFile, log_dir
 from server_stub.logs import LoggedJob
 from server_stub.logs.stream import refuse_unknown
 from server_stub.runtimes.inputs import newest_result

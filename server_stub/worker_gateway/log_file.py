@@ -20,7 +20,7 @@ from client_lib.errors import InvalidRequest
 from client_lib.spec.request import LogLengths
 from client_lib.worker.directory import read_json, sync, write_all, write_json
 from client_lib.worker.format import Record, end_of, middle, parse, segment_name, segments
-from server_stub.files.owned import opener
+from server_stub.files.job_dirs import opener
 
 SYNC_EVERY_S = 1.0  # fdatasync at each arrival would cost more than the rest; the worker keeps what is not durable
 SEGMENT_BYTES = 64 * 2**20  # the limit of a log removes one segment at a time

@@ -17,7 +17,7 @@ from client_lib.worker.outcome import Ended, of_ranks
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.report import as_json, storable
 from server_stub.files import outputs
-from server_stub.files.owned import opener
+from server_stub.files.job_dirs import opener
 from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, last_stacks, verdict
 from server_stub.worker_gateway.report import MAX_BYTES, parse, read
 

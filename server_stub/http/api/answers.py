@@ -23,7 +23,7 @@ from client_lib.spec import paths
 from client_lib.spec.states import Reason
 from client_lib.spec.validation import refused
 from client_lib.spec.wire import ErrorBody
-from server_stub.files.owned import OpenFile
+from server_stub.files.job_dirs import OpenFile
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.preparation import reason_of
 from client_lib.worker.report import Report, storable
 from client_lib.worker.system import OPEN_FILES, group_members, marked, start_time, stat, user_of
-from server_stub.files.owned import open_to_append, opener
+from server_stub.files.job_dirs import open_to_append, opener
 from server_stub.runtimes import STACKS_S
 from server_stub.runtimes.local.accounts import Account, owner_of
 from server_stub.runtimes.verdict import Stage, WorkerStatus

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server_stub.files.owned import opener
+from server_stub.files.job_dirs import opener
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
