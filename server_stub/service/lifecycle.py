@@ -146,11 +146,6 @@ def _met(dependency: Dependency) -> bool:
     return dependency.condition == "any" or dependency.ended is wanted[dependency.condition]
 
 
-def resume(status: JobStatus) -> JobStatus:
-    """End the pause: the runtime gets the newest attempt now."""
-    return status._replace(resume_at=None)
-
-
 def _moved(status: JobStatus, state: State, reason: Reason, message: str, now: datetime) -> Decision | None:
     if status.stop:
         reason, message = Reason.STOPPING, status.stop.message

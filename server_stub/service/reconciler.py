@@ -19,13 +19,12 @@ from server_stub.failures import explain, script_change
 from server_stub.runtimes import Observation, Runtime
 from server_stub.runtimes.tasks import Clock, Tasks
 from server_stub.service import lifecycle
-from server_stub.service.active import ActiveJob, ActiveJobs
-from server_stub.service.cleaning import Cleanup
-from server_stub.service.gate import Gate
+from server_stub.service.active import ActiveJob, ActiveJobs, Gate
 from server_stub.service.job_files import JobFiles
 from server_stub.service.lifecycle import Decision, JobStatus, Stop
 from server_stub.service.notifications import Notifier
 from server_stub.service.observer import Observer
+from server_stub.service.retention import Cleanup
 from server_stub.service.watchdog import Watchdog
 from server_stub.store import Store, StoreDamaged, StoreError, StoreUnavailable, group_rows
 from server_stub.store.rows import JobRow, save_job
@@ -170,8 +169,12 @@ class Reconciler:
         if not decision.transitions:
             self._refresh(active, decision.status, **shown)
             return
-        self._decide(active, decision, **shown, **_ending(decision, seen, failure))
-        if before is not State.RUNNING and decision.status.state is State.RUNNING:
+        state = decision.status.state
+        if state.final or decision.status.resume_at:
+            shown["failure"] = failure if state in (State.FAILED, State.RESTARTING) else None
+            shown["stacks"] = list(seen.stacks) if seen.first_failing is None else []
+        self._decide(active, decision, **shown)
+        if before is not State.RUNNING and state is State.RUNNING:
             self._tasks.begin(self._report_changed_script(active))
 
     def _add_notes(self, active: ActiveJob, seen: Observation) -> None:
@@ -258,13 +261,19 @@ class Reconciler:
         elif why := self.gate.holds(active):
             self._hold(active, status, why)
         elif status.resume_at:
-            self._wait_to_resume(active, status)
+            self._watchdog.leave(active)
+            delay_s = (status.resume_at - self._clock.now()).total_seconds()
+            delay_s = min(delay_s, lifecycle.LONGEST_PAUSE_S)  # a clock that was set back must not lengthen the pause
+            active.timers["resume"] = self._clock.call_later(delay_s, lambda: self._resume(active))
         else:
             self._submit_attempt(active, status)
             if status.stop:
                 self._stop_attempt(active, status)
             elif status.state is State.RUNNING:
-                self._watch(active)
+                try:
+                    self._watchdog.watch(active)
+                except Exception as error:  # noqa: BLE001  # of this job: the others go on
+                    self.stop(active, Stop(Reason.SERVER_ERROR, _failed(active, error)))
 
     def _ask_end(self, ids: Iterable[str]) -> None:
         """Let the jobs that wait for these jobs and groups go on, or end, if these have ended."""
@@ -285,30 +294,21 @@ class Reconciler:
             ended = {each: state for each, state in ended.items() if state.final or state is lifecycle.DELETED}
             self._asked -= ended.keys()
             for job_or_group, state in ended.items():
-                await self._note_ended(job_or_group, state)
+                for number, active in enumerate(self.gate.release(job_or_group), 1):
+                    decision = lifecycle.note_dependency(active.status, job_or_group, state, self._clock.now())
+                    if decision:
+                        self._decide(active, decision)
+                    if number % _JOBS_A_TURN == 0:
+                        await asyncio.sleep(0)
             if not ended:  # the database is away, or one is being accepted
                 await asyncio.sleep(_LONGEST_SAVE_PAUSE_S)
         self._asked.clear()
-
-    async def _note_ended(self, job_or_group: str, state: State) -> None:
-        for number, active in enumerate(self.gate.release(job_or_group), 1):
-            decision = lifecycle.note_dependency(active.status, job_or_group, state, self._clock.now())
-            if decision:
-                self._decide(active, decision)
-            if number % _JOBS_A_TURN == 0:
-                await asyncio.sleep(0)
 
     def _hold(self, active: ActiveJob, status: JobStatus, why: str) -> None:
         if status.stop:
             self._end(active, Reason.CANCELLED, "")
         elif active.status.message != why:
             self._refresh(active, active.status._replace(message=why))
-
-    def _watch(self, active: ActiveJob) -> None:
-        try:
-            self._watchdog.watch(active)
-        except Exception as error:  # noqa: BLE001  # of this job: the others go on
-            self.stop(active, Stop(Reason.SERVER_ERROR, _failed(active, error)))
 
     def _submit_attempt(self, active: ActiveJob, status: JobStatus) -> None:
         if active.submitted_attempt == status.attempt:
@@ -336,16 +336,9 @@ class Reconciler:
             active.stopped_attempt = status.attempt
             self._runtime.stop(active.row.id, status.attempt, active.info.spec.grace_s)
 
-    def _wait_to_resume(self, active: ActiveJob, status: JobStatus) -> None:
-        assert status.resume_at
-        self._watchdog.leave(active)
-        delay_s = (status.resume_at - self._clock.now()).total_seconds()
-        delay_s = min(delay_s, lifecycle.LONGEST_PAUSE_S)  # a clock that was set back must not lengthen the pause
-        active.timers["resume"] = self._clock.call_later(delay_s, lambda: self._resume(active))
-
     def _resume(self, active: ActiveJob) -> None:
         if active.status.resume_at:
-            self._decide(active, Decision(lifecycle.resume(active.status)))
+            self._decide(active, Decision(active.status._replace(resume_at=None)))
 
     def _retire(self, active: ActiveJob) -> None:
         active.cancel_timers()
@@ -365,12 +358,3 @@ def _failed(active: ActiveJob, error: Exception) -> str:
     """Log an error of this server while it handled a job; return the message for the job."""
     log.critical("the server had an error in job %s", active.row.id, exc_info=error)
     return f"the server had an error in this job: {type(error).__name__}: {error}"
-
-
-def _ending(decision: Decision, seen: Observation, failure: Failure | None) -> dict[str, Any]:
-    """The fields of JobInfo that the end of an attempt sets; {} while the attempt runs."""
-    state = decision.status.state
-    if not (state.final or decision.status.resume_at):
-        return {}
-    stacks = list(seen.stacks) if seen.first_failing is None else []
-    return {"failure": failure if state in (State.FAILED, State.RESTARTING) else None, "stacks": stacks}

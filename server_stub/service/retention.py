@@ -1,14 +1,35 @@
-"""Decides which finished jobs and unused snapshots expire. Pure; `cleaning` removes them."""
+"""Removes deleted and expired jobs, and snapshots that no job uses. What expires is decided by pure functions.
+
+Of a job first what is in its folder is removed, because on a full disk the database needs the room, then its row, then
+the rest. The folder is called `<id>.removed` before anything in it is removed, and until its row is gone: the next
+start finds it after a crash. The table `removals` lists the files whose rows are gone.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
+import shutil
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
+from client_lib.errors import StorageFull
+from client_lib.worker.directory import sync
 from server_stub.files.snapshots import StoredSnapshot
+from server_stub.runtimes.tasks import Clock
+from server_stub.service.active import ActiveJob
+from server_stub.service.job_files import JobFiles
+from server_stub.store import Store, rows
 from server_stub.store.rows import Finished
 
+log = logging.getLogger(__name__)
+_REMOVED = ".removed"
+_BATCH, _EVENTS_BATCH = 20, 500  # jobs and events that are deleted in one transaction
+SWEEP_EVERY_S = 600.0  # bounds are days and gigabytes: nothing is gained by a shorter interval
 GB = 10**9
 DEFAULT_GB = {"local": 20.0, "kubernetes": None}
 """Size of finished jobs by runtime, unless one is set: a user's disk has other uses, a server's volume has none."""
@@ -76,3 +97,120 @@ def snapshots_to_remove(
             gone.append(snapshot)
             excess -= snapshot.size
     return gone
+
+
+@dataclass
+class Cleanup:
+    """The cleanup of one service."""
+
+    store: Store
+    files: JobFiles
+    retention: Retention
+    clock: Clock
+
+    async def remove(self, seqs: Sequence[int]) -> None:
+        """Delete final jobs with their logs, events and files."""
+        for start in range(0, len(seqs), _BATCH):  # a submit waits for one batch, not for all
+            batch = seqs[start : start + _BATCH]
+            await asyncio.to_thread(self._empty, await self.store.read_all(rows.final_ids, batch))
+            while await self.store.write(rows.remove_events, batch, _EVENTS_BATCH):
+                pass
+            await self.store.write(rows.remove, batch)
+            await self._finish_removals()
+
+    async def _finish_removals(self) -> None:
+        """Remove the files of deleted jobs; those that can't be removed now are tried again later."""
+        pending = await self.store.read_all(rows.pending_removals)
+        if done := await asyncio.to_thread(self._remove_files, pending):
+            await self.store.write(rows.forget_removals, done)
+
+    async def on_end(self, active: ActiveJob) -> None:
+        """Handle the end of a job: remove it if that was requested, else note its size."""
+        if active.remove_at_end:
+            await self.remove([active.row.seq])
+            return
+        folder = self.files.jobs_dir / active.row.id
+        size = await asyncio.to_thread(_size_of, folder)
+        if not await self.store.write(rows.set_size, active.row.seq, size):  # deleted meanwhile, and its folder too
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def start(self) -> None:
+        """Finish the removals that a crash interrupted; if the disk is too full for it, a sweep does so later."""
+        try:
+            await self.finish()
+        except StorageFull as error:
+            log.warning("removals can't be finished yet: %s", error)
+
+    async def finish(self) -> None:
+        """Finish the removals that a crash or a lost database interrupted."""
+        begun = await asyncio.to_thread(lambda: [path.stem for path in self.files.jobs_dir.glob(f"*{_REMOVED}")])
+        await self.remove(await self.store.read_all(rows.doomed, begun))
+        await self._finish_removals()
+
+    async def run(self) -> None:
+        """Sweep every few minutes until the task is cancelled."""
+        while True:
+            try:
+                await self.sweep()
+            except Exception as error:  # noqa: BLE001  # the disk or the database fails: try again later
+                log.warning("retention could not run: %s", error)
+            await asyncio.sleep(SWEEP_EVERY_S)
+
+    async def sweep(self) -> None:
+        """Remove jobs and snapshots over the bounds of retention."""
+        await self.finish()
+        now = self.clock.now()
+        finished = await self.store.read_all(rows.finished)
+        in_use = await self.store.read_all(rows.snapshots_in_use)
+        stored = await asyncio.to_thread(lambda: list(self.files.snapshots.stored()))
+        idle_bytes = sum(snapshot.size for snapshot in stored if snapshot.sha256 not in in_use)
+        kept_bytes = sum(job.size_bytes for job in finished) + idle_bytes
+        limits = self.retention.limits(now, kept_bytes, self.files.room.free)
+        await self.remove(jobs_to_remove(finished, limits, idle_bytes))
+        in_use = await self.store.read_all(rows.snapshots_in_use)
+        stored = await asyncio.to_thread(lambda: list(self.files.snapshots.stored()))
+        for snapshot in snapshots_to_remove(stored, in_use, limits, now):
+            await asyncio.to_thread(self.files.snapshots.remove, snapshot.sha256)
+        if limits.oldest:
+            await self.store.write(rows.drop_keys, limits.oldest)
+        await self.store.drop_unused_segments()
+        await asyncio.to_thread(self.files.room.restore_spare)
+
+    def _empty(self, job_ids: Sequence[str]) -> None:
+        """Remove the folders within the folders of the jobs. What can't be removed now is left for later."""
+        marked = [self.files.jobs_dir / f"{job_id}{_REMOVED}" for job_id in job_ids]
+        for folder in marked:
+            with suppress(OSError):  # the job never ran, or its removal had begun before
+                folder.with_suffix("").rename(folder)
+        sync(self.files.jobs_dir)
+        for path in (path for folder in marked if folder.exists() for path in folder.iterdir()):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _remove_files(self, pending: Sequence[rows.Removal]) -> list[str]:
+        done = []
+        for removal in pending:
+            try:
+                for name in (removal.job_id, f"{removal.job_id}{_REMOVED}"):
+                    if (self.files.jobs_dir / name).exists():
+                        shutil.rmtree(self.files.jobs_dir / name)
+                self.files.request_log.erase(removal.place)
+                done.append(removal.job_id)
+            except OSError as error:
+                log.warning("the files of the deleted job %s can't be removed yet: %s", removal.job_id, error)
+        return done
+
+
+def _size_of(folder: Path) -> int:
+    """Bytes on disk of all files in a folder. A file with several names counts once, a vanished one never."""
+    total = 0
+    seen: set[int] = set()
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            try:
+                status = os.lstat(os.path.join(parent, name))
+            except OSError:
+                continue
+            if status.st_nlink == 1 or status.st_ino not in seen:
+                total += status.st_blocks * 512
+                seen.add(status.st_ino)
+    return total

@@ -3,7 +3,7 @@
 It accepts jobs (durable before it answers), submits their attempts to the runtime, decides by their ends what follows,
 and wakes those who wait for a change. `admission` checks a submit, `submit` stores it, `reconciler` drives the job by
 the decisions of `lifecycle`, `lookup` finds it, `observer` shows what it does, `sessions` lets users into its workers,
-`cleaning` removes it. HTTP calls four of these parts directly; here is what needs several of them.
+`retention` removes it. HTTP calls four of these parts directly; here is what needs several of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from client_lib.errors import Conflict, ServerError, Unavailable
 from client_lib.spec.command_line import name_for
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Check, DoctorReport, GroupInfo, Manifest, newer_defaults, with_progress
+from client_lib.spec.wire import DoctorReport, GroupInfo, Manifest, newer_defaults, with_progress
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
@@ -24,14 +24,13 @@ from server_stub.runtimes.plan import working_dir
 from server_stub.runtimes.tasks import Clock
 from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, from_row
 from server_stub.service.admission import Admission
-from server_stub.service.cleaning import Cleanup
 from server_stub.service.job_files import LOST, JobFiles
 from server_stub.service.lifecycle import Stop
 from server_stub.service.lookup import JobLookup
 from server_stub.service.notifications import AllowedHosts, Notifier
 from server_stub.service.observer import Observer
 from server_stub.service.reconciler import Reconciler
-from server_stub.service.retention import DEFAULT_GB, Retention
+from server_stub.service.retention import DEFAULT_GB, Cleanup, Retention
 from server_stub.service.sessions import Sessions
 from server_stub.service.submit import Submits
 from server_stub.service.values import JobOutputs, JobText, User
@@ -228,16 +227,13 @@ class Service:
         free = f"{self.room.free / 1e9:.1f} GB free in {self._settings.data_dir}"
         short = "make room there: submits are refused below this" if self.room.is_short else None
         checks = [checked("disk", free, short), checked("retention", f"{self._retention}{capped}")]
-        checks.append(await self._check_database())
-        return DoctorReport(checks=[*checks, *await self.runtime.doctor()])
-
-    async def _check_database(self) -> Check:
         try:
             await self._store.check()
+            checks.append(checked("database", self._store.shown))
         except StoreError as error:
             fix = error.hint if isinstance(error, StoreDamaged) else "start it; the server goes on by itself"
-            return checked("database", f"{self._store.shown}: {error.message}", fix)
-        return checked("database", self._store.shown)
+            checks.append(checked("database", f"{self._store.shown}: {error.message}", fix))
+        return DoctorReport(checks=[*checks, *await self.runtime.doctor()])
 
     async def _durable(self, active: ActiveJob) -> None:
         """Wait until the newest decision is on disk. Raises StorageFull, StoreError: it can't be stored yet."""
