@@ -23,8 +23,7 @@ from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.http import users_file
 from server_stub.http.api.context import Context
-from server_stub.http.auth import Users
-from server_stub.http.logins import Logins
+from server_stub.http.auth import Logins, Users
 from server_stub.http.metrics import Traffic
 from server_stub.http.users_file import FileTokens
 from server_stub.logs import LogHub

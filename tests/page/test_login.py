@@ -12,9 +12,9 @@ import pytest
 
 from client_lib.errors import Forbidden, Unauthorized
 from client_lib.spec import paths
-from server_stub.http import logins as logins_module
+from server_stub.http import auth as logins_module
 from server_stub.http import users_file
-from server_stub.http.logins import KEPT, LINK_S, LOGIN_S, Logins, csrf_token
+from server_stub.http.auth import KEPT, LINK_S, LOGIN_S, Logins, csrf_token
 from server_stub.service.values import User
 from tests.http.conftest import DEADLINE_S, Running
 from tests.page.conftest import Visitor, login_path, new_job

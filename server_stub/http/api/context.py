@@ -17,9 +17,8 @@ from client_lib.errors import InvalidRequest
 from client_lib.spec import paths
 from server_stub.files.outputs import OutputsUpload
 from server_stub.files.snapshots import Snapshots
-from server_stub.http.auth import Users
+from server_stub.http.auth import Logins, Users
 from server_stub.http.limits import Bodies
-from server_stub.http.logins import Logins
 from server_stub.http.metrics import Traffic
 from server_stub.logs import LogHub
 from server_stub.service import Service

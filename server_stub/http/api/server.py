@@ -17,7 +17,7 @@ from client_lib.spec.request import SubmitRequest
 from client_lib.spec.wire import Check, DoctorReport, InstanceTypes, LoginIssuer, LoginLink, Manifest, ServerInfo
 from server_stub.http import metrics
 from server_stub.http.api.context import CurrentUser, JsonBody, Parts
-from server_stub.http.logins import LINK_S
+from server_stub.http.auth import LINK_S
 from server_stub.http.users_file import bearer
 
 _PLACE = re.compile(r"(?:\w[\w+.-]*://|(?<![\w./])/)[^\s,;()'\"]*[^\s,;()'\":.]")

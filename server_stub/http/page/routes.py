@@ -30,8 +30,8 @@ from client_lib.spec.wire import EventList, JobInfo
 from server_stub.files import outputs
 from server_stub.http.api import answers, server
 from server_stub.http.api.context import Context
+from server_stub.http.auth import cookie, csrf_token, set_cookie
 from server_stub.http.limits import Limits
-from server_stub.http.logins import cookie, csrf_token, set_cookie
 from server_stub.http.page import code, views
 from server_stub.service.values import User
 
