@@ -11,9 +11,9 @@ import json
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 from client_lib.errors import Forbidden, InvalidRequest, NotSupported, ServerUnreachable, Unauthorized
 from client_lib.spec import paths
@@ -45,21 +45,6 @@ class Login(TypedDict):
     """The one of the issuer's tokens that the server takes: `id_token` or `access_token`."""
 
 
-class Device(NamedTuple):
-    """A device flow that waits for its user."""
-
-    server: str
-    offer: Json
-    """The server's LoginIssuer."""
-    answer: Json
-    """The issuer's answer: `user_code`, `verification_uri` and others."""
-    token_endpoint: str
-
-    @property
-    def link(self) -> str:
-        return str(self.answer.get("verification_uri_complete") or self.answer["verification_uri"])
-
-
 def endpoint(url: str) -> Endpoint:
     """The server with the token of its login, which is renewed if it is time; without a token if there is no login.
 
@@ -76,38 +61,42 @@ def endpoint(url: str) -> Endpoint:
     return Endpoint(url, login["token"], login["renew_at"]) if login else Endpoint(url)
 
 
-def begin(server: str, offer: Json, config: Config) -> Device:
-    """Ask the issuer that the server offers for a code. Raises NotSupported: it has no device flow."""
-    issuer = offer["issuer"]
+def log_in(
+    server: str,
+    offer: Json,
+    config: Config,
+    show: Callable[[str, str], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Log in by the device flow of the issuer that the server offers (its LoginIssuer), and keep the login. `show` is
+    called with the link and the code that the user has to confirm there.
+
+    Raises NotSupported: the issuer has no device flow; Unauthorized: the user, or the issuer, refused.
+    """
+    issuer, client_id = offer["issuer"], offer["client_id"]
     check_endpoint_rules(Endpoint(issuer, "of a user"), config)
     metadata = _metadata(issuer)
     place = metadata.get("device_authorization_endpoint")
     if place is None:
         raise NotSupported(f"the issuer {issuer} has no device flow", hint="set CLIENT_LIB_TOKEN to a token of it")
     known = metadata.get("scopes_supported", _SCOPES)
-    scope = " ".join(scope for scope in _SCOPES if scope in known)
-    answer = _ask(place, {"client_id": offer["client_id"], "scope": scope})
-    if "device_code" not in answer:
-        raise Unauthorized(f"the issuer {issuer} refuses client {offer['client_id']!r}: {_reason(answer)}")
-    return Device(server, offer, answer, metadata["token_endpoint"])
-
-
-def finish(device: Device, sleep: Callable[[float], None] = time.sleep) -> None:
-    """Wait until the user has allowed the login, and keep it. Raises Unauthorized: the user, or the issuer, refused."""
-    pause = float(device.answer.get("interval", _POLL_S))
-    deadline = time.monotonic() + float(device.answer["expires_in"])
-    client_id = device.offer["client_id"]
-    form = {"grant_type": _DEVICE, "device_code": device.answer["device_code"], "client_id": client_id}
+    device = _ask(place, {"client_id": client_id, "scope": " ".join(scope for scope in _SCOPES if scope in known)})
+    if "device_code" not in device:
+        raise Unauthorized(f"the issuer {issuer} refuses client {client_id!r}: {_reason(device)}")
+    show(str(device.get("verification_uri_complete") or device["verification_uri"]), device["user_code"])
+    pause = float(device.get("interval", _POLL_S))
+    deadline = time.monotonic() + float(device["expires_in"])
+    form = {"grant_type": _DEVICE, "device_code": device["device_code"], "client_id": client_id}
     while time.monotonic() < deadline:
         sleep(pause)
         try:
-            answer = _ask(device.token_endpoint, form)
+            answer = _ask(metadata["token_endpoint"], form)
         except ServerUnreachable:  # for a moment, perhaps
             pause += _SLOWER_S
             continue
         if "error" not in answer:
             with _locked():
-                _keep(device.server, _login(answer, device.offer["issuer"], client_id, device.offer["token"]))
+                _keep(server, _login(answer, issuer, client_id, offer["token"]))
             return
         if answer["error"] == "slow_down":
             pause += _SLOWER_S
@@ -115,7 +104,7 @@ def finish(device: Device, sleep: Callable[[float], None] = time.sleep) -> None:
             break
         elif answer["error"] != "authorization_pending":
             raise Unauthorized(f"the login was refused: {_reason(answer)}")
-    raise Unauthorized(f"the code {device.answer['user_code']} has expired", hint="`client-lib login` makes a new one")
+    raise Unauthorized(f"the code {device['user_code']} has expired", hint="`client-lib login` makes a new one")
 
 
 def log_out(url: str) -> bool:
@@ -126,11 +115,9 @@ def log_out(url: str) -> bool:
             _keep(url, None)
     if login is not None and login["refresh_token"]:
         form = {"token": login["refresh_token"], "client_id": login["client_id"]}
-        try:
+        with suppress(ServerUnreachable, Forbidden):  # the token is forgotten here, and expires there
             if place := _metadata(login["issuer"]).get("revocation_endpoint"):
                 _ask(place, form)
-        except (ServerUnreachable, Forbidden):
-            pass  # the token is forgotten here, and expires there
     return login is not None
 
 
@@ -156,26 +143,21 @@ def _login(answer: Json, issuer: str, client_id: str, kind: str) -> Login:
     token = answer.get(kind)
     if not isinstance(token, str):
         raise Unauthorized(f"the issuer {issuer} sent no {kind}", hint="its client needs the scope openid")
-    life, now, refresh_token = _life(token, answer.get("expires_in", 0)), time.time(), answer.get("refresh_token")
+    life_s = float(answer.get("expires_in", 0))
+    with suppress(IndexError, ValueError, KeyError, TypeError):  # its own claims; `expires_in` is of the access token
+        payload = token.split(".")[1]
+        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+        life_s = float(claims["exp"] - claims["iat"])
+    now, refresh_token = time.time(), answer.get("refresh_token")
     return Login(
         token=token,
-        renew_at=now + life - min(EARLY_S, life / 2) if refresh_token else float("inf"),
-        ends=now + life,
+        renew_at=now + life_s - min(EARLY_S, life_s / 2) if refresh_token else float("inf"),
+        ends=now + life_s,
         refresh_token=refresh_token,
         issuer=issuer,
         client_id=client_id,
         kind=kind,
     )
-
-
-def _life(token: str, otherwise: float) -> float:
-    """Seconds that a new token is valid: by its own claims, as `expires_in` is that of the access token."""
-    try:
-        payload = token.split(".")[1]
-        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-        return float(claims["exp"] - claims["iat"])
-    except (IndexError, ValueError, KeyError, TypeError):
-        return float(otherwise)
 
 
 # --- the issuer

@@ -91,9 +91,12 @@ def test_a_token_is_used_to_its_end_while_the_issuer_is_away(cli: Run, environme
 
 
 def test_an_issuer_that_is_busy_ends_no_login(issuer: Issuer, url: str, file: Path) -> None:
-    device = logins.begin(url, {"issuer": issuer.url, "client_id": CLIENT_ID, "token": "id_token"}, Client().config)
-    issuer.busy = 1
-    logins.finish(device, lambda pause: None)
+    offer = {"issuer": issuer.url, "client_id": CLIENT_ID, "token": "id_token"}
+
+    def show(link: str, code: str) -> None:
+        issuer.busy = 1
+
+    logins.log_in(url, offer, Client().config, show, lambda pause: None)
     kept = json.loads(file.read_text())
     file.write_text(json.dumps({url: kept[url] | {"renew_at": time.time() - 1}}))
     issuer.busy = 1
@@ -131,14 +134,13 @@ def test_a_login_that_fails_says_why(attributes: dict[str, Any], says: str, issu
 
 def test_an_issuer_that_asks_for_slower_polls_gets_them(issuer: Issuer, url: str, file: Path) -> None:
     offer = {"issuer": issuer.url, "client_id": CLIENT_ID, "token": "id_token"}
-    device = logins.begin(url, offer, Client().config)
     pauses: list[float] = []
 
     def sleep(pause: float) -> None:
         pauses.append(pause)
         issuer.decision = "slow_down" if len(pauses) == 1 else "allowed"
 
-    logins.finish(device, sleep)
+    logins.log_in(url, offer, Client().config, lambda link, code: None, sleep)
     assert pauses == [0.01, 5.01]
 
 

@@ -186,9 +186,10 @@ def login(connection: Connection) -> None:
         offer = read(rest, paths.LOGIN, "issuer")
     except Unauthorized as unknown:  # as older servers answer to any path
         raise NotSupported("this server's version has no login", hint="its operator gives you a token") from unknown
-    device = logins.begin(url, offer, connection.config)
-    printer.hint(harmless(f"open {device.link} and confirm the code {device.answer['user_code']}"))
-    logins.finish(device)
+    logins.log_in(
+        *(url, offer, connection.config),
+        show=lambda link, code: printer.hint(harmless(f"open {link} and confirm the code {code}")),
+    )
     printer.hint(f"logged in at {url} as {connection.server_info()['user']}")
 
 
