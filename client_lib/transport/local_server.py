@@ -18,8 +18,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -58,7 +58,6 @@ class Running:
     url: str
     pid: int
     version: str
-    host: str
     started_at: str | None = None
     data_dir: str | None = None
     code: str | None = None
@@ -80,17 +79,22 @@ def find(directory: Path | None = None) -> Running | None:
     Raises Conflict if the state belongs to another host: a loopback address of it would mean nothing here.
     """
     directory = directory or state_dir()
-    running = _described(directory)
-    if running is None:
-        return None
-    here = socket.gethostname()
-    if running.host != here:
-        raise Conflict(
-            f"{directory} holds the state of a server on {running.host}, and this is {here}",
-            hint=f"set CLIENT_LIB_STATE_DIR to a directory of this host alone, or, if {running.host} is gone, "
-            f"remove {directory / SERVER_JSON}",
-        )
-    return running if _holds(running, directory / SERVER_LOCK) else None
+    lock, here = directory / SERVER_LOCK, socket.gethostname()
+    try:
+        data = json.loads((directory / SERVER_JSON).read_bytes())
+        url, pid, version, host = (data[name] for name in ("url", "pid", "version", "host"))
+        if host != here:
+            raise Conflict(
+                f"{directory} holds the state of a server on {host}, and this is {here}",
+                hint=f"set CLIENT_LIB_STATE_DIR to a directory of this host alone, or, if {host} is gone, "
+                f"remove {directory / SERVER_JSON}",
+            )
+        # a new server that does not listen yet holds the lock beside an older server.json
+        if is_held(str(lock)) and json.loads(lock.read_bytes())["pid"] == pid:
+            return Running(directory, url, pid, version, *map(data.get, ("started_at", "data_dir", "code")))
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):  # a file is missing or incomplete
+        pass
+    return None
 
 
 def find_all() -> list[Running]:
@@ -126,8 +130,7 @@ def find_or_start(directory: Path | None = None) -> Running:
             "jobs don't run on Windows itself", hint="give the address of a server, as endpoint= or CLIENT_LIB_ENDPOINT"
         )
     directory = directory or state_dir()
-    running = find(directory)
-    if running:
+    if running := find(directory):
         return running
     try:
         make_private(directory)
@@ -151,28 +154,6 @@ def stop(running: Running) -> None:
         raise ServerError(f"the local server (pid {running.pid}) does not end", hint=f"kill -9 {running.pid} ends it")
 
 
-# --- what lies in the state directory
-
-
-def _described(directory: Path) -> Running | None:
-    """The contents of server.json; None where the file is missing or incomplete."""
-    try:
-        data = json.loads((directory / SERVER_JSON).read_bytes())
-        url, pid, version, host = (data[name] for name in ("url", "pid", "version", "host"))
-        return Running(directory, url, pid, version, host, *map(data.get, ("started_at", "data_dir", "code")))
-    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):
-        return None
-
-
-def _holds(running: Running, lock: Path) -> bool:
-    """Return True if this server holds the lock. A new server that does not listen yet holds it beside an older
-    server.json."""
-    try:
-        return is_held(str(lock)) and json.loads(lock.read_bytes())["pid"] == running.pid
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
-        return False
-
-
 # --- starting one
 
 
@@ -194,8 +175,7 @@ def _start(directory: Path) -> Running:
     _log.debug("starting the local server")
     child = _spawn(directory, log)
     _until(lambda: find(directory) is not None or child.poll() is not None, START_S)
-    running = find(directory)
-    if running:
+    if running := find(directory):
         return running
     ended = child.poll()
     how = f"ended with exit code {ended}" if ended is not None else f"does not answer after {START_S:g} s"
@@ -294,15 +274,12 @@ def _other_code(running: Running, root: Path) -> str | None:
         written = (running.state_dir / SERVER_JSON).stat().st_mtime
     except FileNotFoundError:
         return None
-    changed = next((path for path in _sources(root) if os.lstat(path).st_mtime > written), None)
-    return f"was started before {changed} was changed" if changed else None
-
-
-def _sources(root: Path) -> Iterator[str]:
-    """Our Python files below a checkout; each call of the client looks at all of them, so without `Path`."""
-    for package in ("client_lib", "server_stub"):
+    for package in ("client_lib", "server_stub"):  # each call of the client looks at all files, so without `Path`
         for folder, _, files in os.walk(root / package):
-            yield from (os.path.join(folder, file) for file in files if file.endswith(".py") and file[0] != ".")
+            for path in (os.path.join(folder, file) for file in files if file.endswith(".py") and file[0] != "."):
+                if os.lstat(path).st_mtime > written:
+                    return f"was started before {path} was changed"
+    return None
 
 
 def _ordered(version: str) -> tuple[int, ...]:
@@ -312,16 +289,13 @@ def _ordered(version: str) -> tuple[int, ...]:
 def _has_jobs(running: Running) -> bool:
     """Some job isn't final. A server that can't be asked counts as one with jobs: it is left alone."""
     endpoint = running.endpoint
-    connection = http.client.HTTPConnection(urlsplit(endpoint.url).netloc, timeout=5)
     try:
-        for state in (State.RUNNING, State.PENDING, State.RESTARTING):
-            connection.request(
-                "GET", f"{paths.JOBS}?state={state}&limit=1", headers={"Authorization": f"Bearer {endpoint.token}"}
-            )
-            if json.loads(connection.getresponse().read())["jobs"]:
-                return True
+        with closing(http.client.HTTPConnection(urlsplit(endpoint.url).netloc, timeout=5)) as connection:
+            for state in (State.RUNNING, State.PENDING, State.RESTARTING):
+                path, headers = f"{paths.JOBS}?state={state}&limit=1", {"Authorization": f"Bearer {endpoint.token}"}
+                connection.request("GET", path, headers=headers)
+                if json.loads(connection.getresponse().read())["jobs"]:
+                    return True
         return False
     except (OSError, http.client.HTTPException, ValueError, KeyError):
         return True
-    finally:
-        connection.close()

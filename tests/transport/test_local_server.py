@@ -193,7 +193,7 @@ def test_one_that_ends_by_itself_meanwhile_is_stopped(own_state: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         ending = threading.Timer(0.2, lambda: fcntl.flock(lock, fcntl.LOCK_UN))
         ending.start()
-        stop(Running(own_state, "http://127.0.0.1:1", gone.pid, "0.1.0", "here"))
+        stop(Running(own_state, "http://127.0.0.1:1", gone.pid, "0.1.0"))
         assert ending.finished.is_set()
 
 
