@@ -89,7 +89,12 @@ def chosen(listed: OutputList, pattern: str | None) -> list[OutputFile]:
     Raises BadResponse: the server calls a file what can only be meant to be written elsewhere.
     """
     for file in listed.files:
-        _check(file.path)
+        parts = file.path.split("/")
+        hostile = "\0" in file.path or any(part in ("", ".", "..") for part in parts)
+        if hostile or (os.name == "nt" and any(_RESERVED & set(part) or part.endswith((".", " ")) for part in parts)):
+            raise BadResponse(
+                f"the server calls an output {file.path!r}, which is no file below a folder; nothing was written"
+            )
     patterns = Patterns([pattern]) if pattern else None
     return [file for file in listed.files if patterns is None or patterns.match(file.path)]
 
@@ -112,7 +117,10 @@ def _fetch(api: Api, info: JobInfo, file: OutputFile, folder: Path, meter: _Mete
         meter.add(file.size, files=1)
         return target
     part = target.with_name(f".{target.name[:200]}.{file.sha256[:12]}.part")
-    with _open_part(part) as opened:
+    if part.is_symlink():
+        part.unlink()
+    extra = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
+    with open(part, "r+b", opener=lambda name, flags: os.open(name, flags | extra, 0o600)) as opened:
         digest = _collect(api, info, file, opened, meter)
     if digest != file.sha256:
         part.unlink()
@@ -149,21 +157,6 @@ def _collect(api: Api, info: JobInfo, file: OutputFile, part: IO[bytes], meter: 
             if have == before:
                 raise cut.error from cut.__cause__
     return digest.hexdigest()
-
-
-def _open_part(path: Path) -> IO[bytes]:
-    """Open the part of a file to read and write it; never through a link."""
-    if path.is_symlink():
-        path.unlink()
-    extra = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    return open(path, "r+b", opener=lambda name, flags: os.open(name, flags | extra, 0o600))
-
-
-def _check(path: str) -> None:
-    parts = path.split("/")
-    hostile = "\0" in path or any(part in ("", ".", "..") for part in parts)
-    if hostile or (os.name == "nt" and any(_RESERVED & set(part) or part.endswith((".", " ")) for part in parts)):
-        raise BadResponse(f"the server calls an output {path!r}, which is no file below a folder; nothing was written")
 
 
 def _place(folder: Path, path: str) -> Path:

@@ -114,21 +114,16 @@ def _caused_by(error: BaseException, kind: type[BaseException]) -> bool:
 # --- answers with a bad status
 
 
-class _Status(NamedTuple):
-    ours: type[errors.ClientLibError]
-    meaning: str
-
-
-_UNKNOWN = _Status(errors.BadResponse, "this is no client-lib server, or of another version")
-_STATUSES = {  # for answers without one of our error bodies
-    401: _Status(errors.Unauthorized, "no token that it knows"),
-    403: _Status(errors.Forbidden, "something in front of the server forbids it"),
-    413: _Status(errors.TooLarge, "too large for something in front of the server"),
-    429: _Status(errors.Unavailable, "too many requests"),
-    502: _Status(errors.Unavailable, "a proxy without its server"),
-    503: _Status(errors.Unavailable, "not ready"),
-    504: _Status(errors.Unavailable, "a proxy that waited in vain for its server"),
-    507: _Status(errors.StorageFull, "its disk is full"),
+_UNKNOWN = (errors.BadResponse, "this is no client-lib server, or of another version")
+_STATUSES: dict[int, tuple[type[errors.ClientLibError], str]] = {  # for answers without one of our error bodies
+    401: (errors.Unauthorized, "no token that it knows"),
+    403: (errors.Forbidden, "something in front of the server forbids it"),
+    413: (errors.TooLarge, "too large for something in front of the server"),
+    429: (errors.Unavailable, "too many requests"),
+    502: (errors.Unavailable, "a proxy without its server"),
+    503: (errors.Unavailable, "not ready"),
+    504: (errors.Unavailable, "a proxy that waited in vain for its server"),
+    507: (errors.StorageFull, "its disk is full"),
 }
 _CODE_OF_NEWER = {404: errors.NotFound, 409: errors.Conflict, 401: errors.Unauthorized, 403: errors.Forbidden}
 
@@ -139,33 +134,23 @@ def error_of_answer(
     """The error that a bad answer means. An unavailable server is a Transient: the call is repeated."""
     if method == "HEAD" and status == 404:  # an answer to HEAD has no body
         return errors.NotFound(f"{url} does not exist")
-    ours = _from_body(status, body) or _from_status(url, status, phrase, location, body)
+    try:
+        data = json.loads(body)
+        code, message, hint = str(data["code"]), str(data["message"]), data.get("hint")
+        of_status = _CODE_OF_NEWER.get(status, errors.ServerError if status >= 500 else errors.InvalidRequest)
+        kind = errors.BY_CODE.get(code, of_status)
+    except (ValueError, TypeError, KeyError, AttributeError):  # no error body of ours
+        kind, meaning = _STATUSES.get(status, _UNKNOWN)
+        shown = f"a redirect to {location}" if location else as_text(body)
+        message = f"{url.split('?')[0]} answered {status} {phrase}{f' ({shown})' if shown else ''}: {meaning}"
+        hint = f"if {location} is the server, use its address as the endpoint" if location else None
+    ours = kind(message, hint=hint)
     if not isinstance(ours, errors.Unavailable):
         return ours
     try:
         return Transient(ours, max(0.0, float(retry_after or 0)))
     except ValueError:  # a date, or no number: our own pauses are used
         return Transient(ours)
-
-
-def _from_body(status: int, body: bytes) -> errors.ClientLibError | None:
-    """The error that the server raised, by its code; None: this is no error body of ours."""
-    try:
-        data = json.loads(body)
-        code, message, hint = str(data["code"]), str(data["message"]), data.get("hint")
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return None
-    of_status = _CODE_OF_NEWER.get(status, errors.ServerError if status >= 500 else errors.InvalidRequest)
-    return errors.BY_CODE.get(code, of_status)(message, hint=hint)
-
-
-def _from_status(url: str, status: int, phrase: str, moved: str | None, body: bytes) -> errors.ClientLibError:
-    found = _STATUSES.get(status, _UNKNOWN)
-    shown = f"a redirect to {moved}" if moved else as_text(body)
-    return found.ours(
-        f"{url.split('?')[0]} answered {status} {phrase}{f' ({shown})' if shown else ''}: {found.meaning}",
-        hint=f"if {moved} is the server, use its address as the endpoint" if moved else None,
-    )
 
 
 def bad_content(url: str, wanted: str, body: bytes) -> errors.BadResponse:

@@ -97,10 +97,6 @@ class _Connected(NamedTuple):
     endpoint: Endpoint
     pid: int
 
-    @property
-    def usable(self) -> bool:
-        return self.pid == os.getpid() and time.time() < self.endpoint.renew_at
-
 
 class Rest:
     """Calls to one server. Thread-safe; a forked child opens connections of its own."""
@@ -132,9 +128,9 @@ class Rest:
     ) -> bytes:
         """Return the body of a good answer. The call must be safe to repeat: it is repeated while no answer comes.
 
-        `retry_s`: replaces the configured bound of the repetitions.
-        `removes`: NotFound on a repeated call means that an earlier try succeeded and its answer was lost; the body is
-        empty then.
+        `retry_s`: replaces the configured bound of the repetitions. `removes`: NotFound on a repeated call means that
+        an earlier try succeeded and its answer was lost; the body is empty then.
+
         Raises the error that the server sent, or one that explains why there is no answer.
         """
         request = Request(method, path, _given(params), body, headers or {}, read_s)
@@ -197,7 +193,9 @@ class Rest:
             try:
                 return attempt(connected.connection)
             except Transient:
-                self._forget(connected)  # a local server comes back at another port
+                with self._lock:  # running calls of other threads keep the old connections
+                    if self._connected is connected:
+                        self._connected = None  # a local server comes back at another port
                 raise
 
         try:
@@ -214,24 +212,16 @@ class Rest:
             self._connected = None
 
     def _connection(self) -> _Connected:
-        connected = self._connected
-        if connected and connected.usable:
-            return connected
         with self._lock:
-            if not self._connected or not self._connected.usable:
+            found = self._connected
+            if not found or found.pid != os.getpid() or time.time() >= found.endpoint.renew_at:
                 endpoint = self._locate()
-                self._connected = _Connected(self._connect(endpoint, self._config), endpoint, os.getpid())
-            return self._connected
-
-    def _forget(self, connected: _Connected) -> None:
-        """Make the next call locate the server again. Running calls of other threads keep the old connections."""
-        with self._lock:
-            if self._connected is connected:
-                self._connected = None
+                found = self._connected = _Connected(self._connect(endpoint, self._config), endpoint, os.getpid())
+            return found
 
 
 def _again(attempt: Callable[[], T], first: Transient, bound_s: float) -> T:
-    """Repeat a call whose first try failed with `first`. Raises as `_repeated`."""
+    """Repeat a call whose first try failed with `first`."""
     import tenacity  # 60 ms to load, and a call that succeeds at once does not need it
 
     pending = [first]
