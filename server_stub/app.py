@@ -17,7 +17,7 @@ from fastapi import Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_lib import __version__
-from server_stub.http.api import answers, files, jobs, logs, server, workers
+from server_stub.http.api import answers, files, jobs, server, workers
 from server_stub.http.api.context import Context, refuse_unknown_parameters
 from server_stub.http.auth import Authentication, authenticate
 from server_stub.http.limits import Limits
@@ -43,7 +43,7 @@ def rest_api() -> FastAPI:
         separate_input_output_schemas=False,
         generate_unique_id_function=lambda route: route.name,
     )
-    for part in (jobs, logs, files, workers, server):
+    for part in (jobs, files, workers, server):
         app.include_router(part.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(server.probes)
     answers.add_error_handlers(app, answers.error, answers.http_error, answers.invalid_request)

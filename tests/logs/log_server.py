@@ -14,6 +14,7 @@ import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import uvicorn
 from fastapi import FastAPI
@@ -22,8 +23,10 @@ from fastapi.responses import StreamingResponse
 from client_lib.errors import NotFound
 from client_lib.spec.states import Reason, State
 from server_stub.http.api.answers import add_error_handlers, error, http_error, invalid_request
-from server_stub.http.api.logs import job_logs, log_hub, router
+from server_stub.http.api.context import context, current_user
+from server_stub.http.api.jobs import router
 from server_stub.logs import LogHub
+from server_stub.service.values import User
 
 NAME = "train"
 
@@ -74,17 +77,21 @@ def make_app(folder: Path, *, polling: bool = False) -> FastAPI:
         yield
         app.state.hub.close()
 
-    async def hub() -> LogHub:
-        return app.state.hub
-
-    async def find(name: str) -> Job:
+    async def find_logs(user: User, name: str, owner: str | None) -> Job:
         if name != NAME:
             raise NotFound(f"no job named {name}")
         return read_job(folder)
 
+    async def parts() -> SimpleNamespace:
+        service = SimpleNamespace(lookup=SimpleNamespace(find_logs=find_logs))
+        return SimpleNamespace(hub=app.state.hub, service=service)
+
+    async def anyone() -> User:
+        return User("ann")
+
     app = FastAPI(lifespan=lifespan)
     app.include_router(router)
-    app.dependency_overrides = {log_hub: hub, job_logs: find}
+    app.dependency_overrides = {context: parts, current_user: anyone}
 
     add_error_handlers(app, error, http_error, invalid_request)
 

@@ -1,14 +1,15 @@
-"""`/jobs` and `/groups`: submit, list, one job and what belongs to it. Logs are in `logs`, outputs in `files`."""
+"""`/jobs` and `/groups`: submit, list, one job with its logs and what else belongs to it. Outputs are in `files`."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import Coroutine
+from datetime import datetime, timezone
 from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import APIRouter, Header, Path, Query
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
@@ -20,8 +21,15 @@ from client_lib.spec.request import GroupRequest, SessionRequest, SubmitRequest
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
 from client_lib.spec.wire import Answer, EventList, GroupInfo, JobInfo, JobPage, JobProvenance, Manifest, StateChanges
+from client_lib.worker.format import STREAMS
 from server_stub.http.api.answers import BYTES, JsonText, LiveResponse, OpenFileResponse, raw_answer, raw_body
 from server_stub.http.api.context import JOB, CurrentUser, JsonBody, Offset, Owner, Parts
+from server_stub.logs import LogQuery
+from server_stub.logs import stream as stream_logs
+from server_stub.logs.records import MAX_CONTEXT, MAX_TAIL, parse_since, read_cursor
+from server_stub.logs.render import Frames, NdJson, Renderer, Text
+from server_stub.logs.search import answer_of, search
+from server_stub.logs.stream import logs as written_logs
 from server_stub.service import JobFilters
 
 WAIT_MAX_S = 60.0
@@ -55,6 +63,15 @@ _IdempotencyKey = Annotated[
     ),
 ]
 _State = Annotated[State, BeforeValidator(lambda text: text.upper())]
+
+
+def _known_stream(name: str) -> str:
+    if name not in STREAMS:
+        raise ValueError(f"is unknown; there are: {', '.join(STREAMS)}")
+    return name
+
+
+_Stream = Annotated[str, AfterValidator(_known_stream)]
 
 
 @router.post(
@@ -315,3 +332,78 @@ async def put_session(
     request.scope["routine"] = True
     await parts.service.sessions.take(user, session, offset, await request.body())
     return Answer(message="the bytes were passed on")
+
+
+# --- logs: frames, text or NDJSON by `Accept`; see server_stub.logs for their content
+
+
+@router.get(
+    f"{JOB}/logs",
+    response_class=StreamingResponse,
+    responses={
+        200: {
+            "description": "The log. Frames, for readers that resume, are described in client_lib.spec.paths. "
+            "Frames and NDJSON carry a heartbeat every 15 s; text has none: each byte would be part of a line.",
+            "content": {
+                "text/plain": {"schema": {"type": "string"}},
+                paths.NDJSON: {"schema": {"type": "string"}},
+                paths.LOG_FRAMES: {"schema": {"type": "string", "format": "binary"}},
+            },
+        }
+    },
+)
+async def get_logs(
+    parts: Parts,
+    user: CurrentUser,
+    name: str,
+    accept: Annotated[str, Header(include_in_schema=False)] = "",
+    follow: Annotated[bool, Query(description="Stay until the job is final and every line was sent.")] = False,
+    cursor: Annotated[str, Query(description="Continue here: attempt.worker:offset, joined by commas.")] = "",
+    before: Annotated[
+        str | None,
+        Query(description="End here, at a cursor; with `tail` the page before it. Without `follow`, `grep`."),
+    ] = None,
+    tail: Annotated[int | None, Query(ge=0, le=MAX_TAIL, description="Begin with this many last lines.")] = None,
+    since: Annotated[str | None, Query(description="RFC 3339, or how long ago: 90, 30s, 10m, 2h, 1d.")] = None,
+    rank: Annotated[list[NonNegativeInt], Query(description="Only these ranks.")] = [],  # noqa: B006  # FastAPI copies it
+    stream: Annotated[list[_Stream], Query(description="Only these streams.")] = [],  # noqa: B006
+    attempt: Annotated[int | None, Query(ge=1, description="Only this attempt; default: all, in order.")] = None,
+    timestamps: Annotated[bool, Query(description="Text: the time before each line.")] = False,
+    grep: Annotated[
+        str | None, Query(description="Only lines with this regular expression; without `follow` and `cursor`.")
+    ] = None,
+    context: Annotated[
+        int, Query(ge=0, le=MAX_CONTEXT, description="With `grep`: lines of the same rank before and after.")
+    ] = 0,
+    owner: Owner = None,
+) -> StreamingResponse:
+    """The lines of the job so far, and with `follow` each new line as it is written."""
+    query = LogQuery(
+        follow=follow,
+        cursor=read_cursor(cursor),
+        before=None if before is None else read_cursor(before),
+        tail=tail,
+        since=None if since is None else parse_since(since, datetime.now(timezone.utc)),
+        ranks=frozenset(rank),
+        streams=frozenset(stream),
+        attempt=attempt,
+        timestamps=timestamps,
+        grep=grep,
+        context=context,
+    )
+    job = await parts.service.lookup.find_logs(user, name, owner)
+    media_type, renderer = _renderer(accept, query)
+    if grep is None:
+        pieces = stream_logs(parts.hub, job, query, renderer)
+    else:
+        pieces = answer_of(job, await search(written_logs(job, query), query), renderer)
+    return LiveResponse(pieces, media_type)
+
+
+def _renderer(accept: str, query: LogQuery) -> tuple[str, Renderer]:
+    """The form that `accept` asks for; text where it names no other form."""
+    if paths.LOG_FRAMES in accept:
+        return paths.LOG_FRAMES, Frames()
+    if paths.NDJSON in accept:
+        return paths.NDJSON, NdJson()
+    return "text/plain; charset=utf-8", Text(prefix=len(query.ranks) != 1, timestamps=query.timestamps)

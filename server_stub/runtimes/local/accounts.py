@@ -9,7 +9,7 @@ The processes of a worker run under the account that owns the worker's folder. O
 above it, so a restarted server can rely on this owner to find the account of a running job. If the owner is root, as in
 a data directory of an earlier version, the processes run under the account of the server.
 
-The server follows no link in the account's folders (`files.owned`). Programs that write there, such as the copy of
+The server follows no link in the account's folders (`files.job_dirs`). Programs that write there, such as the copy of
 checkpoints, have the rights of the account.
 """
 

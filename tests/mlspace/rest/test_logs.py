@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from client_lib.spec.states import Reason, State
-from server_stub.http.api.public_v2 import logs
-from server_stub.http.api.public_v2.logs import PlatformText, line_by_line
+from server_stub.http.api.public_v2 import jobs
+from server_stub.http.api.public_v2.jobs import PlatformText, line_by_line
 
 TIME = "2026-11-21T14:54:31.000001Z"
 WORKER_0, WORKER_1 = (1, 0), (1, 1)
@@ -75,7 +75,7 @@ def test_the_end_says_why_a_job_did_not_succeed() -> None:
 def test_a_blank_line_keeps_a_silent_connection_alive(monkeypatch: object) -> None:
     renderer = PlatformText("train", "binary", verbose=False)
     assert renderer.ping() == b""
-    renderer._sent_at -= logs.SILENCE_S + 1
+    renderer._sent_at -= jobs.SILENCE_S + 1
     assert (renderer.ping(), renderer.ping()) == (b"\n", b"")
 
 

@@ -22,7 +22,7 @@ from client_lib import __version__
 from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unauthorized, Unavailable
 from server_stub.http.api.answers import add_error_handlers
 from server_stub.http.api.context import Context, Parts
-from server_stub.http.api.public_v2 import catalogue, jobs, logs
+from server_stub.http.api.public_v2 import catalogue, jobs
 from server_stub.http.api.public_v2.translate import Authenticated, Credentials, Failed, Token, WrongForm
 from server_stub.http.auth import Authentication, Users
 from server_stub.http.limits import Limits
@@ -59,7 +59,7 @@ def routes() -> FastAPI:
         redirect_slashes=False,
         responses=_ERRORS,
     )
-    for router in (_service_auth, jobs.router, logs.router, catalogue.router):
+    for router in (_service_auth, jobs.router, catalogue.router):
         app.include_router(router)
     add_error_handlers(app, error, _http_error, _wrong_form)
     return app

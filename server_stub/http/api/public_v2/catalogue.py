@@ -123,7 +123,11 @@ class Configs(BaseModel):
 @router.get(f"{ROOT}/configs")
 async def get_configs(parts: Parts, cluster_type: Literal["MT", "INF"] = "MT") -> Configs:
     """Regions with their instance types; all regions have the same. INF: none, as this server runs no inference."""
-    types = [_of_region(kind) for kind in _types(parts)]
+    types = []
+    for kind in _types(parts):
+        limits = ResourceLimits(cpu=f"{kind.cpu:g}", memory=f"{kind.memory_gib:g}Gi", gpus=str(kind.gpus))
+        resource = Resource(limits=limits, requests=limits)
+        types.append(TypeOfRegion(key=kind.name, name=kind.name, images=[], resource=resource))
     regions = REGIONS if cluster_type == "MT" else ()
     return Configs(regions=[RegionConfig(key=name, name=name, instances_types=types) for name in regions])
 
@@ -150,14 +154,14 @@ async def get_availability(parts: Parts, allocation: str) -> list[Availability]:
 async def get_allocation_types(parts: Parts, allocation: str) -> list[TypeOfQueue]:
     """The instance types of an allocation."""
     _check(allocation, ALLOCATION)
-    return [_of_queue(kind) for kind in _types(parts)]
+    return _of_queue(parts)
 
 
 @router.get(f"{ROOT}/queues/{{queue}}/instance-types")
 async def get_queue_types(parts: Parts, queue: str) -> list[TypeOfQueue]:
     """The instance types of a queue."""
     _check(queue, QUEUE)
-    return [_of_queue(kind) for kind in _types(parts)]
+    return _of_queue(parts)
 
 
 @router.get(f"{WORKSPACES}/")
@@ -197,10 +201,8 @@ def _check(given: str, known: str) -> None:
         raise NotFound("not found")
 
 
-def _of_queue(kind: InstanceType) -> TypeOfQueue:
-    return TypeOfQueue(key=kind.name, name=kind.name, availability=kind.available or 0, storage_presets=[])
-
-
-def _of_region(kind: InstanceType) -> TypeOfRegion:
-    limits = ResourceLimits(cpu=f"{kind.cpu:g}", memory=f"{kind.memory_gib:g}Gi", gpus=str(kind.gpus))
-    return TypeOfRegion(key=kind.name, name=kind.name, images=[], resource=Resource(limits=limits, requests=limits))
+def _of_queue(parts: Context) -> list[TypeOfQueue]:
+    return [
+        TypeOfQueue(key=kind.name, name=kind.name, availability=kind.available or 0, storage_presets=[])
+        for kind in _types(parts)
+    ]

@@ -1,9 +1,11 @@
-"""`/public/v2/jobs`: run, list, one job and what belongs to it. Logs are in `logs`.
+"""`/public/v2/jobs`: run, list, one job with its logs and what else belongs to it.
 
 A request names paths of the platform's shared file system. The check of them is no security boundary: a user who may
 submit can run any command as the account of the server. It prevents a path that means a file of another machine from
 running an unrelated file of the same name here.
 """
+
+# ruff: noqa: ARG002  # arguments of the Renderer protocol that the platform's form does not need
 
 from __future__ import annotations
 
@@ -11,20 +13,27 @@ import asyncio
 import hashlib
 import os
 import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from datetime import datetime, timezone
 from pathlib import Path
+from time import monotonic
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Header, Query
 from pydantic import BeforeValidator
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from client_lib.errors import InvalidRequest, NotFound
 from client_lib.spec import mlspace
-from client_lib.spec.job import JobSpec
+from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.mlspace import Status
+from client_lib.spec.paths import Position
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
+from client_lib.spec.states import State
 from client_lib.spec.wire import JobInfo
+from client_lib.worker.format import GOES_ON, LAUNCHER, PROGRESS
+from server_stub.http.api.answers import LiveResponse
 from server_stub.http.api.context import Context, CurrentUser, Parts
 from server_stub.http.api.public_v2 import translate
 from server_stub.http.api.public_v2.translate import (
@@ -39,6 +48,10 @@ from server_stub.http.api.public_v2.translate import (
     RestartRequest,
     RunJobRequest,
 )
+from server_stub.logs import LoggedJob, LogQuery
+from server_stub.logs import stream as stream_logs
+from server_stub.logs.records import MAX_TAIL
+from server_stub.logs.render import FIELDS
 from server_stub.service import JobFilters
 from server_stub.service.values import User
 from server_stub.settings import Settings
@@ -51,6 +64,15 @@ _OF_ANY_LOGIN = (
     *("CONDA_EXE", "CONDA_PREFIX", "CONDA_ENVS_DIRS", "CONDA_ENVS_PATH", "MAMBA_ROOT_PREFIX"),  # to find conda_env
 )
 """Variables of the server that such a job gets: a REST request has no environment of its submitter."""
+_STREAMS = frozenset({"stdout", "stderr"})
+"""Platform: the output of processes. Lines of a train.log are not in its logs."""
+SILENCE_S = 240.0
+"""Platform: its clients give up a connection after 600 s without a byte."""
+_HELD_MAX = 2**20
+_TEXT = "text/plain; charset=utf-8"
+"""Platform: without the charset its clients read UTF-8 as Latin-1."""
+_Source = tuple[Position, str, str]
+"""The worker, rank and stream of a line."""
 
 router = APIRouter()
 
@@ -86,28 +108,24 @@ async def list_jobs(
 
     Platform: an absent region means DGX2-MT there, where most users have no job; here it means every region.
     """
+    # a job without a region is in every region; a job without a queue or allocation is in the server's own
+    asked = [
+        ("region", region, True),
+        ("queue_name", queue_id, queue_id == translate.QUEUE),
+        ("allocation_name", allocation_name, allocation_name == translate.ALLOCATION),
+    ]
     wanted = JobFilters(
         owners=job_author or None,
         states=frozenset().union(*(mlspace.STATES_OF[name] for name in status)) if status else None,
         since=_utc(start_date),
         until=_utc(end_date),
-        fields=_fields(region, queue_id, allocation_name),
+        fields=[(name, value, or_none) for name, value, or_none in asked if value is not None],
     )
     count, found = await parts.service.lookup.search(user, wanted, min(limit, PAGE_MAX), offset)
     gpus = {kind.name: kind.gpus for kind in parts.service.runtime.instance_types()}
     now = datetime.now(timezone.utc)
     items = [translate.item(JobInfo.model_validate_json(text), region, gpus, now) for text in found]
     return JobList(count=count, jobs=items)
-
-
-def _fields(region: str | None, queue: str | None, allocation: str | None) -> list[tuple[str, str, bool]]:
-    """A job without a region is in every region; a job without a queue or allocation is in the server's own."""
-    asked = [
-        ("region", region, True),
-        ("queue_name", queue, queue == translate.QUEUE),
-        ("allocation_name", allocation, allocation == translate.ALLOCATION),
-    ]
-    return [(name, value, or_none) for name, value, or_none in asked if value is not None]
 
 
 def _utc(time: datetime | None) -> datetime | None:
@@ -154,7 +172,8 @@ async def delete_job(
 @router.get(f"{JOBS}/{{name}}/params", response_model=JobParams)
 async def get_params(parts: Parts, user: CurrentUser, name: str) -> JSONResponse:
     """The parameters of a job as they are stored."""
-    return JSONResponse(translate.params((await find_job(parts, user, name)).spec))
+    spec = (await find_job(parts, user, name)).spec
+    return JSONResponse(spec.masked().model_dump(mode="json", include={*translate.PARAMETERS}))
 
 
 @router.get(f"{JOBS}/{{name}}/nodes")
@@ -190,13 +209,17 @@ async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:
 
     Raises InvalidRequest: there is no such file, or it is outside the folders that this server shares.
     """
-    roots, script = _roots(settings), spec.python_script
+    # without named folders, the one user of a server without a users file can read all files anyway
+    any_folder = settings.public_v2_roots is None and settings.users_file is None
+    roots = [Path.home()] if any_folder else settings.public_v2_roots or []
+    script = spec.python_script
     first = str(roots[0]) if roots else None  # of relative paths and of commands; on the platform /home/jovyan
     if script is None:
         return SubmitRequest(spec=spec, code=CodeInPlace(), submitter=_submitter(first))
     path = os.path.join(first or "/", script)
-    real = await asyncio.to_thread(os.path.realpath, path)  # a network file system may be slow
-    if not _shares_everything(settings) and not any(_inside(real, root) for root in roots):
+    # links are followed on both sides; a network file system may be slow
+    real, *shared = [await asyncio.to_thread(os.path.realpath, str(each)) for each in (path, *roots)]
+    if not any_folder and not any(Path(real).is_relative_to(root) for root in shared):
         raise InvalidRequest(
             f"script {path!r} lies outside of the folders that this server shares with /public/v2: "
             f"{', '.join(map(str, roots)) or 'none'}",
@@ -210,20 +233,112 @@ async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:
     return SubmitRequest(spec=spec, code=code, submitter=_submitter(None if os.path.isabs(script) else first))
 
 
-def _shares_everything(settings: Settings) -> bool:
-    """True if no folders are named, and the server has one user, who can read these files anyway."""
-    return settings.public_v2_roots is None and settings.users_file is None
-
-
-def _roots(settings: Settings) -> list[Path]:
-    return [Path.home()] if _shares_everything(settings) else settings.public_v2_roots or []
-
-
-def _inside(path: str, root: Path) -> bool:
-    """True if the file is below the root; links are followed on both sides."""
-    return Path(path).is_relative_to(os.path.realpath(root))
-
-
 def _submitter(folder: str | None) -> Submitter:
     environment = {name: value for name, value in os.environ.items() if name in _OF_ANY_LOGIN}
     return Submitter(python=sys.executable, environment=environment, working_dir=folder)
+
+
+# --- logs: text, chronological, open until the job has ended. A line has the platform's form, before it the time if
+# `verbose`: `2026-11-21T14:54:31.000001Z [1,<rank>]<stdout>:epoch 1`
+
+
+class PlatformText:
+    """A Renderer of server_stub.logs; one per answer."""
+
+    def __init__(self, name: str, job_type: str, *, verbose: bool) -> None:
+        self._name, self._verbose = name, verbose
+        self._tagged = job_type != JobType.PYTORCH_ELASTIC  # Platform: that type runs without mpirun, which tags
+        self._progress: dict[_Source, str] = {}
+        """Lines of progress bars, which may be overwritten."""
+        self._begun: dict[_Source, str] = {}
+        self._sent_at = monotonic()
+
+    def records(self, position: Position, end: int, data: bytes) -> bytes:
+        lines = []
+        for _, time, rank, stream, kind, text in FIELDS.findall(data.decode("utf-8", "replace")):
+            source = (position, rank, stream)
+            text = self._begun.pop(source, "") + text
+            if kind == GOES_ON and len(text) < _HELD_MAX:
+                self._begun[source] = text
+                continue
+            before = self._progress.pop(source, "")
+            line = self._line(time, source, text)
+            if kind == PROGRESS:
+                self._progress[source] = line
+            else:
+                lines.append(before + line)
+        return self._sent("".join(lines))
+
+    def _line(self, time: str, source: _Source, text: str) -> str:
+        _, rank, stream = source
+        when = f"{time} " if self._verbose else ""
+        tag = f"[1,{rank}]<{stream}>:" if self._tagged and stream != LAUNCHER else ""
+        return f"{when}{tag}{text}\n"
+
+    def gap(self, position: Position, missing: int) -> bytes:
+        return self._sent(f"... {missing} lines of worker {position[1]} are gone ...\n")
+
+    def state(self, job: LoggedJob, cursor: Mapping[Position, int]) -> bytes:
+        return b""
+
+    def ping(self) -> bytes:
+        return self._sent("\n") if monotonic() - self._sent_at > SILENCE_S else b""
+
+    def end(self, job: LoggedJob) -> bytes:
+        """Incomplete lines, the last progress bars, and the reason if the job did not succeed."""
+        lines = [self._line("", source, text) for source, text in self._begun.items()]
+        lines += self._progress.values()
+        if job.state.final and job.state is not State.SUCCEEDED:
+            lines.append(f"Job {self._name} {mlspace.listed_status(job.state, job.reason)}: {job.message}\n")
+        return "".join(lines).encode()
+
+    def _sent(self, text: str) -> bytes:
+        if text:
+            self._sent_at = monotonic()
+        return text.encode()
+
+
+async def line_by_line(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The same bytes, one line in each piece.
+
+    Platform: its clients cut the received bytes into pieces of at most 256 bytes, print each on a line, and count the
+    pieces to find their position after a lost connection. With one line in each piece the count is always the same.
+    """
+    async with aclosing(pieces):
+        async for piece in pieces:
+            for line in piece.splitlines(keepends=True):
+                yield line
+
+
+@router.get(
+    f"{JOBS}/{{name}}/logs",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
+)
+async def get_logs(
+    parts: Parts,
+    user: CurrentUser,
+    name: str,
+    region: Annotated[str, Query(description="Required; any value is accepted.")],
+    tail: Annotated[
+        int, Query(ge=0, le=MAX_TAIL, description="Begin with this many last lines; 0: with the first line.")
+    ] = 0,
+    verbose: Annotated[bool, Query(description="The time before each line, and lines of the launcher.")] = True,
+    x_client_library: Annotated[str, Header(include_in_schema=False)] = "",
+) -> Response:
+    """The output of the processes of a job; for a queued job one line that it is in the queue.
+
+    Platform: the answer stays open while the job runs, and when it ends the job's status is a final one: the platform's
+    command line asks again at once, without a pause, while it reads `running`.
+    """
+    del region  # Platform: 422 without it
+    info = await find_job(parts, user, name)
+    if info.state is State.PENDING:
+        return PlainTextResponse(mlspace.in_queue(name) + "\n")
+    renderer = PlatformText(name, info.spec.type, verbose=verbose)
+    job = await parts.service.lookup.find_logs(user, name)
+    streams = _STREAMS | ({LAUNCHER} if verbose else frozenset())
+    pieces = stream_logs(parts.hub, job, LogQuery(follow=True, tail=tail or None, streams=streams), renderer)
+    if x_client_library.startswith("mls"):  # the platform's own clients
+        pieces = line_by_line(pieces)
+    return LiveResponse(pieces, _TEXT)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, ValidationError, create_model
 
@@ -18,7 +18,6 @@ from client_lib.spec import mlspace
 from client_lib.spec.job import WORKERS_MAX, HealthAction, JobSpec, JobType, PriorityClass
 from client_lib.spec.mlspace import DEFAULT_REGION, PlatformType, duration, iso, unix
 from client_lib.spec.models import Strict
-from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import Label, Scalar, invalid_request
 from client_lib.spec.wire import InstanceType, JobInfo, WorkerInfo
 from server_stub.runtimes import instance_types as instances
@@ -267,7 +266,7 @@ def item(info: JobInfo, asked_region: str | None, gpus: Mapping[str, int], now: 
     spec = info.spec
     created_dt = iso(info.created_at) or ""
     return ListedJob(
-        uid=uid(info),
+        uid=str(uuid.UUID(info.id)),
         job_name=info.name,
         status=mlspace.listed_status(info.state, info.reason),
         region=spec.region or asked_region or "",
@@ -311,7 +310,7 @@ def catalogue_name(name: str, kinds: Iterable[InstanceType]) -> str:
 
 def status(info: JobInfo) -> JobSummary:
     return JobSummary(
-        uid=uid(info),
+        uid=str(uuid.UUID(info.id)),
         job_name=info.name,
         status=mlspace.shown_status(info.state).lower(),
         region=info.spec.region or "",
@@ -324,10 +323,9 @@ def status(info: JobInfo) -> JobSummary:
 
 def unknown(name: str) -> JobSummary:
     """The status of an unknown name. Platform: 200 and a JSON object; its command line fails on anything else."""
-    times = dict.fromkeys(("created_at", "pending_at", "running_at", "completed_at"), 0)
-    return JobSummary(
-        uid="", job_name=name, status=NOT_FOUND, region="", error_code=1, error_message=NOT_FOUND, **times
-    )
+    never = dict.fromkeys(("created_at", "pending_at", "running_at", "completed_at"), 0)
+    texts = {"uid": "", "job_name": name, "region": "", "status": NOT_FOUND, "error_message": NOT_FOUND}
+    return JobSummary.model_validate({**texts, **never, "error_code": 1})
 
 
 def pods(info: JobInfo, now: datetime) -> list[Pod]:
@@ -338,37 +336,20 @@ def pods(info: JobInfo, now: datetime) -> list[Pod]:
 
 def _pod(info: JobInfo, worker: WorkerInfo, now: datetime) -> Pod:
     ended = info.finished_at if worker.state == "ended" or info.state.final else None
+    if worker.state == "ended" and worker.exit_code is not None:
+        status = mlspace.Status.FAILED if worker.exit_code else mlspace.Status.COMPLETED
+    elif info.state.final:
+        status = mlspace.listed_status(info.state, info.reason)
+    else:
+        status = mlspace.Status.RUNNING if worker.state == "running" else mlspace.Status.PENDING
     return Pod(
         uid=str(uuid.uuid5(uuid.UUID(info.id), f"{info.attempt}.{worker.worker}")),
         running_at=unix(info.started_at),
         completed_at=unix(ended),
         updated_at=unix(ended or info.started_at or info.created_at),
-        status=_pod_status(info, worker),
+        status=status,
         reason=worker.message or str(info.reason),
         job_name=info.name,
         job_version=mlspace.pod_name(worker.worker),
         duration=duration(info.started_at, ended, now),
     )
-
-
-def _pod_status(info: JobInfo, worker: WorkerInfo) -> str:
-    if worker.state == "ended" and worker.exit_code is not None:
-        return mlspace.Status.FAILED if worker.exit_code else mlspace.Status.COMPLETED
-    if info.state.final:
-        return mlspace.listed_status(info.state, info.reason)
-    return mlspace.Status.RUNNING if worker.state == "running" else mlspace.Status.PENDING
-
-
-def params(spec: JobSpec) -> dict[str, Any]:
-    return spec.masked().model_dump(mode="json", include={*PARAMETERS})
-
-
-def uid(info: JobInfo) -> str:
-    return str(uuid.UUID(info.id))
-
-
-def closing_line(state: State, reason: Reason, name: str, message: str) -> str:
-    """The last line of the logs of a job that did not succeed; "" for other jobs."""
-    if state is State.SUCCEEDED or not state.final:
-        return ""
-    return f"Job {name} {mlspace.listed_status(state, reason)}: {message}\n"
