@@ -1,7 +1,7 @@
 """The application: routes and the layers around them. No sockets, no files: `server_stub.serve` runs it.
 
-AccessLog -> Limits -> Authentication -> http.api.* -> service
-          -> Limits -> Authentication -> http.api.public_v2.* -> service, below /public/v2
+AccessLog -> Gate -> http.api.* -> service
+          -> Gate -> http.api.public_v2.* -> service, below /public/v2
           -> http.page -> service, for browsers
 
 Another API or a page is added in `rest_api` with `include_router` or `mount`: the same layers apply to it.
@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from client_lib import __version__
 from server_stub.http.api import answers, files, jobs, server, workers
 from server_stub.http.api.context import Context, refuse_unknown_parameters
-from server_stub.http.auth import Authentication, authenticate
-from server_stub.http.limits import Limits
+from server_stub.http.auth import authenticate
+from server_stub.http.limits import Gate
 from server_stub.server_log import AccessLog
 
 PUBLIC_V2 = "/public/v2/"
@@ -63,8 +63,9 @@ def build(parts: Context, log_to: TextIO | None = sys.stderr, app: FastAPI | Non
     app = app or rest_api()
     app.state.context = parts
     of_user_or_worker = partial(authenticate, parts.users, parts.logins, parts.workers)
-    app.add_middleware(Authentication, authenticate=of_user_or_worker, error=answers.error)
-    app.add_middleware(Limits, settings=parts.settings, bodies=parts.bodies, error=answers.error)
+    app.add_middleware(
+        Gate, settings=parts.settings, bodies=parts.bodies, error=answers.error, authenticate=of_user_or_worker
+    )
 
     @cache
     def public_v2() -> ASGIApp:

@@ -1,9 +1,8 @@
 """Who sends a request: the Bearer token belongs to a user, or below the paths of workers to an attempt. Browsers send
 the cookie of a login, which stands for a token.
 
-`Authentication` is an ASGI layer in front of every route, so that it protects all of them: without a token only the
-health paths and the one that names the issuer answer. Handlers find the user in `scope["user"]`, or the attempt in
-`scope["attempt"]`.
+`limits.Gate` has every request authenticated: without a token only the health paths and the one that names the issuer
+answer. Handlers find the user in `scope["user"]`, or the attempt in `scope["attempt"]`.
 
 A one-time link or a token becomes a login. It ends with its time or its token, at a logout, and when its token has KEPT
 newer ones. It survives a restart of the server, in a file of digests, from which no cookie can be made. Changes need
@@ -19,7 +18,6 @@ import logging
 import math
 import secrets
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,9 +26,9 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
-from client_lib.errors import ClientLibError, Forbidden, Unauthorized
+from client_lib.errors import Forbidden, Unauthorized
 from client_lib.spec import paths
 from client_lib.worker.directory import write_json
 from server_stub.http.users_file import CurrentTokens, OidcEntry, bearer, digest
@@ -52,27 +50,6 @@ Entries = dict[str, tuple[str, float]]
 """Digest of a code or of a cookie -> digest of its token, and the Unix time at which it ends."""
 
 log = logging.getLogger(__name__)
-
-
-class Authentication:
-    """The ASGI layer. `authenticate` adds the user or the attempt to the scope, or raises a ClientLibError, from
-    which `error` makes the response."""
-
-    def __init__(
-        self,
-        app: ASGIApp,
-        authenticate: Callable[[Scope], Awaitable[None]],
-        error: Callable[[ClientLibError], Response],
-    ) -> None:
-        self._app, self._authenticate, self._error = app, authenticate, error
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await self._authenticate(scope)
-        except ClientLibError as problem:
-            await self._error(problem)(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
 
 
 async def authenticate(users: Users, logins: Logins, workers: WorkerRegistry, scope: Scope) -> None:

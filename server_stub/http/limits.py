@@ -3,10 +3,11 @@
 `Connection` bounds connections by uvicorn's HTTP protocol. A connection has HEAD_S for each head of a request, from its
 start or from its last response on. While a request is handled no time-out applies to it: logs are followed for days.
 
-`Limits` bounds requests, as an ASGI layer: header lines, NUL bytes, and the size and the time of the body. The body is
-counted as it streams, so that one without a Content-Length is bounded too. A snapshot and a function's result have
-larger bounds, which their handlers check while they stream; other bodies are kept in memory, and the server has a bound
-on all of them together. A body is read only when the handler asks for it, and so none without a valid token.
+`Gate` is the ASGI layer in front of the routes of one API, so that it protects all of them. It bounds header lines, NUL
+bytes, and the size and the time of the body, and then lets the request be authenticated. The body is counted as it
+streams, so that one without a Content-Length is bounded too. A snapshot and a function's result have larger bounds,
+which their handlers check while they stream; other bodies are kept in memory, and the server has a bound on all of them
+together. A body is read only when the handler asks for it, and so none without a valid token.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import logging
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -32,9 +34,7 @@ from server_stub.settings import Settings
 
 HEAD_MAX = 64 * 1024  # bytes of request line and headers; nginx and h11 allow as much
 HEAD_S = 30.0
-STRANGERS_MAX = (
-    1000  # connections of one address without a valid token; followers that come back after a restart are many
-)
+STRANGERS_MAX = 1000  # connections of one address without a valid token; many followers come back after a restart
 _FILES_KEPT = 256  # descriptors that connections leave to the server's own files; a quarter of them if there are few
 _SAY_EVERY_S = 60.0
 MAX_HEADERS = 100  # header lines of a request; browsers send about 20
@@ -67,7 +67,9 @@ class Strangers:
         others = self._of[address]
         if len(others) >= STRANGERS_MAX:
             others.difference_update([other for other in others if other.has_token()])
-        if _is_short_of_files(connection.transport):
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        descriptor: int = connection.transport.get_extra_info("socket").fileno()  # the lowest that is free
+        if limit != resource.RLIM_INFINITY and descriptor >= limit - min(_FILES_KEPT, limit // 4):
             why = "the server's limit of open files is too low for more connections"
         elif len(others) >= STRANGERS_MAX:
             why = f"{address} has {len(others)} connections that sent no valid token"
@@ -84,15 +86,6 @@ class Strangers:
         self._of[connection.address].discard(connection)
         if not self._of[connection.address]:
             del self._of[connection.address]
-
-
-def _is_short_of_files(transport: asyncio.Transport) -> bool:
-    """True if few descriptors are left. The kernel gives the lowest free one, so a high one shows it."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return False
-    descriptor: int = transport.get_extra_info("socket").fileno()
-    return descriptor >= limit - min(_FILES_KEPT, limit // 4)
 
 
 class Connection(HttpToolsProtocol):
@@ -179,11 +172,12 @@ class Bodies:
     """The room for bodies in the memory of one server."""
 
     def __init__(self) -> None:
-        self.free = BODIES_MAX_BYTES
+        self.free = BODIES_MAX_BYTES  # bytes
 
 
-class Limits:
-    """The ASGI layer. `error` makes the response to a request that is over a bound."""
+class Gate:
+    """The ASGI layer. `authenticate` adds the user or the attempt to the scope of a request within the bounds, or
+    raises a ClientLibError. `error` makes the response to a request that is refused."""
 
     def __init__(
         self,
@@ -191,29 +185,27 @@ class Limits:
         settings: Settings,
         bodies: Bodies,
         error: Callable[[ClientLibError], Response],
+        authenticate: Callable[[Scope], Awaitable[None]] | None = None,
         max_body_bytes: int | None = None,
     ) -> None:
-        self._app, self._max_body_bytes = app, max_body_bytes
-        self._settings = settings
-        self._bodies = bodies
-        self._error = error
+        self._app, self._settings, self._bodies, self._error = app, settings, bodies, error
+        self._authenticate, self._max_body_bytes = authenticate, max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             body = await self._checked(scope, receive)
+            if self._authenticate is not None:
+                await self._authenticate(scope)
         except ClientLibError as problem:
             await self._error(problem)(scope, receive, send)
-            return
-        if body is None:
-            await self._app(scope, receive, send)
             return
         try:
             await self._app(scope, body.receive, send)
         finally:
-            body.give_back()
+            self._bodies.free += body.claimed
 
-    async def _checked(self, scope: Scope, receive: Receive) -> _Body | None:
-        """The body with its bounds; None: there is none. Raises InvalidRequest, TooLarge."""
+    async def _checked(self, scope: Scope, receive: Receive) -> _Body:
+        """The body with its bounds. Raises InvalidRequest, TooLarge."""
         headers = scope["headers"]
         if len(headers) > MAX_HEADERS:
             raise InvalidRequest(f"the request has {len(headers)} header lines; at most {MAX_HEADERS} are read")
@@ -222,21 +214,14 @@ class Limits:
         is_result = paths.is_of_workers(scope["path"]) and "/results/" in scope["path"]
         is_file = is_result or scope["path"].startswith(paths.SNAPSHOTS)
         bound = self._settings.max_snapshot_bytes if is_file else self._max_body_bytes or MAX_BODY_BYTES
-        declared = _declared(headers)
+        # the HTTP parser has refused a Content-Length that is no number
+        declared = next((int(value) for name, value in headers if name == b"content-length" and value.isdigit()), 0)
         if declared > bound:
             if not any(name == b"expect" for name, _ in headers):  # curl waits for a 100 before it sends the body
                 await _discard(receive)
             raise _too_large(bound)
-        if not declared and not any(name == b"transfer-encoding" for name, _ in headers):
-            return None
-        if is_file:
-            return _Body(receive, declared)
-        return _Body(receive, declared, bound, self._bodies)
-
-
-def _declared(headers: list[tuple[bytes, bytes]]) -> int:
-    """The Content-Length; 0 without one. The HTTP parser has refused one that is no number."""
-    return next((int(value) for name, value in headers if name == b"content-length" and value.isdigit()), 0)
+        has_body = declared or any(name == b"transfer-encoding" for name, _ in headers)
+        return _Body(receive, declared, bound, None if is_file else self._bodies, complete=not has_body)
 
 
 def _too_large(bound: int) -> TooLarge:
@@ -246,11 +231,13 @@ def _too_large(bound: int) -> TooLarge:
 class _Body:
     """A body as it is received. With `bodies` it is kept in memory: at most `bound` bytes, for which there is room."""
 
-    def __init__(self, receive: Receive, declared: int, bound: int = 0, bodies: Bodies | None = None) -> None:
+    def __init__(self, receive: Receive, declared: int, bound: int, bodies: Bodies | None, *, complete: bool) -> None:
         self._receive, self._declared, self._bound, self._bodies = receive, declared, bound, bodies
-        self._size = self._claimed = 0
+        self._complete = complete
+        self.claimed = 0
+        """Bytes of the room in `bodies`."""
+        self._size = 0
         self._waited_s = 0.0
-        self._complete = False
 
     async def receive(self) -> Message:
         """The next piece. Raises TooLarge, and Unavailable: there is no room, or it does not arrive in time."""
@@ -258,7 +245,14 @@ class _Body:
             return await self._receive()  # waits for the disconnect
         if not self._size:
             self._claim(self._declared)
-        message = await self._next_piece()
+        began, limit_s = time.monotonic(), BODY_S + self._size / BODY_RATE
+        try:
+            message = await asyncio.wait_for(self._receive(), limit_s - self._waited_s)
+        except asyncio.TimeoutError:
+            raise Unavailable(
+                f"the body of the request is too slow: {self._size} bytes in {limit_s:.0f} s", hint="send it again"
+            ) from None
+        self._waited_s += time.monotonic() - began
         self._size += len(message.get("body", b""))
         self._complete = not message.get("more_body", False)
         if self._bodies and self._size > self._bound:
@@ -267,44 +261,22 @@ class _Body:
         self._claim(self._size)
         return message
 
-    async def _next_piece(self) -> Message:
-        began, limit_s = time.monotonic(), BODY_S + self._size / BODY_RATE
-        try:
-            return await asyncio.wait_for(self._receive(), limit_s - self._waited_s)
-        except asyncio.TimeoutError:
-            raise Unavailable(
-                f"the body of the request is too slow: {self._size} bytes in {limit_s:.0f} s", hint="send it again"
-            ) from None
-        finally:
-            self._waited_s += time.monotonic() - began
-
     def _claim(self, size: int) -> None:
         """Claim room for `size` bytes of this body in all."""
-        more = size - self._claimed
+        more = size - self.claimed
         if not self._bodies or size <= SMALL_BODY_BYTES or more <= 0:
             return
         if more > self._bodies.free:
             raise Unavailable("the server is receiving too many large requests", hint="try again in a moment")
         self._bodies.free -= more
-        self._claimed = size
-
-    def give_back(self) -> None:
-        """Free the room."""
-        if self._bodies:
-            self._bodies.free += self._claimed
+        self.claimed = size
 
 
 async def _discard(receive: Receive) -> None:
     """Read and drop the body for a while: a client that still sends when the connection closes misses the response."""
-
-    async def drop() -> None:
-        size, more = 0, True
+    size, more, until = 0, True, time.monotonic() + _LINGER_S
+    with suppress(asyncio.TimeoutError):
         while more and size < _LINGER_BYTES:
-            message = await receive()
+            message = await asyncio.wait_for(receive(), until - time.monotonic())
             size += len(message.get("body", b""))
             more = message.get("more_body", False)
-
-    try:
-        await asyncio.wait_for(drop(), _LINGER_S)
-    except asyncio.TimeoutError:
-        return

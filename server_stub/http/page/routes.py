@@ -31,7 +31,7 @@ from server_stub.files import outputs
 from server_stub.http.api import answers, server
 from server_stub.http.api.context import Context
 from server_stub.http.auth import cookie, csrf_token, set_cookie
-from server_stub.http.limits import Limits
+from server_stub.http.limits import Gate
 from server_stub.http.page import code, views
 from server_stub.service.values import User
 
@@ -70,7 +70,7 @@ class Pages:
         layers = [
             Middleware(BaseHTTPMiddleware, dispatch=_with_headers),
             Middleware(
-                Limits,
+                Gate,
                 settings=self._parts.settings,
                 bodies=self._parts.bodies,
                 error=answers.error,

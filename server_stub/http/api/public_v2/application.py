@@ -24,8 +24,8 @@ from server_stub.http.api.answers import add_error_handlers
 from server_stub.http.api.context import Context, Parts
 from server_stub.http.api.public_v2 import catalogue, jobs
 from server_stub.http.api.public_v2.translate import Authenticated, Credentials, Failed, Token, WrongForm
-from server_stub.http.auth import Authentication, Users
-from server_stub.http.limits import Limits
+from server_stub.http.auth import Users
+from server_stub.http.limits import Gate
 from server_stub.service.values import User
 
 _SERVICE_AUTH = "/public/v2/service_auth"
@@ -69,8 +69,8 @@ def application(parts: Context) -> FastAPI:
     """The whole API with its layers."""
     app = routes()
     app.state.context = parts
-    app.add_middleware(Authentication, authenticate=partial(_authenticate, parts.users), error=error)
-    app.add_middleware(Limits, settings=parts.settings, bodies=parts.bodies, error=error)
+    authenticate = partial(_authenticate, parts.users)
+    app.add_middleware(Gate, settings=parts.settings, bodies=parts.bodies, error=error, authenticate=authenticate)
     return app
 
 
