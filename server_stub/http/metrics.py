@@ -35,13 +35,13 @@ class Traffic:
     def __init__(self) -> None:
         self._last = time.monotonic()
         self.in_flight = 0
-        self._requests = Counter(
+        self.requests = Counter(
             "client_lib_http_requests",
             "Answers since the start, by method, route and status.",
             ["method", "route", "status"],
             registry=None,
         )
-        self._seconds = Histogram(
+        self.seconds = Histogram(
             "client_lib_http_request_seconds",
             "Time of answers by route, streams and long polls included.",
             ["route"],
@@ -55,8 +55,8 @@ class Traffic:
     def end(self, method: str, route: str, status: int, seconds: float) -> None:
         self.in_flight -= 1
         self._last = time.monotonic()
-        self._requests.labels(method, route, status).inc()
-        self._seconds.labels(route).observe(seconds)
+        self.requests.labels(method, route, status).inc()
+        self.seconds.labels(route).observe(seconds)
 
     def idle_s(self) -> float:
         """Seconds since the last response ended; 0 while a request is in progress."""
@@ -64,14 +64,8 @@ class Traffic:
 
     def answers(self, least_status: int = 0) -> int:
         """The number of responses with this status or a greater one."""
-        samples = [sample for metric in self._requests.collect() for sample in metric.samples]
+        samples = [sample for metric in self.requests.collect() for sample in metric.samples]
         return sum(int(sample.value) for sample in samples if int(sample.labels["status"]) >= least_status)
-
-    def add_to(self, registry: CollectorRegistry) -> None:
-        registry.register(self._requests)
-        registry.register(self._seconds)
-        gauge = Gauge("client_lib_http_in_flight", "Requests that are being answered.", registry=registry)
-        gauge.set(self.in_flight)
 
 
 def registry(
@@ -83,7 +77,10 @@ def registry(
 ) -> CollectorRegistry:
     """The metrics of the server, which docs/kubernetes.md lists."""
     found = CollectorRegistry()
-    traffic.add_to(found)
+    found.register(traffic.requests)
+    found.register(traffic.seconds)
+    in_flight = Gauge("client_lib_http_in_flight", "Requests that are being answered.", registry=found)
+    in_flight.set(traffic.in_flight)
     of_state = Gauge("client_lib_jobs", "Jobs of all users, by state.", ["state"], registry=found)
     for state in State:
         of_state.labels(state).set(jobs.get(state, 0))

@@ -54,7 +54,8 @@ class Oidc:
     async def accept(self, token: str) -> tuple[User, frozenset[str]]:
         """The user of a token, and the user's groups.
 
-        Raises Unauthorized, or Unavailable: its key is not known, and the issuer does not answer.
+        Raises Unauthorized: it is not valid, or has no name that a user may have here; Unavailable: its key is not
+        known, and the issuer does not answer.
         """
         try:
             parts = jwt.decode_complete(token, options={"verify_signature": False})
@@ -69,23 +70,12 @@ class Oidc:
                 leeway=_SKEW_S,
             )
         except jwt.PyJWTError as error:
-            raise Unauthorized(self._refusal(error), hint=_LOGIN) from error
-        found = claims.get(self.entry.groups_claim, [])
-        groups = frozenset(map(str, found if isinstance(found, list) else [found]))
-        admin = not groups.isdisjoint(self.entry.admin_groups)
-        return User(self._name(claims), admin), groups
-
-    def _refusal(self, error: jwt.PyJWTError) -> str:
-        if isinstance(error, jwt.ExpiredSignatureError):
-            return "the token has expired"
-        if isinstance(error, jwt.InvalidAudienceError):
-            return f"the token is for another audience than {self.entry.audience!r}"
-        if isinstance(error, jwt.InvalidIssuerError):
-            return f"the token is of another issuer than {self.entry.issuer}"
-        return f"the token is not valid: {error}"
-
-    def _name(self, claims: dict[str, Any]) -> str:
-        """Raises Unauthorized: the claims have no name that a user may have here."""
+            reasons: dict[type[Exception], str] = {
+                jwt.ExpiredSignatureError: "the token has expired",
+                jwt.InvalidAudienceError: f"the token is for another audience than {self.entry.audience!r}",
+                jwt.InvalidIssuerError: f"the token is of another issuer than {self.entry.issuer}",
+            }
+            raise Unauthorized(reasons.get(type(error), f"the token is not valid: {error}"), hint=_LOGIN) from error
         claim = self.entry.name_claim
         name = claims.get(claim)
         if not isinstance(name, str) or not re.fullmatch(USER_NAME, name):
@@ -95,7 +85,10 @@ class Oidc:
             )
         if claim == "email" and claims.get("email_verified") is False:
             raise Unauthorized(f"the issuer has not verified the address {name}")
-        return name
+        found = claims.get(self.entry.groups_claim, [])
+        groups = frozenset(map(str, found if isinstance(found, list) else [found]))
+        admin = not groups.isdisjoint(self.entry.admin_groups)
+        return User(name, admin), groups
 
     async def _key(self, kid: str | None) -> jwt.PyJWK:
         """Raises PyJWTError: the issuer has no such key; Unavailable: it does not answer."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any
@@ -149,43 +149,32 @@ def http_error(request: Request, problem: HTTPException) -> Response:
         return error(NotFound(f"{paths.NO_SUCH_PATH} {path}", hint="docs/openapi.json lists the paths of this API"))
     if problem.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         response = error(InvalidRequest(f"{path} does not know the method {request.method}"))
-        response.headers["Allow"] = ", ".join(sorted(_methods(request)))
+        # of all routes: the router names only the methods of the first one that matches
+        routes = [each for each in iter_route_contexts(request.app.routes) if each.path_regex.match(path)]
+        response.headers["Allow"] = ", ".join(sorted({name for route in routes for name in route.methods or ()}))
     else:
         response = error(ServerError(HTTPStatus(problem.status_code).phrase))
     response.status_code = problem.status_code
     return response
 
 
-def _methods(request: Request) -> set[str]:
-    """All methods of the requested path; the router names only those of the first matching route."""
-    routes = iter_route_contexts(request.app.routes)
-    return {name for route in routes if route.path_regex.match(request.url.path) for name in route.methods or ()}
-
-
 def invalid_request(request: Request, problem: RequestValidationError) -> Response:
     """Wrong parameters or a wrong body, one sentence for each finding."""
-    in_body = [finding for finding in problem.errors() if finding["loc"][0] == "body"]
-    elsewhere = [finding for finding in problem.errors() if finding["loc"][0] != "body"]
-    sentences = [_parameter(finding) for finding in elsewhere]
-    if in_body:
-        sentences.append(_body(request, in_body))
-    return error(InvalidRequest("\n".join(sentences)))
-
-
-def _parameter(finding: Mapping[str, Any]) -> str:
-    name, message = finding["loc"][1], str(finding["msg"]).removeprefix("Value error, ")
-    if finding["type"] == "missing":
-        return f"{name} is missing"
-    return f"{name}={finding.get('input')!r}: {message[:1].lower()}{message[1:]}"
-
-
-def _body(request: Request, findings: Iterable[Mapping[str, Any]]) -> str:
-    findings = [{**finding, "loc": finding["loc"][1:]} for finding in findings]
-    whole = next((finding for finding in findings if not finding["loc"] or finding["type"] == "json_invalid"), None)
+    sentences, in_body = [], []
+    for finding in problem.errors():
+        place, message = finding["loc"], str(finding["msg"]).removeprefix("Value error, ")
+        if place[0] == "body":
+            in_body.append({**finding, "loc": place[1:]})
+        elif finding["type"] == "missing":
+            sentences.append(f"{place[1]} is missing")
+        else:
+            sentences.append(f"{place[1]}={finding.get('input')!r}: {message[:1].lower()}{message[1:]}")
+    whole = next((finding for finding in in_body if not finding["loc"] or finding["type"] == "json_invalid"), None)
     if whole is not None:  # the input itself is not shown: it may hold secrets
-        return f"the body is no JSON object: {whole.get('ctx', {}).get('error', whole['msg'])}"
-    model = request.scope["route"].body_field.field_info.annotation
-    return refused(findings, model).message
+        sentences.append(f"the body is no JSON object: {whole.get('ctx', {}).get('error', whole['msg'])}")
+    elif in_body:
+        sentences.append(refused(in_body, request.scope["route"].body_field.field_info.annotation).message)
+    return error(InvalidRequest("\n".join(sentences)))
 
 
 def out_of_files(problem: OSError) -> Unavailable:

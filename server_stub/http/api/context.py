@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, cast
+from typing import Annotated, cast
 
 from fastapi import Depends, Query
 from fastapi.dependencies.models import Dependant
@@ -69,11 +69,7 @@ Owner = Annotated[
 Offset = Annotated[int, Query(ge=0, le=2**53, description="Bytes sent before; repeated ones are dropped.")]
 
 
-def _parse_bytes(body: Any) -> Any:
-    return from_json(body) if isinstance(body, bytes) else body
-
-
-JsonBody = BeforeValidator(_parse_bytes)
+JsonBody = BeforeValidator(lambda body: from_json(body) if isinstance(body, bytes) else body)
 """Reads the body as JSON whatever its Content-Type is: `curl -d` names the one of forms."""
 
 
