@@ -70,10 +70,11 @@ def _add_run(spent: dict[str, float], begin: float, whole_s: float, stop: float,
     `reached`: the last step of the attempts before."""
     end = begin + whole_s
     places = [(at, number) for at, number in _places(marks) if begin <= at <= end]
-    usual = _usual(places)
-    if not usual:
+    lengths = [(after - at) / (m - n) for (at, n), (after, m) in pairwise(places) if after > at]
+    if not lengths:
         spent["script"] += whole_s
         return
+    usual = median(lengths)  # time of a step
     if marks.seen:
         places.append((min(end, places[-1][0] + usual), places[-1][1] + 1))
     else:  # a step is printed at its end
@@ -123,12 +124,6 @@ def _places(marks: Marks) -> Iterator[tuple[float, float]]:
         if number > newest and at >= last_at:
             last_at, newest = at, number
             yield at, number
-
-
-def _usual(places: Sequence[tuple[float, float]]) -> float:
-    """The median time of a step; 0.0: there are no steps."""
-    lengths = [(after - at) / (m - n) for (at, n), (after, m) in pairwise(places) if after > at]
-    return median(lengths) if lengths else 0.0
 
 
 def _lag(seen: Sequence[SeenStep], usual: float) -> float:

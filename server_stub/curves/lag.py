@@ -118,7 +118,8 @@ def slow_rank(workers: Sequence[Mapping[int, Sequence[Window]]], ahead: Sequence
 def steps(workers: Sequence[Mapping[int, Sequence[Window]]], ahead: Sequence[float] = ()) -> list[SeenStep]:
     """The steps that the windows of all ranks have in common, oldest first. One mapping for each worker. `ahead`: the
     seconds by which the clock of each is known to be ahead of the first."""
-    group = _shared_group(workers)
+    newest = [windows[-1].group for worker in workers for windows in worker.values() if windows]
+    group = max(newest, key=newest.count, default="")  # the one in which most ranks are
     period = next((w.period for worker in workers for ws in worker.values() for w in ws[::-1] if w.group == group), 0)
     times = [
         {rank: _shifted(_times(windows, group), known) for rank, windows in worker.items()}
@@ -156,12 +157,6 @@ def straggler(newest: Sequence[SeenStep], workers: int = 1) -> Straggler | None:
 def _size(windows: Sequence[Window]) -> int:
     """Bytes of memory, about."""
     return sum(_WINDOW_BYTES + 8 * len(window.times) for window in windows)
-
-
-def _shared_group(workers: Sequence[Mapping[int, Sequence[Window]]]) -> str:
-    """The group in which most ranks are by their newest windows."""
-    newest = [windows[-1].group for worker in workers for windows in worker.values() if windows]
-    return max(newest, key=newest.count, default="")
 
 
 def _times(windows: Sequence[Window], group: str) -> dict[int, float]:

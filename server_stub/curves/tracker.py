@@ -69,10 +69,6 @@ class Points:
         for column, number in zip(self.columns, point, strict=True):
             column.append(number)
 
-    def first_nan(self) -> float | None:
-        """The step of the first value that is NaN."""
-        return next((step for step, value in zip(self.steps, self.values, strict=True) if value != value), None)
-
     def thinned_to(self, most: int) -> Points:
         """At most `most` of the points, at least 4: the first and last, and the smallest and largest of each part."""
         if len(self) <= most:
@@ -244,8 +240,12 @@ class Tracker:
 
     def __post_init__(self) -> None:
         self.count = sum(map(len, self.points.values()))
-        self._nan = {key: step for key, curve in self.points.items() if (step := curve.first_nan()) is not None}
+        self._nan: dict[Key, float] = {}
         """First step at which each curve was NaN."""
+        for key, curve in self.points.items():
+            for step, value in zip(curve.steps, curve.values, strict=True):
+                if value != value:
+                    self._nan.setdefault(key, step)
 
     @property
     def size(self) -> int:
@@ -268,8 +268,12 @@ class Tracker:
         """The progress by the counters of a rank of PROGRESS_OF, and the newest value of each of its curves."""
         values = {name: points.values[-1] for (of, name), points in self.curves().items() if of == rank}
         metrics = {name: values[name] for name in grammar.by_weight(values)}
-        found = self.bars[rank].progress(now)
-        return found.model_copy(update={"metrics": metrics, "nan": self._first_nan(rank, metrics)})
+        said, broken = None, [name for name in metrics if (rank, name) in self._nan]
+        if broken:
+            name = min(broken, key=lambda each: self._nan[rank, each])
+            step = self._nan[rank, name]
+            said = f"{name} is NaN since {self.points[rank, name].axis.replace('count', 'value')} {step:g}"
+        return self.bars[rank].progress(now).model_copy(update={"metrics": metrics, "nan": said})
 
     def printed(self) -> list[tuple[float, float]]:
         """Times and steps of the curve of PROGRESS_OF with most points, else of their progress bar."""
@@ -298,14 +302,6 @@ class Tracker:
         if name is not None:
             return f"{LEAST} values of {name}"
         return f"{LEAST} marks of progress" if any(self.bars[rank].has_progress for rank in PROGRESS_OF) else ""
-
-    def _first_nan(self, rank: int | None, names: Iterable[str]) -> str | None:
-        """The first step at which one of these curves was NaN, as a sentence."""
-        found = [(step, name) for name in names if (step := self._nan.get((rank, name))) is not None]
-        if not found:
-            return None
-        step, name = min(found, key=lambda each: each[0])
-        return f"{name} is NaN since {self.points[rank, name].axis.replace('count', 'value')} {step:g}"
 
     def add(self, time: float, rank: int | None, stream: str, kind: str, text: str) -> None:
         """Read a record of the log; `time` in seconds since 1970."""
@@ -382,7 +378,8 @@ class Tracker:
         if value != value:
             self._nan.setdefault(key, step)
         if self.count > self.most:
-            self._thin()
+            self.points = {each: curve.thinned_to(max(4, len(curve) // 2)) for each, curve in self.points.items()}
+            self.count = sum(map(len, self.points.values()))
 
     def _has_place(self, source: str) -> bool:
         """True if there is a place for one more curve; exact values may take that of a printed name without a curve."""
@@ -395,11 +392,6 @@ class Tracker:
         self.count -= len(self.points.pop(key))
         self._nan.pop(key, None)
         return True
-
-    def _thin(self) -> None:
-        for key, points in self.points.items():
-            self.points[key] = points.thinned_to(max(4, len(points) // 2))
-        self.count = sum(map(len, self.points.values()))
 
 
 def _axis(reading: grammar.Reading) -> Axis:
