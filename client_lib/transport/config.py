@@ -23,6 +23,7 @@ import ipaddress
 import math
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -212,13 +213,11 @@ def _number(environ: Mapping[str, str], name: str) -> float | None:
     value = environ.get(name)
     if not value:
         return None
-    try:
+    with suppress(ValueError):
         number = float(value)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise InvalidRequest(f"{name}={value!r} is no number of seconds (0 or more)")
-    return number
+        if 0 <= number < math.inf:
+            return number
+    raise InvalidRequest(f"{name}={value!r} is no number of seconds (0 or more)")
 
 
 def _first(*values: Any) -> Any:

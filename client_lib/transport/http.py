@@ -104,16 +104,12 @@ _FAILURES = (  # the first row whose kind is the failure, or is among its causes
 
 
 def _refusal(response: requests.Response) -> Exception:
+    try:
+        body = next(response.iter_content(ERROR_BODY_MAX), b"")
+    except failures.RequestException:
+        body = b""  # the status is enough
     sent, found = response.request, response.headers
     location, retry_after = found.get("Location"), found.get("Retry-After")
     return error_of_answer(
-        *(sent.method or "", sent.url or "", response.status_code, response.reason),
-        *(_beginning(response), location, retry_after),
+        sent.method or "", sent.url or "", response.status_code, response.reason, body, location, retry_after
     )
-
-
-def _beginning(response: requests.Response) -> bytes:
-    try:
-        return next(response.iter_content(ERROR_BODY_MAX), b"")
-    except failures.RequestException:
-        return b""  # the status is enough
