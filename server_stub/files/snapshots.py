@@ -2,7 +2,7 @@
 
 `<root>/<sha256>/code.tar.gz` and beside it `owners/<user>`, an empty file per user who sent the very bytes. A digest
 proves nothing, because answers and manifests show it: a user sees an archive only after uploading it. The service reads
-these folders at submit and in retention; the worker launcher unpacks the archives.
+these folders at submit and in retention; the worker launcher unpacks the archives, and pages show files of them.
 """
 
 from __future__ import annotations
@@ -13,18 +13,24 @@ import os
 import re
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
-from client_lib.errors import InvalidRequest, TooLarge
+from client_lib.errors import InvalidRequest, NotSupported, TooLarge
+from client_lib.worker.archive import ArchiveRefused, reading
 from client_lib.worker.directory import sync
 from server_stub.files.room import Claim, Room, refusing_full_disk
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INCOMING = "incoming"
 _BATCH = 2**20  # bytes hashed and written by a thread at once, in about a millisecond
+FILES_MAX = 20_000  # files and folders of an archive that is read
+TEXT_MAX = 256 * 1024
+_BYTES_MAX = 512 * 2**20  # unpacked, as all of it is read for one page
+_HEADERS_MAX = 32 * 2**20  # of these: tarfile parses 4 MB/s if they hold many attributes
+_NAME_MAX = 4096
 
 
 @dataclass(frozen=True)
@@ -169,3 +175,56 @@ def _adopt(incoming: Path, path: Path, user: str) -> bool:
     for folder in (path.parent / "owners", path.parent, path.parent.parent):
         sync(folder)
     return not there
+
+
+# --- what is in an archive
+
+
+class SnapshotFile(NamedTuple):
+    """A file of an archive."""
+
+    name: str
+    size: int
+    digest: str
+    text: str | None
+    """None: it was not asked for, is larger than TEXT_MAX, or is no text."""
+
+
+def read_files(archive: Path, wanted: Container[str] = ()) -> list[SnapshotFile]:
+    """All files by name, with the texts of those that are `wanted`; a link is a file with its target as text. Names are
+    texts: `?` stands for each byte that is none.
+
+    Raises NotSupported: they are too many or too large, or the archive is damaged.
+    """
+    found, end, headers = [], 0, 0
+    try:
+        with reading(str(archive), FILES_MAX, _BYTES_MAX) as tar:
+            for count, member in enumerate(tar, 1):
+                tar.members.clear()  # type: ignore[attr-defined]  # there is no public way to have it forget them
+                tar.pax_headers = {}  # it copies those of the whole archive to each member
+                headers, end = headers + member.offset_data - end, tar.offset
+                if count > FILES_MAX:
+                    raise ArchiveRefused(f"it holds more than {FILES_MAX} files and folders")
+                if headers > _HEADERS_MAX:
+                    raise ArchiveRefused(f"its headers have more than {_HEADERS_MAX} bytes")
+                if max(len(member.name), len(member.linkname)) > _NAME_MAX:
+                    raise ArchiveRefused(f"a name has more than {_NAME_MAX} characters")
+                if member.issparse():  # some bytes of it stand for any number of zeros
+                    raise ArchiveRefused(f"{member.name!r} is sparse")
+                name = member.name.encode("utf-8", "replace").decode()
+                source = tar.extractfile(member) if member.isreg() else None
+                if source is None and not member.issym():
+                    continue
+                link = f"a link to {member.linkname}\n".encode("utf-8", "replace")
+                content = source.read(TEXT_MAX + 1) if source else link
+                digest = hashlib.sha256(content)
+                while source and (more := source.read(TEXT_MAX)):
+                    digest.update(more)
+                text = content.decode("utf-8", "replace") if name in wanted and b"\0" not in content else None
+                short = text if len(content) <= TEXT_MAX else None
+                found.append(SnapshotFile(name, member.size, digest.hexdigest(), short))
+    except ArchiveRefused as refused:
+        raise NotSupported(
+            f"the files of this code can't be shown: {refused}", hint="client-lib code NAME FOLDER writes them"
+        ) from refused
+    return sorted(found)

@@ -13,7 +13,7 @@ import pytest
 
 from client_lib.reports import difference
 from client_lib.spec import paths
-from server_stub.http.page import code
+from server_stub.http.page import routes
 from tests.http.conftest import Running
 from tests.http.test_provenance import submitted
 from tests.page.conftest import Visitor, new_job
@@ -110,12 +110,12 @@ def test_archives_are_read_and_compared_in_threads_of_their_own(
 
         return call
 
-    monkeypatch.setattr("server_stub.http.page.code.files", recorded(code.files))
+    monkeypatch.setattr(routes, "read_files", recorded(routes.read_files))
     monkeypatch.setattr(difference, "compare", recorded(difference.compare))
     for name in ("first", "second"):
         of_snapshot(server, name, archive(train_py=name.encode()))
     assert visit(server, "ann").get("/jobs/second/difference?with=first").status_code == 200
-    assert seen == {("files", "code"), ("compare", "code")}
+    assert seen == {("read_files", "code"), ("compare", "code")}
 
 
 def test_a_job_in_place_shows_its_commit_and_changes(server: Running, visit: Visit) -> None:

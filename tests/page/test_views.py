@@ -27,8 +27,8 @@ from client_lib.spec.wire import (
     ServerInfo,
     WarmPoolInfo,
 )
+from server_stub.files.snapshots import SnapshotFile
 from server_stub.http.page import views
-from server_stub.http.page.code import SnapshotFile
 from server_stub.service.values import User
 from tests.spec.test_answers import NEWER, info
 

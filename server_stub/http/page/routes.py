@@ -10,9 +10,12 @@ import hashlib
 import json
 import secrets
 import shlex
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timezone
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, quote
 
 from starlette.applications import Starlette
@@ -25,14 +28,20 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from client_lib.errors import ClientLibError, Forbidden, InvalidRequest, NotFound, TooLarge, Unauthorized
+from client_lib.reports import difference
+from client_lib.reports.difference import JobDiff, Ran
 from client_lib.spec.job import MASK
+from client_lib.spec.metrics import JobMetrics
+from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.wire import EventList, JobInfo
 from server_stub.files import outputs
+from server_stub.files.snapshots import SnapshotFile, read_files
 from server_stub.http.api import answers, server
 from server_stub.http.api.context import Context
+from server_stub.http.api.files import readable
 from server_stub.http.auth import cookie, csrf_token, set_cookie
 from server_stub.http.limits import Gate
-from server_stub.http.page import code, views
+from server_stub.http.page import views
 from server_stub.service.values import User
 
 JOBS = 100  # in a page of the table
@@ -41,11 +50,17 @@ FORM_MAX_BYTES = 512 * 1024  # it carries the arguments of a script
 LOGIN_MAX_BYTES = 16 * 1024  # anyone may send it
 _FIELDS = 20
 _DIGITS = 9  # of a number in a form
+_POINTS = 1000  # of a curve whose best value is compared
+_COMPARED_MAX = 50  # files
+_COMPARED_BYTES, _COMPARED_LINES = 64 * 1024, 5000  # of a file whose lines are compared: it takes up to 0.1 s
+_threads = ThreadPoolExecutor(2, thread_name_prefix="code")  # an archive takes seconds; others need the shared threads
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
+
+T = TypeVar("T")
 
 
 class Pages:
@@ -139,14 +154,50 @@ class Pages:
         return _page(request, "job.html", **views.job(info, events, datetime.now(timezone.utc)), **kept)
 
     async def _code(self, request: Request, user: User) -> Response:
-        name, owner = request.path_params["name"], request.query_params.get("owner")
-        shown = await code.shown(self._parts, user, name, owner, request.query_params.get("file", ""))
-        return _page(request, "code.html", **shown)
+        """The code of a job, with the text of one file."""
+        service, name, owner = self._parts.service, request.path_params["name"], request.query_params.get("owner")
+        file = request.query_params.get("file", "")
+        info = JobInfo.model_validate_json((await service.get(user, name, owner)).json)
+        if not isinstance(info.code, CodeSnapshot):
+            ran = (await service.observer.provenance(user, name, owner)).submitted
+            place = await service.find_outputs(user, name, owner)
+            return _page(request, "code.html", job=info, ran=ran, in_place=place.in_place, files=[])
+        wanted = {file or info.code.script or ""}
+        found = await _in_thread(read_files, readable(self._parts, user, info.code.sha256), wanted)
+        chosen = next((each for each in found if each.name in wanted), None)
+        if file and chosen is None:
+            raise NotFound(f"the code of job {name} has no file {file}")
+        return _page(request, "code.html", job=info, files=found, chosen=chosen)
 
     async def _difference(self, request: Request, user: User) -> Response:
-        name, query = request.path_params["name"], request.query_params
-        diff = await code.difference(self._parts, user, name, query.get("with", ""), query.get("owner"))
-        return _page(request, "difference.html", name=name, owner=query.get("owner") or user.name, diff=diff)
+        """Changes from the job `with` to this one; without `with`, from the last success to a failed one."""
+        name, owner = request.path_params["name"], request.query_params.get("owner")
+        second = await self._ran(user, name, owner)
+        other = request.query_params.get("with") or second.provenance.last_success
+        diff = await self._compared(user, await self._ran(user, other, owner), second) if other else None
+        return _page(request, "difference.html", name=name, owner=owner or user.name, diff=diff)
+
+    async def _ran(self, user: User, name: str, owner: str | None) -> Ran:
+        service = self._parts.service
+        info = JobInfo.model_validate_json((await service.get(user, name, owner)).json)
+        ran = Ran(info, await service.observer.provenance(user, name, owner))
+        with suppress(ClientLibError):  # it was submitted with observe=False
+            found = await service.observer.metrics(user, name, 0, _POINTS, owner)
+            ran = ran._replace(metrics=JobMetrics.model_validate_json(found))
+        return ran
+
+    async def _compared(self, user: User, first: Ran, second: Ran) -> JobDiff:
+        before, after, more = first.info.code, second.info.code, 0
+        if isinstance(before, CodeSnapshot) and isinstance(after, CodeSnapshot) and before != after:
+            with suppress(ClientLibError):  # of another user, or too large: only the digests are compared
+                archives = [readable(self._parts, user, each.sha256) for each in (before, after)]
+                old, new, more = await _in_thread(_texts, archives)
+                first, second = first._replace(texts=old), second._replace(texts=new)
+        found = await _in_thread(difference.compare, first, second)
+        if not more:
+            return found
+        one_or_more = "1 more file that differs" if more == 1 else f"{more} more files that differ"
+        return found._replace(parts={**found.parts, "not compared": [f"{one_or_more}: a page shows {_COMPARED_MAX}"]})
 
     async def _server(self, request: Request, user: User) -> Response:
         parts = self._parts
@@ -179,6 +230,30 @@ class Pages:
         else:
             raise NotFound(f"there is no page {request.scope['path']}")
         return RedirectResponse(f"../{quote(name, '')}?owner={quote(owner or user.name, '')}", 303)
+
+
+async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_threads, function, *arguments)
+
+
+def _texts(archives: Sequence[Path]) -> tuple[dict[str, str], dict[str, str], int]:
+    """The texts of the files that differ between two snapshots, and how many more such files there are."""
+    old, new = [{each.name: each for each in read_files(archive)} for archive in archives]
+    differ = [each for each in sorted({*old, *new}) if old.get(each) != new.get(each)]
+    names = differ[:_COMPARED_MAX]
+    first, second = [
+        {each.name: _text(each) for each in read_files(archive, names) if each.name in names} for archive in archives
+    ]
+    return first, second, len(differ) - len(names)
+
+
+def _text(file: SnapshotFile) -> str:
+    """The text of a file that is compared; for one that is no text or is too long, a sentence."""
+    if file.text is None or file.size > _COMPARED_BYTES or file.text.count("\n") > _COMPARED_LINES:
+        limits = f"{_COMPARED_BYTES // 1024} KiB or {_COMPARED_LINES} lines"
+        why = f"longer than {limits}" if file.size > _COMPARED_BYTES or file.text else "no text"
+        return f"{file.size} bytes with digest {file.digest[:12]}; lines are not compared: {why}\n"
+    return file.text
 
 
 _ERRORS = (ClientLibError, HTTPException, ClientDisconnect, OSError)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import NotSupported
-from server_stub.http.page.code import FILES_MAX, files
+from server_stub.files.snapshots import FILES_MAX, read_files
 
 MANY = FILES_MAX + 1
 
@@ -68,14 +68,14 @@ def folders(count: int) -> Iterator[bytes]:
 )
 def test_an_archive_that_would_take_long_is_refused(tmp_path: Path, blocks: Iterable[bytes], why: str) -> None:
     with pytest.raises(NotSupported, match=why):
-        files(written(tmp_path, blocks))
+        read_files(written(tmp_path, blocks))
 
 
 def test_headers_are_not_kept(tmp_path: Path) -> None:
     archive = written(tmp_path, folders(FILES_MAX))
     tracemalloc.start()
     try:
-        assert files(archive) == []
+        assert read_files(archive) == []
         assert tracemalloc.get_traced_memory()[1] < 4 * 2**20
     finally:
         tracemalloc.stop()
@@ -89,5 +89,5 @@ def test_a_name_that_is_no_text_can_be_asked_for(tmp_path: Path) -> None:
             member.size = 1
             tar.addfile(member, io.BytesIO(b"x"))
     archive = written(tmp_path, [packed.getvalue()])
-    assert [file.name for file in files(archive)] == ["caf?.py", "café.py"]
-    assert [file.text for file in files(archive, {"caf?.py"})] == ["x", None]
+    assert [file.name for file in read_files(archive)] == ["caf?.py", "café.py"]
+    assert [file.text for file in read_files(archive, {"caf?.py"})] == ["x", None]
