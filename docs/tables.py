@@ -27,8 +27,9 @@ from client_lib.spec.models import descriptions
 from server_stub.app import rest_api
 from server_stub.failures import CAUSES
 from server_stub.http import metrics
-from server_stub.http.users_file import OidcEntry, TeamEntry, UserEntry
+from server_stub.http.users_file import OidcEntry, UserEntry
 from server_stub.runtimes.kube import catalogue
+from server_stub.service.values import Team
 from server_stub.settings import Settings
 
 DOCS = Path(__file__).resolve().parent
@@ -159,7 +160,7 @@ _CATALOGUE: dict[str, type[BaseModel]] = {
 }
 TABLES |= {f"catalogue_{name}": partial(_fields, model, str) for name, model in _CATALOGUE.items()}
 
-_USERS_FILE: dict[str, type[BaseModel]] = {"users": UserEntry, "teams": TeamEntry, "oidc": OidcEntry}
+_USERS_FILE: dict[str, type[BaseModel]] = {"users": UserEntry, "teams": Team, "oidc": OidcEntry}
 TABLES |= {f"users_file_{name}": partial(_fields, model, str) for name, model in _USERS_FILE.items()}
 
 if __name__ == "__main__":

@@ -46,7 +46,6 @@ from server_stub.settings import is_loopback
 
 TOKEN_PREFIX = "clt_"  # makes a leaked token recognisable
 USER_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._@+-]{0,99}$"  # it becomes a file name in `snapshots`
-NAMESPACE = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 
 log = logging.getLogger(__name__)
@@ -68,23 +67,6 @@ class UserEntry(_Table):
     account: str | None = None
     """Account of this machine under which the jobs of the user run, if the server runs as root. None: the one with the
     name of the user."""
-
-
-class TeamEntry(_Table):
-    """An entry of `[[teams]]`. A user belongs to the first one that names the user, `"*"`, or a group of the token."""
-
-    name: str
-    """Name of the team, for messages."""
-    users: list[str] = []
-    """Names of its users; `"*"`: everyone."""
-    groups: list[str] = []
-    """Groups of the issuer whose members belong to the team."""
-    instance_types: list[str] = []
-    """Instance types that its jobs may use, the first for jobs that name none; empty: all."""
-    queues: list[str] = []
-    """LocalQueues of Kueue for its jobs, the first for jobs that name none; empty: all."""
-    namespace: Annotated[str, Field(pattern=NAMESPACE)] | None = None
-    """Namespace of the cluster in which its jobs run; None: that of the server."""
 
 
 class OidcEntry(_Table):
@@ -116,26 +98,26 @@ class OidcEntry(_Table):
 
 class UsersFile(_Table):
     users: list[UserEntry] = []
-    teams: list[TeamEntry] = []
+    teams: list[Team] = []
     oidc: OidcEntry | None = None
 
 
 class UserTokens(dict[bytes, User]):
     """Users by the SHA-256 of their tokens. `teams` apply to users with tokens of the issuer, too."""
 
-    teams: Sequence[TeamEntry] = ()
+    teams: Sequence[Team] = ()
     oidc: OidcEntry | None = None
 
     def team_of(self, name: str, groups: Collection[str] = ()) -> Team | None:
         """The first team with this user."""
-        for entry in self.teams:
-            if name in entry.users or "*" in entry.users or not set(groups).isdisjoint(entry.groups):
-                return Team(entry.name, tuple(entry.instance_types), tuple(entry.queues), entry.namespace)
+        for team in self.teams:
+            if name in team.users or "*" in team.users or not set(groups).isdisjoint(team.groups):
+                return team
         return None
 
     def namespaces(self) -> set[str]:
         """The namespaces of all teams."""
-        return {entry.namespace for entry in self.teams if entry.namespace is not None}
+        return {team.namespace for team in self.teams if team.namespace is not None}
 
     def accounts(self) -> dict[str, str]:
         """The name of each user's account."""

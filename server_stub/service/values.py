@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from client_lib.errors import Conflict, Forbidden
 from client_lib.spec.job import JobSpec
@@ -15,16 +17,24 @@ ALL_OWNERS = "*"
 """The owner in the filters of a list that means the jobs of all users."""
 
 
-@dataclass(frozen=True)
-class Team:
-    """Instance types, queues and namespace of a team. The first of a list is for jobs that name none; empty: all."""
+class Team(BaseModel):
+    """An entry of `[[teams]]` in the users file. A user belongs to the first one that names the user, `"*"`, or a group
+    of the token."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
-    instance_types: tuple[str, ...] = ()
-    queues: tuple[str, ...] = ()
-    """Queues of Kueue (`queue_name`), which has their quotas."""
-    namespace: str | None = None
-    """Namespace of a cluster in which its jobs run; None: that of the server."""
+    """Name of the team, for messages."""
+    users: list[str] = []
+    """Names of its users; `"*"`: everyone."""
+    groups: list[str] = []
+    """Groups of the issuer whose members belong to the team."""
+    instance_types: list[str] = []
+    """Instance types that its jobs may use, the first for jobs that name none; empty: all."""
+    queues: list[str] = []
+    """LocalQueues of Kueue for its jobs, the first for jobs that name none; empty: all."""
+    namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] | None = None
+    """Namespace of the cluster in which its jobs run; None: that of the server."""
 
     def offers(self, instance_type: str) -> bool:
         return not self.instance_types or instance_type in self.instance_types
