@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import zip_longest
 from typing import NamedTuple, TypedDict
 
 from client_lib.log_reading.reader import LogEntry
@@ -51,15 +52,57 @@ class Divergence(NamedTuple):
 def find(read: Callable[[], Iterable[LogEntry]], ranks: Collection[int]) -> list[Divergence]:
     """The first difference in each stream that has one, the earliest first. `read` returns the entries of one attempt
     at each call; `ranks` take part even if they print nothing."""
-    streams = {name: _Stream(ranks) for name in _COMPARED}
-    for entry in _lines(read()):
-        streams[entry.stream].compare(entry)
-    if not any([stream.differs() for stream in streams.values()]):
+    printed = {stream: {rank: array("q") for rank in ranks} for stream in _COMPARED}
+    for rank, entry in _lines(read()):
+        printed[entry.stream].setdefault(rank, array("q")).append(hash(_masked(entry.text)))
+    places = {stream: place for stream, of_ranks in printed.items() if (place := _place(of_ranks))}
+    if not places:
         return []
-    for entry in _lines(read()):
-        streams[entry.stream].collect(entry)
-    found = [found for stream in streams.values() if (found := stream.divergence())]
+    seen: Counter[tuple[str, int]] = Counter()
+    near: defaultdict[tuple[str, int], tuple[list[LogEntry], list[LogEntry]]] = defaultdict(lambda: ([], []))
+    for rank, entry in _lines(read()):
+        number = seen[entry.stream, rank]
+        seen[entry.stream, rank] += 1
+        begin = places[entry.stream][1].get(rank) if entry.stream in places else None
+        if begin is not None and begin - BEFORE <= number < begin + AFTER:
+            near[entry.stream, rank][number >= begin].append(entry)
+    found = []
+    for stream, (agreed, begins) in places.items():
+        of_ranks = {rank: near[stream, rank] for rank in sorted(begins)}
+        times = [after[0].time for _, after in of_ranks.values() if after]
+        same: defaultdict[str | None, list[int]] = defaultdict(list)
+        for rank, (_, after) in of_ranks.items():
+            same[_masked(after[0].text) if after else None].append(rank)
+        sides = []
+        for alike in sorted(same.values(), key=lambda alike: (-len(alike), alike)):
+            texts = [[entry.text for entry in entries] for entries in of_ranks[alike[0]]]
+            sides.append(Side(ranks=alike, before=texts[0], after=texts[1]))
+        if times:  # else the lines have been removed since
+            found.append(Divergence(stream, min(times), agreed, sides))
     return sorted(found, key=lambda each: each.time)
+
+
+def _place(printed: Mapping[int, array[int]]) -> tuple[int, dict[int, int]] | None:
+    """Number of lines on which all ranks agree, and for each rank the index of the line that follows them; None: the
+    ranks differ nowhere. `printed`: the lines of each rank, as numbers."""
+    others = {rank: lines for rank, lines in printed.items() if rank != 0}
+    length = max(map(len, others.values()), default=0)
+    rows = zip_longest(*others.values())
+    agreed = next((at for at, row in enumerate(rows) if len(set(row)) > 1), length)
+    own, begin = printed.get(0), 0
+    if own is not None:
+        for at in range(agreed):
+            try:
+                begin = own.index(next(iter(others.values()))[at], begin) + 1
+            except ValueError:
+                agreed = at
+                break
+        else:  # it stands with those whose line it prints, also after lines of its own
+            nexts = {lines[agreed] for lines in others.values() if len(lines) > agreed}
+            begin = next((at for at in range(begin, len(own)) if own[at] in nexts), begin)
+    if agreed == length:
+        return None
+    return agreed, dict.fromkeys(others, agreed) | ({} if own is None else {0: begin})
 
 
 def as_text(found: Divergence) -> list[str]:
@@ -73,96 +116,21 @@ def as_text(found: Divergence) -> list[str]:
     return [*lines, *([f"[{spans(left_out)}] print other lines again"] if left_out else [])]
 
 
-def _lines(entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
-    """Whole lines of ranks, without progress."""
-    begun: dict[tuple[int | None, str], LogEntry] = {}
+def _lines(entries: Iterable[LogEntry]) -> Iterator[tuple[int, LogEntry]]:
+    """Whole lines with their ranks, without progress."""
+    begun: dict[tuple[int, str], LogEntry] = {}
     for entry in entries:
         if entry.rank is None or entry.kind == PROGRESS or entry.stream not in _COMPARED:
             continue
-        source = (entry.rank, entry.stream)
-        before = begun.pop(source, None)
+        before = begun.pop((entry.rank, entry.stream), None)
         whole = entry._replace(text=(before.text + entry.text)[:MAX_TEXT]) if before else entry
         if entry.kind == GOES_ON:
-            begun[source] = whole
+            begun[entry.rank, entry.stream] = whole
         else:
-            yield whole
-    yield from begun.values()
+            yield entry.rank, whole
+    for (rank, _), entry in begun.items():
+        yield rank, entry
 
 
 def _masked(text: str) -> str:
     return " ".join(_VARIES.sub("#", text).split())
-
-
-class _Rank:
-    """The lines of one rank around the place."""
-
-    def __init__(self) -> None:
-        self.common = 0
-        """Number of lines so far that are common to the ranks."""
-        self.before: deque[str] = deque(maxlen=BEFORE)
-        self.after: list[LogEntry] = []
-
-
-class _Stream:
-    """One stream of all ranks."""
-
-    def __init__(self, ranks: Collection[int]) -> None:
-        self._common = array("q")
-        """Hashes of the lines of all ranks but 0; a line is that of the rank which was there first."""
-        self._of_0 = array("q")
-        self._counts = dict.fromkeys(ranks, 0)
-        """Number of the first lines of each rank that are in `_common`."""
-        self._left: set[int] = set()
-        self._place: int | None = None
-        self._ranks: defaultdict[int, _Rank] = defaultdict(_Rank)
-
-    def compare(self, entry: LogEntry) -> None:
-        rank, key = entry.rank or 0, hash(_masked(entry.text))
-        at = self._counts.setdefault(rank, 0)
-        if rank == 0:
-            self._of_0.append(key)
-        elif at == len(self._common) and rank not in self._left:
-            self._common.append(key)
-            self._counts[rank] += 1
-        elif rank not in self._left and key == self._common[at]:
-            self._counts[rank] += 1
-        else:
-            self._left.add(rank)
-
-    def differs(self) -> bool:
-        """Find the place, after all lines were compared."""
-        if 0 in self._counts:
-            rest = iter(self._of_0)
-            self._counts[0] = next((at for at, key in enumerate(self._common) if key not in rest), len(self._common))
-        shortest = min(self._counts.values(), default=0)
-        self._place = shortest if shortest < len(self._common) else None
-        return self._place is not None
-
-    def collect(self, entry: LogEntry) -> None:
-        """Keep the lines around the place, when all lines come again."""
-        if self._place is None:
-            return
-        rank = self._ranks[entry.rank or 0]
-        is_common = entry.rank != 0 or hash(_masked(entry.text)) == self._common[rank.common]
-        if rank.after or (rank.common == self._place and (is_common or self._counts[0] == self._place)):
-            rank.after += [entry] if len(rank.after) < AFTER else []
-        else:
-            rank.before.append(entry.text)
-            rank.common += is_common
-
-    def divergence(self) -> Divergence | None:
-        """None: there is none, or its lines have been removed since."""
-        found = (rank.after[0] for rank in self._ranks.values() if rank.after)
-        first = min(found, key=lambda entry: entry.time, default=None)
-        if self._place is None or first is None:
-            return None
-        same: defaultdict[str | None, list[int]] = defaultdict(list)
-        for number in sorted(self._counts):
-            after = self._ranks[number].after
-            same[_masked(after[0].text) if after else None].append(number)
-        sides = [
-            Side(ranks=ranks, before=[*shown.before], after=[entry.text for entry in shown.after])
-            for ranks in sorted(same.values(), key=lambda ranks: (-len(ranks), ranks))
-            for shown in [self._ranks[ranks[0]]]
-        ]
-        return Divergence(first.stream, first.time, self._place, sides)
