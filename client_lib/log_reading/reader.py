@@ -18,7 +18,18 @@ from client_lib.errors import BadResponse, ClientLibError
 from client_lib.spec.paths import Position, format_cursor, parse_cursor
 from client_lib.transport.failures import Transient
 from client_lib.transport.rest import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from client_lib.worker.format import JOB_STREAMS, LAUNCHER, MARK, NO_RANK, PROGRESS, RANK, RECORD, STREAM, pattern
+from client_lib.worker.format import (
+    GOES_ON,
+    JOB_STREAMS,
+    LAUNCHER,
+    MARK,
+    NO_RANK,
+    PROGRESS,
+    RANK,
+    RECORD,
+    STREAM,
+    pattern,
+)
 
 Params = Mapping[str, str | list[str]]
 
@@ -30,6 +41,11 @@ the request is repeated. A generator is closed when its reader stops."""
 MAX_FRAME = 16 * 2**20
 MAX_LINE = 2**20
 """Bytes; a longer line is given in pieces."""
+# each pattern matches a whole record, so that a scan reads no byte twice and skips bytes that no launcher wrote
+_FIELDS = re.compile(RECORD)
+_PIECES = re.compile(pattern(rank=rf"({RANK}", stream=f"{STREAM})", mark=f"({MARK})", text="(.*)").encode())
+_OF_LAUNCHER = f"{NO_RANK} {LAUNCHER}".encode()
+_EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
 class Records(NamedTuple):
@@ -56,6 +72,9 @@ class JobStatus(NamedTuple):
 
 
 Frame = Records | Gap | JobStatus
+OnState = Callable[["dict[str, Any]"], None]
+"""Function that receives state, reason, message and attempt: at the beginning, and at each change."""
+OnGap = Callable[[Gap], None]
 
 
 def read_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
@@ -101,12 +120,19 @@ def _head(line: bytes) -> tuple[int, Frame | None]:
     raise BadResponse(f"this is no log stream: {line[:80]!r}")
 
 
-def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterator[Frame]:
-    """The frames of one job's log, each exactly once, over as many connections as needed.
+def _records(
+    open_stream: OpenStream,
+    params: Params,
+    retry_s: float,
+    on_state: OnState | None = None,
+    on_gap: OnGap | None = None,
+) -> Iterator[Records]:
+    """The records of one job's log, each exactly once, over as many connections as needed.
 
     Raises the errors of `open_stream`, and the last failure after `retry_s` without any frame from the server.
     """
     wanted, offsets = dict(params), dict[Position, int]()  # the offsets are the cursor
+    facts: dict[str, Any] = {}
     frame_at, pause_s = time.monotonic(), FIRST_PAUSE_S
     while True:
         began = frame_at
@@ -118,14 +144,19 @@ def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterato
                 frame_at = time.monotonic()
                 if isinstance(frame, Records):
                     offsets[frame.attempt, frame.worker] = frame.end
+                    yield frame
                 elif isinstance(frame, JobStatus):
                     # the cursor of the first one stands after the lines that tail and since skipped: a request that
                     # repeats them would skip lines that came meanwhile
                     offsets.update(parse_cursor(frame.facts.pop("cursor", "")))
                     wanted = {name: value for name, value in wanted.items() if name not in ("tail", "since")}
-                yield frame
-                if isinstance(frame, JobStatus) and frame.last:
-                    return
+                    if on_state and frame.facts != facts:  # each connection begins with a status, each stream ends so
+                        on_state(frame.facts)
+                    facts = frame.facts
+                    if frame.last:
+                        return
+                elif on_gap:
+                    on_gap(frame)
         except Transient as error:
             failure = error.error
         except ClientLibError:  # also ServerUnreachable, which is an OSError: `open_stream` has retried it
@@ -144,10 +175,6 @@ def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterato
 
 
 # --- what callers read
-
-OnState = Callable[["dict[str, Any]"], None]
-"""Function that receives state, reason, message and attempt: at the beginning, and at each change."""
-OnGap = Callable[[Gap], None]
 
 
 class LogEntry(NamedTuple):
@@ -214,8 +241,13 @@ def log_entries(
     Survives broken connections and restarts of the server without losing or repeating an entry. Raises the errors of
     `open_stream`, and after `retry_s` without an answer the last failure.
     """
-    for records in _records(_resumed(open_stream, params, retry_s), on_state, on_gap):
-        yield from _entries(records)
+    stamp, moment = "", _EPOCH
+    for attempt, worker, _, data in _records(open_stream, params, retry_s, on_state, on_gap):
+        for seq, written, rank, stream, kind, text in _FIELDS.findall(data.decode("utf-8", "replace")):
+            if written != stamp:
+                stamp, moment = written, _moment(written)
+            number = None if rank == NO_RANK else int(rank)
+            yield LogEntry(moment, worker, number, attempt, int(seq), stream, kind, text)
 
 
 def log_lines(open_stream: OpenStream, params: Params, *, retry_s: float = 30.0) -> Iterator[str]:
@@ -226,10 +258,44 @@ def log_lines(open_stream: OpenStream, params: Params, *, retry_s: float = 30.0)
     own = "stream" not in params
     if own and "tail" in params:  # the server counts the tail; without one it is cheaper to send everything
         params = {**params, "stream": list(JOB_STREAMS)}
-    whole = _WholeLines()
-    for records in _records(_resumed(open_stream, params, retry_s)):
-        yield from whole.feed(_without_launcher(records) if own else records)
-    yield from whole.flush()
+    for line in _whole_lines(_records(open_stream, params, retry_s), own):
+        yield line.decode("utf-8", "replace")
+
+
+def _whole_lines(received: Iterator[Records], own: bool) -> Iterator[bytes]:
+    """Join records into lines. Holds unfinished lines (MAX_LINE each) and the last progress, nothing else."""
+    unfinished: dict[tuple[int, bytes], bytes] = {}
+    progress: dict[tuple[int, bytes], bytes] = {}
+    newest = 0
+
+    def flushed() -> Iterator[bytes]:
+        for source in sorted({*unfinished, *progress}):
+            yield from (held.pop(source) for held in (progress, unfinished) if source in held)
+
+    for attempt, worker, _, data in received:
+        if attempt > newest:  # the previous attempt is complete
+            newest = attempt
+            yield from flushed()
+        for origin, kind, text in _PIECES.findall(data):
+            if own and origin == _OF_LAUNCHER:
+                continue
+            if not (kind or unfinished or progress):  # the usual case
+                yield text
+                continue
+            source = (worker, origin)
+            before = unfinished.pop(source, b"")
+            if len(before) + len(text) > MAX_LINE:
+                yield before
+                before = b""
+            if kind == GOES_ON.encode():
+                unfinished[source] = before + text
+            elif kind:
+                progress[source] = before + text
+            else:
+                if source in progress:
+                    yield progress.pop(source)
+                yield before + text
+    yield from flushed()
 
 
 def settled_entries(entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
@@ -247,103 +313,8 @@ def settled_entries(entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
     yield from held.values()
 
 
-def _records(
-    frames: Iterable[Frame], on_state: OnState | None = None, on_gap: OnGap | None = None
-) -> Iterator[Records]:
-    facts: dict[str, Any] = {}
-    for frame in frames:
-        if isinstance(frame, Records):
-            yield frame
-        elif isinstance(frame, Gap):
-            if on_gap:
-                on_gap(frame)
-        elif on_state and frame.facts != facts:  # every connection begins with a status, and every stream ends with one
-            facts = frame.facts
-            on_state(facts)
-
-
-# --- entries
-
-# Each pattern matches a whole record, so that a scan reads no byte twice and skips bytes that no launcher wrote.
-_FIELDS = re.compile(RECORD)
-_EPOCH = datetime.fromtimestamp(0, timezone.utc)
-
-
-def _entries(records: Records) -> Iterator[LogEntry]:
-    attempt, worker, _, data = records
-    stamp, moment = "", _EPOCH
-    for seq, written, rank, stream, kind, text in _FIELDS.findall(data.decode("utf-8", "replace")):
-        if written != stamp:
-            stamp, moment = written, _moment(written)
-        yield LogEntry(moment, worker, None if rank == NO_RANK else int(rank), attempt, int(seq), stream, kind, text)
-
-
 def _moment(stamp: str) -> datetime:
     try:
         return datetime.fromisoformat(stamp[:-1] + "+00:00")
     except ValueError:  # no launcher wrote this; keep the line without its time
         return _EPOCH
-
-
-# --- lines
-
-_TEXTS = re.compile(pattern(mark="", text="(.*)"))
-_PIECES = re.compile(pattern(rank=rf"({RANK}", stream=f"{STREAM})", mark=f"({MARK})", text="(.*)").encode())
-
-_LAUNCHERS = re.compile(b"^" + pattern(rank=NO_RANK, stream=LAUNCHER).encode(), re.MULTILINE)
-_SIGN_OF_LAUNCHER = f" - {LAUNCHER}".encode()
-
-_Key = tuple[int, int, bytes]
-"""(attempt, worker, rank and stream)"""
-
-
-def _without_launcher(records: Records) -> Records:
-    if _SIGN_OF_LAUNCHER not in records.data:
-        return records
-    return records._replace(data=_LAUNCHERS.sub(b"", records.data))
-
-
-class _WholeLines:
-    """Joins records into whole lines. Holds unfinished lines (MAX_LINE each) and the last progress, nothing else."""
-
-    def __init__(self) -> None:
-        self._unfinished: dict[_Key, bytes] = {}
-        self._progress: dict[_Key, bytes] = {}
-        self._attempt = 0
-
-    def feed(self, records: Records) -> Iterable[str]:
-        data = records.data
-        if records.attempt > self._attempt:  # the previous attempt is complete
-            self._attempt = records.attempt
-            return [*self.flush(), *self.feed(records)]
-        if self._unfinished or self._progress or b"+ " in data or b"~ " in data:
-            return self._join(records)
-        return _TEXTS.findall(data.decode("utf-8", "replace"))
-
-    def flush(self) -> list[str]:
-        """Return the unfinished lines as they are."""
-        keys = sorted({*self._unfinished, *self._progress})
-        return [
-            held.pop(key).decode("utf-8", "replace")
-            for key in keys
-            for held in (self._progress, self._unfinished)
-            if key in held
-        ]
-
-    def _join(self, records: Records) -> Iterator[str]:
-        for source, kind, text in _PIECES.findall(records.data):
-            key = (records.attempt, records.worker, source)
-            before = self._unfinished.pop(key, b"")
-            if len(before) + len(text) > MAX_LINE:
-                yield before.decode("utf-8", "replace")
-                before = b""
-            line = before + text if before else text
-            if kind == b"+":
-                self._unfinished[key] = line
-            elif kind == b"~":
-                self._progress[key] = line
-            else:
-                last = self._progress.pop(key, None)
-                if last is not None:
-                    yield last.decode("utf-8", "replace")
-                yield line.decode("utf-8", "replace")
