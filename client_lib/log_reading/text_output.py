@@ -7,11 +7,10 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from client_lib.errors import ClientLibError, WaitTimeout
@@ -68,7 +67,8 @@ class _OutputGone(Exception):
 
 @dataclass
 class LogOutput:
-    """Settings for printing the log of the job `name`."""
+    """Prints the log of the job `name`, once. The thread that reads the stream is blocked while no line comes; what has
+    to appear then is written by timers."""
 
     name: str
     out: TextOut
@@ -84,12 +84,15 @@ class LogOutput:
     """A place beside the lines. Without one, messages go to stderr and a progress bar becomes a line when it ends."""
     waits_for: str = ""
     """Message about a job that runs and is silent from its start; "": none."""
-    _reasons: set[str] = field(default_factory=set)
-    _hung: bool = False
 
-    def write(self, open_logs: OpenLogs, params: Params) -> None:
-        """Print the lines as they arrive. Raises WaitTimeout at the deadline, and the errors of the server."""
-        printer = LogPrinter(
+    def __post_init__(self) -> None:
+        self._lock = threading.RLock()
+        self._said: set[str] = set()
+        self._hung = False
+        self._silence: threading.Timer | None = None
+        self._idle: threading.Timer | None = None
+        self._fed_at = 0.0
+        self._printer = LogPrinter(
             prefix=self.prefix,
             timestamps=self.timestamps,
             columns=shutil.get_terminal_size().columns if self.out.isatty() else None,
@@ -97,158 +100,110 @@ class LogOutput:
             bars_beside=self.beside is not None,
             colours=self.out.isatty() and not os.environ.get("NO_COLOR"),
         )
-        page = _Page(self.out, printer, self.beside)
+
+    def write(self, open_logs: OpenLogs, params: Params) -> None:
+        """Print the lines as they arrive. Raises WaitTimeout at the deadline, and the errors of the server."""
+
+        def check_deadline() -> None:
+            if self.deadline is not None and time.monotonic() >= self.deadline:
+                raise WaitTimeout(f"job {self.name} is not final yet")
 
         def blocks(wanted: Params) -> Iterator[bytes]:
-            self._check_deadline()
+            check_deadline()
             for block in open_logs(wanted, deadline=self.deadline):
-                self._check_deadline()
+                check_deadline()
                 yield block
                 try:
-                    page.flush()  # the next block may take long
+                    with self._lock:
+                        self.out.flush()  # the next block may take long
                 except OSError as error:
                     raise _OutputGone(error) from error
 
         def say_gap(gap: Gap) -> None:
-            page.beside(f"{gap.records} lines of worker {gap.worker} in attempt {gap.attempt} are gone\n")
+            self.say(f"{gap.records} lines of worker {gap.worker} in attempt {gap.attempt} are gone\n")
 
-        say = partial(self._say, page)
-        entries = log_entries(blocks, params, on_state=say, on_gap=say_gap, retry_s=self.retry_s)
+        entries = log_entries(blocks, params, on_state=self._on_state, on_gap=say_gap, retry_s=self.retry_s)
         try:
-            with closing(entries), _idle_thread(page, self.collapse and "follow" in params):  # type: ignore[type-var]
+            with closing(entries):  # type: ignore[type-var]
                 for entry in entries:
                     if entry.stream == LAUNCHER and "stream" not in params:
-                        page.beside(f"job {self.name}, worker {entry.worker}: {entry.text}\n")
+                        self.say(f"job {self.name}, worker {entry.worker}: {entry.text}\n")
                     else:
-                        page.feed(entry)
+                        self._feed(entry)
         except _OutputGone as gone:
             raise gone.args[0] from None
         except (KeyboardInterrupt, ClientLibError):
-            page.close()  # prints held lines and ends the line of a progress bar
+            self._write(self._printer.close())  # held lines, and the end of the line of a progress bar
             raise
-        page.close()
-        page.flush()
+        finally:
+            with self._lock:
+                for timer in filter(None, (self._silence, self._idle)):
+                    timer.cancel()
+        self._write(self._printer.close())
+        self.out.flush()
 
-    def say(self, sentence: str) -> None:
-        (self.beside.say if self.beside else sys.stderr.write)(sentence)
+    def say(self, text: str) -> None:
+        """Print a message that is no line of the job: on stderr, so that it is never taken for one."""
+        with self._lock:
+            if self.beside:
+                self.beside.say(text)
+                return
+            self.out.write(self._printer.clear())
+            self.out.flush()
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
-    def _check_deadline(self) -> None:
-        if self.deadline is not None and time.monotonic() >= self.deadline:
-            raise WaitTimeout(f"job {self.name} is not final yet")
-
-    def _say(self, page: _Page, facts: dict[str, Any]) -> None:
+    def _on_state(self, facts: dict[str, Any]) -> None:
         """Print why no lines come, once for each reason, and that a job goes on that had hung."""
-        if facts.get("state") == State.RUNNING and self.waits_for:
-            page.say_if_silent(f"job {self.name} RUNNING: {self.waits_for}\n")
+        if facts.get("state") == State.RUNNING and self.waits_for and not self._silence:
+            self._silence = _started(SILENT_S, self._say_silence)
         if self.beside:
             self.beside.state(facts)
             return
         why = f": {facts['message']}" if facts.get("message") else ""
-        sentence = f"job {self.name} {facts.get('state')} ({facts.get('reason')}){why}"
+        sentence = f"job {self.name} {facts.get('state')} ({facts.get('reason')}){why}\n"
         hung, self._hung = self._hung, facts.get("reason") == Reason.HUNG
-        if (facts.get("state") in _SILENT or hung or self._hung) and sentence not in self._reasons:
-            self._reasons.add(sentence)
-            page.beside(f"{sentence}\n")
+        if (facts.get("state") in _SILENT or hung or self._hung) and sentence not in self._said:
+            self._said.add(sentence)
+            self.say(sentence)
 
-
-class _Page:
-    """The printed text. The thread that reads the stream adds lines; a second thread runs `idle_until_closed`, because
-    the first one is blocked while no line comes."""
-
-    def __init__(self, out: TextOut, printer: LogPrinter, beside: CellOutput | None = None) -> None:
-        self._out = out
-        self._beside = beside
-        self._printer = printer
-        self._changed = threading.Condition()  # its lock guards all of this
-        self._fed_at: float | None = None
-        """Value of time.monotonic() at the last line; None: no line since the last `idle`."""
-        self._closed = False
-        self._silence: threading.Timer | None = None
-
-    def say_if_silent(self, text: str) -> None:
-        """Print the message if no line comes in SILENT_S. Calls after the first one have no effect."""
-        with self._changed:
-            if self._silence is None:
-                self._silence = threading.Timer(SILENT_S, self._say_silence, (text,))
-                self._silence.daemon = True
-                self._silence.start()
-
-    def _say_silence(self, text: str) -> None:
-        with self._changed:
+    def _say_silence(self) -> None:
+        with self._lock:
             if self._silence and not self._silence.finished.is_set():  # set: a line came first
-                self.beside(text)
+                self.say(f"job {self.name} RUNNING: {self.waits_for}\n")
 
-    def feed(self, entry: LogEntry) -> None:
-        with self._changed:
+    def _feed(self, entry: LogEntry) -> None:
+        with self._lock:
             self._write(self._printer.feed(entry))
-            if self._fed_at is None:
-                self._changed.notify()
             self._fed_at = time.monotonic()
+            if self.collapse and self._idle is None:
+                self._idle = _started(COLLAPSE.total_seconds(), self._write_held)
 
-    def beside(self, text: str) -> None:
-        """Print a message that is no line of the job: on stderr, so that it is never taken for one."""
-        with self._changed:
-            if self._beside:
-                self._beside.say(text.rstrip())
+    def _write_held(self) -> None:
+        """Write held lines if no line came for COLLAPSE, else look again when it may have passed."""
+        with self._lock, suppress(OSError):  # the reading thread's next write fails likewise, and its caller is told
+            if self._idle is None or self._idle.finished.is_set():  # the log has ended meanwhile
                 return
-            self._out.write(self._printer.clear())
-            self._out.flush()
-            sys.stderr.write(text)
-            sys.stderr.flush()
-
-    def flush(self) -> None:
-        with self._changed:
-            self._out.flush()
-
-    def close(self) -> None:
-        with self._changed:
-            self._write(self._printer.close())
+            left_s = self._fed_at + COLLAPSE.total_seconds() - time.monotonic()
+            self._idle = _started(left_s, self._write_held) if left_s > 0 else None
+            if self._idle is None:
+                self.out.write(self._printer.idle())
+                self.out.flush()
 
     def _write(self, text: str) -> None:
-        if self._silence:
-            self._silence.cancel()
-        self._out.write(text)
-        if self._beside:
-            self._beside.bars(self._printer.bars)
-
-    def idle_until_closed(self) -> None:
-        """Write held lines whenever no line came for COLLAPSE seconds. Sleeps without a time-out while nothing is
-        held."""
-        with self._changed:
-            while not self._closed:
-                left_s = None if self._fed_at is None else self._fed_at + COLLAPSE.total_seconds() - time.monotonic()
-                if left_s is None or left_s > 0:
-                    self._changed.wait(left_s)
-                    continue
-                self._fed_at = None
-                self._out.write(self._printer.idle())
-                self._out.flush()
-
-    def end_idle(self) -> None:
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
+        with self._lock:
+            if self._silence:
+                self._silence.cancel()
+            self.out.write(text)
+            if self.beside:
+                self.beside.bars(self._printer.bars)
 
 
-@contextmanager
-def _idle_thread(page: _Page, wanted: bool) -> Iterator[None]:
-    """Run a second thread in the block, which writes held lines when no line comes."""
-    if not wanted:
-        yield
-        return
-
-    def watch() -> None:
-        # the output is closed: the next write of the reading thread fails likewise, and its caller gets the error
-        with suppress(OSError):
-            page.idle_until_closed()
-
-    thread = threading.Thread(target=watch, name="client_lib-idle", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        page.end_idle()
-        thread.join()
+def _started(delay_s: float, act: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(delay_s, act)
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def keeps_running(name: str) -> str:

@@ -140,7 +140,7 @@ def test_lines_that_wait_for_their_twins_appear_although_nothing_follows():
         job.ends.set()
         printing.result()
     assert out.getvalue() == "[0-1] loading\n"
-    assert "client_lib-idle" not in [thread.name for thread in threading.enumerate()]
+    assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
 
 
 def test_ctrl_c_prints_the_lines_that_wait_for_their_twins():
@@ -160,7 +160,7 @@ def test_a_reader_that_goes_away_while_lines_wait_ends_the_printing():
     job = Quiet(("0 stdout", b"loading"))
     with open(writer, "w") as out, ThreadPoolExecutor() as pool:
         printing = pool.submit(LogOutput("train-1", out, collapse=True).write, job, {"follow": "true"})
-        until(lambda: "client_lib-idle" not in [thread.name for thread in threading.enumerate()])
+        until(lambda: not any(isinstance(thread, threading.Timer) for thread in threading.enumerate()))
         job.ends.set()
         with pytest.raises(BrokenPipeError):
             printing.result()
