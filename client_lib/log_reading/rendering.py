@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 
 from client_lib.log_reading.reader import LogEntry
 from client_lib.spec.summary import spans
@@ -64,75 +65,56 @@ class LogPrinter:
         """The text to write for this entry; "" if it has to wait."""
         source = (entry.attempt, entry.worker, entry.rank, entry.stream)
         if entry.kind == PROGRESS:
-            return self._progress(source, entry)
-        lines = self._last_progress(source)
-        line = _Line(entry, starts_inside=source in self._going_on)
+            self._going_on.discard(source)
+            self._bars[source] = self._head(entry, [entry.rank]) + entry.text
+            return "" if self._columns is None else self.clear() + self._drawing()
+        bar = self._bars.pop(source, None)
+        # a line ends a progress bar, whose last state is printed as a line where nothing is redrawn
+        ended = [] if bar is None or self._columns is not None or self._bars_beside else [f"{bar}\n"]
+        line = _Line(entry, source in self._going_on, [entry.rank])
         (self._going_on.add if entry.kind == GOES_ON else self._going_on.discard)(source)
-        ready = self._collapser.feed(line) if self._collapser else [line]
-        return self._write(lines + [self._render(one) for one in ready])
+        return self._write(ended + self._rendered(self._collapser.feed(line) if self._collapser else [line]))
 
     def idle(self) -> str:
         """Release held lines: no line came for a moment."""
-        return self._write([self._render(line) for line in self._collapser.flush()]) if self._collapser else ""
-
-    @property
-    def bars(self) -> list[str]:
-        """The running progress bars, by rank, for a display beside the log. From FEW ranks on it is the first rank's,
-        with the lowest and highest step of all."""
-        first, spread = self._one_for_all()
-        return [first + spread] if first else self._by_rank()
-
-    def _by_rank(self) -> list[str]:
-        sources = sorted(self._bars, key=lambda source: (-1 if source[2] is None else source[2], source[1], source[3]))
-        return [self._bars[source] for source in sources]
-
-    def _one_for_all(self) -> tuple[str, str]:
-        """The first rank's bar and the spread of all; empty: there are few, or one of them shows no step."""
-        ranks = {source[2] for source in self._bars if source[2] is not None}
-        steps = [int(found.group(1)) for bar in self._bars.values() if (found := _STEP.search(bar))]
-        if len(ranks) < FEW or len(steps) < len(self._bars):
-            return "", ""
-        return self._by_rank()[0], f"  [{spans(ranks)}] step {min(steps)} to {max(steps)}"
+        return self._write(self._rendered(self._collapser.flush())) if self._collapser else ""
 
     def close(self) -> str:
         """Return everything that is held, and the last progress."""
         bars, self._bars = [*self._bars.values()], {}
-        held = [self._render(line) for line in self._collapser.flush()] if self._collapser else []
+        held = self._rendered(self._collapser.flush()) if self._collapser else []
         return self._write(held + [f"{self._painted(bar)}\n" for bar in bars])
 
-    # --- lines
-
-    def _render(self, line: _Line) -> str:
-        entry = line.entry
-        before = "…" if line.starts_inside else ""
-        after = "…" if entry.kind == GOES_ON else ""
-        head = self._painted(self._head(entry, line.ranks))
-        return f"{head}{before}{entry.text}{after}\n"
+    def _rendered(self, lines: Iterable[_Line]) -> list[str]:
+        return [
+            self._painted(self._head(line.entry, line.ranks))
+            + ("…" if line.starts_inside else "")
+            + line.entry.text
+            + ("…\n" if line.entry.kind == GOES_ON else "\n")
+            for line in lines
+        ]
 
     def _head(self, entry: LogEntry, ranks: Iterable[int | None]) -> str:
+        """The stamp and the origin of a line. In a snapshot each worker has its own train.log."""
         stamp = f"{entry.time.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} " if self._timestamps else ""
-        return f"{stamp}[{spans(ranks) or _place(entry)}] " if self._prefix else stamp
+        place = f"{entry.stream} {entry.worker}" if entry.worker else entry.stream
+        return f"{stamp}[{spans(ranks) or place}] " if self._prefix else stamp
 
     def _painted(self, text: str) -> str:
         """The same text, a `[rank]` near its beginning in the colour of that rank."""
         return _PREFIX.sub(_in_colour, text, count=1) if self._colours and self._prefix else text
 
     def _write(self, lines: list[str]) -> str:
-        text = "".join(lines)
-        return self.clear() + text + self._drawing() if text else ""
+        return self.clear() + "".join(lines) + self._drawing() if lines else ""
 
     # --- progress
 
-    def _progress(self, source: _Source, entry: LogEntry) -> str:
-        self._going_on.discard(source)
-        self._bars[source] = self._head(entry, [entry.rank]) + entry.text
-        return "" if self._columns is None else self.clear() + self._drawing()
-
-    def _last_progress(self, source: _Source) -> list[str]:
-        """End a progress bar, because a line came. Without a terminal the last state of the bar is printed as a
-        line."""
-        bar = self._bars.pop(source, None)
-        return [] if bar is None or self._columns is not None or self._bars_beside else [f"{bar}\n"]
+    @property
+    def bars(self) -> list[str]:
+        """The running progress bars, by rank, for a display beside the log. From FEW ranks on it is the first rank's,
+        with the lowest and highest step of all."""
+        bars, spread = self._bars_and_spread()
+        return [bars[0] + spread] if spread else bars
 
     def clear(self) -> str:
         """Erase the bars until the next `feed`: other text is about to be written to the terminal."""
@@ -145,13 +127,20 @@ class LogPrinter:
         if self._columns is None:
             return ""
         width = max(1, self._columns - 1)
-        first, spread = self._one_for_all()
-        if first:
-            bars = [(first[: max(0, width - len(spread))] + spread)[:width]]
-        else:
-            bars = [bar[:width] for bar in self._by_rank()[:MAX_BARS]]
-        self._drawn = len(bars)
-        return "\n".join(map(self._painted, bars))
+        bars, spread = self._bars_and_spread()
+        if spread:
+            bars = [bars[0][: max(0, width - len(spread))] + spread]
+        self._drawn = min(len(bars), MAX_BARS)
+        return "\n".join(self._painted(bar[:width]) for bar in bars[:MAX_BARS])
+
+    def _bars_and_spread(self) -> tuple[list[str], str]:
+        """The bars by rank, and the steps of all; "": there are few ranks, or a bar shows no step."""
+        sources = sorted(self._bars, key=lambda source: (-1 if source[2] is None else source[2], source[1], source[3]))
+        bars = [self._bars[source] for source in sources]
+        ranks = {source[2] for source in sources if source[2] is not None}
+        steps = [int(found.group(1)) for bar in bars if (found := _STEP.search(bar))]
+        is_one = len(ranks) >= FEW and len(steps) == len(bars)
+        return bars, f"  [{spans(ranks)}] step {min(steps)} to {max(steps)}" if is_one else ""
 
 
 def _in_colour(prefix: re.Match[str]) -> str:
@@ -159,27 +148,22 @@ def _in_colour(prefix: re.Match[str]) -> str:
     return f"{prefix.group('stamp') or ''}\x1b[{colour}m{prefix.group('head')}\x1b[39m"
 
 
-def _place(entry: LogEntry) -> str:
-    """Origin of a line that belongs to no rank. In a snapshot each worker has its own train.log."""
-    return f"{entry.stream} {entry.worker}" if entry.worker else entry.stream
-
-
 @dataclass
 class _Line:
     entry: LogEntry
     starts_inside: bool
+    ranks: list[int | None]
     number: int = 0
     """Counts held lines."""
 
-    def __post_init__(self) -> None:
-        self.ranks: list[int | None] = [self.entry.rank]
-
-    @property
-    def likeness(self) -> tuple[object, ...]:
-        """Equal for lines of several ranks that may become one. A line of no rank is like no other."""
-        entry = self.entry
-        alone = self.number if entry.rank is None else -1
-        return entry.attempt, entry.stream, entry.kind, entry.text, self.starts_inside, alone
+    def is_like(self, other: _Line) -> bool:
+        """Lines of several ranks that may become one. A line of no rank is like no other."""
+        one, two = self.entry, other.entry
+        return (
+            one.rank is not None
+            and (one.text, one.stream, one.kind, one.attempt) == (two.text, two.stream, two.kind, two.attempt)
+            and self.starts_inside == other.starts_inside
+        )
 
 
 class _Collapser:
@@ -187,40 +171,28 @@ class _Collapser:
 
     def __init__(self) -> None:
         self._held: deque[_Line] = deque()
-        self._alike: dict[tuple[object, ...], deque[_Line]] = {}
         self._newest: dict[int | None, int] = {}
         """rank -> number of the newest held line that it is part of."""
         self._count = 0
 
     def feed(self, line: _Line) -> list[_Line]:
         """Lines that wait no longer."""
-        self._count += 1
-        line.number = self._count
-        rank = line.entry.rank
-        alike = self._alike.setdefault(line.likeness, deque())
-        # never one that stands before another line of the same rank
-        twin = next((held for held in alike if held.number > self._newest.get(rank, 0)), None)
+        rank, now = line.entry.rank, line.entry.time
+        # a twin never stands before another line of the same rank
+        behind = self._newest.get(rank, 0) - self._count + len(self._held)
+        twin = next((held for held in islice(self._held, max(0, behind), None) if held.is_like(line)), None)
         if twin:
             twin.ranks.append(rank)
         else:
-            alike.append(line)
+            self._count += 1
+            line.number = self._count
             self._held.append(line)
         self._newest[rank] = (twin or line).number
-        return self._aged(line.entry)
+        aged = []
+        while self._held and (now - self._held[0].entry.time > COLLAPSE or len(self._held) > _MAX_HELD):
+            aged.append(self._held.popleft())
+        return aged
 
     def flush(self) -> list[_Line]:
-        held = list(self._held)
-        self._held.clear()
-        self._alike.clear()
+        held, self._held = [*self._held], deque()
         return held
-
-    def _aged(self, newest: LogEntry) -> list[_Line]:
-        aged = []
-        while self._held and (newest.time - self._held[0].entry.time > COLLAPSE or len(self._held) > _MAX_HELD):
-            line = self._held.popleft()
-            aged.append(line)
-            alike = self._alike[line.likeness]
-            alike.popleft()
-            if not alike:
-                del self._alike[line.likeness]
-        return aged
