@@ -72,22 +72,22 @@ class CellOutput:
         self._lines_left, self._characters_left = HEAD_LINES, HEAD_CHARACTERS
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._in_tail = 0
-        self._areas = _Areas()
+        self._ipython: Any = importlib.import_module("IPython.display")
+        self._context = contextvars.copy_context()  # tells the kernel to which cell the drawings belong
+        self._lock = threading.RLock()
+        self._handles: dict[str, Any] = {}
+        self._drawn: dict[str, Bundle] = {}
+        self._wanted: dict[str, Bundle] = {}
+        self._began = self._drawn_at = time.monotonic()
+        self._timer: threading.Timer | None = None
         self._show()
 
     # --- methods of a text file
 
     def write(self, text: str) -> None:
-        if rest := self._without_head(text.splitlines(keepends=True)):
-            self._in_tail += len(rest)
-            self._tail.extend(line.rstrip("\n")[:LINE_CHARACTERS] for line in rest)
-            hidden = self._in_tail - len(self._tail)
-            self._areas.draw("tail", display.tail_bundle(self._live.name, hidden, list(self._tail)))
-
-    def _without_head(self, lines: list[str]) -> list[str]:
-        """Print lines as ordinary output as long as there is room, and return the others. After one line that does not
-        fit, all later lines are returned."""
-        taken = 0
+        """Print lines as ordinary output as long as there is room; the first that does not fit and all later ones go to
+        the tail."""
+        lines, taken = text.splitlines(keepends=True), 0
         for line in lines:
             if self._lines_left == 0 or len(line) > self._characters_left:
                 self._lines_left = 0
@@ -96,7 +96,11 @@ class CellOutput:
             self._characters_left -= len(line)
             taken += 1
         sys.stdout.write("".join(lines[:taken]))
-        return lines[taken:]
+        if rest := lines[taken:]:
+            self._in_tail += len(rest)
+            self._tail.extend(line.rstrip("\n")[:LINE_CHARACTERS] for line in rest)
+            hidden = self._in_tail - len(self._tail)
+            self._draw("tail", display.tail_bundle(self._live.name, hidden, list(self._tail)))
 
     def flush(self) -> None:
         """Do nothing: the kernel sends written text a few times a second, and each flush would be a message."""
@@ -129,55 +133,36 @@ class CellOutput:
         )
 
     def close(self) -> None:
-        self._areas.close()
+        with self._lock:
+            if self._timer:
+                self._timer.cancel()
+            self._redraw()
 
     def _show(self, **changes: Any) -> None:
         self._live = self._live._replace(**changes)
-        self._areas.draw("state", display.live_bundle(self._live))
+        self._draw("state", display.live_bundle(self._live))
 
+    # --- areas that are redrawn in place, by a timer, also while no line comes
 
-class _Areas:
-    """Outputs of the cell that a thread redraws in place, also while no line comes. The first drawing of each is
-    immediate, which fixes its place in the cell."""
-
-    def __init__(self) -> None:
-        self._ipython: Any = importlib.import_module("IPython.display")
-        self._handles: dict[str, Any] = {}
-        self._drawn: dict[str, Bundle] = {}
-        self._wanted: dict[str, Bundle] = {}
-        self._changed = threading.Condition()
-        self._closed = False
-        self._began = time.monotonic()
-        # the context of this cell tells the kernel where the drawings belong
-        context = contextvars.copy_context()
-        threading.Thread(target=context.run, args=(self._work,), name="client_lib-cell", daemon=True).start()
-
-    def draw(self, area: str, bundle: Bundle) -> None:
-        with self._changed:
+    def _draw(self, area: str, bundle: Bundle) -> None:
+        """The first drawing is immediate, which fixes the place of the area in the cell."""
+        with self._lock:
+            self._wanted[area] = bundle
             if area not in self._handles:
                 self._handles[area] = self._ipython.display(bundle, raw=True, display_id=True)
                 self._drawn[area] = bundle
-            self._wanted[area] = bundle
-            self._changed.notify()
+            elif self._timer is None:
+                now = time.monotonic()
+                pause_s = min(max(_PAUSE_S, (now - self._began) / _SLOWER), _LONGEST_PAUSE_S)
+                left_s = max(0.0, self._drawn_at + pause_s - now)
+                self._timer = threading.Timer(left_s, self._context.run, (self._redraw,))
+                self._timer.daemon = True
+                self._timer.start()
 
-    def close(self) -> None:
-        with self._changed:
-            self._draw_all()
-            self._closed = True
-            self._changed.notify()
-
-    def _work(self) -> None:
-        with self._changed:
-            while not self._closed:
-                if self._wanted == self._drawn:
-                    self._changed.wait()
-                    continue
-                self._draw_all()
-                pause_s = max(_PAUSE_S, (time.monotonic() - self._began) / _SLOWER)
-                self._changed.wait_for(lambda: self._closed, min(pause_s, _LONGEST_PAUSE_S))
-
-    def _draw_all(self) -> None:
-        for area, bundle in self._wanted.items():
-            if self._drawn.get(area) != bundle:
-                self._drawn[area] = bundle
-                self._handles[area].update(bundle, raw=True)
+    def _redraw(self) -> None:
+        with self._lock:
+            self._timer, self._drawn_at = None, time.monotonic()
+            for area, bundle in self._wanted.items():
+                if self._drawn[area] != bundle:
+                    self._drawn[area] = bundle
+                    self._handles[area].update(bundle, raw=True)
