@@ -8,21 +8,26 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from client_lib.errors import ClientLibError, JobFailed
-from client_lib.reports.table import Row, aligned, harmless, one_line
+from client_lib.reports.table import Row, aligned, harmless, one_line, without_colours
 
 if TYPE_CHECKING:
     import logging
 
     from rich.status import Status
 
+    from client_lib.reports.explanation import Part
+    from client_lib.spec.wire import JobInfo
     from client_lib.transport.download import Progress
 
 ADVISED = 10  # jobs
@@ -35,6 +40,9 @@ STATE_COLOURS = {
     "FAILED": "red",
     "CANCELLED": "magenta",
 }
+STYLES = {"summary": "bold red", "exception": "bold", "hint": "yellow", "next": "dim"}
+"""Of the parts of a report."""
+_FIELD = re.compile(r"\b(?P<field>[a-z_]+)=(?:\['(?P<items>[^\]]*)'\]|(?P<value>'[^']*'|\d+\b))")
 _handlers: list[logging.Handler] = []
 _spinners: list[_Spinner] = []
 
@@ -78,11 +86,56 @@ def error(problem: ClientLibError) -> None:
     """Print it on stderr; of a failed job the report, with commands as next steps."""
     sys.stdout.flush()
     if isinstance(problem, JobFailed) and problem.info is not None:
-        from client_lib.cli import report
-
-        report.write_failure(problem.info, sys.stderr, before="Error: ", printed=problem.printed)
+        failure(problem.info, sys.stderr, before="Error: ", printed=problem.printed)
     else:
         hint(f"Error: {problem}")
+
+
+# --- reports of jobs
+
+
+def failure(info: JobInfo, file: TextIO, before: str = "", *, printed: bool = False) -> None:
+    """Print the report of a failed job, with commands as next steps. `printed`: see `failure_report`."""
+    from client_lib.reports.explanation import SHELL, advice, failure_report
+
+    report([*failure_report(info, printed=printed), *advice(info, SHELL)], file, before)
+
+
+def report(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
+    """Print a report or an explanation. On a terminal it has colours (unless NO_COLOR is set), and advice is wrapped
+    between words. `before`: text in front of the first line."""
+    for part in parts:
+        is_advice = part.kind in ("hint", "next")
+        lines = f"{before}{_FIELD.sub(_option, str(part)) if is_advice else part}".splitlines()
+        before = ""
+        if not file.isatty():
+            file.write("".join(f"{harmless(without_colours(line))}\n" for line in lines))
+            continue
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console(file=file, highlight=False)
+        if is_advice:
+            width = max(20, console.width - 1)
+            wrapped = textwrap.TextWrapper(
+                width, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
+            )
+            lines = wrapped.wrap(" ".join(lines))
+        for line in lines:
+            console.print(Text(harmless(without_colours(line)), style=STYLES.get(part.kind, "")), soft_wrap=True)
+    file.flush()
+
+
+def _option(found: re.Match[str]) -> str:
+    """`requirements=['x']` -> `--requirement x`: the server spells the fields of its hints as Python does."""
+    from client_lib.spec.command_line import option_names
+    from client_lib.spec.job import JobSpec
+
+    field, items, value = found.group("field", "items", "value")
+    if field not in JobSpec.model_fields:
+        return found.group()
+    values = [value.strip("'")] if items is None else items.split("', '")
+    return " ".join(f"{option_names(field)[-1]} {shlex.quote(each)}" for each in values)
 
 
 # --- advice for beginners
@@ -95,27 +148,22 @@ def advise(text: str) -> None:
 
 
 def count_submit() -> None:
-    if _submits() > ADVISED:
-        return
-    with suppress(OSError):  # if the folder can't be written to, advice is printed for ever
-        _submits_file().parent.mkdir(parents=True, exist_ok=True)
-        with _submits_file().open("a") as file:
-            file.write(".")
+    if _submits() <= ADVISED:
+        with suppress(OSError):  # if the folder can't be written to, advice is printed for ever
+            _submits_file().parent.mkdir(parents=True, exist_ok=True)
+            with _submits_file().open("a") as file:
+                file.write(".")
 
 
 def _submits() -> int:
-    try:
-        return _submits_file().stat().st_size
-    except OSError:
-        return 0
+    return _submits_file().stat().st_size if _submits_file().exists() else 0
 
 
 def _submits_file() -> Path:
     """The file beside the configuration file that has one character for each submit."""
     from client_lib.transport.config import config_file
 
-    file = config_file()
-    return file.with_name(f".{file.name}.runs")
+    return config_file().with_name(f".{config_file().name}.runs")
 
 
 # --- what the SDK logs

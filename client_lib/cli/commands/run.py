@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from client_lib.cli import exits, printer, submit_steps
+from client_lib.cli import Exit, printer, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
 from client_lib.cli.parameters import CommandApp
@@ -74,7 +74,7 @@ def run(
     except (JobFailed, JobCancelled) as problem:
         printer.error(problem)
         return _exit_code(problem, foreground.signal)
-    return exits.DONE
+    return Exit.DONE
 
 
 class Foreground:
@@ -132,12 +132,12 @@ def _exit_code(problem: JobFailed | JobCancelled, signum: int | None) -> int:
     if signum is not None:
         return 128 + signum
     if isinstance(problem, JobCancelled):
-        return exits.CANCELLED
+        return Exit.CANCELLED
     info: JobInfo | None = problem.info
     failure = info.failure if info else None
     if failure is not None and failure.signal:
         return 128 + failure.signal
-    return (failure.exit_code if failure else None) or exits.FAILED
+    return (failure.exit_code if failure else None) or Exit.FAILED
 
 
 def _lend_stdin() -> None:

@@ -54,8 +54,10 @@ def status(
         if "told" in job:
             printer.hint(f"`client-lib list {job['name']}` shows its jobs")
         elif job["state"] == State.FAILED:
+            from client_lib.spec.wire import JobInfo
+
             printer.data("")
-            _print_report(job)
+            printer.failure(JobInfo.model_validate(job), sys.stdout)
             return
         follow = "" if "told" in job or job["state"] in FINAL else " -f"
         printer.advise(f"\n`client-lib logs {job['name']}{follow}` shows its output")
@@ -132,14 +134,6 @@ def _worker(worker: Json) -> str:
     return "  ".join(filter(None, parts))
 
 
-def _print_report(job: Json) -> None:
-    """Print the report that `wait` raises."""
-    from client_lib.cli import report
-    from client_lib.spec.wire import JobInfo
-
-    report.write_failure(JobInfo.model_validate(job), sys.stdout)
-
-
 def _show_events(connection: Connection, name: str, output: str) -> None:
     events = connection.items(paths.job(name, "events"), "events")
     if output == JSON:
@@ -160,7 +154,6 @@ Examples:
 )
 def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson = "text") -> None:
     """Explain why a job waits, or why it failed: the reason, what happened before, and the next step."""
-    from client_lib.cli import report
     from client_lib.job import Job
     from client_lib.reports import explanation
     from client_lib.spec.wire import EventList, JobInfo
@@ -175,7 +168,7 @@ def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson
         printer.data_json(found.model_dump(mode="json"))
     else:
         why = explanation.explain(info, events, now, explanation.SHELL)
-        report.write([*why, *([explanation.Part("line", changed)] if changed else [])], sys.stdout)
+        printer.report([*why, *([explanation.Part("line", changed)] if changed else [])], sys.stdout)
 
 
 @app.command(
