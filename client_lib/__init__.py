@@ -17,7 +17,7 @@ TYPE_CHECKING = False  # checkers read it as True; importing it from typing woul
 # fmt: off
 if TYPE_CHECKING:  # "X as X" is how a checker recognizes a name that others may import from here
     # isort: off
-    from client_lib.cli.cell_magic import load_ipython_extension as load_ipython_extension
+    from client_lib.cli.commands.run import load_ipython_extension as load_ipython_extension
     from client_lib.client import Client as Client, get_group as get_group, get_job as get_job, list_jobs as list_jobs
     from client_lib.client import remote as remote, resubmit as resubmit
     from client_lib.errors import BadResponse as BadResponse, ClientLibError as ClientLibError, Conflict as Conflict
@@ -58,7 +58,7 @@ if TYPE_CHECKING:  # "X as X" is how a checker recognizes a name that others may
 __version__ = "0.1.0"
 
 _MODULES = {
-    "client_lib.cli.cell_magic": "load_ipython_extension",
+    "client_lib.cli.commands.run": "load_ipython_extension",
     "client_lib.client": "Client get_group get_job list_jobs remote resubmit",
     "client_lib.errors": (
         "BadResponse ClientLibError Conflict Forbidden InvalidRequest JobCancelled JobEnded JobFailed KeyReused "

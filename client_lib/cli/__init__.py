@@ -5,7 +5,6 @@ commands/    the commands, those of one subject in one module
 parameters   options and arguments that several commands share;  job_options  the options of a job, made from its spec
 submit_steps what submit, render and run share: `-c job.yaml`, `submit torchrun ...`, the interpreter
 connection   the server of a command: reads as plain dicts, all other calls by the SDK;  http_client  HTTP for both
-cell_magic   `%%job` in a notebook
 printer      the one place that prints
 """
 

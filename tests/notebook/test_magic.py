@@ -34,7 +34,7 @@ def test_its_failure_is_a_report_without_a_traceback_of_ours(client: Client, fol
     with pytest.raises(CellExecutionError):
         notebook.run()
     assert "KeyError: 'lr'" in notebook.shown(1)
-    assert "cell_magic.py" not in notebook.shown(1)
+    assert "commands/run.py" not in notebook.shown(1)
 
 
 @pytest.mark.parametrize(

@@ -1,22 +1,29 @@
-"""`client-lib run`: a job in the foreground. This program lives as long as the job, and the job no longer than this
-program.
+"""`client-lib run` and `%%job`: a job in the foreground, and the cell of a notebook as a job.
 
 Ctrl-C at `submit -f` stops following. Here Ctrl-C, a closed terminal and SIGTERM cancel the job, and its output is
 shown to the end.
+
+%load_ext client_lib
+
+%%job -N 2 train.py --epochs 3
+import torch.distributed as dist
+...
 """
 
 from __future__ import annotations
 
+import importlib
 import os
+import shlex
 import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import typer
+from typer.main import get_command
 
 from client_lib.cli import Exit, printer, submit_steps
 from client_lib.cli.connection import Connection
@@ -24,15 +31,14 @@ from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_option
 from client_lib.cli.parameters import CommandApp
 from client_lib.cli.submit_steps import NoCheck
 from client_lib.errors import ClientLibError, JobCancelled, JobFailed
+from client_lib.job import Job
 from client_lib.worker.plan import STDIN
 
-if TYPE_CHECKING:
-    from client_lib.job import Job
-    from client_lib.spec.wire import JobInfo
-
+FILE = "cell.py"
 _ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 app = CommandApp()
+magic = CommandApp()
 
 
 @app.command(
@@ -60,99 +66,68 @@ def run(
     the job, with its grace period; a second one stops waiting for that. The job's record and its logs stay.
     """
     described = submit_steps.job_of(ctx, connection, config, values)
+    os.environ.pop(STDIN, None)
+    if path := _stdin():  # it travels as a variable: the environment goes to servers of this machine alone
+        os.environ[STDIN] = path
     job = described.job
-    _lend_stdin()
-    foreground = Foreground(job)
+    came: list[int] = []  # the signal that would have ended this program; a second one ends it
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)
+
+    def on_signal(signum: int, _: object) -> None:
+        came.append(signum)
+        restore()
+        # in a thread: this one may be in the middle of a call to the same server
+        threading.Thread(target=_cancel, args=(job,), name="client_lib-cancel").start()
+
+    before.update((signum, signal.signal(signum, on_signal)) for signum in _ENDING)
     try:
-        with foreground.held():
-            name = submit_steps.submit(described, not no_check).name
-            foreground.submitted()
-            printer.hint(f'Job "{name}" created.')
-            printer.count_submit()
-            job.logs(follow=True)
-            submit_steps.end_of_followed(job)
+        name = submit_steps.submit(described, not no_check).name
+        if came:  # before there was a job to cancel
+            _cancel(job)
+        printer.hint(f'Job "{name}" created.')
+        printer.count_submit()
+        job.logs(follow=True)
+        submit_steps.end_of_followed(job)
     except (JobFailed, JobCancelled) as problem:
         printer.error(problem)
-        return _exit_code(problem, foreground.signal)
+        return _exit_code(problem, came)
+    except BaseException:
+        _cancel(job)  # the reader of our output is gone, the server is, or Ctrl-C came twice
+        raise
+    finally:
+        restore()
     return Exit.DONE
 
 
-class Foreground:
-    """Cancels `job` at the first signal that would end this program; a second signal ends this program."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self.signal: int | None = None
-        """The signal that came; None: none did."""
-        self._before: dict[int, Any] = {}
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """The block submits the job and sees it to its end. Left in another way, it cancels the job."""
-        self._before = {signum: signal.signal(signum, self._on_signal) for signum in _ENDING}
-        try:
-            yield
-        except (JobFailed, JobCancelled):
-            raise
-        except BaseException:
-            self._cancel()  # the reader of our output is gone, the server is, or Ctrl-C came twice
-            raise
-        finally:
-            self._restore()
-
-    def submitted(self) -> None:
-        """Note that the job exists now. A signal that came before found nothing to cancel."""
-        if self.signal is not None:
-            self._cancel()
-
-    def _on_signal(self, signum: int, frame: object) -> None:
-        del frame
-        self.signal = signum
-        self._restore()
-        if self._job.job_name:
-            # in a thread: this one may be in the middle of a call to the same server
-            threading.Thread(target=self._cancel, name="client_lib-cancel").start()
-
-    def _cancel(self) -> None:
-        if not self._job.job_name:
-            return
-        try:
-            self._job.cancel()
-        except ClientLibError as problem:
-            printer.error(problem)
-            printer.hint(f"`client-lib cancel {self._job.job_name}` stops the job")
-
-    def _restore(self) -> None:
-        for signum, before in self._before.items():
-            signal.signal(signum, before)
+def _cancel(job: Job) -> None:
+    if not job.job_name:
+        return
+    try:
+        job.cancel()
+    except ClientLibError as problem:
+        printer.error(problem)
+        printer.hint(f"`client-lib cancel {job.job_name}` stops the job")
 
 
-def _exit_code(problem: JobFailed | JobCancelled, signum: int | None) -> int:
+def _exit_code(problem: JobFailed | JobCancelled, came: list[int]) -> int:
     """The exit code of the first failing rank, or 128 + the signal of the rank or of this program, as in a shell."""
-    if signum is not None:
-        return 128 + signum
+    if came:
+        return 128 + came[0]
     if isinstance(problem, JobCancelled):
         return Exit.CANCELLED
-    info: JobInfo | None = problem.info
-    failure = info.failure if info else None
-    if failure is not None and failure.signal:
-        return 128 + failure.signal
-    return (failure.exit_code if failure else None) or Exit.FAILED
-
-
-def _lend_stdin() -> None:
-    """Let rank 0 read what this program could: the terminal by its name, a pipe or a file by way of /proc (Linux).
-
-    It travels as a variable of this process: the environment goes to servers of this machine alone.
-    """
-    os.environ.pop(STDIN, None)
-    path = _stdin()
-    if path is not None:
-        os.environ[STDIN] = path
+    failure = problem.info.failure if problem.info else None
+    if failure is None:
+        return Exit.FAILED
+    return int(128 + failure.signal if failure.signal else failure.exit_code or Exit.FAILED)
 
 
 def _stdin() -> str | None:
-    """None: nothing can be read from it."""
+    """What rank 0 reads of what this program could: the terminal by its name, a pipe or a file by way of /proc (Linux).
+    None: nothing can be read."""
     try:
         mode = os.fstat(0).st_mode
         if os.isatty(0):
@@ -161,3 +136,42 @@ def _stdin() -> str | None:
         return None
     readable = stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
     return f"/proc/{os.getpid()}/fd/0" if readable and sys.platform == "linux" else None
+
+
+# --- a cell of a notebook
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Register `%%job`; IPython calls this for `%load_ext client_lib`."""
+    shell.register_magic_function(run_cell, "cell", "job")
+
+
+@magic.command("%%job", cls=JobCommand, context_settings=submit_steps.STOP_AT_SCRIPT)
+@with_job_options
+def _job_of_cell(ctx: typer.Context, connection: Connection, **values: Any) -> Job:
+    """Save the cell as SCRIPT (default: cell.py), run it as a job and print its lines until it has ended."""
+    script = Path(values["script"] or FILE)
+    if script.suffix != ".py":
+        ctx.fail(f"%%job saves the cell as SCRIPT, and {script} does not end in .py")
+    job, _ = submit_steps.job_of(ctx, connection, None, {**values, "script": str(script)})
+    script.write_text(ctx.obj, "utf-8")
+    job.submit()
+    job.wait(follow=True)
+    return job
+
+
+def run_cell(line: str, cell: str) -> Job | None:
+    """Run a cell; None: only the help was asked for.
+
+    Raises JobFailed and JobCancelled, the errors of `Job.submit`, and IPython's UsageError for wrong options.
+    """
+    try:
+        try:
+            words = shlex.split(line)
+        except ValueError as wrong:
+            raise typer.BadParameter(f"{line!r} can't be read: {wrong}") from None
+        done = get_command(magic).main(words, prog_name="%%job", standalone_mode=False, obj=cell)
+    except typer.TyperException as wrong:
+        ipython = importlib.import_module("IPython.core.error")  # only a notebook has it
+        raise ipython.UsageError(wrong.format_message()) from None
+    return done if isinstance(done, Job) else None
