@@ -71,6 +71,12 @@ def test_the_keywords_of_job_are_the_fields_of_the_spec_those_of_earlier_years_a
     assert set(parameters) - {"self", "client", "kwargs"} == set(JobSpec.model_fields) | arguments.TODAY.keys()
 
 
+def test_the_docstring_of_job_describes_every_field_of_the_spec() -> None:
+    documented = inspect.getdoc(client_lib.Job) or ""
+    assert [name for name in JobSpec.model_fields if f"\n    {name}: " not in documented] == []
+    assert "    retry_on: Failures after which max_retry, which must be given too, makes a new attempt: " in documented
+
+
 def test_the_platform_s_positional_order() -> None:
     positional = [
         name
