@@ -9,7 +9,7 @@ import inspect
 
 from client_lib.job import Job
 from client_lib.spec.job import JobSpec
-from client_lib.spec.models import descriptions
+from client_lib.spec.validation import descriptions
 from client_lib.submit import arguments as legacy
 from server_stub.runtimes.fields import FIELDS, Support
 

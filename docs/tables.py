@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 
 from client_lib.cli.app import COMMANDS
 from client_lib.spec.job import JobSpec
-from client_lib.spec.models import descriptions
+from client_lib.spec.validation import descriptions
 from server_stub.app import rest_api
 from server_stub.failures import CAUSES
 from server_stub.http import metrics

@@ -22,7 +22,7 @@ from client_lib.cli.parameters import Command, key_value
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import option_names
 from client_lib.spec.job import HealthParams, JobSpec, defaults
-from client_lib.spec.models import descriptions
+from client_lib.spec.validation import descriptions
 from client_lib.transport.config import BOOLEANS
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -18,7 +18,7 @@ from itertools import zip_longest
 from typing import NamedTuple, TypedDict
 
 from client_lib.log_reading.reader import LogEntry
-from client_lib.spec.summary import spans
+from client_lib.spec.states import spans
 from client_lib.worker.format import GOES_ON, MAX_TEXT, PROGRESS
 
 BEFORE, AFTER = 2, 6

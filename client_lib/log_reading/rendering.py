@@ -18,7 +18,7 @@ from datetime import timedelta
 from itertools import islice
 
 from client_lib.log_reading.reader import LogEntry
-from client_lib.spec.summary import spans
+from client_lib.spec.states import spans
 from client_lib.worker.format import GOES_ON, PROGRESS
 
 COLLAPSE = timedelta(seconds=0.3)

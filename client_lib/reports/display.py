@@ -14,8 +14,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from client_lib.reports import table
-from client_lib.spec.states import Reason, State
-from client_lib.spec.summary import duration
+from client_lib.spec.states import Reason, State, duration
 from client_lib.spec.wire import JobInfo
 
 _COLOURS: dict[str, str] = {

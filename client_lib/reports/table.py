@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any, NamedTuple, TypeVar
 
-from client_lib.spec.summary import about, duration
+from client_lib.spec.states import about, duration
 
 Json = Mapping[str, Any]
 Row = Sequence[str]

@@ -1,12 +1,18 @@
-"""A script's words, by shell rules and without a shell; names of jobs and of their options. Pure; standard library
-only."""
+"""Texts that users write: a script's words, by shell rules and without a shell; names of jobs and options; TOML.
+
+Pure; standard library only.
+"""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
+import sys
 from functools import lru_cache
+from typing import Any
+
+from client_lib.errors import InvalidRequest
 
 _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ -]*")
 
@@ -109,3 +115,16 @@ def _program(words: list[str]) -> str:
     named = (w for w in words if not w.startswith("-") and not _INTERPRETERS.fullmatch(os.path.basename(w)))
     found = next(named, words[0])
     return found if re.fullmatch(r"[\w./ -]+", found) else words[0]  # `bash -c '...'` is named bash
+
+
+def parse_toml(text: str, what: object) -> dict[str, Any]:
+    """Raises InvalidRequest, which names `what`, for a text that is not valid TOML."""
+    if sys.version_info >= (3, 11):  # loaded here: most calls have no file to parse
+        import tomllib
+    else:
+        import tomli as tomllib  # type: ignore[import-not-found, unused-ignore]  # on Python 3.10 only
+    try:
+        data: dict[str, Any] = tomllib.loads(text)
+        return data
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidRequest(f"{what} is not valid TOML: {error}") from None

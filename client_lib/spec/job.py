@@ -16,9 +16,20 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from typing_extensions import Self  # of the standard library from Python 3.11 on
 
 from client_lib.spec.command_line import check_name, split_script
-from client_lib.spec.models import Strict, empty
 from client_lib.spec.states import Reason, TextEnum, check_failure
-from client_lib.spec.validation import ARGUMENTS_MAX, MANY_MAX, Bound, Label, Line, Scalar, Text, up_to, within
+from client_lib.spec.validation import (
+    ARGUMENTS_MAX,
+    MANY_MAX,
+    Bound,
+    Label,
+    Line,
+    Scalar,
+    Strict,
+    Text,
+    empty,
+    up_to,
+    within,
+)
 
 V = TypeVar("V", dict[str, Scalar], list[str])
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from client_lib.spec.models import Lenient, WithNan
-from client_lib.spec.summary import duration
+from client_lib.spec.states import duration
+from client_lib.spec.validation import Lenient, WithNan
 from client_lib.spec.wire import JobProgress
 
 POINTS, POINTS_MAX = 1000, 10_000_000  # of each curve in an answer

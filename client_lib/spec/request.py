@@ -13,15 +13,18 @@ from typing_extensions import Self  # of the standard library from Python 3.11 o
 
 from client_lib.spec.command_line import NAME_MAX, check_name
 from client_lib.spec.job import AFTER_MAX, GPUS_MAX, Condition, JobSpec
-from client_lib.spec.models import Lenient, SentState, Strict, empty
 from client_lib.spec.validation import (
     ARGUMENTS_MAX,
     MANY_MAX,
     Bound,
     Label,
+    Lenient,
     Line,
     Scalar,
+    SentState,
+    Strict,
     Text,
+    empty,
     is_storable,
     up_to,
     within,

@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal
 from pydantic import SerializerFunctionWrapHandler, ValidationError, WrapSerializer, WrapValidator
 
 from client_lib.spec.job import JobSpec, defaults
-from client_lib.spec.models import Lenient, Seldom, SentReason, SentState, WithNan
 from client_lib.spec.request import Code, Dependency, FunctionCode, Provenance
 from client_lib.spec.states import State
+from client_lib.spec.validation import Lenient, Seldom, SentReason, SentState, WithNan
 
 _SHOWN = 118  # characters of a repr
 

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar
 from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.spec.command_line import split_script
 from client_lib.spec.job import JobSpec, defaults
-from client_lib.spec.models import descriptions
-from client_lib.spec.validation import validated
+from client_lib.spec.validation import descriptions, validated
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C")

@@ -16,8 +16,8 @@ from itertools import takewhile
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
+from client_lib.spec.command_line import parse_toml
 from client_lib.spec.request import Submitter
-from client_lib.spec.toml import parse_toml
 from client_lib.spec.validation import is_storable
 from client_lib.transport.config import TOKEN
 

@@ -31,7 +31,6 @@ from urllib.parse import urlsplit
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.state_dir import chosen_state_dir
-from client_lib.spec.toml import parse_toml
 
 ENDPOINT = "CLIENT_LIB_ENDPOINT"
 TOKEN = "CLIENT_LIB_TOKEN"
@@ -163,6 +162,8 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
         return None, {}
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path} can't be read: {error}") from None
+    from client_lib.spec.command_line import parse_toml  # most calls have no file to parse
+
     data = parse_toml(text, path)
     profiles = data.pop("profiles", {})
     default = data.pop("profile", None)

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import PurePosixPath
 
+from client_lib.spec.command_line import parse_toml
 from client_lib.spec.request import Code, CodeInPlace, CodeSnapshot
-from client_lib.spec.toml import parse_toml
 from client_lib.spec.wire import Failure, JobInfo, RankReport
 from client_lib.worker.function_runner import PACKAGES
 from server_stub.runtimes import NO_RANK

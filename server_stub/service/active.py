@@ -17,8 +17,7 @@ from pydantic import ValidationError
 from client_lib.errors import ClientLibError
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, SubmitRequest
-from client_lib.spec.states import TRANSITIONS, Reason, State
-from client_lib.spec.summary import summary
+from client_lib.spec.states import TRANSITIONS, Reason, State, summary
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import Event, GroupInfo, JobInfo, StateChange
 from server_stub.runtimes.tasks import Timer

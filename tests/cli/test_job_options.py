@@ -19,7 +19,7 @@ from client_lib.cli.job_options import ConfigOption, with_job_options
 from client_lib.cli.parameters import CommandApp
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import HealthParams, JobSpec
-from client_lib.spec.models import descriptions
+from client_lib.spec.validation import descriptions
 
 
 def spec_of(*line: str) -> JobSpec:

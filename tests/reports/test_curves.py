@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from client_lib.reports import curves, table
-from client_lib.spec.summary import about
+from client_lib.spec.states import about
 
 
 def curve(values: list[Any], **changes: Any) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_lib.reports import table
-from client_lib.spec.summary import duration
+from client_lib.spec.states import duration
 
 NOW = datetime(2026, 1, 2, 4, 0, 0, tzinfo=timezone.utc)
 CREATED = "2026-01-02T03:00:00Z"

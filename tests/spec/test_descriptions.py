@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 from client_lib.spec.job import JobSpec
-from client_lib.spec.models import Described, descriptions
 from client_lib.spec.request import SubmitRequest
+from client_lib.spec.validation import Described, descriptions
 
 
 class Size(Described):
