@@ -40,7 +40,7 @@ from client_lib.transport.api import LONG_POLL_S, Api, OnUpload, configured
 if TYPE_CHECKING:  # a submit needs none of these: each is loaded by the call that uses it
     from typing_extensions import Unpack
 
-    from client_lib.functions.results import Outcome
+    from client_lib.functions.payload import Outcome
     from client_lib.groups import Group
     from client_lib.log_reading.reader import LogEntry
     from client_lib.log_reading.text_output import TextOut
@@ -430,7 +430,7 @@ class Job(Generic[R]):
 
     def _outcome(self, timeout: float | None, trust: bool) -> Outcome:
         """Wait for the end of the job. Raises the exception of its function."""
-        from client_lib.functions.results import Outcome
+        from client_lib.functions.payload import Outcome
 
         try:
             info = self.wait(timeout)

@@ -1,1 +1,1 @@
-"""Functions as jobs: what is called (`call`), how it travels (`payload`), what comes back (`results`)."""
+"""Functions as jobs: what is called (`call`), how it travels and what comes back (`payload`)."""

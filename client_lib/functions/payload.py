@@ -1,4 +1,4 @@
-"""A call as a file: written where it is submitted, read in every rank by `client_lib.worker.function_runner`.
+"""A call as a file, which every rank reads by `client_lib.worker.function_runner`, and the results that come back.
 
 Loads cloudpickle, which no other part of a submit needs.
 """
@@ -21,19 +21,23 @@ import tempfile
 import threading
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 import cloudpickle
 
-from client_lib.errors import InvalidRequest, TooLarge
+from client_lib.errors import BadResponse, Forbidden, InvalidRequest, JobFailed, NoResult, RemoteError, TooLarge
 from client_lib.functions.call import Call, ResultOf
 from client_lib.spec.request import FunctionCode
+from client_lib.spec.wire import JobInfo
+from client_lib.transport.api import Api
 from client_lib.worker.disk import megabytes
-from client_lib.worker.function_runner import PROTOCOL, here
+from client_lib.worker.function_runner import PROTOCOL, RAISED, REFUSED, VALUE, difference, here
 
 LIMIT_BYTES = 2 * 2**30  # a server's own bound has the same default
 _LARGEST = 5
@@ -294,3 +298,100 @@ def _installations() -> tuple[str, ...]:
 
 def _below(path: str, folder: str) -> bool:
     return path == folder or path.startswith(folder.rstrip(os.sep) + os.sep)
+
+
+# --- results: reading one runs code of its author
+
+_TRACEBACK = "Traceback (most recent call last):"
+_LINES = 20
+
+
+class _Result(NamedTuple):
+    rank: int
+    outcome: str
+    """See `client_lib.worker.function_runner`."""
+    text: str
+    """The traceback, or a sentence."""
+    header: dict[str, Any]
+    pickled: bytes
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The results of a job that has ended: of each rank a value, or the exception that it raised."""
+
+    api: Api
+    info: JobInfo
+    trust: bool
+    """They are read also where the job is another owner's."""
+
+    def value(self, rank: int) -> Any:
+        """Raises NoResult, with the reason why there is none; Forbidden."""
+        return self._value(self._read(rank))
+
+    def values(self) -> list[Any]:
+        first = self._read(0)
+        others = (self._read(rank) for rank in range(1, first.header.get("world_size", 1)))
+        return [self._value(result) for result in (first, *others)]
+
+    def failure(self, ended: JobFailed) -> BaseException:
+        """The exception for a failed job: that of its function in the first failing rank, with `ended` as its cause."""
+        rank = self.info.failure.rank if self.info.failure else None
+        if self.info.function is None or rank is None:
+            return ended
+        try:
+            result = self._read(rank)
+        except NoResult:  # the rank was killed, or ended by os._exit
+            return ended
+        if result.outcome == REFUSED:
+            return JobFailed(f"job {self.info.name} FAILED: {result.text}", info=self.info)
+        if result.outcome != RAISED:
+            return ended
+        error = None
+        with suppress(NoResult):
+            error = self._load(result) if result.pickled else None
+        is_rebuilt = isinstance(error, BaseException)
+        message = f"rank {rank} of job {self.info.name} raised\n\n{result.text.rstrip()}{self._before()}"
+        told = (JobFailed if is_rebuilt else RemoteError)(message, hint=ended.hint, info=self.info)
+        told.card = ended.card
+        if not isinstance(error, BaseException):
+            return told
+        error.__cause__ = told
+        return error
+
+    def _before(self) -> str:
+        """The last lines of the failing rank before its traceback."""
+        last_lines = self.info.failure.last_lines if self.info.failure else []
+        lines = list(takewhile(lambda line: line != _TRACEBACK, last_lines))[-_LINES:]
+        return "\n\nIts last lines before that:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""
+
+    def _read(self, rank: int) -> _Result:
+        info = self.info
+        if not self.trust and self.api.server_info().user != info.owner:
+            raise Forbidden(
+                f"the results of job {info.name} were written by code of {info.owner}, and reading them runs such code",
+                hint="read them with trust=True if you trust it",
+            )
+        first, _, pickled = self.api.job_result(info.name, rank, owner=info.owner).partition(b"\n")
+        try:
+            header = json.loads(first)
+            return _Result(header["rank"], header["outcome"], header["text"], header, pickled)
+        except (ValueError, KeyError, TypeError) as error:
+            raise BadResponse("what the server sent is no result of a function") from error
+
+    def _value(self, result: _Result) -> Any:
+        if result.outcome == VALUE:
+            return self._load(result)
+        why = result.text
+        if result.outcome == RAISED:
+            why = f"rank {result.rank} raised {why.rstrip().splitlines()[-1]}"
+        raise NoResult(f"job {self.info.name}: {why}")
+
+    def _load(self, result: _Result) -> Any:
+        unreadable = f"job {self.info.name}: the result of rank {result.rank} can't be read here"
+        if differs := difference(result.header, here(cloudpickle.__version__)):
+            raise NoResult(f"{unreadable}: {differs}")
+        try:
+            return pickle.loads(result.pickled)
+        except Exception as error:  # whatever the classes in it raise
+            raise NoResult(f"{unreadable}: {type(error).__name__}: {error}") from error

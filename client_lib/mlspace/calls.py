@@ -6,18 +6,25 @@ Those beyond jobs are not supported; each error names an alternative.
 
 from __future__ import annotations
 
+import ast
+import html
+import operator
+import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from client_lib.client import get_job
-from client_lib.errors import NotSupported
+from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.mlspace.constants import ClusterType
-from client_lib.mlspace.table import Table
+from client_lib.reports.table import aligned
 from client_lib.spec.mlspace import REGIONS, iso, listed_status
 from client_lib.transport.api import configured
+
+if TYPE_CHECKING:
+    import rich.table
 
 # --- jobs
 
@@ -118,14 +125,13 @@ class ImageBuildJob:
         poetrylock_file: str | None = None,
     ) -> None:
         """Raises NotSupported; the hint tells how to get the packages."""
-        raise NotSupported("ImageBuildJob: no image is built here", hint=_packages(requirements_file, poetrylock_file))
-
-
-def _packages(requirements_file: str | None, poetrylock_file: str | None) -> str:
-    if poetrylock_file:
-        return f"install what {poetrylock_file} locks (`poetry install`) into the environment that submits"
-    file = requirements_file or "requirements.txt"
-    return f"pass Job(requirements={file!r}): they are installed before the script starts, beside those of the image"
+        way_out = (
+            f"pass Job(requirements={requirements_file or 'requirements.txt'!r}): they are installed before the script "
+            "starts, beside those of the image"
+        )
+        if poetrylock_file:
+            way_out = f"install what {poetrylock_file} locks (`poetry install`) into the environment that submits"
+        raise NotSupported("ImageBuildJob: no image is built here", hint=way_out)
 
 
 class S3CopyJob:
@@ -163,3 +169,137 @@ def save_aws_credentials(ns: str | None = None, key: str | None = None, secret: 
 def update() -> str:
     """Return the version and the command that installs another. Nothing is changed."""
     return f"client_lib {version('client_lib')}; `pip install --upgrade client-lib` installs the newest"
+
+
+# --- tables, which print well and have the queries of a pandas DataFrame, without pandas
+
+
+class Table:
+    """Rows with the same columns. `rich.print(table)`, a notebook and `print(table)` all show it."""
+
+    def __init__(self, columns: Sequence[str], rows: Sequence[Row]) -> None:
+        self.columns = list(columns)
+        self._rows = [{name: row[name] for name in columns} for row in rows]
+
+    def query(self, expr: str) -> Table:
+        """The rows for which `expr` is true: `region == "SR003" and gpu >= 1`. Raises InvalidRequest."""
+        holds = condition(expr)
+        return Table(self.columns, [row for row in self._rows if holds(row)])
+
+    def to_dict(self, orient: str = "records") -> list[dict[str, Any]]:
+        """The rows as dicts. pandas' other orientations are not offered."""
+        if orient != "records":
+            raise ValueError(f"orient={orient!r}: only 'records' is offered")
+        return [dict(row) for row in self._rows]
+
+    def __getitem__(self, column: str) -> list[Any]:
+        """One column. Raises KeyError."""
+        if column not in self.columns:
+            raise KeyError(f"there is no column {column!r}; there are: {', '.join(self.columns)}")
+        return [row[column] for row in self._rows]
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the columns, as a DataFrame does."""
+        return iter(self.columns)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __str__(self) -> str:
+        return aligned([self.columns, *self._texts()])
+
+    __repr__ = __str__
+
+    def __rich__(self) -> rich.table.Table:
+        from rich.table import Table as RichTable  # text and HTML need no rich
+
+        shown = RichTable(*self.columns)
+        for texts in self._texts():
+            shown.add_row(*texts)
+        return shown
+
+    def _repr_html_(self) -> str:
+        def row(tag: str, texts: Sequence[str]) -> str:
+            return "<tr>" + "".join(f"<{tag}>{html.escape(text)}</{tag}>" for text in texts) + "</tr>"
+
+        body = "".join(row("td", texts) for texts in self._texts())
+        return f"<table><thead>{row('th', self.columns)}</thead><tbody>{body}</tbody></table>"
+
+    def _texts(self) -> list[list[str]]:
+        return [[_text(name, value) for name, value in row.items()] for row in self._rows]
+
+
+def _text(column: str, value: Any) -> str:
+    if value is None:
+        return "?"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{text}Gi" if column == "memory" else text
+
+
+# --- conditions
+
+Row = Mapping[str, Any]
+_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda value, among: value in among,
+    ast.NotIn: lambda value, among: value not in among,
+}
+_SIGNS = {"&": " and ", "|": " or ", "~": " not "}  # in Python they bind more tightly than a comparison
+
+
+def condition(text: str) -> Callable[[Row], bool]:
+    """A predicate for rows, written as for `DataFrame.query`. It is parsed, never evaluated: columns, text, numbers,
+    comparisons (also chained, and `in` with a list), `and or not` and their signs `& | ~`.
+
+    Raises InvalidRequest: `text` is no such condition; when called, an unknown column or values that can't be compared.
+    """
+    words = re.sub(r"""'[^']*'|"[^"]*"|[&|~]""", lambda found: _SIGNS.get(found[0], found[0]), text)
+    try:
+        tree = ast.parse(words.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise InvalidRequest(f"query {text!r} is no condition", hint="write one such as 'gpu >= 1'") from error
+
+    def holds(row: Row) -> bool:
+        try:
+            return bool(_value(tree, row))
+        except (TypeError, LookupError) as error:
+            raise InvalidRequest(f"query {text!r}: {error}", hint=f"columns: {', '.join(row)}") from error
+
+    return holds
+
+
+def _value(node: ast.AST, row: Row) -> Any:
+    match node:
+        case ast.Name(id=column):
+            if column not in row:
+                raise LookupError(f"there is no column {column}")
+            return row[column]
+        case ast.Constant(value=value):
+            return value
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_value(item, row) for item in items]
+        case ast.UnaryOp(op=ast.Not(), operand=part):
+            return not _value(part, row)
+        case ast.UnaryOp(op=ast.USub(), operand=part):
+            return -_value(part, row)
+        case ast.BoolOp(op=join, values=parts):
+            return (all if isinstance(join, ast.And) else any)(_value(part, row) for part in parts)
+        case ast.Compare(left=first, ops=kinds, comparators=others) if {
+            type(kind) for kind in kinds
+        } <= _COMPARISONS.keys():
+            return all(
+                _compared(kind, _value(left, row), _value(right, row))
+                for left, kind, right in zip([first, *others], kinds, others, strict=False)
+            )
+    raise TypeError(f"{ast.unparse(node)!r} can't stand in a condition")
+
+
+def _compared(kind: ast.cmpop, left: Any, right: Any) -> Any:
+    if isinstance(right, list) and isinstance(kind, ast.Eq):
+        return left in right  # pandas' meaning of `region == ["SR003", "SR005"]`
+    return _COMPARISONS[type(kind)](left, right)

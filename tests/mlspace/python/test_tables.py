@@ -10,7 +10,7 @@ import rich
 
 import client_lib
 from client_lib import Client, InvalidRequest
-from client_lib.mlspace.table import Table, condition
+from client_lib.mlspace.calls import Table, condition
 from client_lib.spec.mlspace import REGIONS
 
 ROWS = [
