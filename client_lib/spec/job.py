@@ -349,14 +349,6 @@ class JobSpec(Strict):
     logs_dir: Line | None = None
     """Directory of log files on the ML Space platform; here logs are read with `logs`."""
 
-    @field_validator("script")
-    @classmethod
-    def _script_splits_into_words(cls, script: str) -> str:
-        if not script.strip():
-            raise ValueError("is empty; give the path of a .py file or a command line")
-        split_script(script)
-        return script
-
     @field_validator("type", mode="before")
     @classmethod
     def _type_is_offered(cls, kind: Any) -> Any:
@@ -364,61 +356,15 @@ class JobSpec(Strict):
             raise ValueError(f"does not run here: {REFUSED_TYPES[kind]}")
         return kind
 
-    @field_validator("base_image")
-    @classmethod
-    def _image_is_no_script(cls, image: str | None) -> str | None:
-        if image is not None and image.endswith(".py"):
-            raise ValueError(f"{image!r} looks like a script; pass it as script={image!r}")
-        return image
-
-    @field_validator("after")
-    @classmethod
-    def _after_names_jobs(cls, after: list[str]) -> list[str]:
-        names = [split_dependency(entry)[1] for entry in after]
-        if repeated := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"names {repeated} more than once")
-        return after
-
-    @field_validator("outputs")
-    @classmethod
-    def _outputs_lie_below(cls, globs: list[str] | None) -> list[str] | None:
-        for glob in globs or ():
-            if not glob.strip("./") or glob.startswith(("/", "~")) or ".." in glob.split("/"):
-                raise ValueError(f"{glob!r} must name files below the working directory: `*.pt`, `out/**/*.json`")
-        return globs
-
-    @field_validator("flags")
-    @classmethod
-    def _flags_have_names(cls, flags: dict[str, Scalar]) -> dict[str, Scalar]:
-        for key in flags:
-            if not key or key.startswith("-") or "=" in key:
-                raise ValueError(f"flag {key!r}: give the name without dashes and without '='")
-        return flags
-
-    @field_validator("env_variables", "secrets")
-    @classmethod
-    def _variables_can_be_set(cls, variables: V) -> V:
-        for name in variables:
-            check_env_name(name)
-        return variables
-
     @model_validator(mode="after")
-    def _checkpoints_have_one_origin(self) -> Self:
+    def _fields_fit_together(self) -> Self:
         if self.checkpoint_from is not None and self.checkpoint_dir is not None:
             raise ValueError("checkpoint_from copies to the job's own directory: leave checkpoint_dir out")
-        return self
-
-    @model_validator(mode="after")
-    def _elastic_bounds_hold(self) -> Self:
         if self.type is JobType.PYTORCH_ELASTIC:
-            bounds = {"elastic_min_workers": self.elastic_min_workers, "elastic_max_workers": self.elastic_max_workers}
-            least, most = (value if isinstance(value, int) else self.n_workers for value in bounds.values())
+            bounds = (self.elastic_min_workers, self.elastic_max_workers)
+            least, most = (value if isinstance(value, int) else self.n_workers for value in bounds)
             if not 1 <= least <= self.n_workers <= most:
                 raise ValueError(f"elastic_min_workers={least} <= n_workers={self.n_workers} <= {most} does not hold")
-        return self
-
-    @model_validator(mode="after")
-    def _retries_can_happen(self) -> Self:
         if self.retry_on is not None and self.max_retry is None:
             raise ValueError("retry_on needs max_retry, the number of new attempts: max_retry=3")
         if Reason.HUNG_SILENT in (self.retry_on or ()) and not (self.health_params and self.health_params.action):

@@ -30,8 +30,15 @@ from client_lib.spec.request import (
 from client_lib.spec.validation import validated
 from client_lib.spec.wire import GroupInfo, JobInfo, Manifest
 from client_lib.submit.caller import requirements_of, requirements_within, submitter
-from client_lib.submit.provenance import GitReading
-from client_lib.submit.source import Source, check_program, place_in_root, resolve, shared_folder_proof, snapshot_root
+from client_lib.submit.source import (
+    GitReading,
+    Source,
+    check_program,
+    place_in_root,
+    resolve,
+    shared_folder_proof,
+    snapshot_root,
+)
 from client_lib.transport.api import Api, OnUpload
 from client_lib.worker.disk import megabytes
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.process
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine git takes longer than a submit waits for it."""
-    monkeypatch.setattr("client_lib.submit.provenance.PATIENCE_S", 5.0)
+    monkeypatch.setattr("client_lib.submit.source.PATIENCE_S", 5.0)
 
 
 TRAIN = """

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.submit import provenance
-from client_lib.submit.provenance import GitReading, files_of
+from client_lib.submit import source
+from client_lib.submit.source import GitReading, files_of
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The load of a machine must not fail a test."""
-    monkeypatch.setattr(provenance, "PATIENCE_S", 60.0)
+    monkeypatch.setattr(source, "PATIENCE_S", 60.0)
 
 
 def git(folder: Path, *words: str) -> str:
@@ -74,7 +74,7 @@ def test_a_large_patch_is_cut_and_a_program_of_the_configuration_is_not_run(repo
         git(repository, "config", name, str(program))
     (repository / "src" / "train.py").write_text("x = 1\n" * 200_000)
     found = GitReading(repository).result
-    assert len(found.diff or "") == provenance.DIFF_MAX
+    assert len(found.diff or "") == source.DIFF_MAX
     assert "first 262144 characters" in (found.missing or "")
     assert not (tmp_path / "was-run").exists()
 
@@ -107,7 +107,7 @@ def test_a_submit_does_not_wait_for_a_slow_git(
     (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 20\n")
     (tmp_path / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
-    monkeypatch.setattr(provenance, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(source, "PATIENCE_S", 0.01)
     found = GitReading(repository).result
     assert (found.branch, found.diff) == ("wide/branch", None)
     assert (
@@ -199,7 +199,7 @@ def test_values_that_are_named_like_secrets_are_masked(monkeypatch: pytest.Monke
         "0.1",
         "line\n\udc80",
     ]
-    monkeypatch.setattr(provenance.sys, "orig_argv", words)
+    monkeypatch.setattr(source.sys, "orig_argv", words)
     shown = GitReading(tmp_path).result.command_line
     kept = """python run.py -e 'DB_PASSWORD=***' --config '{"api_key":***' --env 'API_TOKEN=***' --api-key '***' --lr"""
     assert shown.startswith(kept)
