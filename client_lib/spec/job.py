@@ -8,11 +8,12 @@ the machine: what needs one (does the script exist, does the job fit) is checked
 
 import re
 import shlex
+from collections.abc import Callable
 from functools import cache
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from typing_extensions import Self  # of the standard library from Python 3.11 on
 
 from client_lib.spec.command_line import check_name, split_script
@@ -30,8 +31,6 @@ from client_lib.spec.validation import (
     up_to,
     within,
 )
-
-V = TypeVar("V", dict[str, Scalar], list[str])
 
 WORKERS_MAX = 9999
 GPUS_MAX = 1024
@@ -142,6 +141,56 @@ class HealthParams(Strict):
         return self
 
 
+def _check_script(script: str) -> None:
+    if not script.strip():
+        raise ValueError("is empty; give the path of a .py file or a command line")
+    split_script(script)
+
+
+def _check_image(image: str) -> None:
+    if image.endswith(".py"):
+        raise ValueError(f"{image!r} looks like a script; pass it as script={image!r}")
+
+
+def _check_type(kind: Any) -> None:
+    if isinstance(kind, str) and kind in REFUSED_TYPES:
+        raise ValueError(f"does not run here: {REFUSED_TYPES[kind]}")
+
+
+def _check_after(after: list[str]) -> None:
+    names = [split_dependency(entry)[1] for entry in after]
+    if repeated := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"names {repeated} more than once")
+
+
+def _check_glob(glob: str) -> None:
+    if not glob.strip("./") or glob.startswith(("/", "~")) or ".." in glob.split("/"):
+        raise ValueError(f"{glob!r} must name files below the working directory: `*.pt`, `out/**/*.json`")
+
+
+def _check_flag(name: str) -> None:
+    if not name or name.startswith("-") or "=" in name:
+        raise ValueError(f"flag {name!r}: give the name without dashes and without '='")
+
+
+def check_env_name(name: str) -> None:
+    """Raises ValueError for a name that no environment can hold, or that belongs to the ranks."""
+    if not _ENV_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a name for an environment variable (letters, digits and '_')")
+    if name in OUR_RANK_VARIABLES:
+        raise ValueError(f"{name} is set for each process by the launcher and can't be given")
+
+
+def _each(check: Callable[[str], None]) -> Bound:
+    """The check of each entry of a list, or of each key of a mapping."""
+
+    def check_all(entries: list[str] | dict[str, Any]) -> None:
+        for entry in entries:
+            check(entry)
+
+    return Bound(check_all)
+
+
 def check_metrics(expression: str) -> None:
     """Raises ValueError unless `expression` is a regular expression with a named group for a metric. How long it takes
     for a line can't be foreseen: the launcher bounds that."""
@@ -206,20 +255,20 @@ class JobSpec(Strict):
     """One distributed job. Only `script` is needed."""
 
     # --- what runs
-    script: Text
+    script: Annotated[Text, Bound(_check_script)]
     """Path of a .py file, arguments may follow; for the binary types, and where it is no .py file, any command line.
     It is split by shell rules and run without a shell."""
-    base_image: Line | None = None
+    base_image: Annotated[Line, Bound(_check_image)] | None = None
     """Container image; None: the catalogue's default. The local runtime runs the submitter's interpreter instead."""
-    type: JobType = JobType.PYTORCH2
+    type: Annotated[JobType, Bound(_check_type, first=True)] = JobType.PYTORCH2
     """Way of starting the processes of a worker."""
     args: Annotated[list[Text], up_to(ARGUMENTS_MAX)] = empty(list)
     """Appended to the script, as they are."""
-    flags: _Values = empty(dict)
+    flags: Annotated[_Values, _each(_check_flag)] = empty(dict)
     """Options appended after `args` as `--key=value`; None: `--key` alone."""
-    env_variables: _Values = empty(dict)
+    env_variables: Annotated[_Values, _each(check_env_name)] = empty(dict)
     """In every process. The user's win over ours; those of the ranks are refused. None: not set."""
-    secrets: _Names = empty(list)
+    secrets: Annotated[_Names, _each(check_env_name)] = empty(list)
     """Names of variables whose values travel and are stored outside the spec, and are never shown."""
     code: Literal["auto", "in_place", "snapshot"] = "auto"
     """Place of the code: "in_place" runs it where it is, on a server that shares the folder; "snapshot" uploads a copy;
@@ -247,7 +296,7 @@ class JobSpec(Strict):
     checkpoint_from: Label | None = None
     """Name of an earlier job of the same user: this one starts with a copy of its checkpoints, made when it starts. One
     that has not ended must stand in `after`, too."""
-    outputs: _Lines | None = None
+    outputs: Annotated[_Lines, _each(_check_glob)] | None = None
     """Globs of files that are kept for download, relative to the working directory (`**`: any folders); of them what
     the ranks create or change. None: in a snapshot all of that, in place none: they stay where they are. []: none."""
     requirements: Annotated[list[_Requirement], up_to(ARGUMENTS_MAX)] | None = None
@@ -299,7 +348,7 @@ class JobSpec(Strict):
     """Queue of the cluster."""
     allocation_name: Label | None = None
     """Reserved capacity of the ML Space platform."""
-    after: Annotated[list[Label], up_to(AFTER_MAX)] = empty(list)
+    after: Annotated[list[Label], up_to(AFTER_MAX), Bound(_check_after)] = empty(list)
     """Jobs or groups that it waits for, without taking resources: `NAME` or `ok:NAME` until it SUCCEEDED, `failed:NAME`
     until it FAILED, `any:NAME` until it has ended. If that can't come any more, the job is FAILED with reason
     DependencyFailed. A cancelled job has neither succeeded nor failed."""
@@ -348,13 +397,6 @@ class JobSpec(Strict):
     """Free key-value pairs to find jobs by: at most 256, keys and values of at most 255 characters."""
     logs_dir: Line | None = None
     """Directory of log files on the ML Space platform; here logs are read with `logs`."""
-
-    @field_validator("type", mode="before")
-    @classmethod
-    def _type_is_offered(cls, kind: Any) -> Any:
-        if isinstance(kind, str) and kind in REFUSED_TYPES:
-            raise ValueError(f"does not run here: {REFUSED_TYPES[kind]}")
-        return kind
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
@@ -417,11 +459,3 @@ def split_dependency(entry: str) -> tuple[Condition, str]:
         raise ValueError(f"{entry!r}: {head!r} is no condition; write NAME, ok:NAME, failed:NAME or any:NAME")
     check_name(name)
     return found, name
-
-
-def check_env_name(name: str) -> None:
-    """Raises ValueError for a name that no environment can hold, or that belongs to the ranks."""
-    if not _ENV_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not a name for an environment variable (letters, digits and '_')")
-    if name in OUR_RANK_VARIABLES:
-        raise ValueError(f"{name} is set for each process by the launcher and can't be given")
