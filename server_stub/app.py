@@ -1,7 +1,7 @@
 """The application: routes and the layers around them. No sockets, no files: `server_stub.serve` runs it.
 
-AccessLog -> Gate -> http.api.* -> service
-          -> Gate -> http.api.public_v2.* -> service, below /public/v2
+AccessLog -> Guard -> http.api.* -> service
+          -> Guard -> http.api.public_v2.* -> service, below /public/v2
           -> http.page -> service, for browsers
 
 Another API or a page is added in `rest_api` with `include_router` or `mount`: the same layers apply to it.
@@ -20,7 +20,7 @@ from client_lib import __version__
 from server_stub.http.api import answers, files, jobs, server, workers
 from server_stub.http.api.context import Context, refuse_unknown_parameters
 from server_stub.http.auth import authenticate
-from server_stub.http.limits import Gate
+from server_stub.http.limits import Guard
 from server_stub.server_log import AccessLog
 
 PUBLIC_V2 = "/public/v2/"
@@ -64,7 +64,7 @@ def build(parts: Context, log_to: TextIO | None = sys.stderr, app: FastAPI | Non
     app.state.context = parts
     of_user_or_worker = partial(authenticate, parts.users, parts.logins, parts.workers)
     app.add_middleware(
-        Gate, settings=parts.settings, bodies=parts.bodies, error=answers.error, authenticate=of_user_or_worker
+        Guard, settings=parts.settings, bodies=parts.bodies, error=answers.error, authenticate=of_user_or_worker
     )
 
     @cache

@@ -28,7 +28,7 @@ _MOVED = {
     "GANG_SCHEDULER": "the entry gang.scheduler of the catalogue has its place",
     "GANG_TIMEOUT_S": "the entry gang.timeout_s of the catalogue has its place",
 }
-"""Where the settings of earlier versions are now, by the beginning of their names."""
+"""Places of the settings of earlier versions, by the beginning of their names."""
 
 
 def _data_dir(fields: dict[str, Any]) -> Path:

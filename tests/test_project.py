@@ -129,11 +129,11 @@ def test_the_tables_of_the_documents_are_those_of_the_code(monkeypatch: pytest.M
 
 
 def test_the_reference_names_every_reason_and_exit_code() -> None:
-    from client_lib.cli import Exit
+    from client_lib.cli import ExitCode
     from client_lib.spec.states import Reason
 
     assert [reason for reason in Reason if f"`{reason}`" not in REFERENCE] == []
-    assert {code for code in Exit if f"| {code} |" not in REFERENCE} == set()
+    assert {code for code in ExitCode if f"| {code} |" not in REFERENCE} == set()
 
 
 def test_the_readme_shows_a_job_in_ten_lines_and_it_is_the_example() -> None:

@@ -19,7 +19,7 @@ COMPLETION_VARIABLE = "_CLIENT_LIB_COMPLETE"
 """Set by the lines of `client-lib completion`; the variable is named as click and typer name it."""
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """The exit codes of `client-lib`.
 
     0    done; of `wait` and `submit -f`: the job SUCCEEDED
@@ -44,9 +44,9 @@ class Exit(IntEnum):
     BROKEN_PIPE = 141
 
     @classmethod
-    def of_error(cls, error: errors.ClientLibError) -> Exit:
+    def of_error(cls, error: errors.ClientLibError) -> ExitCode:
         """The code of the error's class, or of its nearest ancestor here."""
-        of_classes: dict[type, Exit] = {
+        of_classes: dict[type, ExitCode] = {
             errors.InvalidRequest: cls.USAGE,
             # well written, but not on this server
             **dict.fromkeys((errors.NeverFits, errors.NotSupported, errors.TooLarge), cls.REFUSED),

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command, get_command_from_info, get_group
 
-from client_lib.cli import COMPLETION_VARIABLE, PROGRAM, Exit, printer
+from client_lib.cli import COMPLETION_VARIABLE, PROGRAM, ExitCode, printer
 from client_lib.cli.parameters import ProfileOption, ServerOption, help_without_command
 from client_lib.errors import ClientLibError
 
@@ -170,7 +170,7 @@ def run(args: list[str] | None = None) -> int:
         return code
     except BrokenPipeError:
         printer.abandon_stdout()
-        return Exit.BROKEN_PIPE
+        return ExitCode.BROKEN_PIPE
     finally:
         printer.end_notices()
 
@@ -184,12 +184,12 @@ def _outcome(args: list[str]) -> int:
         ctx = getattr(wrong, "ctx", None)
         where = ctx.command_path if ctx else PROGRAM
         printer.hint(f"Error: {wrong.format_message()}\n`{where} --help` shows what it takes")
-        return Exit.USAGE
+        return ExitCode.USAGE
     except ClientLibError as problem:
         printer.error(problem)
-        return Exit.of_error(problem)
+        return ExitCode.of_error(problem)
     except (KeyboardInterrupt, typer.Abort):
-        return Exit.INTERRUPTED
+        return ExitCode.INTERRUPTED
 
 
 def _dispatch(args: list[str]) -> int:
@@ -202,4 +202,4 @@ def _dispatch(args: list[str]) -> int:
         return answer(command, instruction)
     with command.make_context(PROGRAM, args) as ctx:
         result = command.invoke(ctx)
-    return result if isinstance(result, int) else Exit.DONE
+    return result if isinstance(result, int) else ExitCode.DONE

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from client_lib.cli import Exit, printer
+from client_lib.cli import ExitCode, printer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -57,7 +57,7 @@ def help_without_command(ctx: typer.Context) -> None:
     """Show the help of a group that was called without a command. That is wrong usage."""
     if ctx.invoked_subcommand is None:
         printer.hint(ctx.get_help())
-        raise typer.Exit(Exit.USAGE)
+        raise typer.Exit(ExitCode.USAGE)
 
 
 def profile_names(incomplete: str) -> list[str]:

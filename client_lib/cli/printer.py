@@ -41,7 +41,7 @@ STATE_COLOURS = {
     "CANCELLED": "magenta",
 }
 STYLES = {"summary": "bold red", "exception": "bold", "hint": "yellow", "next": "dim"}
-"""Of the parts of a report."""
+"""Styles of the parts of a report."""
 _FIELD = re.compile(r"\b(?P<field>[a-z_]+)=(?:\['(?P<items>[^\]]*)'\]|(?P<value>'[^']*'|\d+\b))")
 _handlers: list[logging.Handler] = []
 _spinners: list[_Spinner] = []

@@ -232,7 +232,7 @@ _NAME = re.compile(rf"(?:-[\w.-]*|[\w-]*){_NAMED}", re.IGNORECASE)
 
 
 class GitReading:
-    """What git tells of the folder of a script. git runs beside the other steps of a submit, which waits at most
+    """A reading of the folder of a script by git. git runs beside the other steps of a submit, which waits at most
     PATIENCE_S for it: what it has not printed until then is not recorded, and a git that fails is no error."""
 
     def __init__(self, folder: Path) -> None:

@@ -51,7 +51,7 @@ class _Step(NamedTuple):
     what: str
     processes: List[Process]
     reason: Optional[str] = None
-    """Of the refusal if one of them fails; None: the next step finds out."""
+    """Reason of the refusal if one of them fails; None: the next step finds out."""
     limit_s: Optional[float] = None
     late: Optional[CannotStart] = None
     """The refusal after `limit_s`."""

@@ -1,7 +1,7 @@
-"""Who sends a request: the Bearer token belongs to a user, or below the paths of workers to an attempt. Browsers send
-the cookie of a login, which stands for a token.
+"""Authentication of requests: a Bearer token belongs to a user, or below the paths of workers to an attempt. Browsers
+send the cookie of a login, which stands for a token.
 
-`limits.Gate` has every request authenticated: without a token only the health paths and the one that names the issuer
+`limits.Guard` has every request authenticated: without a token only the health paths and the one that names the issuer
 answer. Handlers find the user in `scope["user"]`, or the attempt in `scope["attempt"]`.
 
 A one-time link or a token becomes a login. It ends with its time or its token, at a logout, and when its token has KEPT

@@ -3,8 +3,8 @@
 `Connection` bounds connections by uvicorn's HTTP protocol. A connection has HEAD_S for each head of a request, from its
 start or from its last response on. While a request is handled no time-out applies to it: logs are followed for days.
 
-`Gate` is the ASGI layer in front of the routes of one API, so that it protects all of them. It bounds header lines, NUL
-bytes, and the size and the time of the body, and then lets the request be authenticated. The body is counted as it
+`Guard` is the ASGI layer in front of the routes of one API, so that it protects all of them. It bounds header lines,
+NUL bytes, and the size and the time of the body, and then lets the request be authenticated. The body is counted as it
 streams, so that one without a Content-Length is bounded too. A snapshot and a function's result have larger bounds,
 which their handlers check while they stream; other bodies are kept in memory, and the server has a bound on all of them
 together. A body is read only when the handler asks for it, and so none without a valid token.
@@ -175,7 +175,7 @@ class Bodies:
         self.free = BODIES_MAX_BYTES  # bytes
 
 
-class Gate:
+class Guard:
     """The ASGI layer. `authenticate` adds the user or the attempt to the scope of a request within the bounds, or
     raises a ClientLibError. `error` makes the response to a request that is refused."""
 

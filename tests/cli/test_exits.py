@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from client_lib import errors
-from client_lib.cli import Exit
+from client_lib.cli import ExitCode
 from client_lib.cli.app import COMMANDS
 from client_lib.spec.states import State
 
@@ -18,7 +18,7 @@ from .small_server import SmallServer, job
 
 def test_every_error_has_an_exit_code() -> None:
     for kind in errors.BY_CODE.values():
-        assert Exit.of_error(kind("what happened")) in (1, 2, 3, 4, 5, 124)
+        assert ExitCode.of_error(kind("what happened")) in (1, 2, 3, 4, 5, 124)
 
 
 @pytest.mark.parametrize(
@@ -39,12 +39,12 @@ def test_every_error_has_an_exit_code() -> None:
     ],
 )
 def test_the_table(error: type[errors.ClientLibError], code: int) -> None:
-    assert Exit.of_error(error("x")) == code
+    assert ExitCode.of_error(error("x")) == code
 
 
 def test_the_docstring_names_every_code() -> None:
-    lines = [line.split() for line in (Exit.__doc__ or "").splitlines()]
-    assert {int(words[0]) for words in lines if words and words[0].isdigit()} == set(Exit)
+    lines = [line.split() for line in (ExitCode.__doc__ or "").splitlines()]
+    assert {int(words[0]) for words in lines if words and words[0].isdigit()} == set(ExitCode)
 
 
 def test_without_a_command_the_help_is_shown_beside_the_data(cli: Run) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from client_lib.cli import Exit, printer, submit_steps
+from client_lib.cli import ExitCode, printer, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, CommandApp, TableOrJson
 from client_lib.errors import ClientLibError
@@ -65,7 +65,7 @@ def doctor(
             (each["name"], "yes" if each["ok"] else "NO", each["message"], each.get("fix") or "") for each in checks
         ]
         printer.table(("CHECK", "OK", "MESSAGE", "FIX"), rows)
-    return Exit.DONE if all(check["ok"] for check in checks) else Exit.FAILED
+    return ExitCode.DONE if all(check["ok"] for check in checks) else ExitCode.FAILED
 
 
 def _check_gang(connection: Connection, n_workers: int, instance_type: str | None) -> int:
@@ -87,7 +87,7 @@ def _check_gang(connection: Connection, n_workers: int, instance_type: str | Non
     with printer.hint_on_interrupt(job.name or ""):
         job.logs(follow=True)
         submit_steps.end_of_followed(job)
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _python() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from client_lib.cli import Exit, printer
+from client_lib.cli import ExitCode, printer
 from client_lib.cli.connection import Connection, Json
 from client_lib.cli.parameters import (
     JSON,
@@ -191,7 +191,7 @@ def prune(
         printer.lines(names)
     elif yes or _agreed(f"remove {number} with their logs and files?", "add --yes to the same command"):
         return _change_each(connection, names, lambda name: printer.data(connection.api.delete_job(name)))
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _agreed(question: str, otherwise: str) -> bool:
@@ -220,8 +220,8 @@ def _change_each(connection: Connection, names: Sequence[str], change: Callable[
             _change_one(connection, name, change)
         except ClientLibError as problem:
             printer.error(problem)
-            codes.append(Exit.of_error(problem))
-    return next(iter(codes), Exit.DONE)
+            codes.append(ExitCode.of_error(problem))
+    return next(iter(codes), ExitCode.DONE)
 
 
 def _change_one(connection: Connection, name: str, change: Callable[[str], None]) -> None:
@@ -266,7 +266,7 @@ def wait_for_all(connection: Connection, wanted: Sequence[str | None], timeout_s
     ended = [
         _wait(connection, name, None if deadline is None else max(0.0, deadline - time.monotonic())) for name in wanted
     ]
-    return min((end for end in ended if end[1]), key=lambda end: end[0], default=(_NEVER, Exit.DONE))[1]
+    return min((end for end in ended if end[1]), key=lambda end: end[0], default=(_NEVER, ExitCode.DONE))[1]
 
 
 def _wait(connection: Connection, name: str | None, timeout_s: float | None) -> tuple[datetime, int]:
@@ -279,6 +279,6 @@ def _wait(connection: Connection, name: str | None, timeout_s: float | None) -> 
             info = job.wait(timeout_s)
     except ClientLibError as problem:
         printer.error(problem)
-        return (problem.info.finished_at if isinstance(problem, JobEnded) else _NEVER), Exit.of_error(problem)
+        return (problem.info.finished_at if isinstance(problem, JobEnded) else _NEVER), ExitCode.of_error(problem)
     printer.data(f"{info.name} {info.state}")
-    return _NEVER, Exit.DONE
+    return _NEVER, ExitCode.DONE

@@ -25,7 +25,7 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from client_lib.cli import Exit, printer, submit_steps
+from client_lib.cli import ExitCode, printer, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
 from client_lib.cli.parameters import CommandApp
@@ -100,7 +100,7 @@ def run(
         raise
     finally:
         restore()
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _cancel(job: Job) -> None:
@@ -118,15 +118,15 @@ def _exit_code(problem: JobFailed | JobCancelled, came: list[int]) -> int:
     if came:
         return 128 + came[0]
     if isinstance(problem, JobCancelled):
-        return Exit.CANCELLED
+        return ExitCode.CANCELLED
     failure = problem.info.failure if problem.info else None
     if failure is None:
-        return Exit.FAILED
-    return int(128 + failure.signal if failure.signal else failure.exit_code or Exit.FAILED)
+        return ExitCode.FAILED
+    return int(128 + failure.signal if failure.signal else failure.exit_code or ExitCode.FAILED)
 
 
 def _stdin() -> str | None:
-    """What rank 0 reads of what this program could: the terminal by its name, a pipe or a file by way of /proc (Linux).
+    """Standard input of rank 0: the terminal by its name, or the pipe or file of this program by way of /proc (Linux).
     None: nothing can be read."""
     try:
         mode = os.fstat(0).st_mode

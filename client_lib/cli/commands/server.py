@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import typer
 
-from client_lib.cli import Exit, http_client, printer
+from client_lib.cli import ExitCode, http_client, printer
 from client_lib.cli.connection import Connection, Json, read
 from client_lib.cli.parameters import (
     JSON,
@@ -179,7 +179,7 @@ def status(output: TextOrJson = "text") -> int:
         printer.data_json(facts)
     else:
         _show(facts)
-    return Exit.DONE if running else Exit.UNREACHABLE
+    return ExitCode.DONE if running else ExitCode.UNREACHABLE
 
 
 def _info(running: local_server.Running) -> dict[str, Any] | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from client_lib import client
-from client_lib.cli import Exit, job_options, printer, submit_steps
+from client_lib.cli import ExitCode, job_options, printer, submit_steps
 from client_lib.cli.commands import jobs
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
@@ -129,7 +129,7 @@ def submit(
         return _announce_group(connection, group, shown, output, follow)
     if dry_run:
         _print_manifest(described, output)
-        return Exit.DONE
+        return ExitCode.DONE
     try:
         info = submit_steps.submit(described, not no_check)
     except KeyboardInterrupt:
@@ -289,14 +289,14 @@ def _announce(job: Job, info: JobInfo, output: str, follow: bool, collapse: bool
     if not follow:
         for notice in info.notices:
             printer.hint(notice)
-        return Exit.DONE
+        return ExitCode.DONE
     job.logs(follow=True, collapse=collapse)
     with printer.hint_on_interrupt(job.name or ""):
         info = submit_steps.end_of_followed(job)
     ended = table.state(info.model_dump(mode="json"), datetime.now(timezone.utc))
     printer.hint(f"{info.name} {ended}")
     printer.advise(f"`client-lib logs {info.name}` shows it again")
-    return Exit.DONE
+    return ExitCode.DONE
 
 
 def _announce_group(connection: Connection, name: str, created: Any, output: str, follow: bool) -> int:
@@ -306,7 +306,7 @@ def _announce_group(connection: Connection, name: str, created: Any, output: str
     elif output == NAME or not follow:
         printer.data(name)
     if not follow:
-        return Exit.DONE
+        return ExitCode.DONE
     return jobs.wait_for_all(connection, connection.each_member([name]))
 
 

@@ -53,7 +53,7 @@ _DIGEST_TRIES = 3
 
 
 class NotStarted(Exception):
-    """Nothing runs in this worker. `reason`: that of its report."""
+    """Raised if nothing runs in this worker. `reason`: that of its report."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

@@ -40,7 +40,7 @@ from server_stub.http.api import answers, server
 from server_stub.http.api.context import Context
 from server_stub.http.api.files import readable
 from server_stub.http.auth import cookie, csrf_token, set_cookie
-from server_stub.http.limits import Gate
+from server_stub.http.limits import Guard
 from server_stub.http.page import views
 from server_stub.service.values import User
 
@@ -85,7 +85,7 @@ class Pages:
         layers = [
             Middleware(BaseHTTPMiddleware, dispatch=_with_headers),
             Middleware(
-                Gate,
+                Guard,
                 settings=self._parts.settings,
                 bodies=self._parts.bodies,
                 error=answers.error,

@@ -25,7 +25,7 @@ from server_stub.http.api.context import Context, Parts
 from server_stub.http.api.public_v2 import catalogue, jobs
 from server_stub.http.api.public_v2.translate import Authenticated, Credentials, Failed, Token, WrongForm
 from server_stub.http.auth import Users
-from server_stub.http.limits import Gate
+from server_stub.http.limits import Guard
 from server_stub.service.values import User
 
 _SERVICE_AUTH = "/public/v2/service_auth"
@@ -70,7 +70,7 @@ def application(parts: Context) -> FastAPI:
     app = routes()
     app.state.context = parts
     authenticate = partial(_authenticate, parts.users)
-    app.add_middleware(Gate, settings=parts.settings, bodies=parts.bodies, error=error, authenticate=authenticate)
+    app.add_middleware(Guard, settings=parts.settings, bodies=parts.bodies, error=error, authenticate=authenticate)
     return app
 
 
