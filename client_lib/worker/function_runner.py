@@ -12,8 +12,10 @@ A result is a line of JSON and at most one pickle. Standard library only, Python
 """
 
 import functools
+import importlib
 import json
 import os
+import pickle
 import sys
 from typing import Any, Dict, List, NamedTuple, Optional
 
@@ -62,8 +64,12 @@ def main(namespace: Dict[str, Any]) -> None:
         header = json.loads(file.readline())
         if namespace["__name__"] == "__main__":
             _run(header, file)
-        else:
-            _bind_in_spawned(file, namespace)
+            return
+        main_module = vars(sys.modules["__main__"])
+        before = set(main_module)
+        _bind(pickle.Unpickler(file).load())
+        # multiprocessing reads the names from `namespace` when this returns
+        namespace.update({name: value for name, value in main_module.items() if name not in before})
 
 
 def _run(header: Dict[str, Any], file: Any) -> None:
@@ -94,8 +100,10 @@ def _load(header: Dict[str, Any], file: Any) -> Any:
     work = os.path.join(os.environ[_MARKER], "work")
     paths = [os.path.normpath(os.path.join(work, entry)) for entry in header["sys_path"]]
     sys.path[:0] = [path for path in paths if path not in sys.path]
+    reader = _Reader(file)
     try:
-        return _read_call(file, header["fill"])
+        function = _bind(reader.load())
+        args, kwargs = reader.load()
     except ModuleNotFoundError as error:
         if error.name is None:
             raise
@@ -104,25 +112,29 @@ def _load(header: Dict[str, Any], file: Any) -> Any:
             "worker %s has no module %r: add requirements=[%r], or install it for %s"
             % (worker, module, PACKAGES.get(module, module), sys.executable)
         ) from error
-
-
-def _read_call(file: Any, fill: Dict[str, str]) -> Any:
-    import pickle
-
-    class Reader(pickle.Unpickler):
-        def persistent_load(self, pid: Any) -> Any:
-            return _result(*pid)
-
-    reader = Reader(file)
-    function = _bind(reader.load())
-    args, kwargs = reader.load()
     args = list(args)
-    for place, name in fill.items():
+    for place, name in header["fill"].items():
+        value = int(os.environ[RANKS[name]])
         if place.isdigit():
-            args[int(place)] = int(os.environ[RANKS[name]])
+            args[int(place)] = value
         else:
-            kwargs[place] = int(os.environ[RANKS[name]])
+            kwargs[place] = value
     return functools.partial(function, *args, **kwargs)
+
+
+class _Reader(pickle.Unpickler):
+    def persistent_load(self, pid: Any) -> Any:
+        """The value that rank 0 of a job returned, for which this one waited. Raises CallRefused."""
+        place, job = pid
+        path = os.environ["CLIENT_LIB_AFTER_%d_OUTPUTS" % place] + ".result"
+        if not os.path.exists(path):
+            raise CallRefused("job %s, whose result is an argument, left none" % job)
+        with open(path, "rb") as file:
+            header = json.loads(file.readline())
+            why = header["text"] if header["outcome"] != VALUE else difference(header, here(_cloudpickle().__version__))
+            if why:
+                raise CallRefused("the result of job %s can't be an argument: %s" % (job, why))
+            return pickle.load(file)
 
 
 def _version_of_cloudpickle(header: Dict[str, Any]) -> str:
@@ -141,8 +153,6 @@ def _version_of_cloudpickle(header: Dict[str, Any]) -> str:
 
 def _cloudpickle() -> Any:
     """Import cloudpickle only to read the call and to write the result."""
-    import importlib
-
     return importlib.import_module("cloudpickle")
 
 
@@ -169,42 +179,18 @@ def difference(header: Dict[str, Any], mine: Versions) -> Optional[str]:
     return None
 
 
-def _result(place: int, job: str) -> Any:
-    """The value that rank 0 of a job returned, for which this one waited. Raises CallRefused."""
-    import pickle
-
-    path = os.environ["CLIENT_LIB_AFTER_%d_OUTPUTS" % place] + ".result"
-    if not os.path.exists(path):
-        raise CallRefused("job %s, whose result is an argument, left none" % job)
-    with open(path, "rb") as file:
-        header = json.loads(file.readline())
-        why = header["text"] if header["outcome"] != VALUE else difference(header, here(_cloudpickle().__version__))
-        if why:
-            raise CallRefused("the result of job %s can't be an argument: %s" % (job, why))
-        return pickle.load(file)
-
-
 def _bind(needs: Dict[str, Any]) -> Any:
     """Put the names of the caller's `__main__` into this one. Returns the function."""
-    vars(sys.modules["__main__"]).update(needs["main"])
+    main_module = vars(sys.modules["__main__"])
+    main_module.update(needs["main"])
     if needs.get("package"):
-        vars(sys.modules["__main__"])["__package__"] = needs["package"]
+        main_module["__package__"] = needs["package"]
     if needs["sources"]:
         import linecache
 
         for name, text in needs["sources"].items():  # cells of a notebook, for the lines of a traceback
             linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     return needs["function"]
-
-
-def _bind_in_spawned(file: Any, namespace: Dict[str, Any]) -> None:
-    """multiprocessing reads the names from `namespace` when this returns."""
-    import pickle
-
-    main_module = vars(sys.modules["__main__"])
-    before = set(main_module)
-    _bind(pickle.Unpickler(file).load())
-    namespace.update({name: value for name, value in main_module.items() if name not in before})
 
 
 # --- the result
@@ -248,9 +234,8 @@ class ResultFile:
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001  (pickling runs the code of any class)
-            kind = NOT_PICKLED
             why = (type(value).__qualname__, type(error).__name__, error)
-            what = ", a %s, can't be pickled: %s: %s" % why
+            kind, what = NOT_PICKLED, ", a %s, can't be pickled: %s: %s" % why
         sentence = "what rank %d returned%s" % (self.rank, what)
         sys.stderr.write(sentence + "\n")
         self.write(kind, sentence)
@@ -266,8 +251,13 @@ class ResultFile:
         if os.getpid() != self._pid:
             return  # a fork of the rank: the exception propagates in both processes
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        header: Dict[str, Any] = {"protocol": PROTOCOL, "outcome": outcome, "rank": self.rank, "text": text}
-        header["world_size"] = self._world_size
+        header = {
+            "protocol": PROTOCOL,
+            "outcome": outcome,
+            "rank": self.rank,
+            "text": text,
+            "world_size": self._world_size,
+        }
         if outcome in (VALUE, RAISED):
             cloudpickle = _cloudpickle()
             header.update(here(cloudpickle.__version__)._asdict())
