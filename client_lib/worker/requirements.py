@@ -15,6 +15,7 @@ The process is forked without exec: the launcher may be a zipapp, whose interpre
 
 import contextlib
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -61,18 +62,21 @@ class Parent(NamedTuple):
 
 
 def key_of(parent: Parent, requirements: List[str]) -> str:
-    """Reads the names of the parent's packages, and the content of requirements that are files or folders here."""
+    """Reads the names of the parent's packages, and the content of requirements that are files or folders here: these
+    are identified by it, not by their paths."""
     installed = sorted(name for path in parent.paths for name in os.listdir(path) if name.endswith(_INSTALLED))
-    return _digest([*parent, installed, sorted(map(_identity, requirements))])[:24]
+    wanted = sorted(_with_content(line) if os.path.isabs(line) else line for line in requirements)
+    return _digest([*parent, installed, wanted])[:24]
 
 
-def _identity(line: str) -> str:
-    """A package that is a file or a folder is identified by its content, not by its path."""
-    if not os.path.isabs(line) or not os.path.exists(line):
-        return line
-    files = sorted(os.path.join(below, name) for below, _, names in os.walk(line) for name in names)
-    listed = [(os.path.relpath(path, line), sha256_of(path)) for path in files if os.path.isfile(path)]
-    return "%s %s" % (os.path.basename(line), sha256_of(line) if os.path.isfile(line) else _digest(listed))
+def _with_content(path: str) -> str:
+    if os.path.isfile(path):
+        return "%s %s" % (os.path.basename(path), sha256_of(path))
+    if not os.path.isdir(path):
+        return path
+    files = sorted(os.path.join(below, name) for below, _, names in os.walk(path) for name in names)
+    listed = [(os.path.relpath(file, path), sha256_of(file)) for file in files if os.path.isfile(file)]
+    return "%s %s" % (os.path.basename(path), _digest(listed))
 
 
 def _digest(value: object) -> str:
@@ -176,17 +180,22 @@ def _ask(python: str, variables: Dict[str, str]) -> Parent:
 
 
 def _make(found: PackageEnvironment, parent: Parent, requirements: List[str], variables: Dict[str, str]) -> None:
+    inside = {**variables, **activated(found.prefix, variables), "PIP_USER": "0"}
     found.remove()
     try:
         os.makedirs(found.folder)
         _run([parent.python, "-I", "-m", "venv", "--without-pip", found.prefix], variables)
-        _add_packages_of(parent, found)
+        # the parent's packages, with their .pth files, after the new environment's own: venv's --system-site-packages
+        # would add those of the base interpreter, not those of a parent that is a virtual environment
+        (site_packages,) = glob.glob(os.path.join(glob.escape(found.prefix), "lib", "python*", "site-packages"))
+        with open(os.path.join(site_packages, _LINK), "w", encoding="ascii") as file:
+            file.writelines("import site; site.addsitedir(%s)\n" % ascii(path) for path in parent.paths)
         listed = os.path.join(found.folder, "requirements.txt")
         with open(listed, "w", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in requirements)
-        _have_pip(found, variables)
+        _have_pip(found.python, inside)
         options = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--no-warn-script-location"]
-        _run([found.python, "-m", "pip", "install", *options, "-r", listed], _inside(found, variables))
+        _run([found.python, "-m", "pip", "install", *options, "-r", listed], inside)
         facts = {"python": parent.python, "requirements": requirements, "bytes": size_of(found.folder)}
         write_json(found.complete, facts, durable=True)
     except BaseException:
@@ -194,33 +203,19 @@ def _make(found: PackageEnvironment, parent: Parent, requirements: List[str], va
         raise
 
 
-def _add_packages_of(parent: Parent, found: PackageEnvironment) -> None:
-    """Add the parent's packages, with their .pth files, after the new environment's own. venv's --system-site-packages
-    would add those of the base interpreter, not those of a parent that is a virtual environment."""
-    lib = os.path.join(found.prefix, "lib")
-    (version,) = [name for name in os.listdir(lib) if name.startswith("python")]
-    with open(os.path.join(lib, version, "site-packages", _LINK), "w", encoding="ascii") as file:
-        file.writelines("import site; site.addsitedir(%s)\n" % ascii(path) for path in parent.paths)
-
-
-def _have_pip(found: PackageEnvironment, variables: Dict[str, str]) -> None:
+def _have_pip(python: str, variables: Dict[str, str]) -> None:
     """Install pip into the new environment unless the parent has one."""
-    inside = _inside(found, variables)
-    ways = [[found.python, "-I", "-m", "ensurepip", "--default-pip"]]
+    ways = [[python, "-I", "-m", "ensurepip", "--default-pip"]]
     uv = shutil.which("uv", path=variables.get("PATH"))
     if uv is not None:
-        ways.append([uv, "pip", "install", "--python", found.python, "pip"])
+        ways.append([uv, "pip", "install", "--python", python, "pip"])
     for way in [None, *ways]:
         if way is not None:
-            subprocess.run(way, env=inside, stdin=subprocess.DEVNULL, check=False)
-        question = [found.python, "-c", "import pip"]
-        if subprocess.run(question, env=inside, stderr=subprocess.DEVNULL, check=False).returncode == 0:
+            subprocess.run(way, env=variables, stdin=subprocess.DEVNULL, check=False)
+        question = [python, "-c", "import pip"]
+        if subprocess.run(question, env=variables, stderr=subprocess.DEVNULL, check=False).returncode == 0:
             return
     raise NotInstalled("the interpreter has no pip, and there is no uv in PATH to install with")
-
-
-def _inside(found: PackageEnvironment, variables: Dict[str, str]) -> Dict[str, str]:
-    return {**variables, **activated(found.prefix, variables), "PIP_USER": "0"}
 
 
 def activated(prefix: str, variables: Dict[str, str]) -> Dict[str, str]:
@@ -250,49 +245,31 @@ def _run(argv: List[str], variables: Dict[str, str]) -> None:
 def why(lines: Sequence[str]) -> str:
     """The reason why pip failed, from its output; names the package."""
     text = "\n".join(lines)
-    for rule in (_no_match, _conflict, _invalid, _not_built):
-        found = rule(text)
-        if found:
-            return found
+    found = re.search(r"ERROR: No matching distribution found for (.+)", text)
+    if found:
+        versions = re.search(r"satisfies the requirement .+ \(from versions: (.+)\)", text)
+        if versions and versions[1] != "none":
+            known = versions[1].split(", ")
+            shown = ", ".join((["..."] if len(known) > 5 else []) + known[-5:])
+            return "no version of %s is there; there are: %s" % (found[1], shown)
+        if re.search(_UNREACHABLE, text):
+            return "%s was not found: the package index can't be reached" % found[1]
+        return "%s was not found: the package index has no such package for this interpreter" % found[1]
+    found = re.search(r"ERROR: Cannot install (.+) because these package versions have conflicting dependencies", text)
+    if found:
+        reasons = re.search(r"The conflict is caused by:\n((?: {4}.+\n?)+)", text)
+        because = "; ".join(line.strip() for line in reasons[1].splitlines()) if reasons else ""
+        return "%s can't be installed together%s" % (found[1], ": " + because if because else "")
+    found = re.search(r"ERROR: Invalid requirement: (.+)", text)
+    if found:
+        return "%s is no requirement as pip understands it" % found[1].split(":")[0].strip()
+    found = re.search(r"ERROR: Failed to build .*?'([^']+)'|Failed building wheel for (\S+)", text)
+    if found:
+        errors = [line.strip() for line in lines if re.match(r"\s*(\w*Error|error): ", line)]
+        ends = ": " + errors[-1] if errors else "; the log has the output of its build"
+        return "%s could not be built%s" % (found[1] or found[2], ends)
     errors = [line for line in lines if line.startswith("ERROR:")] or [line for line in lines if line.strip()]
     return errors[-1].replace("ERROR: ", "", 1).strip() if errors else "pip ended without a message"
-
-
-def _no_match(text: str) -> Optional[str]:
-    found = re.search(r"ERROR: No matching distribution found for (.+)", text)
-    if found is None:
-        return None
-    versions = re.search(r"satisfies the requirement .+ \(from versions: (.+)\)", text)
-    if versions and versions[1] != "none":
-        known = versions[1].split(", ")
-        shown = ", ".join((["..."] if len(known) > 5 else []) + known[-5:])
-        return "no version of %s is there; there are: %s" % (found[1], shown)
-    if re.search(_UNREACHABLE, text):
-        return "%s was not found: the package index can't be reached" % found[1]
-    return "%s was not found: the package index has no such package for this interpreter" % found[1]
-
-
-def _conflict(text: str) -> Optional[str]:
-    found = re.search(r"ERROR: Cannot install (.+) because these package versions have conflicting dependencies", text)
-    if found is None:
-        return None
-    reasons = re.search(r"The conflict is caused by:\n((?: {4}.+\n?)+)", text)
-    because = "; ".join(line.strip() for line in reasons[1].splitlines()) if reasons else ""
-    return "%s can't be installed together%s" % (found[1], ": " + because if because else "")
-
-
-def _invalid(text: str) -> Optional[str]:
-    found = re.search(r"ERROR: Invalid requirement: (.+)", text)
-    return "%s is no requirement as pip understands it" % found[1].split(":")[0].strip() if found else None
-
-
-def _not_built(text: str) -> Optional[str]:
-    found = re.search(r"ERROR: Failed to build .*?'([^']+)'|Failed building wheel for (\S+)", text)
-    if found is None:
-        return None
-    errors = [line.strip() for line in text.splitlines() if re.match(r"\s*(\w*Error|error): ", line)]
-    name = found[1] or found[2]
-    return "%s could not be built%s" % (name, ": " + errors[-1] if errors else "; the log has the output of its build")
 
 
 # --- the launcher's side
