@@ -75,18 +75,11 @@ def this_rank() -> Rank:
     wanted, gpus = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
     if wanted and not gpus:
         raise Failed("torch %s sees no GPU, with CUDA_VISIBLE_DEVICES=%s" % (torch.__version__, wanted))
-    number = {name: int(os.environ.get(name, "0")) for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "MASTER_PORT")}
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    return Rank(
-        number["RANK"],
-        size,
-        number["LOCAL_RANK"],
-        number["NODE_RANK"],
-        size // int(os.environ.get("LOCAL_WORLD_SIZE", "1")),
-        os.environ.get("MASTER_ADDR", "127.0.0.1"),
-        number["MASTER_PORT"],
-        gpus,
-    )
+    names = ("RANK", "LOCAL_RANK", "NODE_RANK", "MASTER_PORT")
+    rank, local_rank, worker, port = (int(os.environ.get(name, "0")) for name in names)
+    size, per_worker = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    master = os.environ.get("MASTER_ADDR", "127.0.0.1")
+    return Rank(rank, size, local_rank, worker, size // per_worker, master, port, gpus)
 
 
 # --- the machine of this rank
@@ -156,7 +149,15 @@ def meet(here: Rank) -> Any:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public by torch's documentation
 
     deadline = time.monotonic() + MEET_S
-    _resolve(here.master, deadline)
+    while True:  # the name of a pod gets an address some time after its start
+        try:
+            socket.getaddrinfo(here.master, None)
+            break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                why = (here.master, MEET_S, error)
+                raise Failed("can't resolve %s, the name of worker 0, for %g s: %s" % why) from None
+        time.sleep(0.2)
     left = timedelta(seconds=max(1.0, deadline - time.monotonic()))
     try:
         store = TCPStore(here.master, here.port, here.size, here.rank == 0, left, wait_for_workers=False)
@@ -172,18 +173,6 @@ def meet(here: Rank) -> Any:
         if time.monotonic() > deadline:
             raise Failed("waits in vain for %s, for %g s" % (_ranks(missing, here), MEET_S))
         time.sleep(0.02)
-
-
-def _resolve(name: str, deadline: float) -> None:
-    """Wait until the name has an address: that of a pod gets one some time after its start."""
-    while True:
-        try:
-            socket.getaddrinfo(name, None)
-            return
-        except OSError as error:
-            if time.monotonic() > deadline:
-                raise Failed("can't resolve %s, the name of worker 0, for %g s: %s" % (name, MEET_S, error)) from None
-        time.sleep(0.2)
 
 
 def sum_tensors(here: Rank, store: Any) -> Dict[str, float]:
@@ -211,7 +200,15 @@ def sum_tensors(here: Rank, store: Any) -> Dict[str, float]:
         dist.barrier()
         seconds["clock"] = time.time()
         if here.local_rank == 0 and here.n_workers > 1:
-            seconds["link"] = _receive(here, torch.ones(_MEGABYTES["link"] << 18, device=device))
+            sent = torch.ones(_MEGABYTES["link"] << 18, device=device)
+            arrived = torch.zeros_like(sent)
+            began = time.monotonic()
+            after, before = ((here.rank + step) % here.size for step in (here.per_worker, -here.per_worker))
+            both = [dist.P2POp(dist.isend, sent, after), dist.P2POp(dist.irecv, arrived, before)]
+            for work in dist.batch_isend_irecv(both):
+                work.wait()
+            float(arrived[-1])  # on a GPU `wait` returns before the data has arrived
+            seconds["link"] = time.monotonic() - began
         dist.barrier()
         dist.destroy_process_group()
     except RuntimeError as error:
@@ -255,23 +252,6 @@ def leave(here: Rank, store: Any) -> None:
             time.sleep(0.01)
 
 
-def _receive(here: Rank, tensor: Any) -> float:
-    """Seconds until the tensor of the worker before this one has arrived; all send at the same time."""
-    import torch
-    import torch.distributed as dist
-
-    arrived = torch.zeros_like(tensor)
-    began = time.monotonic()
-    operations = [
-        dist.P2POp(dist.isend, tensor, (here.rank + here.per_worker) % here.size),
-        dist.P2POp(dist.irecv, arrived, (here.rank - here.per_worker) % here.size),
-    ]
-    for work in dist.batch_isend_irecv(operations):
-        work.wait()
-    float(arrived[-1])  # on a GPU `wait` returns before the data has arrived
-    return time.monotonic() - began
-
-
 def compare(measured: List[Dict[str, Any]]) -> List[str]:
     """Lines for the log: all measures, and the slow workers. `measured`: of each rank, with its worker and host."""
     lines, slow = [], []
@@ -279,12 +259,12 @@ def compare(measured: List[Dict[str, Any]]) -> List[str]:
         known = [(each[name], each["worker"], each["host"]) for each in measured if name in each]
         if not known:
             continue
-        fastest, slowest = min(known), max(known)
-        lines.append("%s %.3f to %.3f s" % (name, fastest[0], slowest[0]))
+        least, fastest, its_host = min(known)
+        lines.append("%s %.3f to %.3f s" % (name, least, max(known)[0]))
         for seconds, worker, host in known:  # workers of one machine only disturb each other
-            if host != fastest[2] and seconds > _SLOW * fastest[0] and seconds > fastest[0] + _NOTABLE_S:
+            if host != its_host and seconds > _SLOW * least and seconds > least + _NOTABLE_S:
                 text = "worker %d (%s) is slow: it %s in %.2f s, and worker %d in %.2f s"
-                slow.append(text % (worker, host, what, seconds, fastest[1], fastest[0]))
+                slow.append(text % (worker, host, what, seconds, fastest, least))
     clocks = [(each["clock"], each["worker"], each["host"]) for each in measured if "clock" in each]
     middle = sorted(clocks)[len(clocks) // 2][0] if clocks else 0.0
     for clock, worker, host in clocks:
@@ -316,24 +296,19 @@ def _together(here: Rank, own: Dict[str, float], imported_s: float) -> None:
     seconds = {**own, **sum_tensors(here, store)}
     measured = share(here, store, {**seconds, "worker": here.worker, "host": socket.gethostname()})
     if measured:
-        _say(
-            "%d workers, %d ranks: all_reduce of 1 KB %.1f ms, of %d MB %.2f s"
-            % (here.n_workers, here.size, 1000 * seconds["small"], _MEGABYTES["sum"], seconds["sum"])
-        )
-        lines = compare(measured)
-        _say(lines[0])
-        for line in lines[1:]:
+        sums = (1000 * seconds["small"], _MEGABYTES["sum"], seconds["sum"])
+        text = "%d workers, %d ranks: all_reduce of 1 KB %.1f ms, of %d MB %.2f s"
+        _say(text % (here.n_workers, here.size, *sums))
+        measures, *warnings = compare(measured)
+        _say(measures)
+        for line in warnings:
             _say(line, WARNING)
-        took = time.monotonic() - met + sum(own.values())
-        _say(
-            "passed in %.1f s, beside %.1f s for the import of torch and the rendezvous"
-            % (took, imported_s + met - began)
-        )
+        took = (time.monotonic() - met + sum(own.values()), imported_s + met - began)
+        _say("passed in %.1f s, beside %.1f s for the import of torch and the rendezvous" % took)
     leave(here, store)
 
 
 def main() -> int:
-    name = "worker %s (%s)" % (os.environ.get("NODE_RANK", "0"), socket.gethostname())
     began = time.monotonic()
     try:
         here = this_rank()
@@ -348,7 +323,8 @@ def main() -> int:
         problem: Exception = Failed("preflight needs torch: %s" % error)
     except Failed as failed:
         problem = failed
-    sys.stderr.write("%s: %s\n" % (name, problem))
+    name = (os.environ.get("NODE_RANK", "0"), socket.gethostname())
+    sys.stderr.write("worker %s (%s): %s\n" % (*name, problem))
     if isinstance(problem, LostPeer):
         time.sleep(_PEERS_END_S)
         return PEER_LOST
