@@ -9,7 +9,7 @@
     outcome, report                  the end of a worker
     plan, directory, disk            shared with the runtimes: what to do, what each rank sees, files
     server_connection                HTTP to a server on another machine
-    rank_runner, function_runner, preflight, machine    run by path with the interpreter of the job
+    rank_runner, function_runner, preflight, system    run by path with the interpreter of the job
     zipapp_build                     packs all modules but the warm pool into one file, for pods
     outputs, warm, pod see their packages
 

@@ -19,7 +19,7 @@ from client_lib.worker.format import METRICS
 from client_lib.worker.loop import Loop
 from client_lib.worker.plan import Process, WorkerPlan, of_no_rank
 from client_lib.worker.ranks import Ranks, start
-from client_lib.worker.system import System, below, content, memory_of_limit, stat
+from client_lib.worker.system import System, below, content, describe, memory_of_limit, stat
 from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
@@ -107,13 +107,11 @@ class Observer:
     def _read_machine(self, process: Process, warm: bool) -> None:
         """Log what this worker runs on, as the interpreter of the ranks sees it."""
         shown = {name: value for name, value in process.environment.items() if name not in self._plan.secrets}
-        with contextlib.suppress(OSError, ImportError):
+        with contextlib.suppress(OSError):
             if self._plan.python is None or warm:
-                from client_lib.worker import machine
-
-                self._log.add_metrics(machine.read(shown, has_python=warm))
+                self._log.add_metrics(describe(shown, has_python=warm))
                 return
-            argv = [process.argv[0], runner_file("machine.py", self._directory)]
+            argv = [process.argv[0], runner_file("system.py", self._directory)]
             environment = {**of_no_rank(shown), MARKER: ""}
             reader = start(Process(-1, -1, argv, environment, process.working_dir), self._system.before_exec)
             os.close(reader.stderr)

@@ -1,12 +1,18 @@
-"""The operating system: processes and memory. `choose` returns the implementation for Linux, or for other Unix systems.
+"""The operating system: processes, memory, and what a worker runs on.
 
-A launcher's ranks must die with it, and it must find their left-over processes. `Linux` uses the kernel for both
-(parent-death signal, child subreaper, /proc); `Portable` uses a watcher process on a liveness pipe, and process groups.
-CLIENT_LIB_PORTABLE=1 chooses `Portable` on Linux too: the tests run both.
+`choose` returns the implementation for Linux, or for other Unix systems. A launcher's ranks must die with it, and it
+must find their left-over processes. `Linux` uses the kernel for both (parent-death signal, child subreaper, /proc);
+`Portable` uses a watcher process on a liveness pipe, and process groups. CLIENT_LIB_PORTABLE=1 chooses `Portable` on
+Linux too: the tests run both.
+
+The program of the ranks runs this file to list its packages and the hardware.
 """
 
+import contextlib
 import errno
+import json
 import os
+import re
 import signal
 import sys
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple, Union
@@ -74,7 +80,14 @@ class Linux:
             fields = stat("/proc/%d" % pid)
             if fields and fields[0] not in "ZX":
                 children.setdefault(int(fields[1]), []).append(pid)
-        return sorted(_below(self._launcher, children, os.fsencode(marker + "=")))
+        apart, waiting = os.fsencode(marker + "="), [self._launcher]
+        found: Set[int] = set()
+        while waiting:
+            for pid in children.get(waiting.pop(), []):
+                if pid not in found and apart not in _environment(pid):
+                    found.add(pid)
+                    waiting.append(pid)
+        return sorted(found)
 
     def close(self) -> None:
         """Called when no process of the ranks is alive."""
@@ -132,10 +145,8 @@ def _watch(pipe: int) -> None:
             else:
                 os._exit(0)
     for group in groups:
-        try:
+        with contextlib.suppress(OSError):
             os.killpg(group, signal.SIGKILL)
-        except OSError:
-            pass
     os._exit(0)
 
 
@@ -203,14 +214,14 @@ def marked(name: str, value: str) -> List[int]:
 
 def out_of_memory_kills() -> int:
     """Number of processes that the kernel has killed for lack of memory, in this cgroup or on this machine."""
-    return max(_counter(path, b"oom_kill ") for path in ("/proc/vmstat", _cgroup() + "/memory.events"))
+    return max(_counter(path, b"oom_kill ") for path in ("/proc/vmstat", _memory_groups()[0] + "/memory.events"))
 
 
 def group_memory_kills() -> int:
     """Number of processes of this control group (the container) that the kernel has killed because its memory limit
     was reached."""
-    version_1 = [folder + "/memory.oom_control" for folder in _v1_memory_groups()]
-    return max(_counter(path, b"oom_kill ") for path in (_cgroup() + "/memory.events", *version_1))
+    events = ("/memory.events", "/memory.oom_control")  # of versions 2 and 1
+    return max(_counter(folder + name, b"oom_kill ") for folder in _memory_groups() for name in events)
 
 
 def memory_is_short() -> bool:
@@ -222,36 +233,23 @@ def memory_is_short() -> bool:
 def memory_of_limit() -> Optional[float]:
     """The part of its memory limit that the control group of this process (the container) uses, apart from what the
     kernel drops when it needs memory; None: there is no limit (Linux)."""
-    version_2 = (_cgroup(), "memory.max", "memory.current", b"inactive_file ")
-    version_1 = [
-        (folder, "memory.limit_in_bytes", "memory.usage_in_bytes", b"total_inactive_file ")
-        for folder in _v1_memory_groups()
-    ]
-    for folder, most, current, cached in (version_2, *version_1):
-        limit, used = (_bytes("%s/%s" % (folder, name)) for name in (most, current))
-        if limit and used is not None:
-            return (used - _counter(folder + "/memory.stat", cached)) / limit
+    version_2 = ("/memory.max", "/memory.current", b"inactive_file ")
+    version_1 = ("/memory.limit_in_bytes", "/memory.usage_in_bytes", b"total_inactive_file ")
+    for place, folder in enumerate(_memory_groups()):
+        most, current, cached = version_1 if place else version_2
+        limit, used = (content(folder + name).strip() for name in (most, current))
+        if limit.isdigit() and used.isdigit() and 0 < int(limit) < _UNLIMITED:
+            return (int(used) - _counter(folder + "/memory.stat", cached)) / int(limit)
     return None
 
 
-def _bytes(path: str) -> Optional[int]:
-    """None: unknown or unlimited."""
-    text = content(path).strip()
-    return int(text) if text.isdigit() and int(text) < _UNLIMITED else None
-
-
-def _cgroup() -> str:
-    return "/sys/fs/cgroup" + next((line[3:] for line in _cgroup_lines() if line.startswith("0::")), "")
-
-
-def _v1_memory_groups() -> List[str]:
-    """Those of version 1: the group of this process, and the one at which a container has its mount."""
-    groups = [line.split(":", 2)[2] for line in _cgroup_lines() if ":memory:" in line]
-    return ["/sys/fs/cgroup/memory%s" % group.rstrip("/") for group in (*groups, "")]
-
-
-def _cgroup_lines() -> List[str]:
-    return content("/proc/self/cgroup").decode().splitlines()
+def _memory_groups() -> List[str]:
+    """Folders of the control groups of this process: that of version 2, then those of version 1, the last of which is
+    where a container has its mount."""
+    lines = content("/proc/self/cgroup").decode().splitlines()
+    version_2 = next((line[3:] for line in lines if line.startswith("0::")), "")
+    version_1 = [line.split(":", 2)[2].rstrip("/") for line in lines if ":memory:" in line]
+    return ["/sys/fs/cgroup" + version_2, *("/sys/fs/cgroup/memory" + group for group in (*version_1, ""))]
 
 
 def _counter(path: str, name: bytes) -> int:
@@ -266,16 +264,6 @@ def _answer(argv: List[str]) -> Optional[str]:
     except FileNotFoundError:
         return None
     return done.stdout.decode().strip() or None
-
-
-def _below(root: int, children: Dict[int, List[int]], apart: bytes) -> Set[int]:
-    found: Set[int] = set()
-    waiting = [root]
-    while waiting:
-        below = [pid for pid in children.get(waiting.pop(), []) if pid not in found and apart not in _environment(pid)]
-        found.update(below)
-        waiting.extend(below)
-    return found
 
 
 def catches(pid: int, signum: int) -> bool:
@@ -297,12 +285,10 @@ def pids() -> List[int]:
 def below(pid: int) -> List[int]:
     """The children of a process, and theirs (Linux)."""
     found: List[int] = []
-    try:
+    with contextlib.suppress(OSError):  # the process or the thread has ended meanwhile
         for thread in os.listdir("/proc/%d/task" % pid):
             with open("/proc/%d/task/%s/children" % (pid, thread), "rb") as file:
                 found += map(int, file.read().split())
-    except OSError:  # the process or the thread has ended meanwhile
-        pass
     return found + [each for child in found for each in below(child)]
 
 
@@ -314,10 +300,8 @@ def open_files(pid: int) -> Iterator[str]:
     except OSError:
         return
     for name in names:
-        try:
+        with contextlib.suppress(OSError):  # closed since the listing
             yield os.readlink(os.path.join(folder, name))
-        except OSError:  # closed since the listing
-            continue
 
 
 def content(path: str) -> bytes:
@@ -345,3 +329,66 @@ def stat(path: str) -> List[str]:
             return file.read().rpartition(b")")[2].decode().split()
     except (FileNotFoundError, ProcessLookupError, PermissionError):  # any other error is not its end
         return []
+
+
+# --- what a worker runs on
+
+_PACKAGES_MAX, _TEXT_MAX, _PART = 5000, 100, 60  # packages in all, characters of a text, and entries of a line
+_DISTRIBUTION = r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info"
+_SEED = r"(?i)(?:.*_)?SEED|PYTHONHASHSEED|CUBLAS_WORKSPACE_CONFIG|.*DETERMINISTIC.*"
+_PLAIN = r"(?i)[-:\d]{1,20}|random|true|false"  # a phrase may be the seed of a wallet
+_SECRET = r"(?i)TOKEN|KEY|SECRET|PASSWORD"  # as client_lib.spec.job masks them
+
+
+def describe(environment: Dict[str, str], has_python: bool = True) -> bytes:
+    """Lines of the stream `metrics` of the log with the interpreter, packages, torch, CUDA, driver, GPUs, CPU and
+    variables of seeds. `has_python` False: the ranks run another program than this interpreter.
+
+    Packages are known by the names of their folders, which takes 1 ms for 190 packages; importlib.metadata takes 60 ms.
+    torch is not imported.
+    """
+    import glob
+
+    driver = "/proc/driver/nvidia/"
+    gpus = [_found(r"^Model:\s*(.+)$", path) for path in sorted(glob.glob(driver + "gpus/*/information"))]
+    hardware = {
+        "cpu": _found(r"^model name\s*: (.+)$", "/proc/cpuinfo") or os.uname().machine,
+        "cores": str(os.cpu_count()),
+        "driver": _found(r"Module\s.*?(\d+\.[\d.]+)", driver + "version"),
+        "gpus": ", ".join(gpus),
+    }
+    packages: Dict[str, str] = {}
+    for folder in sys.path if has_python else ():
+        names: List[str] = []
+        with contextlib.suppress(OSError):
+            names = os.listdir(folder or ".")
+        for found in filter(None, (re.fullmatch(_DISTRIBUTION, name) for name in names)):
+            packages.setdefault(_clean(found[1]).replace("_", "-").lower(), _clean(found[2]))
+        version_py = os.path.join(folder, "torch", "version.py")
+        hardware["torch"] = hardware.get("torch") or _found(r"^__version__ = '(.+)'", version_py)
+        hardware["cuda"] = hardware.get("cuda") or _found(r"^(?:cuda|hip)\b.* = '(.+)'", version_py)
+        hardware["python"] = "%s %s" % (sys.implementation.name, sys.version.split()[0])
+    seeds = {
+        name: value
+        for name, value in environment.items()
+        if re.fullmatch(_SEED, name) and re.fullmatch(_PLAIN, value) and not re.search(_SECRET, name)
+    }
+    lines = []
+    for part, facts in (("hardware", hardware), ("seeds", seeds), ("packages", packages)):
+        items = sorted((_clean(name), value) for name, value in facts.items() if value)[:_PACKAGES_MAX]
+        lines += [{part: dict(items[at : at + _PART])} for at in range(0, len(items), _PART)]
+    return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+
+
+def _found(pattern: str, path: str) -> str:
+    found = re.search(pattern, content(path)[:65536].decode("utf-8", "replace"), re.MULTILINE)
+    return _clean(found[1]) if found else ""
+
+
+def _clean(text: str) -> str:
+    return text.strip().encode("utf-8", "replace").decode()[:_TEXT_MAX]
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # this folder: the ranks do not have it
+    sys.stdout.buffer.write(describe(dict(os.environ)))

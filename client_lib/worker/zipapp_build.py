@@ -14,16 +14,7 @@ import zipfile
 from typing import Iterator
 
 _MAIN = b"import sys, os\nfrom client_lib.worker.__main__ import main\nos._exit(main(sys.argv[1:]))\n"
-_RARE = (
-    "outputs/",
-    "requirements",
-    "function_runner",
-    "machine",
-    "pod/peer_channel",
-    "rank_runner",
-    "stacks",
-    "zipapp",
-)
+_RARE = ("outputs/", "requirements", "function_runner", "pod/peer_channel", "rank_runner", "stacks", "zipapp")
 """Beginnings of the names of modules that few pods import, or that are run from a copy of their source."""
 _TIME = (1980, 1, 1, 0, 0, 0)
 

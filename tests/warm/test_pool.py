@@ -96,7 +96,7 @@ def test_memory_is_short_on_the_machine_or_in_the_control_group(
     total, available = of_machine
     (tmp_path / "meminfo").write_text(f"MemTotal: {total >> 10} kB\nMemAvailable: {available >> 10} kB\n")
     monkeypatch.setattr(system, "_MEMINFO", str(tmp_path / "meminfo"))
-    monkeypatch.setattr(system, "_cgroup", lambda: str(tmp_path))
+    monkeypatch.setattr(system, "_memory_groups", lambda: [str(tmp_path)])
     for name, text in group.items():
         (tmp_path / name).write_text(text)
     assert system.memory_is_short() is short

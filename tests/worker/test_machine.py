@@ -7,7 +7,7 @@ import subprocess
 import sys
 from importlib.metadata import distributions
 
-from client_lib.worker import machine
+from client_lib.worker import system
 from client_lib.worker.format import MAX_TEXT
 
 
@@ -21,7 +21,7 @@ def merged(lines: bytes) -> dict[str, dict[str, str]]:
 
 
 def test_the_packages_are_those_of_importlib_metadata_and_torch_is_not_imported() -> None:
-    code = f"import runpy, sys; runpy.run_path({machine.__file__!r}, run_name='__main__')"
+    code = f"import runpy, sys; runpy.run_path({system.__file__!r}, run_name='__main__')"
     code += "; sys.exit('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     found = merged(ran.stdout)
@@ -36,8 +36,8 @@ def test_plain_variables_of_seeds_are_told_and_no_others() -> None:
     plain = {"PYTHONHASHSEED": "random", "PL_GLOBAL_SEED": "-7", "SEED": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
     plain["TF_DETERMINISTIC_OPS"] = "1"
     other = {"WALLET_SEED": "army van defense", "SEED_TOKEN": "1", "KEY_SEED": "1", "HOME": "/h", "SEED\udc80": "1"}
-    assert merged(machine.read({**plain, **other, "MY_SEED": "9" * 999}))["seeds"] == plain
+    assert merged(system.describe({**plain, **other, "MY_SEED": "9" * 999}))["seeds"] == plain
 
 
 def test_another_program_than_python_has_no_packages() -> None:
-    assert merged(machine.read({}, has_python=False)).keys() == {"hardware"}
+    assert merged(system.describe({}, has_python=False)).keys() == {"hardware"}
