@@ -87,7 +87,14 @@ class Ranks:
 
     def reap(self) -> List[Exit]:
         """Reap every child that has ended, ranks and adopted orphans. Returns the ranks."""
-        ended = [self._ended(pid, status) for pid, status in ended_children() if pid in self._running]
+        ended = []
+        for pid, status in ended_children():
+            if pid in self._running:
+                rank = self._running.pop(pid)
+                self._system.rank_ended(pid)
+                by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+                code = None if by is not None else os.WEXITSTATUS(status)
+                ended.append(Exit(rank, code, by, self._began_at[rank], time.time(), self._stopped_at))
         self.exits += ended
         return ended
 
@@ -128,13 +135,6 @@ class Ranks:
         self._asked_to_end.add(pid)
         return not asked
 
-    def _ended(self, pid: int, status: int) -> Exit:
-        rank = self._running.pop(pid)
-        self._system.rank_ended(pid)
-        by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-        code = None if by is not None else os.WEXITSTATUS(status)
-        return Exit(rank, code, by, self._began_at[rank], time.time(), self._stopped_at)
-
 
 def _kill_group(group: int, signum: int) -> bool:
     """False: there is no such group."""
@@ -171,12 +171,18 @@ def execute(argv: List[str], environment: Dict[str, str]) -> NoReturn:
 def start(process: Process, before_exec: Callable[[], None], run: Run = execute) -> Started:
     """Start the process; its stdin is empty if it cannot be opened (the terminal was closed).
 
-    Raises OSError naming the program or the folder.
+    `run` closes all other descriptors, as exec does. Raises OSError naming the program or the folder.
     """
-    failed, report = os.pipe()
-    stdout, child_stdout = os.pipe()
-    stderr, child_stderr = os.pipe()
-    pid = os.fork()
+    ends: List[int] = []
+    try:
+        for _ in range(3):
+            ends += os.pipe()
+        pid = os.fork()
+    except OSError as error:  # no descriptor or process is free
+        for fd in ends:
+            os.close(fd)
+        raise OSError(error.errno, error.strerror, process.argv[0]) from error
+    failed, report, stdout, child_stdout, stderr, child_stderr = ends
     if pid == 0:
         _become(process, before_exec, run, child_stdout, child_stderr, report)
     for fd in (report, child_stdout, child_stderr):

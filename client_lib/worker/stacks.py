@@ -12,10 +12,12 @@ process, and for one that does not answer, only the state in /proc is read.
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Set
 
 from client_lib.worker.directory import MARKER, Directory, remove, write_json
-from client_lib.worker.loop import Loop, reset_signals
+from client_lib.worker.loop import Loop
+from client_lib.worker.plan import Process
+from client_lib.worker.ranks import Started, start
 from client_lib.worker.system import System, catches, content, open_files, signal_mask, stat
 
 SIGNAL = 50  # a real-time signal: libraries use SIGUSR1 and SIGUSR2; rank_runner.py uses the same number
@@ -51,37 +53,25 @@ class StackTaker:
             return
         remove(self._directory.stacks_taken)
         pids = sorted({*ranks, *self._system.descendants(MARKER)})
-        ended, child_end = os.pipe()
-        try:
-            pid = os.fork()
-            if pid == 0:
-                self._run_child(ranks, pids)
-        except OSError:
-            os.close(ended)
-            raise
-        finally:
-            os.close(child_end)
-        self._waiting.append(on_taken)
-        self._loop.watch(ended, lambda: self._ended(ended, pid))
 
-    def _ended(self, fd: int, pid: int) -> None:
-        self._loop.forget(fd)
-        os.close(fd)
-        self._system.rank_ended(pid)
+        def run(_argv: List[str], _environment: Dict[str, str]) -> NoReturn:
+            os.closerange(3, 65536)
+            taken = take(self._directory.stacks, ranks, pids, time.monotonic() + LIMIT_S)
+            write_json(self._directory.stacks_taken, {"processes": taken})
+            os._exit(0)
+
+        child = start(Process(-1, -1, ["stacks"], {}, self._directory.path), self._system.before_exec, run)
+        os.close(child.stderr)
+        self._waiting.append(on_taken)
+        self._loop.watch(child.stdout, lambda: self._ended(child))
+
+    def _ended(self, child: Started) -> None:
+        self._loop.forget(child.stdout)
+        os.close(child.stdout)
+        self._system.rank_ended(child.pid)
         waiting, self._waiting = self._waiting, []
         for on_taken in waiting:
             on_taken()
-
-    def _run_child(self, ranks: Dict[int, int], pids: List[int]) -> None:
-        """Write the file and end. The end of the process closes its end of the pipe."""
-        try:
-            reset_signals()
-            os.setsid()
-            self._system.before_exec()
-            taken = take(self._directory.stacks, ranks, pids, time.monotonic() + LIMIT_S)
-            write_json(self._directory.stacks_taken, {"processes": taken})
-        finally:
-            os._exit(0)
 
 
 class _Process(NamedTuple):
