@@ -65,13 +65,13 @@ class Launcher:
         self._log = WorkerLog(self._loop, self._writer)
         self._ranks = Ranks(system, self._log.add_pipe)
         self._preparation = Preparation(
-            plan, directory, system, self._log, self._loop, self._become_ready, self._refuse
+            plan, directory, system, self._log, self._loop, self._become_ready, self._never_ran
         )
         self._control: ControlServer  # these two are made by `run`
         self._observer: Observer
         self._processes: List[Process] = []
-        self._checking = False  # "go" has begun with the preflight
-        self._gone = False  # "go" was carried out
+        self._ordered = False  # "go" has come
+        self._gone = False  # and was carried out, after the preflight
         self._is_stopped = False  # by an order, or because another worker has failed
         self._peer_failed = False  # a rank of another worker has failed
         self._cancelled = False  # by an order that came before any failure
@@ -103,10 +103,6 @@ class Launcher:
         self._control.close()
         disk.give_up(self._directory.reserve)
 
-    def _refuse(self, refused: CannotStart) -> None:
-        self._last_lines = list(refused.last_lines)
-        self._never_ran(refused.reason, str(refused), refused.exit_code)
-
     def _become_ready(self, plan: WorkerPlan, processes: List[Process]) -> None:
         self._plan, self._processes = plan, processes
         if plan.outputs and plan.outputs_to:
@@ -128,7 +124,7 @@ class Launcher:
         if os.path.isdir(self._directory.path):
             self._loop.call_later(_ABANDONED_S, self._wait_for_go)
         else:
-            self._never_ran(CANCELLED, "its directory was removed")
+            self._never_ran(CannotStart(CANCELLED, "its directory was removed"))
 
     def _carry_out(self, instruction: control.Message) -> None:
         if instruction.get("do") == control.GO:
@@ -152,13 +148,9 @@ class Launcher:
             self._sessions.begin(request, peer)
 
     def _go(self) -> None:
-        if self._gone or self._checking or not self._processes or self._outcome:
-            return
-        self._checking = self._plan.preflight
-        if self._checking:
+        if self._processes and not self._ordered and self._outcome is None:
+            self._ordered = True
             self._preparation.preflight(self._processes, self._start)
-        else:
-            self._start()
 
     def _start(self) -> None:
         self._gone = True
@@ -176,10 +168,9 @@ class Launcher:
         try:
             self._ranks.start(self._processes, self._warm.run if self._warm and warm else execute)
         except OSError as error:
-            self._outcome = WorkerOutcome(
-                1, START_FAILED, "could not start %s: %s" % (error.filename, error.strerror), None
-            )
-            self._log.add_message(self._outcome.message)
+            message = "could not start %s: %s" % (error.filename, error.strerror)
+            self._outcome = WorkerOutcome(1, START_FAILED, message, None)
+            self._log.add_message(message)
             self._end_ranks(0.0)
             self._reap()
             return
@@ -214,7 +205,7 @@ class Launcher:
         if self._outputs:
             self._outputs.hurry(grace_s)
         if not self._gone:
-            self._never_ran(CANCELLED, "stopped before its processes were started")
+            self._never_ran(CannotStart(CANCELLED, "stopped before its processes were started"))
         if not self._ranks.running:
             return
         self._cancelled = self._cancelled or not self._ranks.failed
@@ -247,7 +238,8 @@ class Launcher:
     def _end_ranks(self, grace_s: float, since: Optional[float] = None) -> None:
         """Send SIGTERM to all running ranks, SIGKILL after the grace; a second call can only shorten the grace.
 
-        A rank that unwinds may be the cause: it can write its exception before. `since`: monotonic time of the call.
+        A rank that unwinds may be the cause: it can write its exception before. `since`: monotonic time of the first
+        call.
         """
         since = time.monotonic() if since is None else since
         # a rank, here or in another worker, may have failed only because it lost one that runs here
@@ -257,13 +249,10 @@ class Launcher:
             self._loop.call_later(_POLL_S, lambda: self._end_ranks(grace_s, since))
             return
         self._ranks.signal(signal.SIGTERM)
-        timer = self._loop.call_later(grace_s, lambda: self._ranks.signal(signal.SIGKILL))
-        if self._kill_timer is None or timer.due < self._kill_timer.due:
+        if self._kill_timer is None or time.monotonic() + grace_s < self._kill_timer.due:
             if self._kill_timer:
                 self._kill_timer.cancel()
-            self._kill_timer = timer
-        else:
-            timer.cancel()
+            self._kill_timer = self._loop.call_later(grace_s, lambda: self._ranks.signal(signal.SIGKILL))
 
     def _time_for_peers_s(self) -> float:
         """Seconds that other ranks still have to end by themselves; 0 if a rank failed without losing a peer."""
@@ -301,28 +290,25 @@ class Launcher:
         # our report stops other workers
         if done and (self._plan.n_workers == 1 or self._time_for_peers_s() == 0):
             self._system.close()
-            self._collect()
+            if not self._outputs or self._ranks.started_at is None:
+                self._finish()
+                return
+            if self._ranks.failed:
+                self._outputs.hurry(self._plan.grace_s)  # the other workers are stopped only after the report
+            self._outputs.finish(self._finish)  # no process of the ranks is alive, so the files are complete
             return
         if left and passed > _SETTLE_S:
             kill = passed > _SETTLE_S + min(self._plan.grace_s, _LEFT_OVER_GRACE_S) or self._cancelled
             self._ranks.signal_left_over(signal.SIGKILL if kill else signal.SIGTERM)
         self._loop.call_later(_POLL_S if passed < 1.0 else 10 * _POLL_S, self._drain)
 
-    def _never_ran(self, reason: str, message: str, exit_code: int = 1) -> None:
+    def _never_ran(self, why: CannotStart) -> None:
         if self._outcome is None:
-            self._outcome = WorkerOutcome(exit_code if reason != CANCELLED else 0, reason, message, None)
-            self._log.add_message(message)
+            code, self._last_lines = 0 if why.reason == CANCELLED else why.exit_code, list(why.last_lines)
+            self._outcome = WorkerOutcome(code, why.reason, str(why), None)
+            self._log.add_message(self._outcome.message)
             self._preparation.kill()
             self._system.close()
-            self._finish()
-
-    def _collect(self) -> None:
-        """Keep the outputs: no process of the ranks is alive, so the files are complete."""
-        if self._outputs and self._ranks.started_at is not None:
-            if self._ranks.failed:
-                self._outputs.hurry(self._plan.grace_s)  # the other workers are stopped only after the report
-            self._outputs.finish(self._finish)
-        else:
             self._finish()
 
     def _finish(self) -> None:

@@ -10,18 +10,11 @@ import signal
 import time
 from typing import Callable, Iterator, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type
 
+from client_lib.worker import outcome
 from client_lib.worker.directory import MARKER, Directory, runner_file
 from client_lib.worker.disk import check_room, is_full, naming, size_of
 from client_lib.worker.loop import Loop
-from client_lib.worker.outcome import (
-    CODE_FETCH,
-    PREFLIGHT_FAILED,
-    SETUP_FAILED,
-    START_FAILED,
-    STORAGE_FULL,
-    TIMEOUT,
-    CannotStart,
-)
+from client_lib.worker.outcome import CannotStart
 from client_lib.worker.plan import (
     ELASTIC,
     Process,
@@ -85,7 +78,8 @@ class Preparation:
         self._advance()
 
     def preflight(self, ranks: Sequence[Process], on_passed: Callable[[], None]) -> None:
-        """Check the machines of all workers, which are ready. `on_refused` is called if it fails."""
+        """Check the machines of all workers, which are ready, if the job wants that. `on_refused` is called if it
+        fails."""
         self._steps = self._before_ranks(ranks, on_passed)
         self._advance()
 
@@ -112,7 +106,7 @@ class Preparation:
             limit_s = self._plan.setup_limit_s
             why = "setup ran for %g min, the limit that stop_timer sets" % ((limit_s or 0) / 60)
             setup = setup_process(self._plan, self._directory)
-            yield _Step("setup", [setup], SETUP_FAILED, limit_s, CannotStart(TIMEOUT, why))
+            yield _Step("setup", [setup], outcome.SETUP_FAILED, limit_s, CannotStart(outcome.TIMEOUT, why))
         self._on_ready(self._plan, found)
 
     def _installation(self) -> Iterator[_Step]:
@@ -131,23 +125,26 @@ class Preparation:
             if made is not None:
                 self._plan = made
                 return
-        raise CannotStart(START_FAILED, "the environment with the packages was removed again and again")
+        raise CannotStart(outcome.START_FAILED, "the environment with the packages was removed again and again")
 
     def _before_ranks(self, ranks: Sequence[Process], on_passed: Callable[[], None]) -> Iterator[_Step]:
-        argv = [self._plan.python or "python3", runner_file("preflight.py", self._directory)]
-        checks = [  # in the places of the ranks, with their environment
-            rank._replace(
-                rank=-1 - rank.local_rank,
-                argv=argv,
-                environment=without_rank_files(rank.environment),
-                stdin=os.devnull,
-                is_agent=True,
+        if self._plan.preflight:
+            argv = [self._plan.python or "python3", runner_file("preflight.py", self._directory)]
+            checks = [  # in the places of the ranks, with their environment
+                rank._replace(
+                    rank=-1 - rank.local_rank,
+                    argv=argv,
+                    environment=without_rank_files(rank.environment),
+                    stdin=os.devnull,
+                    is_agent=True,
+                )
+                for rank in ranks
+            ]
+            what = "preflight of worker %d" % self._plan.worker
+            hangs = CannotStart(
+                outcome.PREFLIGHT_FAILED, "%s hangs: it has not ended within %g s" % (what, _PREFLIGHT_S)
             )
-            for rank in ranks
-        ]
-        what = "preflight of worker %d" % self._plan.worker
-        hangs = "%s hangs: it has not ended within %g s" % (what, _PREFLIGHT_S)
-        yield _Step(what, checks, PREFLIGHT_FAILED, _PREFLIGHT_S, CannotStart(PREFLIGHT_FAILED, hangs))
+            yield _Step(what, checks, outcome.PREFLIGHT_FAILED, _PREFLIGHT_S, hangs)
         on_passed()
 
     def _advance(self, ended: Optional[Exit] = None) -> None:
@@ -167,7 +164,7 @@ class Preparation:
             self._running.start(step.processes, step.run)
         except OSError as error:
             message = "%s could not be started: %s: %s" % (step.what, error.filename, error.strerror)
-            raise CannotStart(START_FAILED, message) from error
+            raise CannotStart(outcome.START_FAILED, message) from error
         if step.limit_s is not None:
             self._loop.call_later(step.limit_s, lambda: self._end_late(step))
 
@@ -208,11 +205,11 @@ def _kill(running: Ranks) -> None:
 
 def reason_of(error: Exception, otherwise: str) -> str:
     """The reason of a failure: a full disk, or the other one."""
-    return STORAGE_FULL if is_full(error) else otherwise
+    return outcome.STORAGE_FULL if is_full(error) else otherwise
 
 
 @contextlib.contextmanager
-def _refusing(what: str, otherwise: str = START_FAILED, *errors: Type[Exception]) -> Iterator[None]:
+def _refusing(what: str, otherwise: str = outcome.START_FAILED, *errors: Type[Exception]) -> Iterator[None]:
     """Raise CannotStart for an OSError, or one of `errors`. `otherwise`: its reason unless a disk is full."""
     caught: Tuple[Type[Exception], ...] = (OSError, *errors)
     try:
@@ -229,7 +226,7 @@ def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
         if plan.snapshot and not os.path.isdir(directory.work):  # a lost worker that is restarted has it already
             from client_lib.worker.archive import ArchiveRefused, unpack  # here: code in place needs no tarfile
 
-            with _refusing("the code snapshot could not be unpacked", CODE_FETCH, ArchiveRefused):
+            with _refusing("the code snapshot could not be unpacked", outcome.CODE_FETCH, ArchiveRefused):
                 unpack(plan.snapshot, directory.work, keep_free=plan.keep_free_bytes)
         folder, script = plan.working_dir_in(directory), plan.script_in(directory)
         if not os.path.isdir(folder):
@@ -243,7 +240,7 @@ def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
 
 
 def _refuse(message: str) -> NoReturn:
-    raise CannotStart(START_FAILED, message)
+    raise CannotStart(outcome.START_FAILED, message)
 
 
 def _make_folders(plan: WorkerPlan, directory: Directory) -> None:
@@ -256,7 +253,7 @@ def _make_folders(plan: WorkerPlan, directory: Directory) -> None:
             os.makedirs(path, exist_ok=True)
         except OSError as error:
             why = "%s can't be made: %s" % (path, error.strerror)
-            raise CannotStart(reason_of(error, START_FAILED), why) from error
+            raise CannotStart(reason_of(error, outcome.START_FAILED), why) from error
     if plan.observe:
         os.makedirs(directory.stacks, mode=0o700, exist_ok=True)
     if plan.record_imports:
@@ -295,7 +292,7 @@ def _check_mount(folder: str) -> None:
     if not os.path.ismount(folder) or os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_RDONLY:
         return
     raise CannotStart(
-        START_FAILED,
+        outcome.START_FAILED,
         "user %d can't write to the checkpoint folder %s: Kubernetes made it on the volume with the owner root and the "
         "mode of the volume's top folder" % (os.geteuid(), folder),
     )
