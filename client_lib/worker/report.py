@@ -2,11 +2,12 @@
 
 import contextlib
 import datetime
+import functools
 import itertools
 import json
 import os
 import re
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypedDict
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypedDict
 
 from client_lib.worker.directory import Directory, read_json
 from client_lib.worker.outcome import (
@@ -160,11 +161,18 @@ def as_json(
 def storable(value: Any) -> Any:
     """The same JSON value; its texts have escapes for what no UTF-8 can hold, such as bytes of a file's name, and for
     NUL, which PostgreSQL refuses."""
+    return _with_texts(
+        value, lambda text: text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+    )
+
+
+def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
+    """The JSON value with all of its texts, names of fields among them, changed."""
     if isinstance(value, str):
-        return value.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
+        return change(value)
     if isinstance(value, dict):
-        return {storable(name): storable(each) for name, each in value.items()}
-    return [storable(each) for each in value] if isinstance(value, list) else value
+        return {change(name): _with_texts(each, change) for name, each in value.items()}
+    return [_with_texts(each, change) for each in value] if isinstance(value, list) else value
 
 
 def rank_as_json(rank: Ended) -> Dict[str, Any]:
@@ -246,12 +254,8 @@ def _ever_smaller(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield report
     first = report.get("first_failing_rank")
     failed = [rank for rank in report["ranks"] if rank.get("exit_code") != 0]
-    fewer: List[List[Dict[str, Any]]] = [
-        report["ranks"],
-        failed,
-        [rank for rank in failed if rank["rank"] == first],
-        [],
-    ]
+    guilty = [rank for rank in failed if rank["rank"] == first]
+    fewer: List[List[Dict[str, Any]]] = [report["ranks"], failed, guilty, []]
     for text_max, ranks, lines in itertools.product((_TEXT_MAX, _TEXT_MAX // 4), fewer, (LAST_LINES, 20, 8, 3, 0)):
         short_ranks = []
         for rank in ranks:
@@ -261,13 +265,8 @@ def _ever_smaller(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         smaller = dict(report, ranks=short_ranks)
         if "last_lines" in report:
             smaller["last_lines"] = report["last_lines"][-lines:] if lines else []
-        yield _cut(smaller, text_max)
+        yield _with_texts(smaller, functools.partial(_cut, most=text_max))
 
 
-def _cut(value: Any, most: int) -> Any:
-    """The same JSON value; its texts have at most so many characters."""
-    if isinstance(value, str):
-        return value if len(value) <= most else value[: most - 1] + "\u2026"
-    if isinstance(value, dict):
-        return {name: _cut(each, most) for name, each in value.items()}
-    return [_cut(each, most) for each in value] if isinstance(value, list) else value
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "\u2026"
