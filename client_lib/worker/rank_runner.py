@@ -228,22 +228,15 @@ def _run(module: Any) -> int:
             source = file.read()
         exec(compile(source, module.__file__, "exec", dont_inherit=True), vars(module))
     except SystemExit as exit:
-        return _status(exit.code)
+        if exit.code is None or isinstance(exit.code, int):
+            return (exit.code or 0) & 0xFF
+        sys.stdout.flush()
+        sys.stderr.write("%s\n" % (exit.code,))
+        return 1
     except BaseException as error:  # noqa: BLE001  (any exception of the script is reported as the interpreter does)
         _failed(error)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0
-
-
-def _status(code: object) -> int:
-    """The exit status that sys.exit(code) means."""
-    if code is None:
-        return 0
-    if isinstance(code, int):
-        return code & 0xFF
-    sys.stdout.flush()
-    sys.stderr.write("%s\n" % (code,))
-    return 1
 
 
 def _failed(error: BaseException) -> None:
@@ -315,14 +308,13 @@ class _Hooks:
             return None
         self._searched.add(name)  # another finder may search all of them, too
         try:
-            for finder in list(sys.meta_path):
-                spec: Any = finder.find_spec(name, path, target) if finder is not self else None
-                if spec is not None:
-                    self._hook(name, spec.loader)
-                    return spec
+            found = (finder.find_spec(name, path, target) for finder in list(sys.meta_path) if finder is not self)
+            spec: Any = next((each for each in found if each is not None), None)
         finally:
             self._searched.discard(name)
-        return None
+        if hasattr(getattr(spec, "loader", None), "__dict__"):
+            self._hook(name, spec.loader)
+        return spec
 
     def _hook(self, name: str, loader: Any) -> None:
         """Change the loader's next exec_module, unless another import is the first."""
@@ -335,8 +327,7 @@ class _Hooks:
             else:
                 loader.exec_module(module)
 
-        if hasattr(loader, "__dict__"):
-            loader.exec_module = exec_module
+        loader.exec_module = exec_module
 
 
 def _import_torch(module: Any, load: Callable[[Any], None]) -> None:
@@ -356,34 +347,27 @@ def _import_torch(module: Any, load: Callable[[Any], None]) -> None:
 
 def _import_distributed(module: Any, load: Callable[[Any], None]) -> None:
     """Wrap init_process_group: wait for the master before it, as torch delays early ranks by up to 0.7 s, and keep the
-    groups that it makes to the end of the process: gloo's threads race with a teardown. Wrap destroy_process_group,
-    too."""
+    groups that it makes to the end of the process: gloo's threads race with a teardown.
+
+    Wrap destroy_process_group: write the error file before it, if it runs because of an exception. It may take long or
+    hang, and a rank that is killed meanwhile prints no traceback."""
     import functools
 
     load(module)
-    theirs = getattr(module, "init_process_group", None)
-    if theirs is None:
+    init, destroy = getattr(module, "init_process_group", None), getattr(module, "destroy_process_group", None)
+    if init is None or destroy is None:
         return
 
-    @functools.wraps(theirs)
+    @functools.wraps(init)
     def init_process_group(backend: Any = None, init_method: Any = None, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("store") is None:
             _refuse_own_master(init_method or "env://")
             if init_method in (None, "env://"):
                 _wait_for_master()
-        result = theirs(backend, init_method, *args, **kwargs)
+        result = init(backend, init_method, *args, **kwargs)
         _kept.extend(_process_groups(module))
         _begin_entries()
         return result
-
-    module.init_process_group = init_process_group
-    module.destroy_process_group = _noting_errors(module.destroy_process_group)
-
-
-def _noting_errors(destroy: Callable[..., None]) -> Callable[..., None]:
-    """Wrap destroy_process_group: write the error file before it, if it runs because of an exception. It may take long
-    or hang, and a rank that is killed meanwhile prints no traceback."""
-    import functools
 
     @functools.wraps(destroy)
     def destroy_process_group(*args: Any, **kwargs: Any) -> None:
@@ -397,7 +381,7 @@ def _noting_errors(destroy: Callable[..., None]) -> Callable[..., None]:
             except OSError:  # it was not written, or the worker's directory was removed
                 pass
 
-    return destroy_process_group
+    module.init_process_group, module.destroy_process_group = init_process_group, destroy_process_group
 
 
 class _EntrySender:
@@ -445,9 +429,8 @@ class _EntrySender:
 
         found = _newest_entries(self._sent)
         if found:
-            line = json.dumps([int(os.environ["RANK"]), "collectives", found]).encode() + b"\n"
             try:
-                os.write(self._fd, line)
+                os.write(self._fd, json.dumps([int(os.environ["RANK"]), "collectives", found]).encode() + b"\n")
             except BlockingIOError:  # the launcher is busy: the next line has newer ones
                 pass
 
@@ -463,15 +446,6 @@ def _begin_entries() -> None:
         _sender = _EntrySender()
         _thread.start_new_thread(_sender.run, ())
     except (OSError, RuntimeError):  # the launcher is gone, or there can be no more threads
-        pass
-
-
-def _end_entries() -> None:
-    """Send what was not sent yet."""
-    try:
-        if _sender and os.getpid() == _PID:
-            _sender.send()
-    except Exception:  # noqa: BLE001  (see `run`)
         pass
 
 
@@ -560,7 +534,11 @@ def _wait_for_master() -> None:
 def _end(status: int) -> None:
     """End the process with `status`; by hand if the interpreter's own teardown would be slow."""
     _note_imports()
-    _end_entries()
+    try:
+        if _sender and os.getpid() == _PID:
+            _sender.send()  # what was not sent yet
+    except Exception:  # noqa: BLE001  (see its `run`)
+        pass
     if "torch" not in sys.modules and status != _INTERRUPTED and not _forked:
         sys.exit(status)
     if "threading" in sys.modules:
@@ -604,7 +582,8 @@ def _release_objects() -> None:
     """Empty the script's namespace, as the interpreter does, so that finalizers run."""
     import gc
 
-    _flush_text(_open_files(gc.get_objects()))  # a collection may close the buffer before the text above it
+    # a collection may close the buffer before the text above it
+    _finish_files(_open_files(gc.get_objects()), io.TextIOWrapper)
     threading = sys.modules.get("threading")
     if threading is None or threading.active_count() == 1:  # a daemon thread could fail without its globals
         names = vars(sys.modules["__main__"])
@@ -612,29 +591,24 @@ def _release_objects() -> None:
             if name not in ("__builtins__", "__name__", "__file__"):
                 names[name] = None
         gc.collect()
-    _close_files(_kept + _open_files(gc.get_objects()))
+    files = _kept + _open_files(gc.get_objects())
+    _finish_files(files, io.TextIOWrapper)  # each of the three writes into the next
+    _finish_files(files, "gzip", "bz2", "lzma")
+    _finish_files(files, io.BufferedWriter, io.BufferedRandom)
 
 
 def _open_files(objects: Iterable[object]) -> list[Any]:
     return [thing for thing in objects if issubclass(type(thing), io.IOBase)]
 
 
-def _flush_text(files: list[Any]) -> None:
-    _call("flush", [file for file in files if type(file) is io.TextIOWrapper])
-
-
-def _close_files(files: list[Any]) -> None:
-    """Flush text, then close compressed files (gzip), then flush the buffers below."""
-    _flush_text(files)
-    _call("close", [file for file in files if type(file).__module__ in ("gzip", "bz2", "lzma")])
-    _call("flush", [file for file in files if type(file) in (io.BufferedWriter, io.BufferedRandom)])
-
-
-def _call(method: str, files: list[Any]) -> None:
+def _finish_files(files: list[Any], *kinds: type | str) -> None:
+    """Flush the files of these types, or close those whose types are of these modules."""
     for file in files:
         try:
-            if not file.closed:
-                getattr(file, method)()
+            if type(file).__module__ in kinds and not file.closed:
+                file.close()
+            elif type(file) in kinds and not file.closed:
+                file.flush()
         except Exception:  # noqa: BLE001  (the interpreter ignores these, too)
             pass
 
