@@ -70,8 +70,8 @@ def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Ite
             sha256=bounded.digest.hexdigest(),
             size=bounded.size,
             name=call.name,
-            python=".".join(map(str, versions.python)),
-            cloudpickle=versions.cloudpickle,
+            python=".".join(map(str, versions["python"])),
+            cloudpickle=versions["cloudpickle"],
         )
         yield Path(file.name), code
 
@@ -80,7 +80,7 @@ def _write(call: Call, root: str | None, file: _Counted) -> None:
     header = {
         "protocol": PROTOCOL,
         "name": call.name,
-        **here(cloudpickle.__version__)._asdict(),
+        **here(cloudpickle.__version__),
         "cloudpickle_zip": base64.b64encode(_zipped_cloudpickle()).decode("ascii"),
         "sys_path": _path_entries(root),
         "fill": call.fill,

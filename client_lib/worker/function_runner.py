@@ -17,7 +17,7 @@ import json
 import os
 import pickle
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, Optional
 
 PROTOCOL = 1
 PAYLOAD = "CLIENT_LIB_FUNCTION"
@@ -156,25 +156,19 @@ def _cloudpickle() -> Any:
     return importlib.import_module("cloudpickle")
 
 
-class Versions(NamedTuple):
-    """Versions that must agree between the process that pickles and the one that reads."""
-
-    python: List[int]
-    """Major and minor: code objects are read by no other."""
-    cloudpickle: str
+def here(cloudpickle_version: str) -> Dict[str, Any]:
+    """The part of a header that must agree between the process that pickles and the one that reads: code objects are
+    read by the same minor version of Python alone."""
+    return {"python": list(sys.version_info[:2]), "cloudpickle": cloudpickle_version}
 
 
-def here(cloudpickle_version: str) -> Versions:
-    return Versions(list(sys.version_info[:2]), cloudpickle_version)
-
-
-def difference(header: Dict[str, Any], mine: Versions) -> Optional[str]:
-    """The reason why this process cannot read another's pickle; None: it can."""
-    if list(header["python"]) != mine.python:
-        versions = tuple(".".join(map(str, version)) for version in (header["python"], mine.python))
+def difference(header: Dict[str, Any], mine: Dict[str, Any]) -> Optional[str]:
+    """The reason why this process cannot read another's pickle; None: it can. `mine`: from `here`."""
+    if list(header["python"]) != mine["python"]:
+        versions = tuple(".".join(map(str, each["python"])) for each in (header, mine))
         return "it was submitted from Python %s, and this is Python %s; both must be the same" % versions
-    if header["cloudpickle"].split(".")[0] != mine.cloudpickle.split(".")[0]:
-        both = (header["cloudpickle"], mine.cloudpickle)
+    both = (header["cloudpickle"], mine["cloudpickle"])
+    if both[0].split(".")[0] != both[1].split(".")[0]:
         return "it was pickled by cloudpickle %s, and this is cloudpickle %s; the first number must be the same" % both
     return None
 
@@ -260,7 +254,7 @@ class ResultFile:
         }
         if outcome in (VALUE, RAISED):
             cloudpickle = _cloudpickle()
-            header.update(here(cloudpickle.__version__)._asdict())
+            header.update(here(cloudpickle.__version__))
         new = self._path + ".new"
         with open(new, "wb") as file:
             file.write(json.dumps(header).encode() + b"\n")

@@ -13,7 +13,6 @@ import client_lib
 from client_lib import JobFailed, NotShared
 from client_lib.functions import payload
 from client_lib.spec.states import State
-from client_lib.worker.function_runner import Versions
 from tests.contract.places import ClusterPlace, Place, ended
 
 pytestmark = pytest.mark.process
@@ -71,7 +70,7 @@ def test_what_a_rank_raises_is_raised_here_as_its_own_class(place: Place) -> Non
 def test_another_version_of_python_is_said_in_a_sentence_and_nothing_is_called(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(payload, "here", lambda version: Versions([3, 7], version))
+    monkeypatch.setattr(payload, "here", lambda version: {"python": [3, 7], "cloudpickle": version})
     job = place.job(lambda: print("called"))
     job.submit()
     with pytest.raises(

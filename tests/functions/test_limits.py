@@ -13,7 +13,7 @@ from client_lib import InvalidRequest, Job, JobFailed, NoResult, TooLarge
 from client_lib.functions import payload
 from client_lib.functions.call import call_of
 from client_lib.functions.payload import written
-from client_lib.worker.function_runner import Versions, difference
+from client_lib.worker.function_runner import difference
 from tests.functions.conftest import Script
 
 
@@ -61,7 +61,8 @@ def test_a_module_that_the_function_itself_imports_is_named_too(folder: Path) ->
 
 
 def test_another_python_is_found_before_the_function_is_called(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(payload, "here", lambda version: Versions([3, 7], version))  # not every machine has two Pythons
+    # not every machine has two Pythons
+    monkeypatch.setattr(payload, "here", lambda version: {"python": [3, 7], "cloudpickle": version})
     job = submitted(lambda: Path("called").touch())
     with pytest.raises(JobFailed, match=r"worker 0 can't read the function: it was submitted from Python 3\.7, and"):
         job.result(timeout=60)
@@ -125,6 +126,7 @@ def test_arguments_that_do_not_fit_are_refused_before_anything_travels() -> None
 
 def test_versions_that_can_t_read_each_other_are_said_in_one_sentence() -> None:
     header = {"python": [3, 11], "cloudpickle": "3.1.2"}
-    assert difference(header, Versions([3, 11], "3.0.0")) is None
-    assert "Python 3.11, and this is Python 3.12" in (difference(header, Versions([3, 12], "3.1.2")) or "")
-    assert "cloudpickle 3.1.2, and this is cloudpickle 2.2.1" in (difference(header, Versions([3, 11], "2.2.1")) or "")
+    assert difference(header, {**header, "cloudpickle": "3.0.0"}) is None
+    assert "Python 3.11, and this is Python 3.12" in (difference(header, {**header, "python": [3, 12]}) or "")
+    older = difference(header, {**header, "cloudpickle": "2.2.1"}) or ""
+    assert "cloudpickle 3.1.2, and this is cloudpickle 2.2.1" in older
