@@ -28,10 +28,9 @@ class Timer:
     def __init__(self, due: float, callback: Callback) -> None:
         self.due = due
         self.callback = callback
-        self.cancelled = False
 
     def cancel(self) -> None:
-        self.cancelled = True
+        self.callback = lambda: None
 
 
 class Loop:
@@ -40,24 +39,23 @@ class Loop:
     def __init__(self, after_round: Callable[[], object]) -> None:
         self._after_round = after_round
         self._selector = selectors.DefaultSelector()
-        self._callbacks: Dict[int, Callback] = {}
         self._timers: List[Tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._signals: Dict[int, Callback] = {}
         self._running = True
-        self._wakeup, self._wakeup_write = os.pipe()
-        os.set_blocking(self._wakeup, False)
-        os.set_blocking(self._wakeup_write, False)
-        signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
+        self._wakeup, wakeup_write = os.pipe()
+        for fd in (self._wakeup, wakeup_write):
+            os.set_blocking(fd, False)
+        self._selector.register(self._wakeup, selectors.EVENT_READ, self._take_signals)
+        signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
 
     def watch(self, fd: int, callback: Callback) -> None:
         """Call back whenever `fd` is readable or at its end; may be repeated."""
-        if fd not in self._callbacks:
-            self._callbacks[fd] = callback
+        if fd not in self._selector.get_map():
             self._selector.register(fd, selectors.EVENT_READ, callback)
 
     def forget(self, fd: int) -> None:
-        if self._callbacks.pop(fd, None):
+        if fd in self._selector.get_map():
             self._selector.unregister(fd)
 
     def on_signal(self, signum: int, callback: Callback) -> None:
@@ -74,27 +72,19 @@ class Loop:
         self._running = False
 
     def run(self) -> None:
-        self._selector.register(self._wakeup, selectors.EVENT_READ)
         while self._running:
-            self._round()
+            wait_s = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+            ready = [key for key, _ in self._selector.select(wait_s)]
+            for key in sorted(ready, key=lambda key: key.fd != self._wakeup):
+                # an earlier callback may have closed this descriptor, and a new one may have got its number
+                if self._selector.get_map().get(key.fd) is key:
+                    key.data()
+            now = time.monotonic()
+            while self._timers and self._timers[0][0] <= now:
+                heapq.heappop(self._timers)[2].callback()
             self._after_round()
 
-    def _round(self) -> None:
-        while self._timers and self._timers[0][2].cancelled:
-            heapq.heappop(self._timers)
-        wait_s = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
-        ready = self._selector.select(wait_s)
-        if any(key.fd == self._wakeup for key, _ in ready):
-            for signum in sorted(set(os.read(self._wakeup, 65536))):
-                if signum in self._signals:
-                    self._signals[signum]()
-        for key, _ in ready:
-            # an earlier callback may have closed this descriptor, and a new one may have got its number
-            callback = self._callbacks.get(key.fd)
-            if callback is not None and callback is key.data:
-                callback()
-        now = time.monotonic()
-        while self._timers and self._timers[0][0] <= now:
-            timer = heapq.heappop(self._timers)[2]
-            if not timer.cancelled:
-                timer.callback()
+    def _take_signals(self) -> None:
+        for signum in sorted(set(os.read(self._wakeup, 65536))):
+            if signum in self._signals:
+                self._signals[signum]()
