@@ -62,16 +62,13 @@ class Watched:
         self.container = container
         self.copy: Any = container.copy()
 
-    def changes(self) -> list[Change]:
+    def has_changed(self) -> bool:
         now, before = self.container, self.copy
-        if len(now) != len(before) or any(map(_operator.is_not, _values(now), _values(before))):
-            return [Change(self)]
-        return []
-
-
-def _values(container: Any) -> Iterable[Any]:
-    """Those whose identity tells that one was replaced."""
-    return container.values() if isinstance(container, dict) else container if isinstance(container, list) else ()
+        if len(now) != len(before):
+            return True
+        if isinstance(now, dict):
+            return any(map(_operator.is_not, now.values(), before.values()))
+        return isinstance(now, list) and any(map(_operator.is_not, now, before))
 
 
 class Change:
@@ -248,7 +245,7 @@ class Hidden:
         group.visible = False
         group.modules, group.replaced = self._own(group), self._replaced(group)
         visible = [self._start, *group.needs]
-        group.changes = [change for one in visible for held in one.watched for change in held.changes()]
+        group.changes = [Change(held) for one in visible for held in one.watched if held.has_changed()]
         given = dict(self._environment)
         for needed in group.needs:
             given.update(needed.variables)
@@ -325,14 +322,20 @@ class Hidden:
         self._atexit._clear()
         self._take_away(others, self._running[0].needs)
         self._running[0].needs = []
-        for change in [change for watched in self._start.watched for change in watched.changes()]:
-            change.undo()
+        for watched in self._start.watched:
+            if watched.has_changed():
+                Change(watched).undo()
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name in self._specs:
             return self._specs.pop(name)
         if name in self._group_of:
-            return self._spec_of_known(name)
+            group = self._group_of[name]
+            with self._lock:  # another thread may be restoring it
+                if group.visible and name not in sys.modules:
+                    return None
+            module = group.modules[name]
+            return _Loader(self, name, getattr(module, "__spec__", None), module).spec()
         root = name.partition(".")[0]
         if not self._learning or root == OURS:
             return None
@@ -343,7 +346,7 @@ class Hidden:
         for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
             spec: Any = finder.find_spec(name, path, target)
             if spec is not None:
-                return _spec(name, spec, _Unknown(self, name, spec))
+                return _Loader(self, name, spec).spec()
         return None
 
     def _has_compiled(self) -> bool:
@@ -352,14 +355,6 @@ class Hidden:
         running = [*self._own(self._running[-1]).values()]
         running += [module for group in self._running[1:-1] for module in group.modules.values()]
         return any(str(getattr(getattr(each, "__spec__", None), "origin", "")).endswith(".so") for each in running)
-
-    def _spec_of_known(self, name: str) -> Any:
-        group = self._group_of[name]
-        with self._lock:  # another thread may be restoring it
-            if group.visible and name not in sys.modules:
-                return None
-        module = group.modules[name]
-        return _spec(name, getattr(module, "__spec__", None), _Known(self, name, module))
 
     def module(self, name: str, spec: Any = None) -> Any:
         """A module that is known, or is learned now. `spec`: where it was found."""
@@ -411,20 +406,18 @@ class Later(BaseException):
     """The module must be learned with one that follows it."""
 
 
-class _Known:
-    """Loader of a hidden module."""
+class _Loader:
+    """Loader of a hidden module, or of one that is learned when it is loaded (`module` None)."""
 
-    def __init__(self, hidden: Hidden, name: str, module: Any) -> None:
-        self._hidden, self._name = hidden, name
-        self._take(module)
-
-    def _take(self, module: Any) -> None:
-        self._module, self._spec = module, getattr(module, "__spec__", None)
-        names = getattr(module, "__dict__", {})
-        self._names = {name: names[name] for name in _SET_BY_AN_IMPORT if name in names}
+    def __init__(self, hidden: Hidden, name: str, spec: Any, module: Any = None) -> None:
+        self._hidden, self._name, self._spec, self._module = hidden, name, spec, module
+        self._names = _names_of_import(module)
 
     def create_module(self, spec: Any) -> Any:
         del spec
+        if self._module is None:
+            self._module = self._hidden.module(self._name, self._spec)
+            self._spec, self._names = getattr(self._module, "__spec__", None), _names_of_import(self._module)
         return self._module
 
     def exec_module(self, module: Any) -> None:
@@ -435,26 +428,20 @@ class _Known:
         self._hidden.restore(self._name)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._spec.loader, name)  # type: ignore[union-attr]  # readers of resources
+        return getattr(self._spec.loader, name)  # readers of resources
+
+    def spec(self) -> Any:
+        """For the import system, and for callers of importlib.util.find_spec."""
+        loader: Any = self
+        spec = type(sys.__spec__)(self._name, loader)
+        for attribute in ("origin", "has_location", "cached", "submodule_search_locations"):
+            setattr(spec, attribute, getattr(self._spec, attribute, None))
+        return spec
 
 
-class _Unknown(_Known):
-    """Loader of a module that is learned when it is loaded."""
-
-    def __init__(self, hidden: Hidden, name: str, spec: Any) -> None:
-        self._hidden, self._name, self._spec = hidden, name, spec
-
-    def create_module(self, spec: Any) -> Any:
-        del spec
-        self._take(self._hidden.module(self._name, self._spec))
-        return self._module
-
-
-def _spec(name: str, known: Any, loader: Any) -> Any:
-    spec = type(sys.__spec__)(name, loader)
-    for attribute in ("origin", "has_location", "cached", "submodule_search_locations"):
-        setattr(spec, attribute, getattr(known, attribute, None))  # for callers of importlib.util.find_spec
-    return spec
+def _names_of_import(module: Any) -> dict[str, Any]:
+    names = getattr(module, "__dict__", {})
+    return {name: names[name] for name in _SET_BY_AN_IMPORT if name in names}
 
 
 def _filters_changed() -> None:

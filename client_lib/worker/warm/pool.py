@@ -115,10 +115,17 @@ class PoolProcess:
             ready, _, _ = select.select([self._runtime.fileno(), wakeup], [], [], _POLL_S)
             if wakeup in ready:
                 os.read(wakeup, 4096)
-            self._reap()
+            for pid, _ in ended_children():
+                if pid in self._launchers:
+                    self._send({"event": "gone", "worker_dir": self._launchers.pop(pid)})
             if self._runtime.fileno() in ready:
                 self._serve_request()
-            self._end_if_unneeded()
+            if time.monotonic() - self._used_at > self._config["idle_s"]:
+                self._end("no job has used the warm pool for %g s" % self._config["idle_s"])
+            if memory_is_short():
+                self._end("memory is short")
+            if not os.path.exists(self._config_path):
+                self._end("its directory is gone")
 
     def _serve_request(self) -> None:
         try:
@@ -127,51 +134,35 @@ class PoolProcess:
             packet = b""
         if not packet:
             os._exit(0)
-        request = json.loads(packet)
         if fingerprint(folders()) != self._packages:
             self._end("the installed packages have changed")
         self._used_at = time.monotonic()
-        self._launch(request["worker_dir"])
-
-    def _launch(self, worker_dir: str) -> None:
+        worker_dir = json.loads(packet)["worker_dir"]
         pid = os.fork()
         if pid == 0:
-            code = 1
-            try:
-                code = self._be_launcher(worker_dir)
-            except BaseException:  # noqa: BLE001  (the callers must not continue in this process)
-                traceback.print_exc()
-            finally:
-                os._exit(code)
+            self._be_launcher(worker_dir)
         self._launchers[pid] = worker_dir
 
-    def _be_launcher(self, worker_dir: str) -> int:
-        """The same as `python -m client_lib.worker worker_dir`."""
-        signal.set_wakeup_fd(-1)
-        os.setsid()
-        os.chdir(worker_dir)
-        output = os.open(Directory(worker_dir).output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(output, 1)
-        os.dup2(output, 2)
+    def _be_launcher(self, worker_dir: str) -> NoReturn:
+        """Do the same as `python -m client_lib.worker worker_dir`."""
 
         def tell() -> None:
             self._send({"event": "launched", "worker_dir": worker_dir})
             self._runtime.close()
 
-        return run_worker(worker_dir, self._warm, tell)
-
-    def _reap(self) -> None:
-        for pid, _ in ended_children():
-            if pid in self._launchers:
-                self._send({"event": "gone", "worker_dir": self._launchers.pop(pid)})
-
-    def _end_if_unneeded(self) -> None:
-        if time.monotonic() - self._used_at > self._config["idle_s"]:
-            self._end("no job has used the warm pool for %g s" % self._config["idle_s"])
-        elif memory_is_short():
-            self._end("memory is short")
-        elif not os.path.exists(self._config_path):
-            self._end("its directory is gone")
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            os.setsid()
+            os.chdir(worker_dir)
+            output = os.open(Directory(worker_dir).output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            code = run_worker(worker_dir, self._warm, tell)
+        except BaseException:  # noqa: BLE001  (the callers must not continue in this process)
+            traceback.print_exc()
+        finally:
+            os._exit(code)
 
     def _end(self, why: str) -> NoReturn:
         self._send({"event": "ending", "why": why})

@@ -5,6 +5,7 @@ three streams, and never returns.
 """
 
 import builtins
+import contextlib
 import ctypes
 import gc
 import os
@@ -111,13 +112,10 @@ def fingerprint(paths: Tuple[str, ...]) -> Fingerprint:
     """A value that changes with every installation, upgrade or removal, but not with an edit inside of a package."""
     found = {}
     for path in paths:
-        try:
-            entries = list(os.scandir(path))
-        except OSError:
-            continue
-        for entry in entries:
-            if entry.name.endswith(_MARKS):
-                found[entry.path] = entry.stat().st_mtime_ns
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(path):
+                if entry.name.endswith(_MARKS):
+                    found[entry.path] = entry.stat().st_mtime_ns
     return found
 
 
@@ -135,12 +133,9 @@ def _script_folder(process: Process) -> List[str]:
 
 
 def _close_descriptors() -> None:
-    for fd in [int(name) for name in os.listdir("/proc/self/fd")]:
-        if fd > 2:
-            try:
-                os.close(fd)
-            except OSError:  # the descriptor of the listing itself
-                pass
+    for fd in [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]:
+        with contextlib.suppress(OSError):  # the descriptor of the listing itself
+            os.close(fd)
 
 
 def _default_signals() -> None:
@@ -159,7 +154,9 @@ class ThreadCounts:
     def __init__(self) -> None:
         self._openmp: List[_Setter] = []
         self._blas: List[_Setter] = []
-        for path in _loaded_libraries():
+        with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
+            paths = {line.rstrip("\n").split(None, 5)[-1] for line in file}
+        for path in sorted(filter(_LIBRARY.search, paths)):
             library = ctypes.CDLL(path)
             for name in _SETTERS:
                 if hasattr(library, name):
@@ -169,9 +166,10 @@ class ThreadCounts:
         """Set the counts of a fresh process with this environment."""
         openmp = environment.get("OMP_NUM_THREADS")
         blas = environment.get("OPENBLAS_NUM_THREADS", openmp)
-        for setters, count in ((self._openmp, openmp), (self._blas, blas)):
-            for setter in setters if count else ():
-                setter(min(int(count or 1), len(os.sched_getaffinity(0))) if setters is self._blas else int(count or 1))
+        for setter in self._openmp if openmp else ():
+            setter(int(openmp or 1))
+        for setter in self._blas if blas else ():
+            setter(min(int(blas or 1), len(os.sched_getaffinity(0))))
 
 
 def _set_torch(torch: Any, environment: Dict[str, str]) -> None:
@@ -193,12 +191,6 @@ def _cores() -> int:
         except OSError:
             return 0
     return len(found)
-
-
-def _loaded_libraries() -> List[str]:
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as file:
-        paths = {line.rstrip("\n").split(None, 5)[-1] for line in file}
-    return sorted(path for path in paths if _LIBRARY.search(path))
 
 
 def relabel(argv: List[str], marker: str, value: str) -> None:
