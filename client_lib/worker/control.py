@@ -153,8 +153,8 @@ class ControlConnection:
         self._lines = Lines()
         self._waiting: List[Message] = []
 
-    def send(self, instruction: bytes) -> None:
-        self._socket.sendall(instruction)
+    def send(self, message: bytes) -> None:
+        self._socket.sendall(message)
 
     def receive(self, timeout: Optional[float] = None) -> Optional[Message]:
         """The next message; None: the other end has closed the connection. Raises socket.timeout after `timeout`
@@ -197,11 +197,12 @@ class ControlServer:
     def announce(self, event: str, **more: object) -> None:
         """Send the event to all peers, and to each that connects later. A peer that does not read is dropped."""
         self._newest = encode({"event": event, **more})
-        self._send_all(self._newest)
+        self.tell(event, **more)
 
     def tell(self, event: str, **more: object) -> None:
         """Send the event to all peers that are connected now."""
-        self._send_all(encode({"event": event, **more}))
+        for fd in list(self._peers):
+            self._send(fd, encode({"event": event, **more}))
 
     def close(self) -> None:
         for fd in list(self._peers):
@@ -237,10 +238,6 @@ class ControlServer:
                 self._on_session(message, self._peers.pop(fd))
                 return
             self._on_instruction(message)
-
-    def _send_all(self, data: bytes) -> None:
-        for fd in list(self._peers):
-            self._send(fd, data)
 
     def _send(self, fd: int, data: bytes) -> None:
         try:

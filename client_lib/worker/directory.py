@@ -68,13 +68,10 @@ def renew(directory: Directory) -> None:
     and the unpacked code stays as the ranks left it."""
     for path in (directory.lock, directory.control, directory.processes, directory.report, directory.imports):
         remove(path)
-    with contextlib.suppress(FileNotFoundError):
-        _empty(directory.errors)
-
-
-def _empty(folder: str) -> None:
-    """Remove the files in a folder. A link in place of the folder is not followed."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fd = os.open(directory.errors, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)  # not through a link in its place
+    except FileNotFoundError:
+        return
     try:
         for name in os.listdir(fd):
             with contextlib.suppress(FileNotFoundError):
@@ -97,11 +94,9 @@ def acquire(path: str) -> int:
     Raises Taken.
     """
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    if not _take(fd, fcntl.LOCK_EX):
         os.close(fd)
-        raise Taken("another launcher holds %s" % path, ALREADY_RUNS) from None
+        raise Taken("another launcher holds %s" % path, ALREADY_RUNS)
     if os.fstat(fd).st_size:
         os.close(fd)
         raise Taken("another launcher held %s before" % path, ALREADY_RAN)
@@ -118,10 +113,7 @@ def is_held(path: str, opener: Opener = os.open) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return False
-    except BlockingIOError:
-        return True
+        return not _take(fd, fcntl.LOCK_SH)
     finally:
         os.close(fd)
 
@@ -131,14 +123,17 @@ def locked(path: str, wait: bool = True) -> Iterator[bool]:
     """Hold the exclusive lock of a file inside; yields False if another process holds a lock (only without `wait`)."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            is_mine = True
-        except BlockingIOError:
-            is_mine = False
-        yield is_mine
+        yield _take(fd, fcntl.LOCK_EX, wait)
     finally:
         os.close(fd)
+
+
+def _take(fd: int, kind: int, wait: bool = False) -> bool:
+    try:
+        fcntl.flock(fd, kind | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
 
 
 def remove(path: str) -> None:

@@ -5,6 +5,7 @@ The launcher forks a process for each. It holds the connection to the user (cont
 the attempt, too: then the launcher closes a pipe that all sessions watch.
 """
 
+import fcntl
 import json
 import os
 import select
@@ -13,6 +14,7 @@ import signal
 import socket
 import struct
 import subprocess
+import termios
 import threading
 import time
 from contextlib import suppress
@@ -97,15 +99,19 @@ def _started(request: Request, processes: List[Process]) -> _Target:
     if size:
         environment["TERM"] = size["term"]
         _resize(terminal, size["rows"], size["columns"])
+    shell = environment.get("SHELL", "")
+    if not os.access(shell, os.X_OK):
+        shell = shutil.which("bash", path=environment.get("PATH")) or "/bin/sh"
     command = subprocess.Popen(
-        request.get("argv") or [_shell(environment)],
+        request.get("argv") or [shell],
         stdin=inner,
         stdout=inner,
         stderr=inner,
         cwd=processes[0].working_dir,
         env=environment,
         start_new_session=True,
-        preexec_fn=_take_terminal if size else None,
+        # stdin is the terminal that controls its session, so that Ctrl-C is a signal
+        preexec_fn=(lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)) if size else None,
     )
     stdin, stdout, stderr = command.stdin, command.stdout, command.stderr
     if stdin and stdout and stderr:
@@ -126,25 +132,8 @@ def _environment(request: Request, processes: List[Process]) -> Dict[str, str]:
     return environment
 
 
-def _shell(environment: Mapping[str, str]) -> str:
-    wanted = environment.get("SHELL", "")
-    found = wanted if os.access(wanted, os.X_OK) else shutil.which("bash", path=environment.get("PATH"))
-    return found or "/bin/sh"
-
-
 def _resize(terminal: int, rows: int, columns: int) -> None:
-    import fcntl
-    import termios
-
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-
-
-def _take_terminal() -> None:
-    """In the child: make its stdin the terminal that controls its session, so that Ctrl-C is a signal."""
-    import fcntl
-    import termios
-
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 class _Session:
@@ -188,18 +177,15 @@ class _Session:
                     break
                 for kind, content in frames.feed(data):
                     with suppress(OSError, ValueError):  # the target reads no more
-                        self._take(kind, content)
+                        if kind == link.WINDOW:
+                            _resize(self._target.terminal, *json.loads(content))
+                        elif kind == link.SIGNAL:
+                            self._signal(json.loads(content))
+                        elif kind == link.DATA and content:
+                            self._target.write(content)
+                        elif kind == link.DATA:
+                            self._target.end_input()
         self._hang_up()
-
-    def _take(self, kind: bytes, content: bytes) -> None:
-        if kind == link.WINDOW:
-            _resize(self._target.terminal, *json.loads(content))
-        elif kind == link.SIGNAL:
-            self._signal(json.loads(content))
-        elif kind == link.DATA and content:
-            self._target.write(content)
-        elif kind == link.DATA:
-            self._target.end_input()
 
     def _keep(self) -> None:
         while True:
