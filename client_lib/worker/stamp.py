@@ -88,6 +88,9 @@ class Stamper:
         self.due = None
         return out
 
+    def last_texts(self) -> List[str]:
+        return [line.decode("utf-8", "replace") for line in self.last_lines]
+
     def _slowly(self, block: bytes, now: float) -> bytes:
         """Records of a block with carriage returns, or after an unfinished line."""
         out: List[bytes] = []
@@ -134,12 +137,11 @@ class Stamper:
 
     def _show_partial(self, now: float) -> bytes:
         """Record for a line without an end for PARTIAL_S. Progress is shown whole, and again when it grows."""
-        text = self._rest
+        text, self._partial_due = self._rest, 0.0
         if text.endswith(b"\r"):
-            self._rest, self._partial_due = b"", 0.0
+            self._rest = b""
             return self._returned(text[:-1], now)
         if self._after_return and not self._goes_on:
-            self._partial_due = 0.0
             if text == self._shown or not text.strip():
                 return b""
             if now < self._progress_due:
@@ -147,7 +149,7 @@ class Stamper:
                 return b""
             return self._progress(text, now)
         ready = _whole_characters(text)
-        self._rest, self._partial_due = text[ready:], 0.0
+        self._rest = text[ready:]
         return self._record(GOES_ON, text[:ready]) if ready else b""
 
     def _cut(self, text: bytes, kind: str) -> bytes:

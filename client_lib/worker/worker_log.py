@@ -270,14 +270,12 @@ class WorkerLog:
     def printed_by(self, rank: int) -> Printed:
         """The last output of a rank, and its time; of a restarted rank that of its last process."""
         stampers = self._of_rank.get(rank, [])[-2:]
-        lines = [[line.decode("utf-8", "replace") for line in stamper.last_lines] for stamper in stampers]
         silent_s = time.monotonic() - stampers[-1].fed_at if stampers else 0.0
-        return Printed(lines, time.time() - silent_s)
+        return Printed([stamper.last_texts() for stamper in stampers], time.time() - silent_s)
 
     def last_lines_of_agent(self, rank: int) -> List[str]:
         """The last lines of an agent's stderr; `rank`: the rank of its process."""
-        stderr = self._of_rank[rank][1]
-        return [line.decode("utf-8", "replace") for line in stderr.last_lines]
+        return self._of_rank[rank][1].last_texts()
 
     def finish(self) -> None:
         """End all streams; `flush` must be called until it returns True."""
@@ -302,12 +300,27 @@ class WorkerLog:
 
     def flush(self) -> bool:
         """Write the records of this round; False while the disk is full."""
-        if self.stalled:
+        if not self.stalled and not self._writer.flush():
+            self.stalled = True
+            for fd in self._pipes:
+                self._loop.forget(fd)
+            self._loop.call_later(_RETRY_S, self._try_again)
+        return not self.stalled
+
+    def _try_again(self) -> None:
+        if not (self.ends or self._has_room()) or not self._writer.flush():
+            self._loop.call_later(_RETRY_S, self._try_again)
+            return
+        self.stalled = False
+        self.active_at = time.monotonic()
+        for fd, stamper in self._pipes.items():
+            self._take(fd, stamper)
+
+    def _has_room(self) -> bool:
+        try:
+            return free_bytes(self._writer.path) >= _ROOM
+        except OSError:
             return False
-        if not self._writer.flush():
-            self._stall()
-            return False
-        return True
 
     def _add(self, records: bytes) -> None:
         self._writer.add(records)
@@ -385,24 +398,3 @@ class WorkerLog:
         if self._tail:
             more = not self.stalled and self._tail.look()
             self._loop.call_later(0.0 if more else _LOOK_S, self._look)
-
-    def _stall(self) -> None:
-        self.stalled = True
-        for fd in self._pipes:
-            self._loop.forget(fd)
-        self._loop.call_later(_RETRY_S, self._try_again)
-
-    def _try_again(self) -> None:
-        if not (self.ends or self._has_room()) or not self._writer.flush():
-            self._loop.call_later(_RETRY_S, self._try_again)
-            return
-        self.stalled = False
-        self.active_at = time.monotonic()
-        for fd, stamper in self._pipes.items():
-            self._take(fd, stamper)
-
-    def _has_room(self) -> bool:
-        try:
-            return free_bytes(self._writer.path) >= _ROOM
-        except OSError:
-            return False
