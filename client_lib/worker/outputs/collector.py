@@ -3,8 +3,8 @@
 Links are followed only within the directory: a link to a file inside counts as that file, any other is left out. A
 change is detected by size, times and inode: the kernel's change time cannot be set back.
 
-Copying may take long, and the launcher must go on reading pipes and instructions: each scan runs in a thread, which
-reports its end to the loop through a pipe. The first thread starts after the ranks were forked.
+Copying may take long, and the launcher must go on reading pipes and instructions: the scans run in a thread, which
+reports its end to the loop through a pipe, and starts after the ranks were forked.
 """
 
 import _thread
@@ -12,11 +12,12 @@ import contextlib
 import hashlib
 import os
 import stat
+import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
 
 from client_lib.worker.directory import write_file
-from client_lib.worker.loop import Loop, Timer
+from client_lib.worker.loop import Loop
 from client_lib.worker.outputs import ENVIRONMENT_MARKS, Patterns, never
 from client_lib.worker.outputs.store import BeingWritten, DirectoryStore, LeftOut, NotKept, SourceFile
 from client_lib.worker.plan import WorkerPlan
@@ -227,24 +228,22 @@ class Collector:
     ended."""
 
     def __init__(self, loop: Loop, plan: WorkerPlan, root: str, memory: str) -> None:
-        assert plan.outputs_to is not None
         self._loop, self._plan = loop, plan
         self._finder = FileFinder(root, plan.outputs, memory)
         self._sync: Optional[Sync] = None
-        self._timer: Optional[Timer] = None
+        self._problem: Optional[str] = "nothing was looked at"
         self._over, self._tell = os.pipe()
-        self._busy = self._final = self._was_final = False
+        self._running = _thread.allocate_lock()  # released at the end of the ranks
+        self._running.acquire()
+        self._is_last = False  # the last scan has begun
         self._deadline = float("inf")
-        self._done: Optional[Callable[[], None]] = None
-        self._problem: Optional[str] = None
 
     def begin(self) -> None:
         """Record the files that exist now: they are no outputs."""
         self._finder.begin()
 
     def start(self) -> None:
-        self._loop.watch(self._over, self._look_is_over)
-        self._timer = self._loop.call_later(self._plan.outputs_every_s, self._look)
+        _thread.start_new_thread(self._scan, ())
 
     def hurry(self, grace_s: float) -> None:
         """Set a deadline for a stopped worker; files that are not kept by then are left out."""
@@ -252,50 +251,41 @@ class Collector:
 
     def finish(self, done: Callable[[], None]) -> None:
         """Begin the last scan; `done` is called on the loop when it is over."""
-        self._final, self._done = True, done
+
+        def over() -> None:
+            self._loop.forget(self._over)
+            done()
+
         self._deadline = max(self._deadline, time.monotonic() + LEAST_S)
-        if self._timer is not None:
-            self._timer.cancel()
-        if not self._busy:
-            self._look()
+        self._loop.watch(self._over, over)
+        self._running.release()
 
     def report(self) -> Dict[str, Any]:
         if self._sync is None:
-            return {"kept": 0, "bytes": 0, "left_out": [], "problem": self._problem or "nothing was looked at"}
+            return {"kept": 0, "bytes": 0, "left_out": [], "problem": self._problem}
         files, size, left_out = self._sync.summary()
         shown = [dict(left._asdict()) for left in left_out[:_LEFT_OUT_MAX]]
         known = {"kept": files, "bytes": size, "left_out": shown, "left_out_count": len(left_out)}
         return {**known, "problem": self._problem} if self._problem else known
 
-    def _look(self) -> None:
-        self._busy, self._was_final = True, self._final
-        _thread.start_new_thread(self._run, (self._final,))
-
-    def _look_is_over(self) -> None:
-        os.read(self._over, 1)
-        self._busy = False
-        if self._done is None:
-            self._timer = self._loop.call_later(self._plan.outputs_every_s, self._look)
-        elif self._was_final:
-            self._done()
-        else:
-            self._look()
-
     # --- in the thread
 
-    def _run(self, final: bool) -> None:
-        self._problem = "it broke off; launcher.out says why"
-        try:
-            if self._sync is None:
-                self._sync = Sync(self._finder, self._store(), self._plan.snapshot is not None, self._check_time)
-            self._sync.look(final)
-            self._problem = None
-        except LookInterrupted:  # by the end of the ranks: the last scan follows
-            self._problem = None
-        except OSError as error:
-            self._problem = str(error)
-        finally:
-            os.write(self._tell, b".")
+    def _scan(self) -> None:
+        while not self._is_last:
+            self._is_last = self._running.acquire(timeout=self._plan.outputs_every_s)
+            try:
+                if self._sync is None:
+                    self._sync = Sync(self._finder, self._store(), self._plan.snapshot is not None, self._check_time)
+                self._sync.look(self._is_last)
+                self._problem = None
+            except LookInterrupted:  # by the end of the ranks: the last scan follows
+                self._problem = None
+            except OSError as error:
+                self._problem = str(error)
+            except Exception:  # noqa: BLE001  # a defect of ours: the ranks and their report go on
+                self._problem = "it broke off; launcher.out says why"
+                sys.excepthook(*sys.exc_info())
+        os.write(self._tell, b".")
 
     def _store(self) -> "Union[DirectoryStore, HttpStore]":
         plan = self._plan
@@ -308,5 +298,5 @@ class Collector:
 
     def _check_time(self) -> None:
         """Raises LookInterrupted: the ranks have ended since a scan began, or the time for the last one is over."""
-        if time.monotonic() > self._deadline if self._was_final else self._final:
+        if time.monotonic() > self._deadline if self._is_last else not self._running.locked():
             raise LookInterrupted
