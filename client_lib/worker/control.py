@@ -216,6 +216,10 @@ class ControlServer:
             peer, _ = self._socket.accept()
         except OSError:  # the peer has gone, or no descriptor is free: it will try again
             return
+        self.take(peer)
+
+    def take(self, peer: socket.socket) -> None:
+        """Serve this peer, which is connected already."""
         peer.setblocking(False)
         fd, lines = peer.fileno(), Lines()
         self._peers[fd] = peer

@@ -85,7 +85,7 @@ class Launcher:
         self._outputs: Optional[Collector] = None
         self._sessions: Optional[Sessions] = None
 
-    def run(self) -> None:
+    def run(self, agent: Optional[socket.socket] = None) -> None:
         _reset_ignored_signals()
         with contextlib.suppress(OSError):  # a launcher that continues the work of another may have none
             disk.take_reserve(self._directory.reserve, self._plan.processes_per_worker)
@@ -95,6 +95,8 @@ class Launcher:
         self._control = ControlServer(
             self._directory.control, self._carry_out, self._loop.watch, self._loop.forget, self._begin_session
         )
+        if agent is not None:
+            self._control.take(agent)
         self._observer = Observer(
             self._plan, self._directory, self._system, self._loop, self._log, self._ranks, self._control
         )
@@ -361,10 +363,16 @@ class Launcher:
         return report.ended(exit._replace(rank=rank), error_file, self._log.printed_by(rank), self._plan.owner)
 
 
-def run_worker(path: str, warm: "Optional[Warm]" = None, on_locked: Callable[[], None] = lambda: None) -> int:
+def run_worker(
+    path: str,
+    warm: "Optional[Warm]" = None,
+    on_locked: Callable[[], None] = lambda: None,
+    agent: Optional[socket.socket] = None,
+) -> int:
     """Run the worker whose plan is in the directory `path`. Returns the exit code of the launcher's process.
 
-    `warm`: see Launcher. `on_locked` is called when this process holds the lock of the directory.
+    `warm`: see Launcher. `on_locked` is called when this process holds the lock of the directory. `agent`: a connection
+    that is served like those to the control socket.
     """
     restore_open_files()
     directory = Directory(path)
@@ -376,7 +384,7 @@ def run_worker(path: str, warm: "Optional[Warm]" = None, on_locked: Callable[[],
     try:
         acquire(directory.lock)
         on_locked()
-        Launcher(directory, plan, system, warm).run()
+        Launcher(directory, plan, system, warm).run(agent)
     except Taken as taken:
         sys.stderr.write("%s\n" % taken)
         return taken.exit_code

@@ -276,7 +276,7 @@ class Agent:
         elif event.launcher in (control.READY, control.STARTED):
             self._channel.send_state(event.launcher)
         elif event.stacks:
-            self._launcher.instruct(control.order(control.STACKS), again=False)
+            self._launcher.instruct(control.order(control.STACKS))
         elif event.launcher == control.STACKS and isinstance(self._channel, ServerChannel):
             taken = read_json(self._files.directory.stacks_taken) or {}
             self._channel.send_stacks(taken.get("processes") or [])
