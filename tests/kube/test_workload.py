@@ -22,7 +22,7 @@ from server_stub.runtimes.kube.observe import ClusterState, observe
 from server_stub.runtimes.kube.observe.inventory import Event, Inventory, Workload, parse_pod, parse_workload
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import render
-from server_stub.runtimes.kube.workload import Made, Object, WorkloadKind, WorkloadPlan
+from server_stub.runtimes.kube.workload import Object, WorkloadKind, WorkloadPlan
 from server_stub.worker_gateway import WorkerView
 from tests.kube.cases import TOKEN, Case, case
 
@@ -38,9 +38,9 @@ class IndexedJob(WorkloadKind):
     conditions: Mapping[str, Reason | None] = {"Broken": Reason.START_FAILED}
     own_variables = ()
 
-    def manifest(self, plan: WorkloadPlan) -> Made:
+    def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
         spec = {"size": plan.spec.n_workers, "template": plan.template({"example.com/of": plan.name}, ())}
-        return Made(self.object(plan.metadata, spec))
+        return self.object(plan.metadata, spec), None
 
     def probe(self, namespace: str, labels: Mapping[str, str]) -> Object:
         return {"metadata": {"labels": labels}}

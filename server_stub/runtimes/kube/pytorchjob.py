@@ -14,7 +14,7 @@ from client_lib.spec.wire import Check
 from server_stub.runtimes import checked
 from server_stub.runtimes.kube.api import Api, ApiError, find, serves
 from server_stub.runtimes.kube.names import PROBE, QUEUE
-from server_stub.runtimes.kube.workload import Made, Object, Problem, WorkloadKind, WorkloadPlan, rank_variables
+from server_stub.runtimes.kube.workload import Object, Problem, WorkloadKind, WorkloadPlan, rank_variables
 
 DEPLOYMENT = "/apis/apps/v1/namespaces/kubeflow/deployments/training-operator"
 OLDEST = (1, 9)
@@ -38,7 +38,7 @@ class PyTorchJob(WorkloadKind):
         "Failed": Reason.LAUNCHER_LOST,
     }
 
-    def manifest(self, plan: WorkloadPlan) -> Made:
+    def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
         run: Object = {"cleanPodPolicy": "Running"}  # the default leaves pods running after the end; All deletes logs
         spec: Object = {"nprocPerNode": str(plan.processes)}  # "auto" would be a process for each core of the host
         least = plan.spec.n_workers
@@ -59,7 +59,7 @@ class PyTorchJob(WorkloadKind):
         if plan.gang_scheduler != "none":  # the operator names the scheduler in the pods
             queue = {"queue": plan.volcano_queue} if plan.volcano_queue else {}
             run["schedulingPolicy"] = {"minAvailable": least, **queue}
-        return Made(self.object(plan.metadata, {**spec, "runPolicy": run, "pytorchReplicaSpecs": _replicas(plan)}))
+        return self.object(plan.metadata, {**spec, "runPolicy": run, "pytorchReplicaSpecs": _replicas(plan)}), None
 
     def probe(self, _namespace: str, labels: Mapping[str, str]) -> Object:
         replica = _replica(1, "Never", {"spec": {"containers": [{"name": self.container, "image": "none"}]}})
@@ -101,7 +101,7 @@ class PyTorchJob(WorkloadKind):
     def restricted_problem(self, api: Api) -> Problem | None:
         """Problem if the operator adds its default init container, which is not admitted by `restricted`."""
         deployment = find(api, DEPLOYMENT, may_be_hidden=True)
-        if deployment is None or any("init-container-template-file" in flag for flag in _flags(deployment)):
+        if deployment is None or _has_flag(deployment, "init-container-template-file"):
             return None
         if any(mount.get("mountPath") == "/etc/config" for mount in _container(deployment).get("volumeMounts") or []):
             return None  # its template is there
@@ -110,7 +110,7 @@ class PyTorchJob(WorkloadKind):
 
     def gang_problem(self, api: Api) -> Problem | None:
         deployment = find(api, DEPLOYMENT, may_be_hidden=True)
-        if deployment is None or any("gang-scheduler-name" in flag for flag in _flags(deployment)):
+        if deployment is None or _has_flag(deployment, "gang-scheduler-name"):
             return None
         return "the operator makes no PodGroups", "start it with --gang-scheduler-name and the name of the scheduler"
 
@@ -157,9 +157,9 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, found.groups())) if found else ()
 
 
-def _flags(deployment: Any) -> list[str]:
+def _has_flag(deployment: Any, flag: str) -> bool:
     container = _container(deployment)
-    return [*(container.get("command") or []), *(container.get("args") or [])]
+    return any(flag in each for each in [*(container.get("command") or []), *(container.get("args") or [])])
 
 
 def _container(deployment: Any) -> Any:

@@ -14,7 +14,7 @@ import hashlib
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from client_lib.spec.states import Reason
@@ -26,7 +26,6 @@ from server_stub.runtimes.kube.objects_api import ObjectsApi
 from server_stub.runtimes.kube.workload import (
     SCHEDULERS,
     Applied,
-    Made,
     Object,
     WorkloadKind,
     WorkloadPlan,
@@ -48,14 +47,8 @@ MANAGER = "client-lib.io/server"
 REPLACED = 1_000_000
 """Number of lost pods of an elastic job that are replaced; the server ends the attempt long before."""
 _PATCHED = {
-    "volumes",
-    "securityContext",
-    "terminationGracePeriodSeconds",
-    "nodeSelector",
-    "tolerations",
-    "affinity",
-    "serviceAccountName",
-    "imagePullSecrets",
+    *("volumes", "securityContext", "terminationGracePeriodSeconds", "nodeSelector", "tolerations", "affinity"),
+    *("serviceAccountName", "imagePullSecrets"),
 }
 """Fields of a pod that a TrainJob may set."""
 _BY_TRAINER = {"name", "image", "command", "env", "envFrom", "resources", "securityContext", "volumeMounts"}
@@ -75,16 +68,23 @@ class TrainJob(WorkloadKind):
     applied = Applied("jobset.x-k8s.io", "v1alpha2", "jobsets", label="jobset.sigs.k8s.io/jobset-name")
     bases: Mapping[str, str] = {RUNTIME: "trainingruntimes"}
 
-    def manifest(self, plan: WorkloadPlan) -> Made:
+    def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
         template = plan.template({}, rank_variables(INDEX, f"{plan.name}-{REPLICATED_JOB}-0-0.{plan.name}"))
         container = template["spec"]["containers"][0]
         runtime = self._runtime(plan.metadata["namespace"], _runtime_spec(plan, template["spec"]))
+        given = {each["name"] for each in container["env"]}
+        from_secret = [  # of `envFrom`, which a TrainJob lacks; `env` takes precedence, as it does there
+            {"name": name, "valueFrom": {"secretKeyRef": {"name": source["secretRef"]["name"], "key": name}}}
+            for source in container.get("envFrom", ())
+            for name in plan.secret_variables
+            if name not in given
+        ]
         spec: Object = {
             "runtimeRef": self._reference(runtime),
             "trainer": {
                 "image": container["image"],
                 "command": container["command"],
-                "env": [*container["env"], *_from_secret(container, plan.secret_variables)],
+                "env": [*container["env"], *from_secret],
                 "numNodes": plan.spec.n_workers,
                 "resourcesPerNode": container["resources"],
             },
@@ -92,7 +92,7 @@ class TrainJob(WorkloadKind):
         }
         if QUEUE in plan.metadata["labels"]:
             spec["suspend"] = True  # until Kueue admits it
-        return Made(self.object(plan.metadata, spec), runtime)
+        return self.object(plan.metadata, spec), runtime
 
     def probe(self, namespace: str, labels: Mapping[str, str]) -> Object:
         """The smallest TrainJob. Its patch needs Kubeflow Trainer 2.2."""
@@ -154,17 +154,6 @@ class TrainJob(WorkloadKind):
 TRAINJOB = TrainJob()
 
 
-def _from_secret(container: Object, names: Iterable[str]) -> list[Object]:
-    """The variables of `envFrom`, which a TrainJob lacks, one by one. `env` takes precedence, as it does there."""
-    given = {each["name"] for each in container["env"]}
-    return [
-        {"name": name, "valueFrom": {"secretKeyRef": {"name": source["secretRef"]["name"], "key": name}}}
-        for source in container.get("envFrom", ())
-        for name in names
-        if name not in given
-    ]
-
-
 def _runtime_spec(plan: WorkloadPlan, pod: Object) -> Object:
     container = {key: value for key, value in pod["containers"][0].items() if key not in _BY_TRAINER}
     rest = {key: value for key, value in pod.items() if key not in _PATCHED}
@@ -195,22 +184,17 @@ def _job_set(pod: Object, *, elastic: bool) -> Object:
 
 def _patches(template: Object, container: Object) -> list[Object]:
     """Patches of the runtime. A patch takes one mount of each volume, so there are as many as a volume has mounts."""
+    rounds: dict[int, list[Object]] = defaultdict(list, {0: []})
+    times = Counter[str]()
+    for mount in container["volumeMounts"]:
+        rounds[times[mount["name"]]].append(mount)
+        times[mount["name"]] += 1
+    first, *more = rounds.values()
     pod = {key: value for key, value in template["spec"].items() if key in _PATCHED}
-    first, *more = _rounds(container["volumeMounts"])
     security = container["securityContext"]
     own = {**pod, "containers": [{"name": CONTAINER, "securityContext": security, "volumeMounts": first}]}
     rest = [{"spec": {"containers": [{"name": CONTAINER, "volumeMounts": mounts}]}} for mounts in more]
     return [_patch(number, each) for number, each in enumerate([{**template, "spec": own}, *rest])]
-
-
-def _rounds(mounts: Sequence[Object]) -> list[list[Object]]:
-    """The mounts in lists, none of which has a volume twice."""
-    rounds: dict[int, list[Object]] = defaultdict(list, {0: []})
-    times = Counter[str]()
-    for mount in mounts:
-        rounds[times[mount["name"]]].append(mount)
-        times[mount["name"]] += 1
-    return list(rounds.values())
 
 
 def _patch(number: int, template: Mapping[str, Any]) -> Object:

@@ -70,12 +70,6 @@ def rank_variables(index_label: str, master: str) -> list[Object]:
     ]
 
 
-class Made(NamedTuple):
-    workload: Object
-    base: Object | None = None
-    """Object that must exist before the workload, and that other workloads share; it is named by its content."""
-
-
 def is_missing(base: Object, message: str) -> bool:
     """True if a workload was refused with this message because its base is missing. The webhooks of Trainer and of
     Kueue quote the name of the base in their own ways."""
@@ -123,8 +117,9 @@ class WorkloadKind(ABC):
     """Kinds of the objects on which its objects are based, with their plurals."""
 
     @abstractmethod
-    def manifest(self, plan: WorkloadPlan) -> Made:
-        """Make the object for an attempt."""
+    def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
+        """Make the object for an attempt, and the one on which it is based: that one must exist before, is named by its
+        content, and is shared by other workloads. None: it is based on nothing."""
 
     @abstractmethod
     def probe(self, namespace: str, labels: Mapping[str, str]) -> Object:

@@ -132,7 +132,7 @@ def render(
     secret = own_name + names.ENVIRONMENT if variables else None
     template = partial(pod.template, spec, need, cluster, labels, folders, secret)
     plan = WorkloadPlan(own_name, own, spec, need.processes, elastic_bounds(spec), template, gang, tuple(variables))
-    made = cluster.kind.manifest(plan)
+    workload, base = cluster.kind.manifest(plan)
 
     objects = {
         "launcher": launcher,
@@ -143,8 +143,8 @@ def render(
         else None,
         "code": immutable("ConfigMap", names.CODE, binaryData=code) if code is not None else None,
         "policy": policy | {"spec": rules} if rules is not None else None,
-        "base": made.base,
-        "workload": made.workload,
+        "base": base,
+        "workload": workload,
     }
     return Objects(**json.loads(json.dumps(objects)))  # a copy, in which no two parts share a value
 
