@@ -10,7 +10,7 @@ import pytest
 from client_lib.spec.states import Reason
 from server_stub.runtimes.kube import names, trainjob
 from server_stub.runtimes.kube.api import Api, ApiError, connect
-from server_stub.runtimes.kube.objects_api import ObjectsApi
+from server_stub.runtimes.kube.cluster import ObjectsApi
 from server_stub.runtimes.kube.observe import ClusterState, observe
 from server_stub.runtimes.kube.observe.inventory import Event, Workload, parse_workload
 from server_stub.runtimes.kube.render import Objects

@@ -4,9 +4,8 @@ Modules and folders:
 
     runtime               the Runtime protocol, and the runtime made from the server's settings
     gang                  one attempt, from its objects to its end, and what the service is told about it
-    cluster               the parts that all attempts share, and the watches
+    cluster               the requests for objects, what all attempts share, and the watches
     objects               creation and removal of the objects of an attempt, and its record on disk
-    objects_api           the requests for that
     pod_log               logs that come from the cluster
     queues                the queues of Kueue in which jobs wait
     doctor                checks of the cluster and of the server's rights

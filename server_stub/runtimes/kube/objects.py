@@ -24,9 +24,8 @@ from client_lib.worker.directory import read_json, sync, write_json
 from server_stub.runtimes import Attempt, Observation
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import ApiError, call_in_thread, call_until_answered
-from server_stub.runtimes.kube.cluster import Cluster
+from server_stub.runtimes.kube.cluster import BeingDeleted, Cluster, NameTaken
 from server_stub.runtimes.kube.names import AttemptKey
-from server_stub.runtimes.kube.objects_api import BeingDeleted, NameTaken
 from server_stub.runtimes.kube.observe.inventory import WorkerPod, parse_workload
 from server_stub.runtimes.kube.observe.messages import Refusal, Retry, refusal
 from server_stub.runtimes.kube.render import Objects, Payload, identity, needs_payload, render
