@@ -26,10 +26,7 @@ def check(spec: JobSpec, owner: str, submitter: Submitter, cluster: ClusterOptio
         NotSupported, InvalidRequest, TooLarge: naming the field, its value and the way out.
         Unavailable: what decides this is not known yet.
     """
-    if cluster.settings.worker_server_url is None:
-        _check_without_server(spec)
     _check_fields(spec, cluster)
-    _check_queue(spec, cluster)
     size = len(spec.model_dump_json(exclude_defaults=True))
     if size > SPEC_MAX:
         raise TooLarge(
@@ -39,28 +36,26 @@ def check(spec: JobSpec, owner: str, submitter: Submitter, cluster: ClusterOptio
     fields.check_command(spec)
     fields.check_paths(spec, submitter.working_dir)
     notices = [*_notices(spec, owner, cluster)]
-    storage.tmp_folders(spec, cluster.catalogue)
+    storage.tmp_gb(spec, cluster.catalogue)
     storage.claims(spec, owner, cluster.catalogue)
     pod.network_policy(spec, {}, cluster)
     return notices + fields.ignored(spec, "kubernetes")
 
 
-def _check_without_server(spec: JobSpec) -> None:
-    """Reject what needs a server that pods reach."""
-    if spec.type is JobType.PYTORCH_ELASTIC:
+def _check_fields(spec: JobSpec, cluster: ClusterOptions) -> None:
+    """Reject what this cluster can't do."""
+    kind, reached = cluster.kind, cluster.settings.worker_server_url is not None
+    if spec.type is JobType.PYTORCH_ELASTIC and not reached:
         raise NotSupported(
             "type 'pytorch_elastic' needs a server that pods reach: it decides which lost worker is replaced",
             hint="type='pytorch2' with max_retry restarts all workers after a failure; the server's setting "
             "worker_server_url says how pods reach it",
         )
-    if spec.outputs:
+    if spec.outputs and not reached:
         raise NotSupported(
             f"outputs={spec.outputs} can't be kept: pods don't reach this server",
             hint="write results to a volume; the server's setting worker_server_url says how pods reach it",
         )
-
-
-def _check_fields(spec: JobSpec, cluster: ClusterOptions) -> None:
     if spec.gpus is not None:
         raise NotSupported(
             f"gpus={spec.gpus} chooses among the GPUs of one machine, and a cluster hands them out itself",
@@ -72,25 +67,22 @@ def _check_fields(spec: JobSpec, cluster: ClusterOptions) -> None:
             "server names no volume for them",
             hint="write checkpoints to a volume, with the same checkpoint_dir in both jobs",
         )
-    for name in cluster.kind.own_variables:
+    for name in kind.own_variables:
         if name in spec.environment() or name in spec.secrets:
             raise NotSupported(
-                f"{name} can't be given on a cluster: the {cluster.kind.operator} sets it to the pod of worker 0",
+                f"{name} can't be given on a cluster: the {kind.operator} sets it to the pod of worker 0",
                 hint="leave it out; every process finds it in its environment",
             )
-
-
-def _check_queue(spec: JobSpec, cluster: ClusterOptions) -> None:
     if spec.queue_name is None or cluster.kueue or cluster.catalogue.gang.scheduler == "volcano":
         return
-    asked, jobs = f"queue_name={spec.queue_name!r}", f"{cluster.kind.name}s of namespace {cluster.namespace}"
+    asked, jobs = f"queue_name={spec.queue_name!r}", f"{kind.name}s of namespace {cluster.namespace}"
     if cluster.kueue is None:
         raise Unavailable(
             f"{asked}: the server is asking the cluster whether a Kueue takes {jobs}", hint="try again in a moment"
         )
     raise NotSupported(
         f"{asked}: no Kueue of this cluster takes {jobs}",
-        hint=f"leave it out; its operator can install Kueue with the integration {cluster.kind.kueue_framework}, and "
+        hint=f"leave it out; its operator can install Kueue with the integration {kind.kueue_framework}, and "
         "let Kueue's managedJobsNamespaceSelector select this namespace",
     )
 

@@ -185,8 +185,7 @@ class KubeRuntime:
             del self._gangs[key]
 
     def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
-        gang = self._gangs.get(AttemptKey(job_id, attempt))
-        if gang is not None:
+        if gang := self._gangs.get(AttemptKey(job_id, attempt)):
             gang.stop(grace_s)
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
@@ -240,7 +239,12 @@ def assemble(settings: Settings, registry: WorkerRegistry, namespaces: Collectio
         _log.error("%s", problem)
     namespace = settings.kube_namespace or default_namespace(settings.kubeconfig, settings.kube_context)
     chosen, other = (TRAINJOB, PYTORCHJOB) if catalogue.job_kind == "trainjob" else (PYTORCHJOB, TRAINJOB)
-    options = ClusterOptions(settings, chosen, catalogue, namespace, _launcher(), _text(settings.worker_server_ca))
+    try:
+        server_ca = settings.worker_server_ca.read_text() if settings.worker_server_ca is not None else None
+    except OSError as error:
+        wrong = f"worker_server_ca={settings.worker_server_ca} can't be read: {error.strerror}"
+        raise InvalidRequest(wrong) from error
+    options = ClusterOptions(settings, chosen, catalogue, namespace, _launcher(), server_ca)
     api = connect(settings.kubeconfig, settings.kube_context)
     return KubeRuntime(Cluster.of(api, options, registry, [other]), problem, namespaces)
 
@@ -250,10 +254,3 @@ def _launcher() -> bytes:
         target = Path(folder) / "worker.pyz"
         zipapp_build.build(str(target))
         return target.read_bytes()
-
-
-def _text(path: Path | None) -> str | None:
-    try:
-        return None if path is None else path.read_text()
-    except OSError as error:
-        raise InvalidRequest(f"worker_server_ca={path} can't be read: {error.strerror}") from error

@@ -51,9 +51,8 @@ class Folder:
         return {"name": self.name, **self.source}
 
     def mount(self) -> dict[str, Any]:
-        sub_path = {"subPath": self.sub_path} if self.sub_path is not None else {}
-        read_only = {"readOnly": True} if self.read_only else {}
-        return {"name": self.name, "mountPath": self.path, **sub_path, **read_only}
+        mount = {"name": self.name, "mountPath": self.path, "subPath": self.sub_path, "readOnly": self.read_only}
+        return {field: value for field, value in mount.items() if value}
 
 
 @dataclass(frozen=True)
@@ -97,8 +96,7 @@ def disk_request_mib(needs: Needs) -> int:
 
 def disk_limit_mib(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> int:
     """Disk of the node that the pod may use, with its log and /tmp. Raises InvalidRequest."""
-    tmp_gb = _tmp_gb(spec.tmp_storage, catalogue) if spec.tmp_storage is not None else 0
-    return _LOG_MIB + _disk_mib(needs) + math.ceil(tmp_gb * 10**9 / 2**20)
+    return _LOG_MIB + _disk_mib(needs) + math.ceil(tmp_gb(spec, catalogue) * 10**9 / 2**20)
 
 
 def _disk_mib(needs: Needs) -> int:
@@ -109,7 +107,8 @@ def asked_folders(attempt: Attempt, catalogue: ClusterCatalogue) -> list[Folder]
     """/tmp if the job asks for space there, and the volumes of the catalogue. Raises InvalidRequest."""
     found = claims(attempt.spec, attempt.owner, catalogue)
     volumes = list(dict.fromkeys(each.volume.claim for each in found))  # a pod that has one claim twice may never start
-    folders = tmp_folders(attempt.spec, catalogue)
+    tmp = tmp_gb(attempt.spec, catalogue)
+    folders = [Folder("tmp", TMP, {"emptyDir": {"sizeLimit": f"{tmp}G"}})] if tmp else []
     for claimed in found:
         volume, path = claimed.volume, claimed.path
         mounts = [(path, None if volume.whole else owner_folder(attempt.owner), claimed.read_only)]
@@ -139,18 +138,14 @@ def job_folder(job_name: str, job_id: str) -> str:
     return f"{job_name}-{job_id[:8]}"
 
 
-def tmp_folders(spec: JobSpec, catalogue: ClusterCatalogue) -> list[Folder]:
-    """/tmp if the job asks for space there. Raises InvalidRequest."""
+def tmp_gb(spec: JobSpec, catalogue: ClusterCatalogue) -> int:
+    """Space for /tmp in GB, if the job asks for it; else 0. Raises InvalidRequest."""
     if spec.tmp_storage is None:
-        return []
-    return [Folder("tmp", TMP, {"emptyDir": {"sizeLimit": f"{_tmp_gb(spec.tmp_storage, catalogue)}G"}})]
-
-
-def _tmp_gb(preset: str, catalogue: ClusterCatalogue) -> int:
-    if preset not in catalogue.tmp_storage:
+        return 0
+    if spec.tmp_storage not in catalogue.tmp_storage:
         there = ", ".join(catalogue.tmp_storage) or "none"
-        raise InvalidRequest(f"tmp_storage={preset!r} is unknown; this server has: {there}")
-    return catalogue.tmp_storage[preset]
+        raise InvalidRequest(f"tmp_storage={spec.tmp_storage!r} is unknown; this server has: {there}")
+    return catalogue.tmp_storage[spec.tmp_storage]
 
 
 def claims(spec: JobSpec, owner: str, catalogue: ClusterCatalogue) -> list[Claimed]:
@@ -224,13 +219,11 @@ def checkpoints_from(attempt: Attempt, catalogue: ClusterCatalogue) -> str | Non
 
 def not_handed_on(attempt: Attempt, catalogue: ClusterCatalogue) -> str | None:
     """Message if the checkpoints of the job being resubmitted are lost; None: they are not."""
+    kept, lost = catalogue.checkpoints, "no checkpoints are handed on: "
     if attempt.checkpoints_from is None or attempt.spec.checkpoint_dir is not None:
         return None
-    kept = catalogue.checkpoints
     if kept is None:
-        why = "they ended with their pods, as this server's catalogue names no volume for them"
-    elif attempt.checkpoints_name is None and not catalogue.volume(kept.volume).whole:
-        why = "this job was submitted to an earlier version of the server; submit it again"
-    else:
-        return None
-    return f"no checkpoints are handed on: {why}"
+        return f"{lost}they ended with their pods, as this server's catalogue names no volume for them"
+    if attempt.checkpoints_name is None and not catalogue.volume(kept.volume).whole:
+        return f"{lost}this job was submitted to an earlier version of the server; submit it again"
+    return None
