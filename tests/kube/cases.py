@@ -20,7 +20,7 @@ from server_stub.runtimes.kube.catalogue import ClusterCatalogue
 from server_stub.runtimes.kube.catalogue.file import read
 from server_stub.runtimes.kube.check import check
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
-from server_stub.runtimes.kube.render import Objects, Payload, render
+from server_stub.runtimes.kube.render import Objects, render
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import ClusterOptions, WorkloadKind
 from server_stub.settings import Settings
@@ -71,7 +71,7 @@ class Case:
 
     attempt: Attempt
     cluster: ClusterOptions
-    payload: Payload | None = None
+    payload: dict[str, bytes] | None = None
 
     @property
     def catalogue(self) -> ClusterCatalogue:
@@ -98,7 +98,7 @@ class Builder:
     parent: str | None = None
     """Name of the job that is submitted again."""
     function: bool = False
-    payload: Payload | None = None
+    payload: dict[str, bytes] | None = None
     spec: dict[str, Any] = field(default_factory=dict)
 
     def build(self, name: str) -> Case:
@@ -172,7 +172,7 @@ gang: {scheduler: volcano}
     "function-out-of-reach": Builder(
         cluster=cluster_with(worker_server_url=None),
         function=True,
-        payload=Payload(snapshot=b"archive", function=b"pickle"),
+        payload={"snapshot.tar.gz": b"archive", "function": b"pickle"},
         spec={"script": "my_function", "n_workers": 2, "internet": False},
     ),
     "elastic": Builder(

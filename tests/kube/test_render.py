@@ -16,7 +16,7 @@ from client_lib.spec.job import MASK
 from client_lib.spec.request import CodeInPlace, Submitter
 from client_lib.worker.plan import from_json
 from server_stub.runtimes.kube import names, pytorchjob
-from server_stub.runtimes.kube.render import CODE_MAX, Payload, masked, needs_payload
+from server_stub.runtimes.kube.render import CODE_MAX, masked, payload_files
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import Object
 from tests.kube.cases import (
@@ -223,26 +223,26 @@ def replace_number(number: int) -> Case:
 
 def test_code_rides_in_a_config_map_only_where_pods_do_not_reach_the_server() -> None:
     near, far = case("one-worker"), case("function-out-of-reach")
-    assert not needs_payload(near.attempt, near.cluster)
+    assert not payload_files(near.attempt, near.cluster)
     assert near.objects().code is None
-    assert needs_payload(far.attempt, far.cluster)
+    assert payload_files(far.attempt, far.cluster)
     assert sorted((far.objects().code or {})["binaryData"]) == ["function", "snapshot.tar.gz"]
     in_place = Builder(cluster=far.cluster, code=CodeInPlace()).build("x")
-    assert not needs_payload(in_place.attempt, in_place.cluster)
+    assert not payload_files(in_place.attempt, in_place.cluster)
 
 
 def test_code_that_no_config_map_holds_is_refused_with_the_way_out() -> None:
     far = cluster_with(worker_server_url=None)
-    Builder(cluster=far, payload=Payload(snapshot=bytes(CODE_MAX))).build("x").objects()
+    Builder(cluster=far, payload={"snapshot.tar.gz": bytes(CODE_MAX)}).build("x").objects()
     with pytest.raises(TooLarge, match="at most 700 KiB") as caught:
-        Builder(cluster=far, payload=Payload(snapshot=bytes(CODE_MAX + 1))).build("x").objects()
+        Builder(cluster=far, payload={"snapshot.tar.gz": bytes(CODE_MAX + 1)}).build("x").objects()
     assert "worker_server_url" in (caught.value.hint or "")
 
 
 def test_the_largest_code_and_the_largest_spec_fit_in_a_config_map() -> None:
     far = cluster_with(worker_server_url=None)
     spec = {"args": ["x" * 1000] * 690}
-    objects = Builder(cluster=far, payload=Payload(snapshot=bytes(CODE_MAX)), spec=spec).build("x").objects()
+    objects = Builder(cluster=far, payload={"snapshot.tar.gz": bytes(CODE_MAX)}, spec=spec).build("x").objects()
     for made in (objects.code, objects.plan):
         assert len(json.dumps(made)) < 2**20
 

@@ -52,6 +52,7 @@ class Gang:
         self._cluster = in_namespace(attempt.namespace)
         self._key = names.AttemptKey(attempt.job_id, attempt.number)
         self._folder = attempt_dir(attempt.job_dir, attempt.number)
+        self._needs = self._cluster.needs(attempt.spec)
         self._record = Record()
         self._told: Observation | None = None
         """The last observation that was reported."""
@@ -175,8 +176,7 @@ class Gang:
 
     async def _state(self) -> ClusterState:
         inventory, options = self._cluster.inventory, self._cluster.options
-        needs = self._cluster.needs(self._attempt.spec)
-        gpus = needs is not None and needs.gpus > 0
+        gpus = self._needs is not None and self._needs.gpus > 0
         place = await self._cluster.queues.place(inventory.workload(self._key), gpus=gpus)
         workers_report = options.settings.worker_server_url is not None
         pods = self._pods()
@@ -382,8 +382,7 @@ class Gang:
         notes: tuple[str, ...] = (),
     ) -> Observation:
         if infos and phase != "waiting" and self._attempt.spec.variable("OMP_NUM_THREADS") is None:
-            needs = self._cluster.needs(self._attempt.spec)
-            threads = threads_with(needs.cores, needs.processes) if needs else None
+            threads = threads_with(self._needs.cores, self._needs.processes) if self._needs else None
             infos = tuple(info.model_copy(update={"threads": threads}) for info in infos)
         return Observation(*self._key, phase, reason, message, infos, notes=notes)
 

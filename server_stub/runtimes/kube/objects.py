@@ -28,7 +28,7 @@ from server_stub.runtimes.kube.cluster import BeingDeleted, Cluster, NameTaken
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.observe.inventory import WorkerPod, parse_workload
 from server_stub.runtimes.kube.observe.messages import Refusal, Retry, refusal
-from server_stub.runtimes.kube.render import Objects, Payload, identity, needs_payload, render
+from server_stub.runtimes.kube.render import Objects, identity, payload_files, render
 from server_stub.runtimes.kube.workload import Object, is_missing
 from server_stub.runtimes.tasks import is_set_within
 
@@ -160,13 +160,9 @@ class AttemptObjects:
         return await self.try_to_create()
 
     def _render(self) -> Objects:
-        attempt, cluster, payload = self._attempt, self._cluster, Payload()
-        if needs_payload(attempt, cluster.options):
-            payload = Payload(
-                attempt.snapshot.read_bytes() if attempt.snapshot else None,
-                attempt.function.read_bytes() if attempt.function else None,
-            )
-        return render(attempt, cluster.options, cluster.registry.token(*self._key), payload, self.name)
+        attempt, options = self._attempt, self._cluster.options
+        payload = {name: path.read_bytes() for name, path in payload_files(attempt, options).items()}
+        return render(attempt, options, self._cluster.registry.token(*self._key), payload, self.name)
 
     async def _create_base(self, base: Object) -> Refusal:
         """Create what the workload is based on. Its operator knows it a moment later, so the workload waits."""

@@ -13,7 +13,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from client_lib.errors import TooLarge
@@ -36,14 +36,6 @@ GATE_PORT = 23455
 """Port of worker 0 for a gang that can't reach the server; the operator's MASTER_PORT is the next one."""
 FUNCTION_RUNNER = "function_runner.py"
 """Placeholder for the file of the function runner, whose path the agent knows."""
-
-
-@dataclass(frozen=True)
-class Payload:
-    """The code of an attempt, read only if pods can't fetch it (`needs_payload`)."""
-
-    snapshot: bytes | None = field(default=None, repr=False)
-    function: bytes | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -76,22 +68,24 @@ class Objects:
         return [self.launcher, *base, *self.owned(), self.workload]
 
 
-def needs_payload(attempt: Attempt, cluster: ClusterOptions) -> bool:
-    """True if the code must be in a ConfigMap, because pods can't reach the server."""
-    return cluster.settings.worker_server_url is None and (attempt.snapshot is not None or attempt.function is not None)
+def payload_files(attempt: Attempt, cluster: ClusterOptions) -> dict[str, Path]:
+    """The files of the code, by their names in a ConfigMap, if pods can't reach the server to fetch them."""
+    files = {"snapshot.tar.gz": attempt.snapshot, "function": attempt.function}
+    reached = cluster.settings.worker_server_url is not None
+    return {} if reached else {name: path for name, path in files.items() if path is not None}
 
 
 def render(
     attempt: Attempt,
     cluster: ClusterOptions,
     worker_token: str,
-    payload: Payload | None = None,
+    payload: Mapping[str, bytes] | None = None,
     name: str | None = None,
 ) -> Objects:
     """Render the objects of one attempt.
 
-    `payload` is the code if `needs_payload`; without it the result has no code. `name` is that of
-    the workload; None: the first choice.
+    `payload` has the contents of `payload_files`; without it their ConfigMap is empty. `name` is that of the workload;
+    None: the first choice.
 
     Raises InvalidRequest, NotSupported, NeverFits as `fields.check`; TooLarge: the code is too large for a ConfigMap.
     """
@@ -119,8 +113,8 @@ def render(
         "binaryData": _encoded({"worker.pyz": cluster.launcher}),
     }
     agents = {"token": worker_token} | ({"ca.crt": cluster.server_ca} if cluster.server_ca is not None else {})
-    variables = secret_environment(attempt)
-    code = _code(payload or Payload()) if needs_payload(attempt, cluster) else None
+    _, variables = environment(attempt)
+    code = _code(payload or {}) if payload_files(attempt, cluster) else None
     rules = pod.network_policy(spec, labels, cluster)
     policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata(names.POLICY)}
 
@@ -176,29 +170,23 @@ def identity(attempt: Attempt) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
-def plain_environment(spec: JobSpec) -> dict[str, str]:
-    """The user's variables that are no secrets."""
-    given, shown = spec.environment(), spec.masked().environment()
-    return {name: value for name, value in given.items() if shown[name] == value}
+def environment(attempt: Attempt) -> tuple[dict[str, str], dict[str, str]]:
+    """The user's variables that everybody may read, and those that only the job may read: its secrets, and those with
+    the name of a secret."""
+    given, shown = attempt.spec.environment(), attempt.spec.masked().environment()
+    plain = {name: value for name, value in given.items() if shown[name] == value}
+    return plain, {name: value for name, value in given.items() if name not in plain} | attempt.secret_values
 
 
-def secret_environment(attempt: Attempt) -> dict[str, str]:
-    """The user's variables that only the job may read: its secrets, and those with the name of a secret."""
-    given, plain = attempt.spec.environment(), plain_environment(attempt.spec)
-    return {name: value for name, value in given.items() if name not in plain} | attempt.secret_values
-
-
-def _code(payload: Payload) -> dict[str, str]:
-    files = {"snapshot.tar.gz": payload.snapshot, "function": payload.function}
-    there = {name: content for name, content in files.items() if content is not None}
-    size = sum(map(len, there.values()))
+def _code(files: Mapping[str, bytes]) -> dict[str, str]:
+    size = sum(map(len, files.values()))
     if size > CODE_MAX:
         raise TooLarge(
             f"the code has {size / 2**10:.0f} KiB; where pods don't reach the server, at most {CODE_MAX // 2**10} KiB "
             "travel to them",
             hint="the server's setting worker_server_url says how pods reach it; or put the code on a volume",
         )
-    return _encoded(there)
+    return _encoded(files)
 
 
 def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:
@@ -239,12 +227,12 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> Work
     In place only worker 0 tails the log file and keeps outputs: the agents of the others remove these fields.
     """
     spec, catalogue = attempt.spec, cluster.catalogue
-    environment = plain_environment(spec)
+    variables, _ = environment(attempt)
     if attempt.function is not None:
-        environment[function_runner.LIMIT] = str(cluster.settings.max_snapshot_bytes)
+        variables[function_runner.LIMIT] = str(cluster.settings.max_snapshot_bytes)
     prefix = _conda_prefix(spec, catalogue)
     python = "python3" if prefix is None else f"{prefix}/bin/python"  # in the image: the submitter's is elsewhere
-    return common.worker_plan(attempt, environment, FUNCTION_RUNNER, storage.HOME)._replace(
+    return common.worker_plan(attempt, variables, FUNCTION_RUNNER, storage.HOME)._replace(
         processes_per_worker=needs.processes,
         python=python if common.runs_python(attempt) else None,
         gpus=None if needs.gpus else [],  # the device plugin shows a container its own
