@@ -8,6 +8,7 @@ blocks: make it with `call_in_thread`, `call_until_answered` or in a `StreamThre
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import random
@@ -75,7 +76,7 @@ class Api:
         self, method: str, path: str, body: Any = None, query: Query | None = None, kind: str = JSON, accept: str = JSON
     ) -> Any:
         """The JSON of the response. `kind` is the Content-Type of `body`. Raises ApiError."""
-        text = self._read(self._send(method, path, body, query, kind, accept))
+        text = self._send(method, path, body, query, kind, accept).data
         return json.loads(text) if text else {}
 
     def get(self, path: str, query: Query | None = None) -> Any:
@@ -86,30 +87,23 @@ class Api:
         return self.request("POST", path, body, {"fieldValidation": "Strict"}, accept=METADATA)
 
     def text(self, path: str, query: Query | None = None) -> bytes:
-        return self._read(self._send("GET", path, None, query))
+        return self._send("GET", path, query=query).data
 
     def stream(self, path: str, query: Query, read_s: float) -> Stream:
         """Open a response that continues; it ends after `read_s` without data. Raises ApiError."""
-        return Stream(self._send("GET", path, None, query, read_s=read_s))
-
-    def _read(self, response: urllib3.BaseHTTPResponse) -> bytes:
-        try:
-            return bytes(response.read())
-        except urllib3.exceptions.HTTPError as error:
-            raise ApiError(0, f"{self.host} broke off: {error}") from error
-        finally:
-            response.release_conn()
+        return Stream(self._send("GET", path, query=query, stream_s=read_s))
 
     def _send(
         self,
         method: str,
         path: str,
-        body: Any,
-        query: Query | None,
+        body: Any = None,
+        query: Query | None = None,
         kind: str = JSON,
         accept: str = JSON,
-        read_s: float = READ_S,
+        stream_s: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
+        """The response with its content; with `stream_s` its content is not read yet."""
         url = self.host + path + ("?" + urlencode(query) if query else "")
         headers = {"Accept": accept, "Content-Type": kind, "User-Agent": "client-lib-server"}
         settings: Mapping[str, Any] = self._configuration.auth_settings()  # renews an expired token
@@ -120,9 +114,9 @@ class Api:
                 url,
                 body=None if body is None else json.dumps(body).encode(),
                 headers=headers,
-                timeout=urllib3.Timeout(connect=CONNECT_S, read=read_s),
+                timeout=urllib3.Timeout(connect=CONNECT_S, read=stream_s or READ_S),
                 retries=False,
-                preload_content=False,
+                preload_content=stream_s is None,
             )
         except urllib3.exceptions.HTTPError as error:
             raise ApiError(0, f"{self.host} does not answer: {error}") from error
@@ -154,10 +148,8 @@ class Stream:
         """End the iteration from another thread."""
         sock = getattr(getattr(self._response, "connection", None), "sock", None)
         if sock is not None:
-            try:
+            with contextlib.suppress(OSError):  # it is closed already
                 sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass  # already closed
 
 
 class StreamThread(threading.Thread):
@@ -273,7 +265,7 @@ def _in_cluster() -> bool:
 def _error_of(response: urllib3.BaseHTTPResponse) -> ApiError:
     """The error with the message of the API's Status object, or with the text of the response."""
     try:
-        text = response.read(_CHUNK).decode("utf-8", "replace")
+        text = response.data.decode("utf-8", "replace")
     except urllib3.exceptions.HTTPError:
         text = ""
     finally:
