@@ -15,11 +15,10 @@ import random
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 from urllib.parse import urlencode
 
 import urllib3
@@ -277,46 +276,43 @@ def _error_of(response: urllib3.BaseHTTPResponse) -> ApiError:
     return ApiError(response.status, str(message))
 
 
-# --- watches
-
-
-@dataclass(frozen=True)
-class Listed:
-    """All objects that exist; known objects that are not among them are gone."""
-
-    objects: Sequence[Any]
-
-
-@dataclass(frozen=True)
-class Changed:
-    """One object after its creation or a change, or its last state before its deletion (`gone`)."""
-
-    object: Any
-    gone: bool = False
-
-
-Change = Listed | Changed
-
-
-class ObjectWatch(StreamThread):
+class ObjectWatch(StreamThread, Generic[T]):
     """Lists one kind of object and then watches its changes: `path` of its collection, `query` with selectors.
 
-    Changes go to `take`, which is called in this thread, until a moment after `stop`. The API server limits
-    the time of a watch, and SILENCE_S ends one with a dead connection. Bookmarks renew the resourceVersion; after an
-    expired one (410) all objects are listed again. A pause follows every round without progress.
+    `read` parses an object, in this thread; it returns None for one that does not matter. The result goes to the event
+    loop on which the watch was made: to `take_list` with all others that exist, to `put` after a change, to `gone` with
+    its last state after its deletion.
+
+    The API server limits the time of a watch, and SILENCE_S ends one with a dead connection. Bookmarks renew the
+    resourceVersion; after an expired one (410) all objects are listed again. A pause follows every round without
+    progress.
     """
 
     def __init__(
-        self, api: Api, path: str, query: dict[str, str], take: Callable[[Change], None], *, may_be_absent: bool = False
+        self,
+        api: Api,
+        path: str,
+        query: dict[str, str],
+        read: Callable[[Any], T | None],
+        take_list: Callable[[list[T]], None],
+        put: Callable[[T], None],
+        gone: Callable[[T], None],
+        *,
+        may_be_absent: bool = False,
     ) -> None:
         """`may_be_absent`: it is no problem if the cluster has no such kind, or does not let this server see it."""
         super().__init__(api, f"watch {path.rpartition('/')[2]}")
-        self._path, self._query, self._take = path, query, take
-        self._may_be_absent = may_be_absent
+        self._path, self._query, self._may_be_absent = path, query, may_be_absent
+        self._read, self._take_list, self._put, self._gone = read, take_list, put, gone
+        self._loop = asyncio.get_running_loop()
         self._version: str | None = None
         self._listed_at = 0.0
         self.problem: str | None = None
         """Reason why the watch does not work at the moment; None: it works."""
+
+    def _call(self, take: Callable[[Any], None], found: T | list[T]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server is stopping
+            self._loop.call_soon_threadsafe(take, found)
 
     def run(self) -> None:
         pause_s = FIRST_PAUSE_S
@@ -359,8 +355,8 @@ class ObjectWatch(StreamThread):
             if kind == "ERROR":
                 raise ApiError(int(found.get("code", 500)), str(found.get("message", "the watch failed")))
             changed, self._version = True, str(found["metadata"]["resourceVersion"])
-            if kind != "BOOKMARK":
-                self._take(Changed(found, gone=kind == "DELETED"))
+            if kind != "BOOKMARK" and (read := self._read(found)) is not None:
+                self._call(self._gone if kind == "DELETED" else self._put, read)
         return changed or time.monotonic() - begun > LASTED_S
 
     def _list(self) -> str:
@@ -371,6 +367,6 @@ class ObjectWatch(StreamThread):
             objects += page.get("items") or []
             following = page["metadata"].get("continue")
             if not following:
-                self._take(Listed(objects))
+                self._call(self._take_list, [read for found in objects if (read := self._read(found)) is not None])
                 return str(page["metadata"]["resourceVersion"])
             query = query | {"continue": following}

@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.job import JobSpec
 from server_stub.files.job_dirs import attempt_dir, worker_dir
 from server_stub.runtimes import Attempt, inputs, plan
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.api import (
-    METADATA,
-    STRATEGIC_MERGE,
-    Api,
-    ApiError,
-    Change,
-    Listed,
-    ObjectWatch,
-    find,
-    serves,
-)
+from server_stub.runtimes.kube.api import METADATA, STRATEGIC_MERGE, Api, ApiError, ObjectWatch, find, serves
 from server_stub.runtimes.kube.catalogue import Needs
 from server_stub.runtimes.kube.observe import ending
 from server_stub.runtimes.kube.observe.inventory import Inventory, Workload, parse_event, parse_pod, parse_workload
@@ -41,8 +30,6 @@ _SHOWN = "Scheduled Created Started Killing SuccessfulCreate SuccessfulCreatePod
 _EVENTS = {"fieldSelector": ",".join(f"reason!={reason}" for reason in _SHOWN.split())}  # events have no labels
 
 _SHARING_TRIES = 5
-
-T = TypeVar("T")
 
 
 class NameTaken(Exception):
@@ -273,22 +260,20 @@ class Cluster:
         """Name of the workload of an attempt; with `owner` its second choice."""
         return names.object_name(attempt.job_name, attempt.number, owner, self.kind.name_max)
 
-    def watches(self, workloads_listed: Callable[[str, list[Workload]], None]) -> list[ObjectWatch]:
+    def watches(self, workloads_listed: Callable[[str, list[Workload]], None]) -> list[ObjectWatch[Any]]:
         """Watches that keep the inventory up to date; each list of workloads goes, with the name of their kind, to
         `workloads_listed` instead."""
-        core, inventory = f"/api/v1/namespaces/{self.options.namespace}", self.inventory
-        read_pod = partial(parse_pod, kinds=self.kinds)
-        take_pod = _applied(read_pod, inventory.list_pods, inventory.put_pod, inventory.pod_gone)
-        take_event = _applied(parse_event, inventory.list_events, inventory.put_event, inventory.event_gone)
-        found = [
-            ObjectWatch(self.api, f"{core}/pods", _OURS, take_pod),
-            ObjectWatch(self.api, f"{core}/events", _EVENTS, take_event),
+        api, core, seen = self.api, f"/api/v1/namespaces/{self.options.namespace}", self.inventory
+        pod = partial(parse_pod, kinds=self.kinds)
+        found: list[ObjectWatch[Any]] = [
+            ObjectWatch(api, f"{core}/pods", _OURS, pod, seen.list_pods, seen.put_pod, seen.pod_gone),
+            ObjectWatch(api, f"{core}/events", _EVENTS, parse_event, seen.list_events, seen.put_event, seen.event_gone),
         ]
         for kind in self.kinds:
+            path, absent = kind.collection(self.options.namespace), len(self.kinds) > 1
             read, listed = partial(parse_workload, kind=kind), partial(workloads_listed, kind.name)
-            take = _applied(read, listed, inventory.put_workload, inventory.workload_gone)
-            path = kind.collection(self.options.namespace)
-            found.append(ObjectWatch(self.api, path, _OURS, take, may_be_absent=len(self.kinds) > 1))
+            take = (read, listed, seen.put_workload, seen.workload_gone)
+            found.append(ObjectWatch(api, path, _OURS, *take, may_be_absent=absent))
         return found
 
     def register(self, attempt: Attempt, changed: Callable[[], None]) -> OpenAttempt:
@@ -318,28 +303,3 @@ class Cluster:
             return self.options.catalogue.needs(spec)
         except ClientLibError:
             return None
-
-
-def _applied(
-    read: Callable[[Any], T | None],
-    take_list: Callable[[list[T]], None],
-    put: Callable[[T], None],
-    gone: Callable[[T], None],
-) -> Callable[[Change], None]:
-    """A function for a watch's thread, which parses a change there and has it applied on the event loop.
-
-    `read` returns None for an object that belongs to no attempt.
-    """
-    loop = asyncio.get_running_loop()
-
-    def take(change: Change) -> None:
-        if isinstance(change, Listed):
-            apply = partial(take_list, [found for raw in change.objects if (found := read(raw)) is not None])
-        elif (found := read(change.object)) is not None:
-            apply = partial(gone if change.gone else put, found)
-        else:
-            return
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the server is stopping
-            loop.call_soon_threadsafe(apply)
-
-    return take

@@ -68,7 +68,7 @@ class KubeRuntime:
         self._catalogue_problem = catalogue_problem
         self._gangs: dict[AttemptKey, Gang] = {}
         self._tasks = Tasks(_log, "a task of the Kubernetes runtime failed")
-        self._watches: dict[str, list[ObjectWatch]] = {}
+        self._watches: dict[str, list[ObjectWatch[Any]]] = {}
         self._sink: Sink | None = None
 
     @property
