@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -27,8 +27,21 @@ def stream(hub: LogHub, job: LoggedJob, query: LogQuery, renderer: Renderer) -> 
 
     Raises NotFound at the call, before the first piece: there is no such attempt, or no such rank.
     """
-    existing = logs(job, query)
-    return _follow(hub, job, existing, query, renderer) if query.follow else _read(job, existing, query, renderer)
+    return _stream(hub, job, logs(job, query), query, renderer)
+
+
+async def _stream(
+    hub: LogHub, job: LoggedJob, existing: Mapping[Position, Path], query: LogQuery, renderer: Renderer
+) -> AsyncGenerator[bytes, None]:
+    following = hub.follow(job) if query.follow else nullcontext(None)
+    with following as followed, closing(_Answer(followed[0].job if followed else job, query, renderer)) as answer:
+        async for piece in answer.history(existing):
+            yield piece
+        if followed:
+            async for piece in answer.live(*followed, hub.silence_s):
+                yield piece
+    if not followed and (end := renderer.end(job)):
+        yield end
 
 
 def logs(job: LoggedJob, query: LogQuery) -> dict[Position, Path]:
@@ -58,26 +71,6 @@ def _ranks(worker_dir: Path) -> int:
     """The number of ranks; 0: not planned yet."""
     plan = read_json(Directory(str(worker_dir)).plan, opener(worker_dir)) or {}
     return int(plan.get("n_workers", 0) * plan.get("processes_per_worker", 0))
-
-
-async def _read(
-    job: LoggedJob, existing: Mapping[Position, Path], query: LogQuery, renderer: Renderer
-) -> AsyncGenerator[bytes, None]:
-    with closing(_Answer(job, query, renderer)) as answer:
-        async for piece in answer.history(existing):
-            yield piece
-    if end := renderer.end(job):
-        yield end
-
-
-async def _follow(
-    hub: LogHub, job: LoggedJob, existing: Mapping[Position, Path], query: LogQuery, renderer: Renderer
-) -> AsyncGenerator[bytes, None]:
-    with hub.follow(job) as (feed, news), closing(_Answer(feed.job, query, renderer)) as answer:
-        async for piece in answer.history(existing):
-            yield piece
-        async for piece in answer.live(feed, news, hub.silence_s):
-            yield piece
 
 
 @dataclass
@@ -135,7 +128,9 @@ class _Answer:
         while True:
             news.clear()
             job, over = feed.job, feed.over
-            out = self._news_of(job) if job is not self._job else []
+            before, self._job = self._job, job
+            state = b"" if facts(before) == facts(job) else self._renderer.state(job, {})
+            out = [state] if state else []
             grown = self._grown(feed)
             if grown and behind:
                 await asyncio.sleep(0)  # sending to a fast reader never waits: let others run
@@ -217,11 +212,6 @@ class _Answer:
             if log.sent_up_to != log.offset:
                 log.sent_up_to = log.offset
                 yield self._renderer.records(position, log.offset, b"")
-
-    def _news_of(self, job: LoggedJob) -> list[bytes]:
-        before, self._job = self._job, job
-        state = b"" if facts(before) == facts(job) else self._renderer.state(job, {})
-        return [state] if state else []
 
 
 async def _records(logs: Mapping[Position, _ReadLog], ends: Mapping[Position, int]) -> AsyncIterator[list[Part]]:
