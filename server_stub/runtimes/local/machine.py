@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from client_lib.errors import Unavailable
 from client_lib.worker.system import boot_id, content
@@ -49,14 +48,11 @@ class Machine:
 
 def look() -> Machine:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return Machine(socket.gethostname(), platform.system(), cores, _memory_gib(), boot_id())
-
-
-def _memory_gib() -> float:
-    """Physical memory, or the limit of this process's control group if that is lower (a container)."""
-    physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = content("/sys/fs/cgroup/memory.max").strip()  # there is no such file without cgroup v2 or in the root group
-    return (min(physical, int(limit)) if limit.isdigit() else physical) / GIB
+    if limit.isdigit():  # of this process's control group (a container)
+        memory = min(memory, int(limit))
+    return Machine(socket.gethostname(), platform.system(), cores, memory / GIB, boot_id())
 
 
 # --- GPUs
@@ -68,6 +64,10 @@ class GpuProcess:
     used_mib: int | None
     """None: the driver does not report it."""
     program: str = ""
+
+    def __str__(self) -> str:
+        program = f" ({self.program})" if self.program else ""
+        return f"pid {self.pid}{program} holds {'memory' if self.used_mib is None else _amount(self.used_mib)}"
 
 
 @dataclass(frozen=True)
@@ -87,16 +87,11 @@ class Gpu:
         """
         heavy = [h for h in self.holders if h.used_mib is None or h.used_mib >= least_mib]
         if heavy:
-            return f"GPU {self.index}: " + ", ".join(_holds(h) for h in heavy)
+            return f"GPU {self.index}: " + ", ".join(map(str, heavy))
         if not self.holders and self.used_mib >= max(least_mib, self.memory_mib // 20):
             # processes of other containers and users are not always listed; a driver alone takes less than a twentieth
             return f"GPU {self.index}: {_amount(self.used_mib)} are in use by a process that nvidia-smi does not list"
         return None
-
-
-def _holds(holder: GpuProcess) -> str:
-    program = f" ({holder.program})" if holder.program else ""
-    return f"pid {holder.pid}{program} holds " + ("memory" if holder.used_mib is None else _amount(holder.used_mib))
 
 
 def _amount(mib: int) -> str:
@@ -194,15 +189,13 @@ async def _answer(program: str, query: str) -> str:
         )
     except OSError as error:  # of another architecture, or the limit of processes is reached
         raise NvidiaSmiFailed(f"{program} could not be started: {error}") from error
-    answered = False
     try:
         output, _ = await asyncio.wait_for(child.communicate(), TIMEOUT_S)
-        answered = True
-    except asyncio.TimeoutError as error:
-        raise NvidiaSmiFailed(f"{program} gave no answer in {TIMEOUT_S:.0f} s") from error
-    finally:
-        if not answered:
-            await _end(child)
+    except BaseException as error:
+        await _end(child)
+        if isinstance(error, asyncio.TimeoutError):
+            raise NvidiaSmiFailed(f"{program} gave no answer in {TIMEOUT_S:.0f} s") from error
+        raise
     text = output.decode("utf-8", "replace")
     if child.returncode:
         raise NvidiaSmiFailed(f"{program} ended with {child.returncode}: {text.strip()}")
@@ -214,10 +207,8 @@ async def _end(child: asyncio.subprocess.Process) -> None:
     if child.returncode is None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child.pid, signal.SIGKILL)  # child.kill() may take the exit status away from the task that waits
-    try:
+    with contextlib.suppress(asyncio.TimeoutError):  # a process stuck in the driver never ends
         await asyncio.wait_for(child.communicate(), _END_S)
-    except asyncio.TimeoutError:  # a process stuck in the driver never ends
-        pass
 
 
 # --- ports
@@ -272,17 +263,18 @@ class Ports:
     """
 
     def __init__(self) -> None:
-        self._by_holder: dict[str, _Reserved] = {}
+        self._reserved: dict[str, tuple[int, socket.socket | None]] = {}
+        """Holder -> port, and the UDP socket that reserves it; None: another process has that one."""
         self._usable: list[int] = []
 
     def reserve(self, holder: str) -> int:
         """A free port, reserved for this holder until `release`. Raises Unavailable if there is none."""
         self._usable = self._usable or outside(ephemeral_range())
-        taken = {held.port for held in self._by_holder.values()}
+        taken = {port for port, _ in self._reserved.values()}
         for port in in_turn(self._usable, holder):
             lock = _lock(port) if port not in taken and is_free(port) else None
             if lock is not None:
-                self._by_holder[holder] = _Reserved(port, lock)
+                self._reserved[holder] = port, lock
                 return port
         raise Unavailable("no TCP port of this machine is free for MASTER_PORT")
 
@@ -291,32 +283,24 @@ class Ports:
 
         It may be reserved on another server, too: then a rank fails to listen on it, and its report names the holder.
         """
-        held = self._by_holder.get(holder)
-        if held is None or held.port != port:
+        if self._reserved.get(holder, (None, None))[0] != port:
             self.release(holder)
-            self._by_holder[holder] = _Reserved(port, _lock(port))
+            self._reserved[holder] = port, _lock(port)
 
     def holders_of(self, port: int) -> list[str]:
-        return [holder for holder, held in self._by_holder.items() if held.port == port]
+        return [holder for holder, (held, _) in self._reserved.items() if held == port]
 
     def release(self, holder: str) -> None:
-        held = self._by_holder.pop(holder, None)
-        if held is not None and held.lock is not None:
-            held.lock.close()
+        _, lock = self._reserved.pop(holder, (None, None))
+        if lock is not None:
+            lock.close()
 
     def close(self) -> None:
-        for holder in list(self._by_holder):
+        for holder in list(self._reserved):
             self.release(holder)
-
-
-class _Reserved(NamedTuple):
-    port: int
-    lock: socket.socket | None
-    """None: another process has it."""
 
 
 def _lock(port: int) -> socket.socket | None:
-    """The UDP socket that reserves this port on this machine; None: another process has it."""
     lock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         lock.bind(("127.0.0.1", port))
