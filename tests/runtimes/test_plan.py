@@ -49,8 +49,8 @@ def attempt(code: Code = CodeInPlace(), submitter: Submitter = SUBMITTER, **spec
 
 def plans(of: Attempt, grant: Grant = ((),), conda: Path | None = None, machine: Machine = MACHINE) -> list[WorkerPlan]:
     wanted = needs(of.spec, of.submitter, Catalogue(), machine, GPUS if any(grant) else [])
-    setting = plan.Setting(grant, plan.own_port(of.spec) or 12345, conda)
-    return plan.worker_plans(of, wanted, setting, machine, OPTIONS)
+    port = plan.own_port(of.spec) or 12345
+    return plan.worker_plans(of, wanted, grant, port, machine, OPTIONS, conda_prefix=conda)
 
 
 def first(of: Attempt, **more: Any) -> WorkerPlan:

@@ -84,10 +84,10 @@ class Host:
     ) -> list[WorkerPlan]:
         """One plan per worker. Raises InvalidRequest: the conda environment is gone."""
         prefix = self._conda_prefix(attempt.spec, attempt.submitter, account)
-        setting = plan.Setting(granted, master_port, prefix, account)
         if account is not None:
             attempt = accounts.with_own_copies(attempt)
-        return plan.worker_plans(attempt, wanted, setting, self.machine, self._options)
+        ours = (self.machine, self._options)
+        return plan.worker_plans(attempt, wanted, granted, master_port, *ours, conda_prefix=prefix, account=account)
 
     def _conda_prefix(self, spec: JobSpec, submitter: Submitter, account: Account | None) -> Path | None:
         if spec.conda_env is None:
@@ -229,27 +229,21 @@ def _candidates(env: str, environment: Mapping[str, str], working_dir: str | Non
         home = environment.get("HOME", "~")
         yield Path(working_dir or "/", home + env[1:] if env.startswith("~/") else env)
         return
-    roots = dict.fromkeys(_roots(environment))
-    if env in ("base", "root"):
-        yield from roots
-    for folder in environment.get("CONDA_ENVS_DIRS", environment.get("CONDA_ENVS_PATH", "")).split(os.pathsep):
-        if folder:
-            yield Path(folder, env)
-    for root in roots:
-        yield root / "envs" / env
-    if "HOME" in environment:
-        yield Path(environment["HOME"], ".conda", "envs", env)
-
-
-def _roots(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Installations: of the conda in use, of the active environment, of micromamba."""
+    roots = dict[Path, None]()  # installations: of the conda in use, of the active environment, of micromamba
     if "CONDA_EXE" in environment:
-        yield Path(environment["CONDA_EXE"]).parent.parent
+        roots[Path(environment["CONDA_EXE"]).parent.parent] = None
     if "CONDA_PREFIX" in environment:
         prefix = Path(environment["CONDA_PREFIX"])
-        yield prefix.parent.parent if prefix.parent.name == "envs" else prefix
+        roots[prefix.parent.parent if prefix.parent.name == "envs" else prefix] = None
     if "MAMBA_ROOT_PREFIX" in environment:
-        yield Path(environment["MAMBA_ROOT_PREFIX"])
+        roots[Path(environment["MAMBA_ROOT_PREFIX"])] = None
+    if env in ("base", "root"):
+        yield from roots
+    folders = environment.get("CONDA_ENVS_DIRS", environment.get("CONDA_ENVS_PATH", "")).split(os.pathsep)
+    yield from (Path(folder, env) for folder in folders if folder)
+    yield from (root / "envs" / env for root in roots)
+    if "HOME" in environment:
+        yield Path(environment["HOME"], ".conda", "envs", env)
 
 
 def check_volumes(volumes: Sequence[str], sees: Sees = os.path.exists) -> list[str]:

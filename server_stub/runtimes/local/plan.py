@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import MASK, JobSpec
@@ -30,62 +28,40 @@ from server_stub.runtimes.local.scheduling import Grant
 MASTER_ADDR, MASTER_PORT = "MASTER_ADDR", "MASTER_PORT"
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Values that are chosen when an attempt starts."""
-
-    grant: Grant
-    master_port: int
-    conda_prefix: Path | None
-    """Folder of `spec.conda_env`; None: the job names none."""
-    account: Account | None = None
-    """The account under which the job runs; None: that of the server."""
-
-
 def worker_plans(
-    attempt: Attempt, needs: Needs, setting: Setting, machine: Machine, options: LocalOptions
+    attempt: Attempt,
+    needs: Needs,
+    grant: Grant,
+    master_port: int,
+    machine: Machine,
+    options: LocalOptions,
+    *,
+    conda_prefix: Path | None = None,
+    account: Account | None = None,
 ) -> list[WorkerPlan]:
-    """One plan per worker, worker 0 first. `len(result) == attempt.spec.n_workers`."""
-    first = _first_plan(attempt, needs, setting, machine, options)
-    return [
-        first._replace(
-            worker=worker,
-            gpus=[str(index) for index in gpus],
-            processes_per_worker=needs.processes_with(len(gpus)),
-            record_imports=first.record_imports and worker == 0,
-            log_file=first.log_file if worker == 0 or first.snapshot else None,  # in place all share one file
-            outputs=(kept := common.output_globs(attempt, worker)),
-            outputs_to=str(folder(attempt.job_dir, attempt.number, worker)) if kept else None,
-        )
-        for worker, gpus in enumerate(setting.grant)
-    ]
+    """One plan per worker, worker 0 first. `len(result) == attempt.spec.n_workers`.
 
-
-def _first_plan(
-    attempt: Attempt, needs: Needs, setting: Setting, machine: Machine, options: LocalOptions
-) -> WorkerPlan:
+    `conda_prefix`: folder of `spec.conda_env`. `account`: runs the job; None: that of the server.
+    """
     spec, settings = attempt.spec, options.settings
-    if setting.conda_prefix is not None:
-        interpreter = str(setting.conda_prefix / "bin" / "python")
-    else:
-        interpreter = attempt.submitter.python or options.server_python
+    python = attempt.submitter.python or options.server_python
+    interpreter = str(conda_prefix / "bin" / "python") if conda_prefix else python
     environments = settings.data_dir.absolute() / "environments"
-    if setting.account is not None:  # no account runs what another one has installed
-        environments /= str(setting.account.uid)
-    environment = _environment(attempt, setting, machine, options)
+    if account is not None:  # no account runs what another one has installed
+        environments /= str(account.uid)
+    environment = _environment(attempt, conda_prefix, account, machine, options)
     plan = common.worker_plan(attempt, environment, os.path.abspath(function_runner.__file__), "/")
-    return plan._replace(
+    plan = plan._replace(
         owner=attempt.owner,
         python=interpreter if common.runs_python(attempt) else None,
         user_variables=[name for name in plan.user_variables if name != VISIBLE],
         master_addr=spec.environment().get(MASTER_ADDR, "127.0.0.1"),
-        master_port=setting.master_port,
+        master_port=master_port,
         cores=needs.cores,
         checkpoint_dir=str(checkpoint_dir(attempt)),
         snapshot=str(attempt.snapshot) if attempt.snapshot else None,
         keep_free_bytes=settings.min_free_bytes,
-        no_new_privileges=setting.account is not None,
-        record_imports=wants_warm(spec, attempt.function is not None, default=options.warm),
+        no_new_privileges=account is not None,
         observe=spec.observe,
         requirements_python=interpreter if spec.requirements else None,
         inputs=[str(inputs_dir(attempt.job_dir, attempt.number) / each) for each in plan.inputs],
@@ -93,6 +69,19 @@ def _first_plan(
         outputs_limit_bytes=settings.outputs_limit_bytes,
         log_limit_bytes=common.log_share(attempt, settings.log_limit_bytes),
     )
+    warm = wants_warm(spec, attempt.function is not None, default=options.warm)
+    return [
+        plan._replace(
+            worker=worker,
+            gpus=[str(index) for index in gpus],
+            processes_per_worker=needs.processes_with(len(gpus)),
+            record_imports=warm and worker == 0,
+            log_file=plan.log_file if worker == 0 or plan.snapshot else None,  # in place all share one file
+            outputs=(kept := common.output_globs(attempt, worker)),
+            outputs_to=str(folder(attempt.job_dir, attempt.number, worker)) if kept else None,
+        )
+        for worker, gpus in enumerate(grant)
+    ]
 
 
 def own_port(spec: JobSpec) -> int | None:
@@ -110,12 +99,7 @@ def own_port(spec: JobSpec) -> int | None:
 
 def wants_warm(spec: JobSpec, is_function: bool, *, default: bool) -> bool:
     """The job may have warm ranks. `default`: the server's setting; without it no job may."""
-    return warm_allowed(spec, default=default) and never_warm(spec, is_function) is None
-
-
-def warm_allowed(spec: JobSpec, *, default: bool) -> bool:
-    """Neither the server's setting nor the job forbids warm ranks."""
-    return default and spec.warm is not False
+    return default and spec.warm is not False and never_warm(spec, is_function) is None
 
 
 def never_warm(spec: JobSpec, is_function: bool) -> str | None:
@@ -136,44 +120,39 @@ def checkpoint_dir(attempt: Attempt) -> Path:
     return Path(common.from_caller(attempt, attempt.spec.checkpoint_dir))
 
 
-def _environment(attempt: Attempt, setting: Setting, machine: Machine, options: LocalOptions) -> dict[str, str]:
+def _environment(
+    attempt: Attempt, conda_prefix: Path | None, account: Account | None, machine: Machine, options: LocalOptions
+) -> dict[str, str]:
     """The submitter's environment, as with torchrun, then the spec's. The launcher removes stale variables."""
     inherited = {"GLOO_SOCKET_IFNAME": machine.loopback}  # otherwise gloo resolves this host's name, and may hang
     inherited |= attempt.submitter.environment
     inherited["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's numbering, which our indices use
-    if setting.account is not None:
-        inherited |= setting.account.environment
-    if setting.conda_prefix is not None:
-        inherited = _activated(setting.conda_prefix, inherited)
+    if account is not None:
+        inherited |= account.environment
+    if conda_prefix is not None:  # as after its activation
+        inherited = {key: value for key, value in inherited.items() if key not in ("VIRTUAL_ENV", "PYTHONHOME")}
+        inherited["PATH"] = os.pathsep.join(filter(None, [str(conda_prefix / "bin"), inherited.get("PATH", "")]))
+        inherited |= {"CONDA_PREFIX": str(conda_prefix), "CONDA_DEFAULT_ENV": conda_prefix.name}
     given = {k: v for k, v in attempt.spec.environment().items() if k != VISIBLE}  # applied when GPUs are granted
     payload, limit = attempt.function, options.settings.max_snapshot_bytes
     function = {function_runner.PAYLOAD: str(payload), function_runner.LIMIT: str(limit)} if payload else {}
     return inherited | given | attempt.secret_values | function
 
 
-def _activated(prefix: Path, environment: dict[str, str]) -> dict[str, str]:
-    """The environment after the activation of the conda environment at `prefix`."""
-    kept = {key: value for key, value in environment.items() if key not in ("VIRTUAL_ENV", "PYTHONHOME")}
-    path = os.pathsep.join(filter(None, [str(prefix / "bin"), environment.get("PATH", "")]))
-    return kept | {"PATH": path, "CONDA_PREFIX": str(prefix), "CONDA_DEFAULT_ENV": prefix.name}
-
-
 def manifest(plans: Sequence[WorkerPlan], attempt: Attempt, needs: Needs) -> Manifest:
     """The plans without values of secrets and without the submitter's own environment."""
-    shown = attempt.spec.masked().environment()
-    return Manifest(runtime="local", objects=[_shown(plan, attempt, needs, shown) for plan in plans])
-
-
-def _shown(plan: WorkerPlan, attempt: Attempt, needs: Needs, masked: dict[str, str]) -> dict[str, Any]:
-    secret = dict.fromkeys(attempt.secret_values, MASK)
     inherited = attempt.submitter.environment
-    ours = {k: v for k, v in plan.environment.items() if k not in inherited}
-    shown = plan._asdict() | {
-        "environment": dict(sorted((ours | masked | secret).items())),
-        "inherited_variables": f"{len(inherited)} of the submitter's own environment, not shown",
-    }
-    if needs.wants_gpus:
-        shown["gpus"] = f"{len(plan.gpus or ())} of GPU {', '.join(map(str, needs.allowed))}, chosen at the start"
-    if own_port(attempt.spec) is None:
-        shown["master_port"] = "a free one, chosen at the start"
-    return shown
+    masked = attempt.spec.masked().environment() | dict.fromkeys(attempt.secret_values, MASK)
+    objects = []
+    for plan in plans:
+        ours = {k: v for k, v in plan.environment.items() if k not in inherited}
+        shown = plan._asdict() | {
+            "environment": dict(sorted((ours | masked).items())),
+            "inherited_variables": f"{len(inherited)} of the submitter's own environment, not shown",
+        }
+        if needs.wants_gpus:
+            shown["gpus"] = f"{len(plan.gpus or ())} of GPU {', '.join(map(str, needs.allowed))}, chosen at the start"
+        if own_port(attempt.spec) is None:
+            shown["master_port"] = "a free one, chosen at the start"
+        objects.append(shown)
+    return Manifest(runtime="local", objects=objects)

@@ -212,7 +212,10 @@ class LocalRuntime:
         machine, python = self._host.machine, self._options.launcher_python
         started = Record(machine.boot_id, len(plans), granted, port, wanted.memory_gib)
         pool = self._warm.pool_for(plans[0]) if plans[0].record_imports else None
-        gang = Gang(attempt, started, machine.host, python, self._report, pool, self._never_warm(attempt))
+        never_warm = None
+        if self._options.warm and attempt.spec.warm is not False and self._warm.any_ready:
+            never_warm = plan.never_warm(attempt.spec, attempt.function is not None)
+        gang = Gang(attempt, started, machine.host, python, self._report, pool, never_warm)
         self._run(key, gang, self._start(gang, attempt, plans, account))
 
     def _own_port(self, attempt: Attempt) -> int | None:
@@ -239,12 +242,6 @@ class LocalRuntime:
         self._gangs[key] = gang
         self._ports.hold(key, gang.record.master_port)
         self._tasks.begin(self._to_its_end(key, gang, life))
-
-    def _never_warm(self, attempt: Attempt) -> str | None:
-        """The reason why a job of this kind cannot use a warm pool, if one is ready."""
-        if not plan.warm_allowed(attempt.spec, default=self._options.warm) or not self._warm.any_ready:
-            return None
-        return plan.never_warm(attempt.spec, attempt.function is not None)
 
     async def _to_its_end(self, key: str, gang: Gang, life: Coroutine[Any, Any, None]) -> None:
         try:
