@@ -16,8 +16,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, WarmPoolInfo, WorkerInfo
-from server_stub.runtimes import Attempt, FailingRank, Observation, Sink
-from server_stub.runtimes.tasks import Clock
+from server_stub.runtimes import Attempt, Clock, FailingRank, Observation, Sink
 from server_stub.worker_gateway import Quiet
 from server_stub.worker_gateway.views import Processes, StackDump
 

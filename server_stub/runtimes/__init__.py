@@ -1,15 +1,18 @@
 """The protocol of a runtime, the place where attempts of jobs run.
 
 A runtime starts, observes and stops attempts; the service decides about jobs, and what follows from the end of an
-attempt. Implementations: `local` (processes of this machine) and `kube` (pods of a cluster).
+attempt. Implementations: `local` (processes of this machine) and `kube` (pods of a cluster). Both sides use the tasks,
+the timers and the clock that are defined here.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import socket
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
@@ -214,3 +217,63 @@ class Runtime(Protocol):
     async def close(self) -> None:
         """Stop observing. Workers continue."""
         ...
+
+
+# --- tasks and timers of an event loop
+
+
+class Timer(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Clock:
+    """The machine's clock and the running event loop's timers; tests pass their own."""
+
+    def now(self) -> datetime:
+        """The time in UTC; it may jump."""
+        return datetime.now(timezone.utc)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Call on the event loop's thread after `delay_s` of monotonic time; at once if that is negative."""
+        return asyncio.get_running_loop().call_later(max(0.0, delay_s), callback)
+
+
+class Tasks:
+    """Tasks that are referenced until they end, and logged if they fail. Event loop only."""
+
+    def __init__(self, log: logging.Logger, failed: str, level: int = logging.ERROR) -> None:
+        """`failed`: the message that is logged with the exception of a failed task."""
+        self._log, self._failed, self._level = log, failed, level
+        self._running: set[asyncio.Task[None]] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._running.add(task)
+        task.add_done_callback(self._done)
+
+    def cancel(self) -> None:
+        """Cancel all tasks without waiting for their ends."""
+        for task in self._running:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Cancel all tasks, and return when they have ended."""
+        self.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            self._log.log(self._level, self._failed, exc_info=error)
+
+
+async def is_set_within(event: asyncio.Event, limit_s: float) -> bool:
+    """Wait for the event; True if it is set within `limit_s`."""
+    try:
+        await asyncio.wait_for(event.wait(), max(limit_s, 0.0))
+    except asyncio.TimeoutError:
+        return event.is_set()
+    return True

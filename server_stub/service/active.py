@@ -20,7 +20,7 @@ from client_lib.spec.request import CodeInPlace, CodeSnapshot, SubmitRequest
 from client_lib.spec.states import TRANSITIONS, Reason, State, summary
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import Event, GroupInfo, JobInfo, StateChange
-from server_stub.runtimes.tasks import Timer
+from server_stub.runtimes import Timer
 from server_stub.service.lifecycle import COUNTS, JobStatus, Stop, Transition
 from server_stub.service.values import JobText
 from server_stub.store.rows import JobRow

@@ -28,8 +28,7 @@ from server_stub.curves import CurveReader, Whose, goodput
 from server_stub.files.job_dirs import log_dir
 from server_stub.logs import LoggedJob
 from server_stub.logs.segments import LogReader
-from server_stub.runtimes import RAN_IMAGE, Runtime
-from server_stub.runtimes.tasks import Clock
+from server_stub.runtimes import RAN_IMAGE, Clock, Runtime
 from server_stub.service.job_files import JobFiles
 from server_stub.service.lookup import JobLookup
 from server_stub.service.values import User, check_owner, check_running

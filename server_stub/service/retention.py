@@ -20,7 +20,7 @@ from pathlib import Path
 from client_lib.errors import StorageFull
 from client_lib.worker.directory import sync
 from server_stub.files.snapshots import StoredSnapshot
-from server_stub.runtimes.tasks import Clock
+from server_stub.runtimes import Clock
 from server_stub.service.active import ActiveJob
 from server_stub.service.job_files import JobFiles
 from server_stub.store import Store, rows

@@ -19,9 +19,8 @@ from client_lib.spec.wire import DoctorReport, GroupInfo, Manifest, newer_defaul
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
-from server_stub.runtimes import Runtime, checked
+from server_stub.runtimes import Clock, Runtime, checked
 from server_stub.runtimes.plan import working_dir
-from server_stub.runtimes.tasks import Clock
 from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, from_row
 from server_stub.service.admission import Admission
 from server_stub.service.job_files import LOST, JobFiles

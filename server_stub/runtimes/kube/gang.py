@@ -17,7 +17,7 @@ from client_lib.spec.wire import WorkerInfo
 from client_lib.worker.plan import threads_with
 from server_stub.files import outputs
 from server_stub.files.job_dirs import attempt_dir
-from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, verdict
+from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, is_set_within, verdict
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import FIRST_PAUSE_S, LONGEST_PAUSE_S
 from server_stub.runtimes.kube.cluster import Cluster
@@ -25,7 +25,6 @@ from server_stub.runtimes.kube.objects import LOOK_AGAIN_S, AttemptObjects, Reco
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, messages, observe, taken_away
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
 from server_stub.runtimes.kube.observe.messages import Refusal, Retry
-from server_stub.runtimes.tasks import is_set_within
 from server_stub.runtimes.verdict import Stage, Step, Verdict
 from server_stub.worker_gateway import NOTICED_S, SILENT_S, OpenAttempt
 

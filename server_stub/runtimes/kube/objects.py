@@ -21,7 +21,7 @@ from pydantic import TypeAdapter, ValidationError
 from client_lib.errors import ClientLibError, ServerError
 from client_lib.spec.states import Reason
 from client_lib.worker.directory import read_json, sync, write_json
-from server_stub.runtimes import Attempt, Observation
+from server_stub.runtimes import Attempt, Observation, is_set_within
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import ApiError, call_in_thread, call_until_answered
 from server_stub.runtimes.kube.cluster import BeingDeleted, Cluster, NameTaken
@@ -30,7 +30,6 @@ from server_stub.runtimes.kube.observe.inventory import WorkerPod, parse_workloa
 from server_stub.runtimes.kube.observe.messages import Refusal, Retry, refusal
 from server_stub.runtimes.kube.render import Objects, identity, payload_files, render
 from server_stub.runtimes.kube.workload import Object, is_missing
-from server_stub.runtimes.tasks import is_set_within
 
 SUCCEEDED_PODS_S = 30.0  # pods that succeeded end by themselves in less
 TURN_S = 30.0  # longest time one removal may block the others while a foreign finalizer holds its objects

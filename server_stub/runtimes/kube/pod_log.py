@@ -14,10 +14,10 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 
+from server_stub.runtimes import is_set_within
 from server_stub.runtimes.kube.api import Api, ApiError, Query, StreamThread, call_in_thread
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
-from server_stub.runtimes.tasks import is_set_within
 from server_stub.worker_gateway import WorkerRegistry
 
 TAIL_TRIES = 4

@@ -24,7 +24,7 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
 from client_lib.worker.plan import WorkerPlan
 from server_stub.files.job_dirs import attempt_dir, log_dir, worker_dir
-from server_stub.runtimes import Attempt, Observation, Sink
+from server_stub.runtimes import Attempt, Observation, Sink, Tasks
 from server_stub.runtimes.local import LocalOptions, plan, scheduling
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.gang import Gang, Record, read_record
@@ -33,7 +33,6 @@ from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.machine import Ports
 from server_stub.runtimes.local.scheduling import Grant, Waiting
 from server_stub.runtimes.local.warm import WarmPools
-from server_stub.runtimes.tasks import Tasks
 from server_stub.worker_gateway import StackDump
 
 LOOK_AGAIN_S = 3.0  # interval at which GPUs held by foreign processes are checked: their release is no event

@@ -29,8 +29,8 @@ from client_lib.worker.directory import MARKER, Directory, read_json, write_json
 from client_lib.worker.plan import WorkerPlan, processes
 from client_lib.worker.system import OPEN_FILES, content
 from client_lib.worker.warm import fit
+from server_stub.runtimes import Tasks
 from server_stub.runtimes.local.launcher import LAUNCHER_SWEEPS
-from server_stub.runtimes.tasks import Tasks
 
 GUESS = ("numpy", "torch", "torch.distributed")
 GUESS_AFTER_S = 10.0
