@@ -18,7 +18,7 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 
 from client_lib.spec.command_line import parse_toml
-from client_lib.spec.request import Code, CodeInPlace, CodeSnapshot
+from client_lib.spec.request import CodeInPlace, CodeSnapshot
 from client_lib.spec.wire import Failure, JobInfo, RankReport
 from client_lib.worker.function_runner import PACKAGES
 from server_stub.runtimes import NO_RANK
@@ -50,17 +50,6 @@ _MISSING_FILE = re.compile(r"No such file or directory: b?'([^'\n]+)'|can't open
 
 
 @dataclass(frozen=True)
-class Facts:
-    """Facts about the job beside the report of its rank. The caller looks them up."""
-
-    code: Code
-    python: str | None = None
-    """The submitter's interpreter."""
-    beside_submitter: str | None = None
-    """Path of the missing file in the submitter's folder; None if it isn't there or the folder can't be seen."""
-
-
-@dataclass(frozen=True)
 class Cause:
     """An entry of `causes.toml`, which describes the fields."""
 
@@ -75,20 +64,15 @@ class Cause:
         return bool(self.shows and self.shows.search(output))
 
 
-def _read_causes() -> list[Cause]:
-    text = files(__package__).joinpath("causes.toml").read_text(encoding="utf-8")
-    return [
-        Cause(
-            entry["symptom"],
-            entry["hint"],
-            re.compile("|".join(entry["shows"])) if "shows" in entry else None,
-            entry.get("signal"),
-        )
-        for entry in parse_toml(text, "causes.toml")["causes"]
-    ]
-
-
-CAUSES = _read_causes()
+CAUSES = [
+    Cause(
+        entry["symptom"],
+        entry["hint"],
+        re.compile("|".join(entry["shows"])) if "shows" in entry else None,
+        entry.get("signal"),
+    )
+    for entry in parse_toml(files(__package__).joinpath("causes.toml").read_text("utf-8"), "causes.toml")["causes"]
+]
 """The first that matches is the one that a report shows."""
 
 
@@ -96,12 +80,11 @@ def explain(worker: int, rank: RankReport, info: JobInfo, python_of: Callable[[]
     """The failure of the rank that ended the attempt. `python_of` returns the submitter's interpreter."""
     path = missing_file(rank)
     beside = path_beside_submitter(path, info.code) if path and isinstance(info.code, CodeSnapshot) else None
-    return diagnose(worker, rank, Facts(info.code, python_of(), beside if beside and os.path.exists(beside) else None))
+    return diagnose(worker, rank, hint_for(rank, python_of(), beside if beside and os.path.exists(beside) else None))
 
 
-def diagnose(worker: int, rank: RankReport, facts: Facts) -> Failure:
+def diagnose(worker: int, rank: RankReport, hint: str | None) -> Failure:
     """The failure of this rank. `exit_code` is 128 + signal if a signal ended the rank, as in a shell."""
-    hint = hint_for(rank, facts)
     if rank.rank == NO_RANK:  # the job's message explains the end of its setup
         return Failure(worker=worker, exit_code=rank.exit_code, last_lines=rank.last_lines, hint=hint)
     return Failure(
@@ -127,11 +110,15 @@ def exit_meaning(exit_code: int | None, signal: int | None) -> str | None:
     return (names | _SIGNALS).get(signal)
 
 
-def hint_for(rank: RankReport, facts: Facts) -> str | None:
-    """The way out for the first known cause that matches the rank's output; None if none matches."""
-    if facts.beside_submitter:
+def hint_for(rank: RankReport, python: str | None = None, beside_submitter: str | None = None) -> str | None:
+    """The way out for the first known cause that matches the rank's output; None if none matches.
+
+    `python`: the submitter's interpreter. `beside_submitter`: the missing file in the submitter's folder; None: it isn't
+    there, or the folder can't be seen.
+    """
+    if beside_submitter:
         return (
-            f"{facts.beside_submitter} exists, but the snapshot left it out: an ignore file (.gitignore, "
+            f"{beside_submitter} exists, but the snapshot left it out: an ignore file (.gitignore, "
             ".clientlibignore) matches it. Add `!<its path>` to .clientlibignore, or give an absolute path "
             "that the workers see"
         )
@@ -143,7 +130,7 @@ def hint_for(rank: RankReport, facts: Facts) -> str | None:
     groups = found.groupdict() if found else {}
     if "package" in groups:
         groups["package"] = PACKAGES.get(groups["package"], groups["package"])
-    return cause.hint.format(python=facts.python or "python", **groups)
+    return cause.hint.format(python=python or "python", **groups)
 
 
 def missing_file(rank: RankReport) -> str | None:

@@ -23,7 +23,7 @@ from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.ranks import Exit
 from client_lib.worker.report import TERMINATION_MESSAGE_MAX, as_json, ended, termination_message
 from client_lib.worker.worker_log import Printed
-from server_stub.failures import Facts, diagnose
+from server_stub.failures import diagnose, hint_for
 from server_stub.runtimes.kube.observe.inventory import read_digest
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus, verdict
 from tests.examples import examples
@@ -161,7 +161,7 @@ def _assert_all_views_name(rank: int, reports: list[dict[str, Any]]) -> None:
     assert rank in [each["rank"] for each in reports[[r["worker"] for r in reports].index(first.worker)]["ranks"]]
     assert _judged([each for each in digests if each])[:2] == found[:2]
     assert found.message.startswith(f"rank {rank} ")
-    failure = diagnose(first.worker, first.report, Facts(CodeInPlace()))
+    failure = diagnose(first.worker, first.report, hint_for(first.report))
     info = JobInfo(
         id="1",
         name="train",

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from client_lib.spec.request import CodeInPlace, CodeSnapshot
+from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.wire import RankReport
 from client_lib.worker.outcome import Ended
-from server_stub.failures import Facts, hint_for, missing_file, path_beside_submitter
+from server_stub.failures import hint_for, missing_file, path_beside_submitter
 from server_stub.runtimes.verdict import finished_peers as note
 
 SNAPSHOT = CodeSnapshot(sha256="0" * 64, root="/home/ann/project", working_dir="src")
-IN_PLACE = Facts(CodeInPlace(), python="/venv/bin/python")
+PYTHON = "/venv/bin/python"
 
 
 def said(exception: str = "", *last_lines: str, **fields: object) -> RankReport:
@@ -26,10 +26,10 @@ def test_hint_a_file_that_the_snapshot_left_out() -> None:
     unpacked = "/d/jobs/1/attempts/1/workers/0/work/data/x.csv"
     assert path_beside_submitter(unpacked, SNAPSHOT) == "/home/ann/project/data/x.csv"
     assert path_beside_submitter("/data/x.csv", SNAPSHOT) is None
-    hint = hint_for(report, Facts(SNAPSHOT, beside_submitter="/home/ann/project/src/data/x.csv"))
+    hint = hint_for(report, PYTHON, beside_submitter="/home/ann/project/src/data/x.csv")
     assert hint
     assert ".clientlibignore" in hint
-    assert hint_for(report, Facts(SNAPSHOT)) is None
+    assert hint_for(report) is None
 
 
 def test_hint_python_can_not_open_the_script() -> None:
@@ -48,11 +48,11 @@ def test_hint_python_can_not_open_the_script() -> None:
     ],
 )  # fmt: skip
 def test_hint_shared_memory(report: RankReport) -> None:
-    assert "/dev/shm is too small" in (hint_for(report, IN_PLACE) or "")
+    assert "/dev/shm is too small" in (hint_for(report, PYTHON) or "")
 
 
 def test_hint_full_disk() -> None:
-    hint = hint_for(said("OSError: [Errno 28] No space left on device: '/data/model.pt'"), IN_PLACE) or ""
+    hint = hint_for(said("OSError: [Errno 28] No space left on device: '/data/model.pt'"), PYTHON) or ""
     assert "a disk that the script writes to is full" in hint
 
 
@@ -65,7 +65,7 @@ def test_hint_full_disk() -> None:
     ],
 )
 def test_hint_address_in_use(text: str) -> None:
-    assert "MASTER_PORT" in (hint_for(said(text), IN_PLACE) or "")
+    assert "MASTER_PORT" in (hint_for(said(text), PYTHON) or "")
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_hint_address_in_use(text: str) -> None:
     ],
 )
 def test_hint_cuda_out_of_memory(text: str) -> None:
-    assert "smaller batch" in (hint_for(said(text), IN_PLACE) or "")
+    assert "smaller batch" in (hint_for(said(text), PYTHON) or "")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_hint_cuda_out_of_memory(text: str) -> None:
     ],
 )
 def test_hint_nccl_or_cuda_without_gpus(text: str) -> None:
-    assert "else 'gloo'" in (hint_for(said(text), IN_PLACE) or "")
+    assert "else 'gloo'" in (hint_for(said(text), PYTHON) or "")
 
 
 @pytest.mark.parametrize(
@@ -110,15 +110,15 @@ def test_hint_nccl_or_cuda_without_gpus(text: str) -> None:
     ],
 )
 def test_hint_the_address_of_another_job(text: str) -> None:
-    assert "Other jobs have no host names" in (hint_for(said(text), IN_PLACE) or "")
-    assert hint_for(said("socket.gaierror: [Errno -2] Name or service not known"), IN_PLACE) is None
+    assert "Other jobs have no host names" in (hint_for(said(text), PYTHON) or "")
+    assert hint_for(said("socket.gaierror: [Errno -2] Name or service not known"), PYTHON) is None
 
 
 def test_hint_uneven_data() -> None:
     lost = Ended(0, 1, None, 0.0, 9.0, 9.0, False, True, "RuntimeError: Connection closed by peer", None, [])
     done = lost._replace(rank=1, exit_code=0, lost_peer=False, exception=None)
     told = note(lost, [lost, done])
-    assert "DistributedSampler" in (hint_for(said(f"{lost.exception}\n{told}"), IN_PLACE) or "")
+    assert "DistributedSampler" in (hint_for(said(f"{lost.exception}\n{told}"), PYTHON) or "")
 
 
 def test_hint_a_missing_module_names_it_and_the_interpreter() -> None:
@@ -126,13 +126,13 @@ def test_hint_a_missing_module_names_it_and_the_interpreter() -> None:
         "ModuleNotFoundError: No module named 'flash_attn.ops'",
         "/usr/bin/python3: No module named flash_attn.ops",
     ):
-        hint = hint_for(said("", text), IN_PLACE) or ""
+        hint = hint_for(said("", text), PYTHON) or ""
         assert "module flash_attn.ops" in hint
         assert "/venv/bin/python -m pip install" in hint
 
 
 def test_hint_a_missing_module_has_the_name_of_its_package() -> None:
-    hint = hint_for(said("ModuleNotFoundError: No module named 'yaml.representer'"), IN_PLACE) or ""
+    hint = hint_for(said("ModuleNotFoundError: No module named 'yaml.representer'"), PYTHON) or ""
     assert "add requirements=['pyyaml']" in hint
 
 
@@ -178,12 +178,12 @@ def test_hint_a_missing_module_has_the_name_of_its_package() -> None:
     ],
 )
 def test_hint_texts_of_libraries(text: str, hint: str) -> None:
-    assert hint in (hint_for(said(text), IN_PLACE) or "")
+    assert hint in (hint_for(said(text), PYTHON) or "")
 
 
 def test_hint_killed() -> None:
-    assert "memory" in (hint_for(said("", exit_code=None, signal=9), IN_PLACE) or "")
+    assert "memory" in (hint_for(said("", exit_code=None, signal=9), PYTHON) or "")
 
 
 def test_no_hint_where_the_cause_is_not_known() -> None:
-    assert hint_for(said("ValueError: wrong shape {3}"), IN_PLACE) is None
+    assert hint_for(said("ValueError: wrong shape {3}"), PYTHON) is None

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.spec.request import CodeInPlace
 from client_lib.spec.wire import RankReport
-from server_stub.failures import Facts, hint_for
+from server_stub.failures import hint_for
 
 pytestmark = pytest.mark.process
 
@@ -97,4 +96,4 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankReport]:
 @pytest.mark.parametrize("code", ENDINGS)
 def test_a_real_ending_has_its_hint(code: str, reports: dict[str, RankReport]) -> None:
     report = reports[code]
-    assert ENDINGS[code] in (hint_for(report, Facts(CodeInPlace())) or ""), report.last_lines
+    assert ENDINGS[code] in (hint_for(report) or ""), report.last_lines

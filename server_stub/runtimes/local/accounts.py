@@ -144,15 +144,15 @@ def of_users(names: Mapping[str, str]) -> dict[str, Account]:
 
     Raises InvalidRequest: there is no such account, it is root, or two users have the same.
     """
-    entries = {user: _entry(name) for user, name in names.items()}
-    missing = [
-        user if user == names[user] else f"{user} (account {names[user]})"
-        for user, entry in entries.items()
-        if entry is None
-    ]
+    accounts: dict[str, Account] = {}
+    missing = []
+    for user, name in names.items():
+        try:
+            accounts[user] = _account(pwd.getpwnam(name))
+        except KeyError:
+            missing.append(user if user == name else f"{user} (account {name})")
     if missing:
         raise InvalidRequest(f"this machine has no account for {', '.join(missing)}", hint=_WAY_OUT)
-    accounts = {user: _account(entry) for user, entry in entries.items() if entry}
     users: dict[int, str] = {}
     for user, account in accounts.items():
         if account.uid == 0:
@@ -160,13 +160,6 @@ def of_users(names: Mapping[str, str]) -> dict[str, Account]:
         if (other := users.setdefault(account.uid, user)) != user:
             raise InvalidRequest(f"{other} and {user} have the same account, {account.name}", hint=_WAY_OUT)
     return accounts
-
-
-def _entry(name: str) -> pwd.struct_passwd | None:
-    try:
-        return pwd.getpwnam(name)
-    except KeyError:
-        return None
 
 
 def _account(entry: pwd.struct_passwd) -> Account:
