@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 from bisect import insort
 from collections.abc import Coroutine, Hashable, Mapping, Sequence
 from datetime import datetime, timezone
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 from client_lib.errors import ClientLibError, Conflict, ServerError
@@ -130,9 +128,9 @@ class LocalRuntime:
         gang = self._gangs.get(_key(job_id, attempt))
         if gang is None:
             return None
-        workers = range(gang.record.workers)
-        files = [entry.stat() for worker in workers for entry in _scan(log_dir(gang.job_dir, attempt, worker))]
-        return sum(file.st_mtime_ns for file in files)  # samples of the launcher do not change these times
+        logs = [log_dir(gang.job_dir, attempt, worker) for worker in range(gang.record.workers)]
+        # samples of the launcher do not change these times
+        return sum(file.stat().st_mtime_ns for log in logs for file in log.glob("*"))
 
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
         gang = self._gangs.get(_key(job_id, attempt))
@@ -303,10 +301,3 @@ def _key(job_id: str, attempt: int) -> str:
 def _attempt_of(key: str) -> tuple[str, int]:
     job_id, _, attempt = key.rpartition(".")
     return job_id, int(attempt)
-
-
-def _scan(folder: Path) -> list[os.DirEntry[str]]:
-    try:
-        return list(os.scandir(folder))
-    except FileNotFoundError:  # nothing was written yet
-        return []
