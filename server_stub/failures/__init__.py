@@ -113,8 +113,8 @@ def exit_meaning(exit_code: int | None, signal: int | None) -> str | None:
 def hint_for(rank: RankReport, python: str | None = None, beside_submitter: str | None = None) -> str | None:
     """The way out for the first known cause that matches the rank's output; None if none matches.
 
-    `python`: the submitter's interpreter. `beside_submitter`: the missing file in the submitter's folder; None: it isn't
-    there, or the folder can't be seen.
+    `python`: the submitter's interpreter. `beside_submitter`: the missing file in the submitter's folder;
+    None: it is not there, or the folder can't be seen.
     """
     if beside_submitter:
         return (

@@ -71,7 +71,12 @@ class LogQuery:
     def __post_init__(self) -> None:
         """Raises InvalidRequest: `grep` is no regular expression, or two fields exclude each other."""
         if self.grep is not None:
-            _check_expression(self.grep)
+            try:
+                if len(self.grep) > MAX_EXPRESSION:
+                    raise ValueError(f"it is longer than {MAX_EXPRESSION} characters")
+                re.compile(self.grep)
+            except (ValueError, re.error, OverflowError, RecursionError) as error:
+                raise InvalidRequest(f"grep={self.grep[:100]!r} is not a regular expression: {error}") from error
             if self.follow or self.cursor:
                 raise InvalidRequest("grep searches the lines that there are: it takes no follow and no cursor")
         if self.before is not None and (self.follow or self.grep is not None):
@@ -100,15 +105,6 @@ def parse_since(text: str, now: datetime) -> str:
             f"since={text!r} is neither a time nor a duration",
             hint="write 2026-11-21T10:58:55Z, or how long ago: 30s, 10m, 2h, 1d",
         ) from error
-
-
-def _check_expression(text: str) -> None:
-    try:
-        if len(text) > MAX_EXPRESSION:
-            raise ValueError(f"it is longer than {MAX_EXPRESSION} characters")
-        re.compile(text)
-    except (ValueError, re.error, OverflowError, RecursionError) as error:
-        raise InvalidRequest(f"grep={text[:100]!r} is not a regular expression: {error}") from error
 
 
 def read_cursor(text: str) -> dict[Position, int]:

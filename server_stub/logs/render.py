@@ -75,7 +75,8 @@ class Text:
             key = (position, rank, stream)
             before = "…" if key in self._going_on else ""
             after = "…" if kind == GOES_ON else ""
-            who = f"[{_place(position, stream) if rank == NO_RANK else rank}] " if self._prefix else ""
+            place = f"{stream} {position[1]}" if position[1] else stream
+            who = f"[{place if rank == NO_RANK else rank}] " if self._prefix else ""
             line = f"{time + ' ' if self._timestamps else ''}{who}{before}{text}{after}\n"
             (self._going_on.add if after else self._going_on.discard)(key)
             last_progress = self._progress.pop(key, "")
@@ -96,10 +97,6 @@ class Text:
 
     def end(self, job: LoggedJob) -> bytes:
         return "".join(self._progress.values()).encode()
-
-
-def _place(position: Position, stream: str) -> str:
-    return f"{stream} {position[1]}" if position[1] else stream
 
 
 class NdJson:

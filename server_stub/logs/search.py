@@ -32,11 +32,10 @@ _record = re.compile(RECORD.encode())
 
 
 class Hit(NamedTuple):
-    """A line to show. `attempt` and `time` give their order."""
+    """A line to show."""
 
-    attempt: int
-    time: bytes
     position: Position
+    time: bytes
     record: bytes
 
 
@@ -92,7 +91,7 @@ def hits_in(logs: Mapping[Position, Path], query: LogQuery, lines_max: int, byte
             last.append(hit)
             if len(found) + len(last) > lines_max or size > bytes_max:
                 return None
-        found = sorted([*found, *last], key=lambda hit: (hit.attempt, hit.time))
+        found = sorted([*found, *last], key=lambda hit: (hit.position[0], hit.time))
         found = found if query.tail is None else found[len(found) - min(query.tail, len(found)) :]
     return found
 
@@ -106,7 +105,7 @@ def _hits_of(position: Position, reader: LogReader, query: LogQuery) -> Iterator
         offset = block.end
         for record in _record.finditer(chosen(block.data)):
             _, time, rank, _, _, text = record.groups()
-            hit = Hit(position[0], time, position, record[0])
+            hit = Hit(position, time, record[0])
             if time < since:
                 continue
             if wanted.search(text.decode("utf-8", "replace")):

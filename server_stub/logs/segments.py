@@ -170,26 +170,17 @@ def offset_of_time(reader: LogReader, stamp: bytes) -> int:
     """
     segments = reader.segments()
     index = bisect_left(segments, stamp, key=lambda segment: time_of(reader.window(segment, 0, 64)))
-    return _offset_in_segment(reader, segments[index - 1], stamp) if index else 0
+    if not index:
+        return 0
+    segment = segments[index - 1]  # it begins with an older record
 
+    def time_after(at: int) -> bytes:
+        """The time of the first whole record that begins after `at`."""
+        records = reader.window(segment, at, at + BLOCK).partition(b"\n")[2]
+        return time_of(records) if b"\n" in records else _LATE
 
-def _offset_in_segment(reader: LogReader, segment: Segment, stamp: bytes) -> int:
-    """The offset of the first record of the segment that is not older than `stamp`. Bisects over blocks, then reads the
-    records from the block before the one that it found."""
-
-    def first_time(begin: int) -> bytes:
-        window = reader.window(segment, begin, begin + BLOCK)
-        records = window.partition(b"\n")[2] if begin else window
-        return time_of(records) if records else _LATE
-
-    begins = range(0, max(reader.size(segment), 1), BLOCK)
-    begin = begins[max(bisect_left(begins, stamp, key=first_time) - 1, 0)]
-    window = reader.window(segment, begin, begin + 2 * BLOCK)
-    at = window.find(b"\n") + 1 if begin else 0
-    cut = window.rfind(b"\n") + 1
-    while at < cut and time_of(window, at) < stamp:
-        at = window.index(b"\n", at) + 1
-    return segment.start + begin + at
+    at = bisect_left(range(reader.size(segment)), stamp, key=time_after)
+    return segment.start + at + reader.window(segment, at, at + BLOCK).find(b"\n") + 1
 
 
 def _tail_starts(readers: Mapping[Position, LogReader], query: LogQuery, tail: int) -> dict[Position, int]:

@@ -162,14 +162,13 @@ def _ends(records: bytes) -> tuple[Record, Record]:
     """The first and the last record."""
     if not records.endswith(b"\n"):
         raise InvalidRequest("the log ends within a record")
-    return _record(records[: records.find(b"\n")]), _record(records[records.rfind(b"\n", 0, len(records) - 1) + 1 :])
-
-
-def _record(line: bytes) -> Record:
-    try:
-        return parse(line)
-    except ValueError as error:
-        raise InvalidRequest(f"{line[:80]!r} is no record of a worker's log") from error
+    ends = []
+    for line in (records[: records.find(b"\n")], records[records.rfind(b"\n", 0, len(records) - 1) + 1 :]):
+        try:
+            ends.append(parse(line))
+        except ValueError as error:
+            raise InvalidRequest(f"{line[:80]!r} is no record of a worker's log") from error
+    return ends[0], ends[1]
 
 
 def _runs(text: bytes, wanted: int) -> Iterator[tuple[int, int, bytes]]:

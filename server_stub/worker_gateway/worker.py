@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -92,7 +93,10 @@ class RemoteWorker:
         facts = read_json(str(self._folder / FACTS)) or {}
         facts["former"] = tuple(PodStart(*each) for each in facts.get("former", ()))
         self._log.open()
-        self.view = replace(self.view, **facts, report=self._stored_report(), **self._log_facts())
+        report = None
+        with contextlib.suppress(ValueError):  # of a version that took it: its agent sends it again
+            report = reports.read(self._report_path)
+        self.view = replace(self.view, **facts, report=report, **self._log_facts())
 
     def view_at(self, now: float) -> WorkerView:
         """The view, with the silence of its agent at this monotonic time."""
@@ -100,11 +104,6 @@ class RemoteWorker:
         if self.view.pod_uid is None or silent_s <= NOTICED_S:
             return self.view
         return replace(self.view, silent_s=silent_s)
-
-    def _stored_report(self) -> Report | None:
-        with contextlib.suppress(ValueError):  # of a version that took it: its agent sends it again
-            return reports.read(self._report_path)
-        return None
 
     @property
     def _report_path(self) -> str:
@@ -154,10 +153,8 @@ class RemoteWorker:
     async def take_log(self, offset: int, data: bytes, *, gap: bool) -> LogLengths:
         """Raises InvalidRequest, StorageFull. The spare file frees room for the rest of the log after the report."""
         async with self._lock:
-            if self.view.report is None:
-                missing = await on_disk(self._log.put, offset, data, gap=gap)
-            else:
-                missing = await on_disk(self._spare.run, self._log.put, offset, data, gap=gap)
+            put = partial(self._log.put, offset, data, gap=gap)
+            missing = await (on_disk(put) if self.view.report is None else on_disk(self._spare.run, put))
             await self._after_log(missing)
         return self._log.lengths()
 

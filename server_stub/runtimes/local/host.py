@@ -15,7 +15,7 @@ from client_lib.spec.wire import Check, InstanceType, Manifest
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.system import content
 from server_stub.runtimes import Attempt, checked, fields
-from server_stub.runtimes.instance_types import Catalogue, Size, load, of_machine
+from server_stub.runtimes.instance_types import Catalogue, load, of_machine
 from server_stub.runtimes.local import LocalOptions, accounts, machine, plan, scheduling
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.gang import Record
@@ -118,7 +118,14 @@ class Host:
 
     def instance_types(self, running: Sequence[Record]) -> Sequence[InstanceType]:
         capacity = self.capacity(running)
-        return [_shown(size, capacity) for size in self._catalogue.sizes]
+        on_cpu = max(capacity.max_cpu_jobs - capacity.cpu_jobs, 0)  # also of types whose GPUs this machine lacks
+        return [
+            InstanceType(
+                available=len(capacity.free_gpus) // size.gpus if size.gpus and capacity.gpus else on_cpu,
+                **size.model_dump(exclude={"gpu_memory_gib"}),
+            )
+            for size in self._catalogue.sizes
+        ]
 
     # --- checks
 
@@ -182,22 +189,6 @@ def _check_shared_memory() -> Check:
     message = f"{free:.1f} of {size.f_blocks * size.f_frsize / GIB:.1f} GiB of {_SHM} are free"
     fix = None if free >= SHM_LEAST_GIB else f"a larger {_SHM} (docker run --shm-size=8g), or num_workers=0"
     return checked("shared memory", message, fix)
-
-
-def _shown(size: Size, capacity: Capacity) -> InstanceType:
-    """`available`: a type whose GPUs this machine lacks runs on the CPU, like one without GPUs."""
-    if size.gpus and capacity.gpus:
-        free = len(capacity.free_gpus) // size.gpus
-    else:
-        free = max(capacity.max_cpu_jobs - capacity.cpu_jobs, 0)
-    return InstanceType(
-        name=size.name,
-        gpus=size.gpus,
-        cpu=size.cpu,
-        memory_gib=size.memory_gib,
-        available=free,
-        description=size.description,
-    )
 
 
 # --- folders that a job names
