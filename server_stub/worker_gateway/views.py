@@ -93,8 +93,6 @@ class WorkerView:
     """Its owner is lost: another pod has asked for its place and was refused."""
     state: State | None = None
     """The latest reported state; survives a restart of the server."""
-    log_length: int = 0
-    """Bytes of log received."""
     next_seq: int = 0
     """Number of the next expected record."""
     signs_of_life: int = 0
@@ -124,7 +122,7 @@ class WorkerView:
 
     @property
     def change_key(self) -> Hashable:
-        """A value that changes with every change but those of the log's length and the signs of life."""
+        """A value that changes with every change but those of the log and the signs of life."""
         return (
             *(self.pod_uid, self.start, self.displaced, self.state, self.missing),
             *(self.report is not None, self.drained, self.quiet),

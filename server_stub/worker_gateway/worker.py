@@ -96,7 +96,7 @@ class RemoteWorker:
         report = None
         with contextlib.suppress(ValueError):  # of a version that took it: its agent sends it again
             report = reports.read(self._report_path)
-        self.view = replace(self.view, **facts, report=report, **self._log_facts())
+        self.view = replace(self.view, **facts, report=report, next_seq=self._log.next_seq)
 
     def view_at(self, now: float) -> WorkerView:
         """The view, with the silence of its agent at this monotonic time."""
@@ -166,7 +166,7 @@ class RemoteWorker:
         return new
 
     async def _after_log(self, missing: int) -> None:
-        self._show(**self._log_facts())
+        self._show(next_seq=self._log.next_seq)
         if missing:
             await self._store(missing=self.view.missing + missing)
 
@@ -176,7 +176,7 @@ class RemoteWorker:
             await on_disk(self._log.sync)
             if self.view.report is None:
                 await on_disk(self._spare.run, write_json, self._report_path, report, durable=True)
-                self._show(report=report, **self._log_facts())
+                self._show(report=report, next_seq=self._log.next_seq)
 
     async def take_result(self, rank: int, chunks: AsyncIterator[bytes], max_bytes: int) -> None:
         """Store the result of a rank. Raises TooLarge and StorageFull; then nothing is stored."""
@@ -204,9 +204,6 @@ class RemoteWorker:
             path.unlink(missing_ok=True)
         for folder in (self._folder / "log", self._folder / RESULTS):
             shutil.rmtree(folder, ignore_errors=True)
-
-    def _log_facts(self) -> dict[str, Any]:
-        return {"log_length": self._log.length, "next_seq": self._log.next_seq}
 
     def _show(self, **facts: Any) -> None:
         before = self.view.change_key
