@@ -86,8 +86,9 @@ class Host:
         prefix = self._conda_prefix(attempt.spec, attempt.submitter, account)
         if account is not None:
             attempt = accounts.with_own_copies(attempt)
-        ours = (self.machine, self._options)
-        return plan.worker_plans(attempt, wanted, granted, master_port, *ours, conda_prefix=prefix, account=account)
+        return plan.worker_plans(
+            attempt, wanted, granted, master_port, self.machine, self._options, conda_prefix=prefix, account=account
+        )
 
     def _conda_prefix(self, spec: JobSpec, submitter: Submitter, account: Account | None) -> Path | None:
         if spec.conda_env is None:
@@ -98,7 +99,10 @@ class Host:
 
     def capacity(self, running: Sequence[Record]) -> Capacity:
         handed_out = frozenset[int]().union(*(record.gpus for record in running))
-        held = self._held(handed_out)
+        others = [gpu for gpu in self.gpus.known if gpu.index not in handed_out]
+        failure, least = self.gpus.failure, self._options.gpu_held_mib
+        why = {gpu.index: f"GPU {gpu.index}: {failure}" if failure else gpu.held(least) for gpu in others}
+        held = {index: clause for index, clause in why.items() if clause is not None}
         return Capacity(
             gpus=len(self.gpus.known),
             free_gpus=frozenset(gpu.index for gpu in self.gpus.known) - handed_out - held.keys(),
@@ -108,13 +112,6 @@ class Host:
             memory_gib=self.machine.memory_gib,
             memory_free_gib=self.machine.memory_gib - sum(record.memory_gib for record in running),
         )
-
-    def _held(self, handed_out: frozenset[int]) -> dict[int, str]:
-        others = [gpu for gpu in self.gpus.known if gpu.index not in handed_out]
-        if self.gpus.failure is not None:
-            return {gpu.index: f"GPU {gpu.index}: {self.gpus.failure}" for gpu in others}
-        found = {gpu.index: gpu.held(self._options.gpu_held_mib) for gpu in others}
-        return {index: clause for index, clause in found.items() if clause is not None}
 
     def instance_types(self, running: Sequence[Record]) -> Sequence[InstanceType]:
         capacity = self.capacity(running)
