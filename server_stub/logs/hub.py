@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from client_lib.errors import ClientLibError
 from client_lib.spec.paths import HEARTBEAT_S, Position
 from server_stub.files.job_dirs import log_dir
-from server_stub.logs.records import LoggedJob, LogQuery, line_filter, next_sequence, sequence_of
+from server_stub.logs.records import Block, LoggedJob, LogQuery, line_filter
 from server_stub.logs.render import Frames
 from server_stub.logs.segments import BLOCK, LogReader
 
@@ -95,13 +95,8 @@ class Inotify:
 class Chunk(NamedTuple):
     """The newest records of one log and their frame, made once for all followers that have read up to its start."""
 
-    start: int
-    end: int
-    data: bytes
+    block: Block
     frame: bytes
-    first: int | None
-    """seq of its first record; None: no launcher wrote these bytes."""
-    next: int | None
 
 
 class Tail:
@@ -127,16 +122,16 @@ class Tail:
 
     def chunk_at(self, offset: int) -> Chunk | None:
         """The newest records, if they begin at `offset`; the first call reads them."""
-        if self._chunk and self._chunk.start == offset:
+        start = self._chunk.block.start if self._chunk else -1
+        if start == offset:
             return self._chunk
-        if self.end - offset > BLOCK or (self._chunk and offset < self._chunk.start):
+        if self.end - offset > BLOCK or offset < start:
             return None
         block = self._reader.block(offset)
         if not block or block.start != offset:
             return None
-        end, data = block.end, block.data
-        frame = Frames().records(self.position, end, _lines(data))
-        self._chunk = Chunk(offset, end, data, frame, sequence_of(data), next_sequence(data))
+        frame = Frames().records(self.position, block.end, _lines(block.data))
+        self._chunk = Chunk(block, frame)
         return self._chunk
 
 

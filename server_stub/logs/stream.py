@@ -182,15 +182,16 @@ class _Answer:
         share; returns False if there is no whole record yet."""
         log = self._logs[tail.position]
         chunk = tail.chunk_at(log.offset)
-        if chunk and self._raw and chunk.first is not None and chunk.first == log.expected:
-            log.offset = log.sent_up_to = chunk.end
-            log.expected = chunk.next
+        block = chunk.block if chunk else await _read_block(log.reader, log.offset)
+        if block is None:
+            return False
+        if chunk and self._raw and not missing_before(block.data, log.expected):
+            log.offset = log.sent_up_to = block.end
+            log.expected = next_sequence(block.data)
             out.append(chunk.frame)
-            return True
-        block = chunk or await _read_block(log.reader, log.offset)
-        if block:
+        else:
             out += self._pieces(Part(tail.position, block.end, block.data))
-        return block is not None
+        return True
 
     def _pieces(self, part: Part) -> list[bytes]:
         """The bytes that the reader gets for `part`; moves the offset to its end."""
