@@ -205,15 +205,12 @@ class OpenAttempt:
             raise Unauthorized(_EXPIRED)
         if self._workers[worker.view.worker] is not worker:
             raise Conflict("the pods of this attempt were given up: nothing may start in them")
-        stays = worker.view.state == "ended" and must_stay(worker.view, self.group)
+        waited_for: list[WorkerView] = []
+        if worker.view.state == "ended" and must_stay(worker.view, self.group) and not self._released:
+            silent_since = time.monotonic() - SILENT_S
+            waited_for = [each.view for each in self._workers if each.view.pod_uid and each.last_contact > silent_since]
         stop = self._ordered or (WorkerOrder(do="stop") if self._failed else None)
-        return next_order(worker.view, self._waited_for() if stays else [], self.begun, stop)
-
-    def _waited_for(self) -> list[WorkerView]:
-        if self._released:
-            return []
-        silent_since = time.monotonic() - SILENT_S
-        return [worker.view for worker in self._workers if worker.view.pod_uid and worker.last_contact > silent_since]
+        return next_order(worker.view, waited_for, self.begun, stop)
 
     async def take_report(self, worker: RemoteWorker, report: Report) -> None:
         """Raises InvalidRequest for the report of another worker."""

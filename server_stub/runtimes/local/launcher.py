@@ -35,7 +35,7 @@ from client_lib.worker.report import Report, storable
 from client_lib.worker.system import OPEN_FILES, group_members, marked, start_time, stat, user_of
 from server_stub.files.job_dirs import open_to_append, opener
 from server_stub.runtimes import STACKS_S
-from server_stub.runtimes.local.accounts import Account, owner_of
+from server_stub.runtimes.local.accounts import owner_of
 from server_stub.runtimes.verdict import Stage, WorkerStatus
 from server_stub.worker_gateway import StackDump, quiet_since
 from server_stub.worker_gateway import report as reports
@@ -78,6 +78,10 @@ class Launcher:
         """
         try:
             account = owner_of(self._path)
+            environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+            if account is not None:
+                environment.pop("TMPDIR", None)
+                environment |= account.environment
             with os.fdopen(open_to_append(Path(self.files.output)), "ab") as output:
                 self._child = subprocess.Popen(
                     launcher_command(self.files.path, python),
@@ -85,7 +89,7 @@ class Launcher:
                     stdout=output,
                     stderr=output,
                     cwd=self.files.path,
-                    env=_environment(account),
+                    env=environment,
                     start_new_session=True,  # it outlives the server, and no Ctrl-C of a terminal reaches it
                     **account.rights if account else {},
                 )
@@ -298,14 +302,6 @@ class Launcher:
         if worker != self.worker:
             self.worker = worker
             self._changed()
-
-
-def _environment(account: Account | None) -> dict[str, str]:
-    passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    if account is None:
-        return passed_on
-    passed_on.pop("TMPDIR", None)
-    return passed_on | account.environment
 
 
 def _pauses() -> Iterator[float]:

@@ -244,6 +244,11 @@ class WarmPool:
             self._waiting.pop(worker_dir, None)
 
     def info(self) -> WarmPoolInfo:
+        memory = None  # its own, and its share of what it has in common with its launchers and ranks
+        if self._process:
+            lines = content(f"/proc/{self._process.pid}/smaps_rollup").splitlines()
+            kib = next((int(line.split()[1]) for line in lines if line.startswith(b"Pss:")), None)
+            memory = None if kib is None else round(kib / 1024, 1)
         return WarmPoolInfo(
             python=self.python,
             state="ready" if self.state == "ready" else "starting",
@@ -251,7 +256,7 @@ class WarmPool:
             modules=self._modules,
             launches=self._jobs,
             idle_s=round(time.monotonic() - self._used_at, 1),
-            memory_mib=_pss_mib(self._process.pid) if self._process else None,
+            memory_mib=memory,
         )
 
     def close(self) -> None:
@@ -305,9 +310,3 @@ class WarmPool:
             self._process.stdout.close()
             self._process.kill()  # it has no state to save
             loop.run_in_executor(None, self._process.wait)
-
-
-def _pss_mib(pid: int) -> float | None:
-    """Its own memory, and its share of the memory in common with its launchers and ranks."""
-    lines = content(f"/proc/{pid}/smaps_rollup").splitlines()
-    return next((round(int(line.split()[1]) / 1024, 1) for line in lines if line.startswith(b"Pss:")), None)
