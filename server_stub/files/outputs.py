@@ -43,37 +43,26 @@ def folder(job_dir: Path, attempt: int, worker: int) -> Path:
 
 def listing(job_dir: Path) -> tuple[list[OutputFile], list[OutputLeftOut]]:
     """The files kept so far, ordered by path, and those left out."""
-    return merged(read(job_dir))
-
-
-def read(job_dir: Path) -> dict[_Origin, Index]:
-    """The lists of all workers in all attempts."""
     ours = opener(job_dir / OUTPUTS)
-    return {origin: read_index(str(path), ours) for origin, path in _folders(job_dir)}
+    return merged({origin: read_index(str(path), ours) for origin, path in _folders(job_dir)})
 
 
 def find(job_dir: Path, path: str, sha256: str | None) -> tuple[OpenFile, str] | None:
     """(the file of that name, its digest); with `sha256` only if it still has these bytes. None: there is none."""
-    if sha256 and (found := _find_bytes(job_dir, sha256)):
-        return found, sha256
+
+    def opened(place: Path, digest: str) -> tuple[OpenFile, str] | None:
+        try:
+            return OpenFile(data_path(str(place), digest), job_dir / OUTPUTS), digest
+        except FileNotFoundError:
+            return None
+
+    for _, place in _folders(job_dir) if sha256 else ():  # any file with these bytes, without reading a list
+        if found := opened(place, sha256 or ""):
+            return found
     for file in listing(job_dir)[0]:
         if file.path == path and sha256 in (None, file.sha256):
-            opened = _open(job_dir, folder(job_dir, file.attempt, file.worker), file.sha256)
-            return (opened, file.sha256) if opened else None
+            return opened(folder(job_dir, file.attempt, file.worker), file.sha256)
     return None
-
-
-def _find_bytes(job_dir: Path, sha256: str) -> OpenFile | None:
-    """Any output with these bytes, found without reading a list."""
-    opened = (_open(job_dir, path, sha256) for _, path in _folders(job_dir))
-    return next(filter(None, opened), None)
-
-
-def _open(job_dir: Path, place: Path, sha256: str) -> OpenFile | None:
-    try:
-        return OpenFile(data_path(str(place), sha256), job_dir / OUTPUTS)
-    except FileNotFoundError:
-        return None
 
 
 def merged(found: Mapping[_Origin, Index]) -> tuple[list[OutputFile], list[OutputLeftOut]]:
@@ -82,32 +71,49 @@ def merged(found: Mapping[_Origin, Index]) -> tuple[list[OutputFile], list[Outpu
     The file of the newest attempt of each worker counts. If workers have different files of one name, that of the first
     keeps it, and those of the others are `worker-<n>/<path>`; of equal files one is listed.
     """
-    newest: dict[str, dict[int, OutputFile]] = {}
+    newest: dict[str, dict[int, tuple[int, Kept]]] = {}
     left: dict[tuple[str, int], OutputLeftOut] = {}
     for (attempt, worker), one in sorted(found.items()):  # a later attempt replaces what an earlier one left
         for kept in one.kept.values():
-            newest.setdefault(kept.path, {})[worker] = _file(kept, attempt, worker)
+            newest.setdefault(kept.path, {})[worker] = attempt, kept
         for out in one.left_out.values():
             left[out.path, worker] = OutputLeftOut(path=out.path, size=out.size, why=out.why, worker=worker)
-    files = [file for _, file in sorted(_named_apart(newest))]
-    return files, [left[key] for key in sorted(left)]
+    files: dict[str, OutputFile] = {}
+    for path, of_workers in newest.items():
+        seen: set[str] = set()
+        for worker, (attempt, kept) in sorted(of_workers.items()):
+            if kept.sha256 in seen:
+                continue
+            name = path
+            if seen:
+                apart = (f"worker-{worker}/{path}{'_' * more}" for more in count())
+                name = next(name for name in apart if name not in newest)
+            seen.add(kept.sha256)
+            files[name] = OutputFile(
+                path=name,
+                size=kept.size,
+                sha256=kept.sha256,
+                modified_at=datetime.fromtimestamp(kept.mtime, timezone.utc),
+                executable=kept.executable,
+                attempt=attempt,
+                worker=worker,
+            )
+    return [files[name] for name in sorted(files)], [left[key] for key in sorted(left)]
 
 
 def notes(reports: Iterable[_Report]) -> tuple[str, ...]:
     """Messages for the job's events about files that are not kept, from the reports of the workers."""
-    return tuple(sentence for report in reports if report for sentence in _of_worker(report))
-
-
-def _of_worker(report: Mapping[str, Any]) -> list[str]:
-    said: Mapping[str, Any] = report.get("outputs") or {}
-    who = f"worker {report.get('worker')}"
-    lines = [f"outputs of {who} could not be kept: {said['problem']}"] if said.get("problem") else []
-    shown = said.get("left_out", ())
-    lines += [
-        f"output {left['path']} of {who} ({megabytes(left['size'])}) is not kept: {left['why']}" for left in shown
-    ]
-    more = said.get("left_out_count", 0) - len(shown)
-    return [*lines, f"{more} more outputs of {who} are not kept"] if more > 0 else lines
+    lines = []
+    for report in filter(None, reports):
+        said: Mapping[str, Any] = report.get("outputs") or {}
+        who, shown = f"worker {report.get('worker')}", said.get("left_out", ())
+        if said.get("problem"):
+            lines.append(f"outputs of {who} could not be kept: {said['problem']}")
+        for left in shown:
+            lines.append(f"output {left['path']} of {who} ({megabytes(left['size'])}) is not kept: {left['why']}")
+        if (more := said.get("left_out_count", 0) - len(shown)) > 0:
+            lines.append(f"{more} more outputs of {who} are not kept")
+    return tuple(lines)
 
 
 def conflict_notes(job_dir: Path, reports: Sequence[_Report]) -> tuple[str, ...]:
@@ -124,35 +130,6 @@ def conflicts(files: list[OutputFile]) -> str | None:
         return None
     shown = ", ".join(apart[:_SHOWN_MAX]) + (f" and {len(apart) - _SHOWN_MAX} more" * (len(apart) > _SHOWN_MAX))
     return f"workers wrote different outputs of one name; they are kept apart, as {shown}"
-
-
-def _named_apart(newest: Mapping[str, Mapping[int, OutputFile]]) -> Iterator[tuple[str, OutputFile]]:
-    for path, of_workers in newest.items():
-        seen: set[str] = set()
-        for worker in sorted(of_workers):
-            file = of_workers[worker]
-            if file.sha256 in seen:
-                continue
-            name = _free_name(path, worker, newest) if seen else path
-            seen.add(file.sha256)
-            yield name, file.model_copy(update={"path": name})
-
-
-def _free_name(path: str, worker: int, taken: Mapping[str, object]) -> str:
-    names = (f"worker-{worker}/{path}{'_' * more}" for more in count())
-    return next(name for name in names if name not in taken)
-
-
-def _file(kept: Kept, attempt: int, worker: int) -> OutputFile:
-    return OutputFile(
-        path=kept.path,
-        size=kept.size,
-        sha256=kept.sha256,
-        modified_at=datetime.fromtimestamp(kept.mtime, timezone.utc),
-        executable=kept.executable,
-        attempt=attempt,
-        worker=worker,
-    )
 
 
 def _folders(job_dir: Path) -> Iterator[tuple[_Origin, Path]]:

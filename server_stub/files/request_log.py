@@ -57,13 +57,6 @@ _MARK = b"#job "  # no line of a JSON text begins with it
 _HEADING = re.compile(rb"(?<![^\0\n])" + _MARK + rb"([^\0\n]*)\n")
 
 
-def _parsed(text: bytes) -> Heading | None:
-    try:
-        return Heading(**json.loads(text))
-    except (ValueError, TypeError):
-        return None
-
-
 UNWRITTEN = Place(0, 0, 0)
 """The place of a record that was not appended yet; segments are counted from 1."""
 
@@ -80,11 +73,7 @@ class RequestLog:
         self._size = 0
 
     def open(self) -> None:
-        """Find the end of the last record; the next one is appended there.
-
-        Raises:
-            OSError: the folder can't be made, read or written.
-        """
+        """Find the end of the last record; the next one is appended there. Raises OSError."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._segment = max(self._segments(), default=0)
         if self._segment:
@@ -117,17 +106,17 @@ class RequestLog:
 
     def append(self, *records: bytes) -> list[Place]:
         """Write records (`Heading.above`) that hold no NUL byte, as JSON doesn't. They are durable when this returns.
-
-        Raises:
-            OSError: the disk is full or fails; none of the records is stored.
-        """
+        Raises OSError: the disk is full or fails; none of the records is stored."""
         size = sum(map(len, records))
         if self._file is None or self._end + size > self._size:
             self._next_segment(max(self._segment_bytes, size))
         assert self._file is not None
         ends = accumulate(map(len, records), initial=self._end)
         places = [Place(self._segment, at, len(record)) for at, record in zip(ends, records, strict=False)]
-        self._write(b"".join(records))
+        rest = memoryview(b"".join(records))
+        while rest:  # a disk that fills up may write a part; the next write then raises
+            written = os.pwrite(self._file, rest, self._end)
+            rest, self._end = rest[written:], self._end + written
         try:
             _flush(self._file)
         except OSError:
@@ -147,9 +136,12 @@ class RequestLog:
         for segment in sorted(self._segments()):
             content = self._path(segment).read_bytes()
             for found in _HEADING.finditer(content):
-                heading = _parsed(found.group(1))
-                end = found.end() + heading.length if heading else 0
-                if heading and 0 < end <= len(content) and b"\0" not in content[found.end() : end]:
+                try:
+                    heading = Heading(**json.loads(found.group(1)))
+                except (ValueError, TypeError):
+                    continue
+                end = found.end() + heading.length
+                if found.end() <= end <= len(content) and b"\0" not in content[found.end() : end]:
                     yield heading, Place(segment, found.start(), end - found.start())
 
     def erase(self, place: Place) -> None:
@@ -168,13 +160,6 @@ class RequestLog:
         for segment in self._segments():
             if segment not in in_use and segment != self._segment:
                 self._path(segment).unlink(missing_ok=True)
-
-    def _write(self, record: bytes) -> None:
-        assert self._file is not None
-        rest = memoryview(record)
-        while rest:  # a disk that fills up may write a part; the next write then raises
-            written = os.pwrite(self._file, rest, self._end)
-            rest, self._end = rest[written:], self._end + written
 
     def _next_segment(self, size: int) -> None:
         self.close()

@@ -58,10 +58,8 @@ class Snapshots:
         (self._root / _INCOMING).mkdir(mode=0o700)
 
     def path(self, sha256: str) -> Path:
-        """The path of the archive, which may not exist.
-
-        Raises InvalidRequest for text that is no digest, so that it can't name another file.
-        """
+        """The path of the archive, which may not exist. Raises InvalidRequest: the text is no digest, and could name
+        another file."""
         if not _DIGEST.fullmatch(sha256):
             raise InvalidRequest(f"{sha256[:80]!r} is not a SHA-256 digest", hint="it has 64 characters of 0-9 and a-f")
         return self._root / sha256 / "code.tar.gz"
@@ -110,15 +108,12 @@ class Snapshots:
             digest.update(batch)
             file.write(batch)
 
-        def flush() -> None:
-            file.flush()
-            os.fsync(file.fileno())
-
         async for batch in batches(chunks, self.check_size):
             claim.cover(len(batch))
             await asyncio.to_thread(write, batch)
             claim.wrote(len(batch))
-        await asyncio.to_thread(flush)
+        await asyncio.to_thread(file.flush)
+        await asyncio.to_thread(os.fsync, file.fileno())
         return digest.hexdigest()
 
     def check_size(self, size: int) -> None:
