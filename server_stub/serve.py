@@ -102,7 +102,20 @@ async def _run(
     locks: Sequence[server_files.DirectoryLock],
     recover: bool,
 ) -> None:
-    parts = await _start(settings, tokens, user_accounts, recover)
+    room = Room(settings.data_dir, settings.min_free_bytes)
+    room.open()
+    snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, room)
+    await asyncio.to_thread(snapshots.open)
+    registry = WorkerRegistry(
+        settings.data_dir / "worker.key",
+        lambda job_id, attempt: attempt_dir(settings.data_dir / "jobs" / job_id, attempt),
+        room.spare,
+    )
+    service = Service(settings, _runtime(settings, registry, user_accounts, tokens().namespaces()), room=room)
+    await service.start(recover=recover)  # the database is migrated and running jobs are adopted
+    hub, uploads = LogHub(service.lookup), OutputsUpload(settings.outputs_limit_bytes, room)
+    logins = Logins(settings.data_dir / "logins.json", tokens, loopback=is_loopback(settings.host))
+    parts = Context(settings, service, snapshots, hub, Traffic(), registry, uploads, Users(tokens), logins)
     try:
         config = uvicorn_config(build(parts))
         server = Server(config, parts)
@@ -121,26 +134,6 @@ async def _run(
     finally:
         parts.hub.close()
         await parts.service.close()
-
-
-async def _start(
-    settings: Settings, tokens: CurrentTokens, user_accounts: UserAccounts | None, recover: bool
-) -> Context:
-    """Start all parts of the server; the database is migrated and running jobs are adopted."""
-    room = Room(settings.data_dir, settings.min_free_bytes)
-    room.open()
-    snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, room)
-    await asyncio.to_thread(snapshots.open)
-
-    def attempt_folder(job_id: str, attempt: int) -> Path:
-        return attempt_dir(settings.data_dir / "jobs" / job_id, attempt)
-
-    registry = WorkerRegistry(settings.data_dir / "worker.key", attempt_folder, room.spare)
-    service = Service(settings, _runtime(settings, registry, user_accounts, tokens().namespaces()), room=room)
-    await service.start(recover=recover)
-    hub, uploads = LogHub(service.lookup), OutputsUpload(settings.outputs_limit_bytes, room)
-    logins = Logins(settings.data_dir / "logins.json", tokens, loopback=is_loopback(settings.host))
-    return Context(settings, service, snapshots, hub, Traffic(), registry, uploads, Users(tokens), logins)
 
 
 def _runtime(

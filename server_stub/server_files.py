@@ -13,7 +13,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -34,21 +34,24 @@ class DirectoryLock:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / state_dir.SERVER_LOCK
-        self._file: int | None = None
+        self._file = -1
 
     def take(self, facts: Facts) -> None:
-        """Take the lock and write the facts of its holder. The file of a dead server is reused.
-
-        Raises:
-            Conflict: another server lives; its pid and URL are named.
-            ServerError: the directory can't be written.
-        """
+        """Take the lock and write the facts of its holder. The file of a dead server is reused. Raises Conflict:
+        another server lives, whose pid and URL are named; ServerError: the directory can't be written."""
         try:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             _lock(self._file)
         except BlockingIOError as error:
+            text = os.pread(self._file, 4096, 0)
+            self.release()
+            try:
+                told = json.loads(text)
+                holder = ", ".join(filter(None, (f"pid {told['pid']}", told.get("url"), f"host {told['host']}")))
+            except (ValueError, KeyError):
+                holder = f"{self._path} names it not yet"
             raise Conflict(
-                f"another server ({self._holder()}) works on {self._path.parent}",
+                f"another server ({holder}) works on {self._path.parent}",
                 hint="`client-lib server stop` ends it; another --data-dir and --state-dir keep both",
             ) from error
         except OSError as error:
@@ -57,44 +60,25 @@ class DirectoryLock:
 
     def write(self, facts: Facts) -> None:
         """Replace the content of the lock file. A failure, such as a full disk, does not matter."""
-        assert self._file is not None
         text = json.dumps(facts).encode()
-        try:
+        with suppress(OSError):
             os.pwrite(self._file, text, 0)
             os.ftruncate(self._file, len(text))
-        except OSError:
-            pass
 
     def check(self) -> None:
         """Raises ServerError: the directory or its lock file was removed or replaced. Another server may hold the new
         one, and files that this server writes are lost."""
-        assert self._file is not None
-        try:
-            ours = os.path.samestat(os.fstat(self._file), os.stat(self._path))
-        except OSError:
-            ours = False
-        if not ours:
-            raise ServerError(
-                f"{self._path.parent} is gone, or another one is in its place: the server ends",
-                hint="its next start begins with an empty one",
-            )
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(self._file), os.stat(self._path)):
+                return
+        raise ServerError(
+            f"{self._path.parent} is gone, or another one is in its place: the server ends",
+            hint="its next start begins with an empty one",
+        )
 
     def release(self) -> None:
         """Release the lock. The file stays: removing it would let two servers hold two locks of one name."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def _holder(self) -> str:
-        assert self._file is not None
-        os_text = os.pread(self._file, 4096, 0)
         os.close(self._file)
-        self._file = None
-        try:
-            facts = json.loads(os_text)
-            return ", ".join(filter(None, (f"pid {facts['pid']}", facts.get("url"), f"host {facts['host']}")))
-        except (ValueError, KeyError):
-            return f"{self._path} names it not yet"
 
 
 def _lock(file: int) -> None:
@@ -115,16 +99,14 @@ def _lock(file: int) -> None:
 @contextmanager
 def locked(directories: list[Path], facts: Facts) -> Iterator[list[DirectoryLock]]:
     """Hold the locks of all directories (each once). Raises the errors of DirectoryLock.take."""
-    locks: list[DirectoryLock] = []
-    try:
+    locks = []
+    with ExitStack() as held:
         for directory in dict.fromkeys(path.resolve() for path in directories):
             lock = DirectoryLock(directory)
             lock.take(facts)
+            held.callback(lock.release)
             locks.append(lock)
         yield locks
-    finally:
-        for lock in locks:
-            lock.release()
 
 
 def facts(version: str, data_dir: Path, url: str | None = None) -> Facts:
@@ -143,9 +125,7 @@ def facts(version: str, data_dir: Path, url: str | None = None) -> Facts:
 
 def prepare(settings_state_dir: Path, data_dir: Path) -> None:
     """Create both directories with mode 0700. An existing data directory of another user (a volume) stays as it is.
-
-    Raises ServerError with the directory and what is wrong with it.
-    """
+    Raises ServerError with the directory and what is wrong with it."""
     for directory in (settings_state_dir, data_dir):
         try:
             if directory == settings_state_dir or not directory.exists():
@@ -165,24 +145,20 @@ def write_server_json(directory: Path, content: Facts) -> None:
 def remove_server_json(directory: Path) -> None:
     """Remove the file if it names this process."""
     path = directory / state_dir.SERVER_JSON
-    try:
+    with suppress(OSError, ValueError):
         if json.loads(path.read_text()).get("pid") == os.getpid():
             path.unlink()
-    except (OSError, ValueError):
-        pass
 
 
 def local_token(directory: Path) -> str:
     """The token of the local server. Its file is made at the first start, and its mode is set to 0600 at each start."""
     path = directory / state_dir.TOKEN
-    try:
-        token = path.read_text().strip()
+    with suppress(FileNotFoundError):
         path.chmod(0o600)
-    except FileNotFoundError:
-        token = ""
-    if not token:
-        token = new_token()
-        _write_private(path, token + "\n")
+        if token := path.read_text().strip():
+            return token
+    token = new_token()
+    _write_private(path, token + "\n")
     return token
 
 

@@ -13,6 +13,7 @@ import os
 import random
 import re
 import time
+from contextlib import suppress
 from datetime import datetime, timezone
 from http import HTTPStatus
 from pathlib import Path
@@ -76,8 +77,7 @@ def log_to_stderr(level: str) -> None:
     handler.setFormatter(JsonLines())
     handler.addFilter(OutOfFiles())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    for foreign in ("uvicorn", "alembic.runtime.plugins"):  # the server logs its start itself
-        logging.getLogger(foreign).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # the server logs its start itself
 
 
 def rotate(path: Path, max_bytes: int) -> bool:
@@ -107,71 +107,44 @@ class AccessLog:
         self._app, self._traffic, self._out = app, traffic, out
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = _Request(scope, send)
-        if scope["path"] in _PROBES:  # a probe must not keep an idle server alive
-            await self._app(scope, receive, request.send)
+        began, status, sent, complete = time.perf_counter(), 0, 0, False
+        given = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"")
+        request_id = given.decode() if _GIVEN_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"  # no secret
+        scope["request_id"] = request_id
+
+        async def note_and_send(message: Message) -> None:
+            nonlocal status, sent, complete
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), (REQUEST_ID, request_id.encode())]
+            else:
+                sent += len(message.get("body", b""))
+                complete = not message.get("more_body", False)
+            await send(message)
+
+        method, path = scope["method"], scope["path"]
+        if path in _PROBES:  # a probe must not keep an idle server alive
+            await self._app(scope, receive, note_and_send)
             return
         self._traffic.begin()
         try:
-            await self._app(scope, receive, request.send)
+            await self._app(scope, receive, note_and_send)
         except Exception as bug:
-            log.exception("request %s: %s %s", request.id, scope["method"], scope["path"], exc_info=bug)
-            if not request.complete:
-                request.status = request.status or HTTPStatus.INTERNAL_SERVER_ERROR
+            log.exception("request %s: %s %s", request_id, method, path, exc_info=bug)
+            if not complete:
+                status = status or HTTPStatus.INTERNAL_SERVER_ERROR
                 raise  # uvicorn answers 500, or cuts a response that has begun
         finally:
-            seconds = time.perf_counter() - request.began
-            self._traffic.end(scope["method"], request.route(), request.status, seconds)
-            if self._out is not None and not request.is_routine():
-                try:
-                    self._out.write(request.line(seconds) + "\n")
+            seconds = time.perf_counter() - began
+            # as it was declared, so that names of jobs do not become labels
+            route = getattr(scope.get("route"), "path", UNKNOWN_ROUTE)
+            self._traffic.end(method, route, status, seconds)
+            # of those that come many times a second, of workers and keys typed in a session, only failures
+            routine = ("attempt" in scope or "routine" in scope) and status < HTTPStatus.BAD_REQUEST
+            if self._out is not None and not routine:
+                user, client = scope.get("user"), scope.get("client")
+                facts = {"id": request_id, "method": method, "path": path, "route": route, "status": status}
+                facts |= {"ms": round(seconds * 1000, 2), "bytes": sent, "client": client[0] if client else None}
+                with suppress(OSError, ValueError):  # a full disk or a closed pipe must not fail requests
+                    self._out.write(_line("info", "request", **facts, user=user.name if user else None) + "\n")
                     self._out.flush()
-                except (OSError, ValueError):  # a full disk or a closed pipe must not fail requests
-                    pass
-
-
-class _Request:
-    """One request in progress: its id, its start, and what has been sent in response."""
-
-    def __init__(self, scope: Scope, send: Send) -> None:
-        self._scope, self._send = scope, send
-        self.began = time.perf_counter()
-        given = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"")
-        self.id = given.decode() if _GIVEN_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"  # no secret
-        scope["request_id"] = self.id
-        self.status = 0
-        self.complete = False
-        self._sent = 0
-
-    async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
-            message["headers"] = [*message.get("headers", ()), (REQUEST_ID, self.id.encode())]
-        else:
-            self._sent += len(message.get("body", b""))
-            self.complete = not message.get("more_body", False)
-        await self._send(message)
-
-    def is_routine(self) -> bool:
-        """True for requests that come many times a second: those of workers, and keys typed in a session."""
-        return ("attempt" in self._scope or "routine" in self._scope) and self.status < HTTPStatus.BAD_REQUEST
-
-    def route(self) -> str:
-        """The path as it was declared, so that names of jobs do not become labels."""
-        return getattr(self._scope.get("route"), "path", UNKNOWN_ROUTE)
-
-    def line(self, seconds: float) -> str:
-        user, client = self._scope.get("user"), self._scope.get("client")
-        return _line(
-            "info",
-            "request",
-            id=self.id,
-            method=self._scope["method"],
-            path=self._scope["path"],
-            route=self.route(),
-            status=self.status,
-            ms=round(seconds * 1000, 2),
-            bytes=self._sent,
-            client=client[0] if client else None,
-            user=user.name if user else None,
-        )
