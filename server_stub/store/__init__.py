@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from client_lib.errors import ServerError, StorageFull
+from client_lib.errors import ClientLibError, ServerError, StorageFull
 from server_stub.files.request_log import DATA_ID, UNWRITTEN, RequestLog
 from server_stub.store import engines, group_rows, rows
 from server_stub.store.engines import (
@@ -27,9 +27,7 @@ from server_stub.store.engines import (
     StoreError,
     StoreUnavailable,
     Superseded,
-    damage,
     driver_message,
-    is_full,
     translated,
 )
 from server_stub.store.group_rows import NewGroup
@@ -57,7 +55,7 @@ class Store:
         self._url = url
         self._give_up_room = give_up_room
         self._request_log = request_log
-        self._damage: str | None = None
+        self._damage: StoreDamaged | None = None
         """The fault of its pages that SQLite has found while this server ran."""
         self._next_seq: int | None = None
         self._readers = ThreadPoolExecutor(engines.READERS, thread_name_prefix="store-reader")
@@ -92,18 +90,16 @@ class Store:
 
     async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of `function(connection, *args)` on one consistent state of the database. Raises StoreError."""
-        return await self._read(READ_S, function, *args, **kwargs)
+        return await self._read(READ_S, lambda connection: function(connection, *args, **kwargs))
 
     async def read_all(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The same for a read that grows with the number of jobs, and for which no caller waits."""
-        return await self._read(READ_ALL_S, function, *args, **kwargs)
+        return await self._read(READ_ALL_S, lambda connection: function(connection, *args, **kwargs))
 
-    async def _read(
-        self, limit_s: float, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    async def _read(self, limit_s: float, function: Callable[[Connection], T]) -> T:
         def run() -> T:
             with self._reading.begin() as connection:
-                return function(connection, *args, **kwargs)
+                return function(connection)
 
         reading = asyncio.get_running_loop().run_in_executor(self._readers, run)
         try:
@@ -153,7 +149,6 @@ class Store:
         await self.write(lambda connection: requests.drop_unused(rows.segments_in_use(connection)))
 
     async def close(self) -> None:
-        self._writer.hand_over()
         await asyncio.to_thread(self._writer.stop)
         await asyncio.to_thread(self._readers.shutdown)
         for engine in (self._reading, self._writing):
@@ -184,20 +179,15 @@ class Store:
         try:
             return await writing
         except (SQLAlchemyError, OSError) as error:
-            if is_full(error):
-                raise StorageFull("the disk of the server is full; nothing was stored") from error
-            if isinstance(error, OSError):
-                raise ServerError(f"the disk of the server fails: {error.strerror}; nothing was stored") from error
             raise self._translated(error) from error
 
-    def _translated(self, error: SQLAlchemyError) -> StoreError:
-        found = damage(error)
-        if found is None:
-            return translated(error)
-        if self._damage is None:
-            log.critical("the database %s is damaged: %s; %s", self.shown, found, WAY_OUT)
-        self._damage = found
-        return _damaged(found)
+    def _translated(self, error: SQLAlchemyError | OSError) -> ClientLibError:
+        problem = translated(error)
+        if isinstance(problem, StoreDamaged):
+            if self._damage is None:
+                log.critical("%s, in %s; %s", problem.message, self.shown, WAY_OUT)
+            self._damage = problem
+        return problem
 
     def _open(self, has_jobs: Callable[[], bool], recover: bool) -> bool:
         if file := engines.sqlite_file(self._url):
@@ -224,12 +214,11 @@ class Store:
         for engine in (self._writing, self._reading):
             engines.limit_silence(engine)
         self._writer = Writer(self._writing, self._begin_write)
-        self._writer.start()
         return is_new
 
     def _begin_write(self, connection: Connection) -> None:
         if self._damage:  # more could be destroyed
-            raise _damaged(self._damage)
+            raise StoreDamaged(self._damage.message, hint=self._damage.hint)
         self._refuse_older_than(rows.generation(connection, keep=True))
 
     def _refuse_older_than(self, newest: int) -> None:
@@ -249,7 +238,3 @@ class Store:
                 hint="start the server with the one that has the requests, logs and outputs of its jobs; if that is "
                 f"lost, write {expected or 'lost'} into {log.folder / DATA_ID}",
             )
-
-
-def _damaged(what: str) -> StoreDamaged:
-    return StoreDamaged(f"the database of the server is damaged: {what}", hint=f"its operator must stop it; {WAY_OUT}")

@@ -1,7 +1,7 @@
 """Opens SQLite or PostgreSQL (one connection that writes, a few that read), brings it to the newest schema, and
 translates the errors of both.
 
-To change the schema: change `tables`, add a file to `migrations/versions`, set HEAD.
+To change the schema: change `tables`, add the step from the one before to `migrate`, raise HEAD.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, make_url, text
+import sqlalchemy as sa
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DatabaseError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from client_lib.errors import ServerError, Unavailable
+from client_lib.errors import ClientLibError, ServerError, StorageFull, Unavailable
 from client_lib.worker import disk
+from server_stub.store.tables import jobs, metadata, server
 
 log = logging.getLogger(__name__)
 NO_ANSWER = "the database of the server does not answer now"
@@ -34,7 +35,9 @@ WAY_OUT = (
 # classes of PostgreSQL's SQLSTATE: connection, rollback, resources, not now, operator, system
 _PASSING = ("08", "40", "53", "55", "57", "58")
 HEAD = "0007"
-MIGRATIONS = Path(__file__).parent / "migrations"
+_FIRST = "0004"  # of version 0.1.0
+# the name is that of a tool which earlier versions used
+_VERSION = sa.Table("alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
 READERS = 4
 SILENCE_S = 6.0  # without a byte from PostgreSQL after a statement; with connect_timeout it bounds a call
 _WAL = 4000  # pages between two checkpoints; SQLite's default of 1000 is reached every 60 submits
@@ -70,7 +73,7 @@ class Locked(StoreUnavailable):
     """Another session has the lock: of another server, or a lost one of ours that PostgreSQL still keeps."""
 
 
-def writing_engine(url: str) -> Engine:
+def writing_engine(url: str) -> sa.Engine:
     """One connection. PostgreSQL: its session holds the lock of the one server, and no write goes through another one.
     SQLite: WAL, durable at each commit, and BEGIN IMMEDIATE: a transaction that has read something can't wait for the
     write lock, SQLite refuses it at once."""
@@ -78,23 +81,23 @@ def writing_engine(url: str) -> Engine:
         pragmas = ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", f"wal_autocheckpoint = {_WAL}")
         return _sqlite_engine(url, "BEGIN IMMEDIATE", pragmas, pool_size=1, max_overflow=0)
     options = _connect_options(url, _SERVER_KEEPALIVE, target_session_attrs="read-write")
-    engine = create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=options)
-    event.listen(engine, "connect", _take_lock)
+    engine = sa.create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=options)
+    sa.event.listen(engine, "connect", _take_lock)
     return engine
 
 
-def reading_engine(url: str) -> Engine:
+def reading_engine(url: str) -> sa.Engine:
     """A few connections that can't write. Reads must be short: an open read delays SQLite's checkpoints."""
     if is_sqlite(url):
         return _sqlite_engine(url, "BEGIN", ("query_only = ON", "cache_size = -16384"), pool_size=READERS)
     options = _connect_options(url, "-c default_transaction_read_only=on")
-    return create_engine(url, pool_size=READERS, pool_pre_ping=True, connect_args=options)
+    return sa.create_engine(url, pool_size=READERS, pool_pre_ping=True, connect_args=options)
 
 
-def _sqlite_engine(url: str, begin: str, pragmas: Sequence[str], **pool: int) -> Engine:
-    engine = create_engine(url, connect_args={"timeout": 30, "check_same_thread": False}, **pool)
+def _sqlite_engine(url: str, begin: str, pragmas: Sequence[str], **pool: int) -> sa.Engine:
+    engine = sa.create_engine(url, connect_args={"timeout": 30, "check_same_thread": False}, **pool)
 
-    @event.listens_for(engine, "connect")
+    @sa.event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
         connection.isolation_level = None  # turns off the driver's own BEGIN, which is deferred
         connection.text_factory = lambda damaged: damaged.decode(errors="replace")  # else such a row fails its query
@@ -103,26 +106,26 @@ def _sqlite_engine(url: str, begin: str, pragmas: Sequence[str], **pool: int) ->
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
-    @event.listens_for(engine, "begin")
-    def run_begin(connection: Connection) -> None:
+    @sa.event.listens_for(engine, "begin")
+    def run_begin(connection: sa.Connection) -> None:
         connection.exec_driver_sql(begin)
 
     return engine
 
 
 def is_sqlite(url: str) -> bool:
-    return make_url(url).get_backend_name() == "sqlite"
+    return sa.make_url(url).get_backend_name() == "sqlite"
 
 
 def sqlite_file(url: str) -> Path | None:
     """The file of an SQLite URL; None for another database."""
-    parsed = make_url(url)
+    parsed = sa.make_url(url)
     return Path(parsed.database) if is_sqlite(url) and parsed.database else None
 
 
 def _connect_options(url: str, options: str, **parameters: Any) -> dict[str, Any]:
     """Parameters of libpq. Those in the URL win."""
-    given = make_url(url).query
+    given = sa.make_url(url).query
     ours = {name: value for name, value in {**_CLIENT_KEEPALIVE, **parameters}.items() if name not in given}
     return {**ours, "options": f"{options} {given.get('options', '')}"}
 
@@ -139,7 +142,7 @@ def _take_lock(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> Non
         raise Locked("another server uses the database", hint="repeat the call later")
 
 
-def limit_silence(engine: Engine) -> None:
+def limit_silence(engine: sa.Engine) -> None:
     """Close a connection of PostgreSQL if no byte arrives for SILENCE_S after a statement.
 
     The process that serves it is then frozen, which no keepalive detects. Engines for migrations have no such limit,
@@ -153,7 +156,7 @@ def limit_silence(engine: Engine) -> None:
             connection.wait = lambda steps, *more, **named: wait(_heard(steps, connection), *more, **named)
 
     if not is_sqlite(str(engine.url)):
-        event.listen(engine, "checkout", limit)
+        sa.event.listen(engine, "checkout", limit)
 
 
 def _heard(steps: Generator[Any, int, Any], connection: Any) -> Generator[Any, int, Any]:
@@ -213,37 +216,41 @@ def _parts(file: Path) -> list[Path]:
     return [part for suffix in ("-wal", "-shm", "") if (part := file.with_name(file.name + suffix)).exists()]
 
 
-def migrate(connection: Connection) -> bool:
-    """Run the missing migrations inside the connection's transaction, by Alembic, which is imported only for them.
-    Returns True if the database was empty.
-
-    Raises:
-        ServerError: the database was written by a newer version.
-    """
-    current = None
-    if inspect(connection).has_table("alembic_version"):
-        current = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-    if current == HEAD:
-        return False
-    if current is not None and current > HEAD:
+def migrate(connection: sa.Connection) -> bool:
+    """Make the tables of a new database, or change those of an older one, in the connection's transaction. Returns True
+    if the database was empty. Raises ServerError: it was written by a newer version."""
+    is_new = not sa.inspect(connection).has_table(_VERSION.name)
+    current: str = _FIRST if is_new else connection.execute(sa.select(_VERSION.c.version_num)).scalar_one()
+    if current > HEAD:
         raise ServerError(
             f"the database is at schema {current}, which is newer than this version knows ({HEAD})",
             hint="install the newer version of client-lib again, or use another data directory",
         )
-    from alembic import command  # imported here: 150 ms that only a new or older database pays
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-    return current is None
+    if current < HEAD:  # there is one older schema, that of version 0.1.0
+        for column in () if is_new else ("unsent TEXT", "group_id VARCHAR(32)"):
+            connection.exec_driver_sql(f"ALTER TABLE jobs ADD COLUMN {column}")
+        metadata.create_all(connection)
+        for index in jobs.indexes:
+            index.create(connection, checkfirst=True)
+        connection.execute(sa.insert(server).values(generation=0))
+        _VERSION.create(connection, checkfirst=True)
+        connection.execute(sa.delete(_VERSION))
+        connection.execute(sa.insert(_VERSION).values(version_num=HEAD))
+    return is_new
 
 
 # --- the meaning of errors
 
 
-def translated(error: SQLAlchemyError) -> StoreError:
+def translated(error: SQLAlchemyError | OSError) -> ClientLibError:
+    """Our error for one of the database or of the disk."""
+    if is_full(error):
+        return StorageFull("the disk of the server is full; nothing was stored")
+    if isinstance(error, OSError):
+        return ServerError(f"the disk of the server fails: {error.strerror}; nothing was stored")
+    if found := damage(error):
+        hint = f"its operator must stop it; {WAY_OUT}"
+        return StoreDamaged(f"the database of the server is damaged: {found}", hint=hint)
     if is_away(error):
         return StoreUnavailable(NO_ANSWER, hint="repeat the call later")
     log.error("the database refused a statement", exc_info=error)

@@ -11,23 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    JSON,
-    BindParameter,
-    ColumnElement,
-    Connection,
-    Select,
-    bindparam,
-    cast,
-    delete,
-    func,
-    insert,
-    or_,
-    select,
-    union,
-    union_all,
-    update,
-)
+import sqlalchemy as sa
 
 from client_lib.spec.states import FINAL, TRANSITIONS, IllegalTransition, Reason, State, as_sent, check_transition
 from client_lib.spec.wire import Event
@@ -95,46 +79,48 @@ class Added(NamedTuple):
 
 
 # made once, as SQLAlchemy keeps the compiled text of a statement object
-_newest_seq = select(func.max(jobs.c.seq))
-_generation = select(server.c.generation)
+_newest_seq = sa.select(sa.func.max(jobs.c.seq))
+_generation = sa.select(server.c.generation)
 _kept_generation = _generation.with_for_update(read=True)
-_insert_jobs, _insert_keys = insert(jobs), insert(idempotency_keys)
-_insert_labels, _insert_events = insert(labels), insert(events)
-_owners: BindParameter[Any] = bindparam("owners", expanding=True)
-_names: BindParameter[Any] = bindparam("names", expanding=True)
-_used_keys = select(idempotency_keys).where(idempotency_keys.c.owner.in_(_owners), idempotency_keys.c.key.in_(_names))
-_taken_names = union_all(
-    *(select(t.c.owner, t.c.name).where(t.c.owner.in_(_owners), t.c.name.in_(_names)) for t in (jobs, groups))
+_insert_jobs, _insert_keys = sa.insert(jobs), sa.insert(idempotency_keys)
+_insert_labels, _insert_events = sa.insert(labels), sa.insert(events)
+_owners: sa.BindParameter[Any] = sa.bindparam("owners", expanding=True)
+_names: sa.BindParameter[Any] = sa.bindparam("names", expanding=True)
+_used_keys = sa.select(idempotency_keys).where(
+    idempotency_keys.c.owner.in_(_owners), idempotency_keys.c.key.in_(_names)
 )
-_found = select(jobs)
+_taken_names = sa.union_all(
+    *(sa.select(t.c.owner, t.c.name).where(t.c.owner.in_(_owners), t.c.name.in_(_names)) for t in (jobs, groups))
+)
+_found = sa.select(jobs)
 
 
-def take_over(connection: Connection) -> int:
+def take_over(connection: sa.Connection) -> int:
     """The generation of a new server: a number that is higher than that of each server before it."""
-    connection.execute(update(server).values(generation=server.c.generation + 1))
+    connection.execute(sa.update(server).values(generation=server.c.generation + 1))
     return generation(connection)
 
 
-def generation(connection: Connection, *, keep: bool = False) -> int:
+def generation(connection: sa.Connection, *, keep: bool = False) -> int:
     """The generation of the newest server. `keep`: no server takes over before this transaction ends."""
     return int(connection.execute(_kept_generation if keep else _generation).scalar_one())
 
 
-def data_id(connection: Connection) -> str | None:
+def data_id(connection: sa.Connection) -> str | None:
     """The id of the data directory with the files of the jobs; None: no server has noted it yet."""
-    found: str | None = connection.execute(select(server.c.data_id)).scalar_one()
+    found: str | None = connection.execute(sa.select(server.c.data_id)).scalar_one()
     return found
 
 
-def set_data_id(connection: Connection, new: str) -> None:
-    connection.execute(update(server).values(data_id=new))
+def set_data_id(connection: sa.Connection, new: str) -> None:
+    connection.execute(sa.update(server).values(data_id=new))
 
 
-def next_seq(connection: Connection) -> int:
+def next_seq(connection: sa.Connection) -> int:
     return (connection.execute(_newest_seq).scalar() or 0) + 1
 
 
-def add_jobs(connection: Connection, new: Sequence[NewJob], first: int | None = None) -> list[Added]:
+def add_jobs(connection: sa.Connection, new: Sequence[NewJob], first: int | None = None) -> list[Added]:
     """Store jobs, each with its key; of a job whose name or key is taken nothing is stored. The acceptance is their
     first event, which is not stored: `list_events` makes it from the row. `first`: the `seq` of the first job."""
     used = keys_used(connection, [job.key for job in new if job.key])
@@ -161,7 +147,7 @@ def add_jobs(connection: Connection, new: Sequence[NewJob], first: int | None = 
     return added
 
 
-def keys_used(connection: Connection, keys: Collection[Key]) -> dict[tuple[str, str], tuple[str, str]]:
+def keys_used(connection: sa.Connection, keys: Collection[Key]) -> dict[tuple[str, str], tuple[str, str]]:
     """(fingerprint, job id) of the submits that used one of these keys, by (owner, key). In the writer's transaction
     the other keys stay free: nothing else writes."""
     if not keys:
@@ -170,19 +156,16 @@ def keys_used(connection: Connection, keys: Collection[Key]) -> dict[tuple[str, 
     return {(row.owner, row.key): (row.fingerprint, row.job_id) for row in connection.execute(_used_keys, values)}
 
 
-def names_taken(connection: Connection, owners: Collection[str], names: Collection[str]) -> set[tuple[str, str]]:
+def names_taken(connection: sa.Connection, owners: Collection[str], names: Collection[str]) -> set[tuple[str, str]]:
     """(owner, name) of the jobs and groups that have one of these names."""
     found = connection.execute(_taken_names, {"owners": list(owners), "names": list(names)})
     return {(owner, name) for owner, name in found}
 
 
-def save_job(connection: Connection, row: JobRow, new_events: Sequence[Event]) -> None:
+def save_job(connection: sa.Connection, row: JobRow, new_events: Sequence[Event]) -> None:
     """Store the next version of a job with the transitions that led there. Storing the same version again is harmless.
-
-    Raises:
-        IllegalTransition: one of the steps is not in the table; nothing is stored.
-    """
-    stored = connection.execute(select(jobs.c.state, jobs.c.version).where(jobs.c.seq == row.seq)).one_or_none()
+    Raises IllegalTransition: one of the steps is not in the table; nothing is stored."""
+    stored = connection.execute(sa.select(jobs.c.state, jobs.c.version).where(jobs.c.seq == row.seq)).one_or_none()
     if stored is None or stored.version >= row.version:
         return
     before = as_sent(State, stored.state)
@@ -193,123 +176,119 @@ def save_job(connection: Connection, row: JobRow, new_events: Sequence[Event]) -
         before = step.state
     if before is not row.state or (row.state.final and not new_events):
         raise IllegalTransition(f"{before} becomes {row.state} without an event")
-    connection.execute(update(jobs).where(jobs.c.seq == row.seq), _job_values(row))
+    connection.execute(sa.update(jobs).where(jobs.c.seq == row.seq), _job_values(row))
     add_events(connection, row.seq, new_events)
 
 
-def add_events(connection: Connection, seq: int, new_events: Sequence[Event]) -> None:
+def add_events(connection: sa.Connection, seq: int, new_events: Sequence[Event]) -> None:
     for event in new_events:
         told = {"state": str(event.state), "reason": str(event.reason), "message": event.message}
         values = {"job_seq": seq, "time": event.time, "attempt": event.attempt, **told}
         connection.execute(_insert_events, values)
 
 
-def find(connection: Connection, owner: str, name: str) -> JobRow | None:
+def find(connection: sa.Connection, owner: str, name: str) -> JobRow | None:
     return next(iter(all_of(connection, _found.where(jobs.c.owner == owner, jobs.c.name == name))), None)
 
 
-def find_by_id(connection: Connection, job_id: str) -> JobRow | None:
+def find_by_id(connection: sa.Connection, job_id: str) -> JobRow | None:
     return next(iter(all_of(connection, _found.where(jobs.c.id == job_id))), None)
 
 
-def unfinished(connection: Connection) -> list[JobRow]:
+def unfinished(connection: sa.Connection) -> list[JobRow]:
     """Jobs that are not final, in the order of their acceptance."""
     return all_of(connection, _found.where(jobs.c.state.not_in(_FINISHED)).order_by(jobs.c.seq))
 
 
-def unsent(connection: Connection) -> list[JobRow]:
+def unsent(connection: sa.Connection) -> list[JobRow]:
     """Final jobs whose notification is not sent yet."""
     return all_of(connection, _found.where(jobs.c.unsent.is_not(None), jobs.c.state.in_(_FINISHED)))
 
 
-def set_sent(connection: Connection, seq: int) -> None:
-    connection.execute(update(jobs).where(jobs.c.seq == seq), {"unsent": None})
+def set_sent(connection: sa.Connection, seq: int) -> None:
+    connection.execute(sa.update(jobs).where(jobs.c.seq == seq), {"unsent": None})
 
 
-def set_size(connection: Connection, seq: int, size_bytes: int) -> bool:
+def set_size(connection: sa.Connection, seq: int, size_bytes: int) -> bool:
     """Note what the directory of a final job takes. False: the job was deleted."""
-    return connection.execute(update(jobs).where(jobs.c.seq == seq), {"size_bytes": size_bytes}).rowcount > 0
+    return connection.execute(sa.update(jobs).where(jobs.c.seq == seq), {"size_bytes": size_bytes}).rowcount > 0
 
 
-def final_ids(connection: Connection, seqs: Sequence[int]) -> list[str]:
+def final_ids(connection: sa.Connection, seqs: Sequence[int]) -> list[str]:
     """`id` of those of the jobs that are final."""
-    query = select(jobs.c.id).where(jobs.c.seq.in_(seqs), jobs.c.state.in_(_FINISHED))
+    query = sa.select(jobs.c.id).where(jobs.c.seq.in_(seqs), jobs.c.state.in_(_FINISHED))
     return list(connection.execute(query).scalars())
 
 
-def doomed(connection: Connection, job_ids: Sequence[str]) -> list[int]:
+def doomed(connection: sa.Connection, job_ids: Sequence[str]) -> list[int]:
     """Final jobs that are to be deleted, where a crash came between; `job_ids`: those whose removal had begun."""
-    query = select(jobs.c.seq).where(jobs.c.state.in_(_FINISHED), jobs.c.id.in_(job_ids) | jobs.c.remove_at_end)
+    query = sa.select(jobs.c.seq).where(jobs.c.state.in_(_FINISHED), jobs.c.id.in_(job_ids) | jobs.c.remove_at_end)
     return list(connection.execute(query).scalars())
 
 
-def list_events(connection: Connection, seq: int) -> list[Event]:
+def list_events(connection: sa.Connection, seq: int) -> list[Event]:
     """The events of a job, oldest first. The first is the acceptance, which is made from the job's row."""
     columns = (events.c.time, events.c.attempt, events.c.state, events.c.reason, events.c.message)
-    rows = connection.execute(select(*columns).where(events.c.job_seq == seq).order_by(events.c.id))
+    rows = connection.execute(sa.select(*columns).where(events.c.job_seq == seq).order_by(events.c.id))
     later = [
         Event(time=t, attempt=a, state=as_sent(State, s), reason=as_sent(Reason, r), message=m)
         for t, a, s, r, m in rows
         if t is not None
     ]
-    accepted = connection.execute(select(jobs.c.created_at).where(jobs.c.seq == seq)).scalars()
+    accepted = connection.execute(sa.select(jobs.c.created_at).where(jobs.c.seq == seq)).scalars()
     first = [Event(time=t, attempt=1, state=State.PENDING, reason=Reason.QUEUED, message="") for t in accepted if t]
     return first + later
 
 
-def counts(connection: Connection) -> dict[State, int]:
+def counts(connection: sa.Connection) -> dict[State, int]:
     """Jobs in each state; states without a job are left out."""
-    rows = connection.execute(select(jobs.c.state, func.count()).group_by(jobs.c.state))
+    rows = connection.execute(sa.select(jobs.c.state, sa.func.count()).group_by(jobs.c.state))
     return {as_sent(State, state): number for state, number in rows}
 
 
-def succeeded_before(connection: Connection, row: JobRow) -> list[str]:
+def succeeded_before(connection: sa.Connection, row: JobRow) -> list[str]:
     """The newest jobs of the owner that succeeded and were accepted before this one, as JSON."""
     wanted = (jobs.c.owner == row.owner, jobs.c.state == str(State.SUCCEEDED), jobs.c.seq < row.seq)
-    query = select(jobs.c.info).where(*wanted).order_by(jobs.c.seq.desc()).limit(_SUCCEEDED)
+    query = sa.select(jobs.c.info).where(*wanted).order_by(jobs.c.seq.desc()).limit(_SUCCEEDED)
     return list(connection.execute(query).scalars())
 
 
-def knows_script(connection: Connection, owner: str, script_path: str) -> bool:
+def knows_script(connection: sa.Connection, owner: str, script_path: str) -> bool:
     """The owner ran this script in place before."""
-    query = select(jobs.c.seq).where(jobs.c.owner == owner, jobs.c.script_path == script_path).limit(1)
+    query = sa.select(jobs.c.seq).where(jobs.c.owner == owner, jobs.c.script_path == script_path).limit(1)
     return connection.execute(query).scalar() is not None
 
 
-def remove_events(connection: Connection, seqs: Sequence[int], limit: int) -> bool:
+def remove_events(connection: sa.Connection, seqs: Sequence[int], limit: int) -> bool:
     """Delete up to `limit` events of final jobs. True: there were so many that more may be left."""
-    final = select(jobs.c.seq).where(jobs.c.seq.in_(seqs), jobs.c.state.in_(_FINISHED))
-    chosen = select(events.c.id).where(events.c.job_seq.in_(final)).limit(limit)
-    return connection.execute(delete(events).where(events.c.id.in_(chosen))).rowcount == limit
+    final = sa.select(jobs.c.seq).where(jobs.c.seq.in_(seqs), jobs.c.state.in_(_FINISHED))
+    chosen = sa.select(events.c.id).where(events.c.job_seq.in_(final)).limit(limit)
+    return connection.execute(sa.delete(events).where(events.c.id.in_(chosen))).rowcount == limit
 
 
-def remove(connection: Connection, seqs: Sequence[int]) -> None:
+def remove(connection: sa.Connection, seqs: Sequence[int]) -> None:
     """Delete final jobs with their events and labels, and note their files for removal. A group goes with its last
-    member.
-
-    Raises:
-        IllegalTransition: one of them is not final.
-    """
+    member. Raises IllegalTransition: one of them is not final."""
     columns = (jobs.c.id, jobs.c.state, jobs.c.group_id, jobs.c.segment, jobs.c.offset, jobs.c.length)
-    found = connection.execute(select(*columns).where(jobs.c.seq.in_(seqs))).all()
+    found = connection.execute(sa.select(*columns).where(jobs.c.seq.in_(seqs))).all()
     if not found:
         return
     for row in found:
         if not as_sent(State, row.state).final:
             raise IllegalTransition(f"job {row.id} is {row.state} and can't be deleted")
     places = [{"job_id": row.id, **{name: getattr(row, name) for name in Place._fields}} for row in found]
-    connection.execute(insert(removals), places)
-    connection.execute(delete(jobs).where(jobs.c.seq.in_(seqs)))
+    connection.execute(sa.insert(removals), places)
+    connection.execute(sa.delete(jobs).where(jobs.c.seq.in_(seqs)))
     left = {row.group_id for row in found if row.group_id}
     if left:
-        member = select(jobs.c.seq).where(jobs.c.group_id == groups.c.id).exists()
-        connection.execute(delete(groups).where(groups.c.id.in_(left), ~member))
+        member = sa.select(jobs.c.seq).where(jobs.c.group_id == groups.c.id).exists()
+        connection.execute(sa.delete(groups).where(groups.c.id.in_(left), ~member))
 
 
-def discard(connection: Connection, job_id: str) -> None:
+def discard(connection: sa.Connection, job_id: str) -> None:
     """Forget a job that was never accepted, and its key."""
-    connection.execute(delete(idempotency_keys).where(idempotency_keys.c.job_id == job_id))
-    connection.execute(delete(jobs).where(jobs.c.id == job_id))
+    connection.execute(sa.delete(idempotency_keys).where(idempotency_keys.c.job_id == job_id))
+    connection.execute(sa.delete(jobs).where(jobs.c.id == job_id))
 
 
 class Removal(NamedTuple):
@@ -319,14 +298,14 @@ class Removal(NamedTuple):
     place: Place
 
 
-def pending_removals(connection: Connection) -> list[Removal]:
+def pending_removals(connection: sa.Connection) -> list[Removal]:
     """Files of deleted jobs that are not removed yet."""
     columns = (removals.c.job_id, removals.c.segment, removals.c.offset, removals.c.length)
-    return [Removal(job_id, Place(*place)) for job_id, *place in connection.execute(select(*columns))]
+    return [Removal(job_id, Place(*place)) for job_id, *place in connection.execute(sa.select(*columns))]
 
 
-def forget_removals(connection: Connection, job_ids: Sequence[str]) -> None:
-    connection.execute(delete(removals).where(removals.c.job_id.in_(job_ids)))
+def forget_removals(connection: sa.Connection, job_ids: Sequence[str]) -> None:
+    connection.execute(sa.delete(removals).where(removals.c.job_id.in_(job_ids)))
 
 
 class Finished(NamedTuple):
@@ -337,34 +316,34 @@ class Finished(NamedTuple):
     size_bytes: int
 
 
-def finished(connection: Connection) -> list[Finished]:
+def finished(connection: sa.Connection) -> list[Finished]:
     """Final jobs, oldest end first."""
-    columns = (jobs.c.seq, jobs.c.finished_at, func.coalesce(jobs.c.size_bytes, 0))
-    query = select(*columns).where(jobs.c.state.in_(_FINISHED)).order_by(jobs.c.finished_at)
+    columns = (jobs.c.seq, jobs.c.finished_at, sa.func.coalesce(jobs.c.size_bytes, 0))
+    query = sa.select(*columns).where(jobs.c.state.in_(_FINISHED)).order_by(jobs.c.finished_at)
     return [Finished(seq, at, size) for seq, at, size in connection.execute(query) if at is not None]
 
 
-def segments_in_use(connection: Connection) -> set[int]:
-    return set(connection.execute(select(jobs.c.segment).distinct()).scalars())
+def segments_in_use(connection: sa.Connection) -> set[int]:
+    return set(connection.execute(sa.select(jobs.c.segment).distinct()).scalars())
 
 
-def snapshots_in_use(connection: Connection) -> set[str]:
+def snapshots_in_use(connection: sa.Connection) -> set[str]:
     """Digest of every snapshot and function that a job refers to."""
-    query = union(*(select(column).where(column.is_not(None)) for column in (jobs.c.snapshot, jobs.c.function)))
+    query = sa.union(*(sa.select(column).where(column.is_not(None)) for column in (jobs.c.snapshot, jobs.c.function)))
     return set(connection.execute(query).scalars())
 
 
-def drop_keys(connection: Connection, before: datetime) -> None:
+def drop_keys(connection: sa.Connection, before: datetime) -> None:
     """Forget idempotency keys that are older."""
-    connection.execute(delete(idempotency_keys).where(idempotency_keys.c.created_at < before))
+    connection.execute(sa.delete(idempotency_keys).where(idempotency_keys.c.created_at < before))
 
 
-def key_used(connection: Connection, key: Key) -> tuple[str, str] | None:
+def key_used(connection: sa.Connection, key: Key) -> tuple[str, str] | None:
     """(fingerprint, job id) of the submit that used the key; None: it is free."""
     return keys_used(connection, [key]).get((key.owner, key.key))
 
 
-def all_of(connection: Connection, query: Select[Any]) -> list[JobRow]:
+def all_of(connection: sa.Connection, query: sa.Select[Any]) -> list[JobRow]:
     """The jobs that a query of all columns finds."""
     found = []
     for row in connection.execute(query):
@@ -404,22 +383,22 @@ class JobFilters:
 
 
 def page(
-    connection: Connection, wanted: JobFilters, limit: int, before: int | None = None, offset: int = 0
+    connection: sa.Connection, wanted: JobFilters, limit: int, before: int | None = None, offset: int = 0
 ) -> list[JobRow]:
     """At most `limit` jobs, newest first, older than seq `before`, without the first `offset` of them."""
-    query = select(jobs).where(*_conditions(connection, wanted))
+    query = sa.select(jobs).where(*_conditions(connection, wanted))
     if before is not None:
         query = query.where(jobs.c.seq < before)
     return all_of(connection, query.order_by(jobs.c.seq.desc()).limit(limit).offset(offset))
 
 
-def search(connection: Connection, wanted: JobFilters, limit: int, offset: int) -> tuple[int, list[JobRow]]:
+def search(connection: sa.Connection, wanted: JobFilters, limit: int, offset: int) -> tuple[int, list[JobRow]]:
     """The number of matching jobs, and a page of them."""
-    count = select(func.count()).select_from(jobs).where(*_conditions(connection, wanted))
+    count = sa.select(sa.func.count()).select_from(jobs).where(*_conditions(connection, wanted))
     return connection.execute(count).scalar_one(), page(connection, wanted, limit, offset=offset)
 
 
-def _conditions(connection: Connection, wanted: JobFilters) -> Iterator[ColumnElement[bool]]:
+def _conditions(connection: sa.Connection, wanted: JobFilters) -> Iterator[sa.ColumnElement[bool]]:
     if wanted.owners is not None:
         yield jobs.c.owner.in_(wanted.owners)
     if wanted.group is not None:
@@ -433,35 +412,35 @@ def _conditions(connection: Connection, wanted: JobFilters) -> Iterator[ColumnEl
     if wanted.until is not None:
         yield jobs.c.created_at <= wanted.until
     for key, value in wanted.labels.items():
-        yield jobs.c.seq.in_(select(labels.c.job_seq).where(labels.c.key == key, labels.c.value == value))
+        yield jobs.c.seq.in_(sa.select(labels.c.job_seq).where(labels.c.key == key, labels.c.value == value))
     for name, value, or_none in wanted.fields:
         # NULL if the job doesn't set it; SQLite would read a cast to JSON as one to a number
-        found: ColumnElement[Any] = func.json_extract(jobs.c.info, f"$.spec.{name}")
+        found: sa.ColumnElement[Any] = sa.func.json_extract(jobs.c.info, f"$.spec.{name}")
         if connection.dialect.name != "sqlite":
-            found = cast(jobs.c.info, JSON)["spec"][name].as_string()
-        yield or_(found == value, found.is_(None)) if or_none else found == value
+            found = sa.cast(jobs.c.info, sa.JSON)["spec"][name].as_string()
+        yield sa.or_(found == value, found.is_(None)) if or_none else found == value
 
 
-def find_anywhere(connection: Connection, name: str) -> list[str]:
+def find_anywhere(connection: sa.Connection, name: str) -> list[str]:
     """Owners that have a job of this name, at most two of them."""
     return list(connection.execute(_OWNERS_OF_NAME, {"name": name}).scalars())
 
 
-def _owners_of_name() -> Select[Any]:
+def _owners_of_name() -> sa.Select[Any]:
     """A query that steps from owner to owner in an index that begins with the owner, so that it reads only the jobs it
     finds and needs no index of names."""
-    owners = select(func.min(jobs.c.owner).label("owner")).cte("owners", recursive=True)
+    owners = sa.select(sa.func.min(jobs.c.owner).label("owner")).cte("owners", recursive=True)
     later = jobs.alias()
-    after = select(func.min(later.c.owner)).where(later.c.owner > owners.c.owner).scalar_subquery()
-    owners = owners.union_all(select(after).where(owners.c.owner.is_not(None)))
-    named = select(jobs.c.owner).join(owners, jobs.c.owner == owners.c.owner)
-    return named.where(jobs.c.name == bindparam("name")).limit(2)
+    after = sa.select(sa.func.min(later.c.owner)).where(later.c.owner > owners.c.owner).scalar_subquery()
+    owners = owners.union_all(sa.select(after).where(owners.c.owner.is_not(None)))
+    named = sa.select(jobs.c.owner).join(owners, jobs.c.owner == owners.c.owner)
+    return named.where(jobs.c.name == sa.bindparam("name")).limit(2)
 
 
 _OWNERS_OF_NAME = _owners_of_name()
 
 
-def names(connection: Connection, owner: str, limit: int) -> list[str]:
+def names(connection: sa.Connection, owner: str, limit: int) -> list[str]:
     """The newest names of an owner."""
-    query = select(jobs.c.name).where(jobs.c.owner == owner).order_by(jobs.c.seq.desc()).limit(limit)
+    query = sa.select(jobs.c.name).where(jobs.c.owner == owner).order_by(jobs.c.seq.desc()).limit(limit)
     return list(connection.execute(query).scalars())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
@@ -43,19 +44,16 @@ class Writer:
         """Kept from one transaction to the next in SQLite; PostgreSQL's is checked by its pool each time."""
         self._in_doubt: list[Write[None]] = []
         """Functions that undo writes whose commit got no answer, so that it is unknown whether they are stored."""
-        self._turn: list[_Task] = []
-        """Tasks of this turn of the event loop that the thread does not have yet."""
-        self._queue: queue.SimpleQueue[list[_Task] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
+        self._queue: deque[_Task] = deque()
+        self._is_called = False
+        """True if the thread will be called at the end of this turn of the event loop."""
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store-writer")
 
     def stop(self) -> None:
-        """Write what was handed over, then end."""
-        self._queue.put(None)
-        if self._thread.ident is not None:
-            self._thread.join()
+        """Write what is queued, then end."""
+        self._thread.submit(self._run)
+        self._thread.submit(self._give_back)
+        self._thread.shutdown()
 
     async def write(self, function: Write[T]) -> T:
         """The result of `function(connection)`, durable. It may run twice: if another one of its group raises, the
@@ -71,41 +69,27 @@ class Writer:
         """
         loop = asyncio.get_running_loop()
         task = _Task(function, item, undo, loop.create_future())
-        if not self._turn:
-            loop.call_soon(self.hand_over)
-        self._turn.append(task)
+        self._queue.append(task)
+        if not self._is_called:
+            self._is_called = True
+            loop.call_soon(self._call)
         result: T = await task.done  # the task is written even if the caller is cancelled here
         return result
 
-    def hand_over(self) -> None:
-        """Give the tasks of this turn of the loop to the thread in one piece. If it woke up at the first one, it would
-        compete with the loop for the interpreter's lock while the others are still being made."""
-        if self._turn:
-            tasks, self._turn = self._turn, []
-            self._queue.put(tasks)
+    def _call(self) -> None:
+        """Wake the thread for all tasks of this turn of the loop. If it woke up at the first one, it would compete with
+        the loop for the interpreter's lock while the others are still being made."""
+        self._is_called = False
+        with suppress(RuntimeError):  # stopped meanwhile, which has written them
+            self._thread.submit(self._run)
 
     def _run(self) -> None:
-        while group := self._next_group():
+        """Write everything that is queued."""
+        while self._queue:
+            group = [self._queue.popleft() for _ in range(min(len(self._queue), LARGEST_GROUP))]
             self._execute(group)
-            try:
+            with suppress(RuntimeError):  # the loop is closed, and with it the waiting calls
                 group[0].done.get_loop().call_soon_threadsafe(_deliver, group)
-            except RuntimeError:  # the loop is closed, and with it the waiting calls
-                pass
-        self._give_back()
-
-    def _next_group(self) -> list[_Task]:
-        """Everything that is queued, at least one task; [] when the writer was stopped."""
-        group = self._queue.get() or []
-        while group and len(group) < LARGEST_GROUP:
-            try:
-                tasks = self._queue.get_nowait()
-            except queue.Empty:
-                break
-            if tasks is None:
-                self._queue.put(None)  # read again by the next call, after this group
-                break
-            group += tasks
-        return group
 
     def _execute(self, group: list[_Task]) -> None:
         committing = False
@@ -148,7 +132,7 @@ def _each(connection: Connection, functions: Sequence[Write[T]]) -> list[T]:
 
 def _deliver(group: list[_Task]) -> None:
     for task in group:
-        if task.done.done():
+        if task.done.done():  # its caller was cancelled
             continue
         if task.error is not None:
             task.done.set_exception(task.error)
