@@ -29,7 +29,7 @@ from server_stub.failures import CAUSES
 from server_stub.http import metrics
 from server_stub.http.users_file import OidcEntry, UserEntry
 from server_stub.runtimes.kube import catalogue
-from server_stub.service.values import Team
+from server_stub.service.lookup import Team
 from server_stub.settings import Settings
 
 DOCS = Path(__file__).resolve().parent

@@ -32,7 +32,7 @@ from client_lib.errors import Forbidden, Unauthorized
 from client_lib.spec import paths
 from client_lib.worker.directory import write_json
 from server_stub.http.users_file import CurrentTokens, OidcEntry, bearer, digest
-from server_stub.service.values import User
+from server_stub.service.lookup import User
 from server_stub.settings import is_loopback
 from server_stub.worker_gateway import WorkerRegistry
 

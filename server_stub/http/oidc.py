@@ -24,7 +24,7 @@ from client_lib.spec import paths
 from client_lib.spec.wire import Check
 from server_stub.http.users_file import USER_NAME, OidcEntry
 from server_stub.runtimes import checked
-from server_stub.service.values import User
+from server_stub.service.lookup import User
 
 ALGORITHMS = [*(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)), "EdDSA"]
 KEYS_S = 3600.0  # age of the keys at which they are fetched again, as the issuer may have withdrawn one

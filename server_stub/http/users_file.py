@@ -41,7 +41,7 @@ from client_lib.errors import InvalidRequest, NotFound, Unauthorized
 from client_lib.spec.command_line import parse_toml
 from client_lib.spec.request import SHA256
 from client_lib.spec.validation import invalid_request
-from server_stub.service.values import Team, User
+from server_stub.service.lookup import Team, User
 from server_stub.settings import is_loopback
 
 TOKEN_PREFIX = "clt_"  # makes a leaked token recognisable

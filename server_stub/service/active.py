@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from itertools import islice
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
@@ -21,19 +21,27 @@ from client_lib.spec.states import TRANSITIONS, Reason, State, summary
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import Event, GroupInfo, JobInfo, StateChange
 from server_stub.runtimes import Timer
-from server_stub.service.lifecycle import COUNTS, JobStatus, Stop, Transition
-from server_stub.service.values import JobText
+from server_stub.service.lifecycle import COUNTS, JobStatus, Stop
 from server_stub.store.rows import JobRow
 
 VERSIONS_NOT_STORED = 100_000
 """A restart of the server adds this to the version, so that no version that was shown and not stored is used twice."""
 _SHOWN = ("state", "reason", "message", "attempt", *COUNTS)
-"""Fields of JobStatus that JobInfo has too."""
+"""Fields of JobStatus that JobInfo has too, beside `dependencies`."""
 Told = Literal["ended", "hangs", "moves"]
 """Events that the webhook of a job (`notify`) gets."""
 _ANY = ""  # stands for all jobs among the waiting calls
 _CHANGES_KEPT = 10_000
 _NAMED = 3  # dependencies in a message
+
+
+class JobText(NamedTuple):
+    """One job as JSON."""
+
+    json: bytes
+    """A JobInfo."""
+    version: int
+    state: State
 
 
 @dataclass
@@ -42,12 +50,8 @@ class StoredJob:
 
     row: JobRow
     """The newest stored version."""
-    _info: JobInfo
-
-    @property
-    def public(self) -> JobInfo:
-        """The version that users see."""
-        return self._info
+    public: JobInfo
+    """The version that users see: the stored one with newer messages, which a runtime repeats after a crash."""
 
     @property
     def text(self) -> JobText:
@@ -61,8 +65,8 @@ class StoredJob:
 class ActiveJob(StoredJob):
     """A job that is not final. Only the reconciler changes it, on the event loop's thread."""
 
-    version: int
-    """Version of `info`."""
+    info: JobInfo
+    """The newest decision, which may not be stored yet."""
     status: JobStatus
     """The part of `info` that the state machine uses."""
     request: SubmitRequest | None = None
@@ -87,53 +91,15 @@ class ActiveJob(StoredJob):
     """(attempt, note) of notes that are events already."""
     remove_at_end: bool = False
     timers: dict[str, Timer] = field(default_factory=dict)
-    _changed: dict[str, Any] = field(default_factory=dict)
-    """Fields of `info` that were decided after `_info`, without those of `status`."""
-    _public: JobInfo | None = None
-    """The version that users see; None: it is `info`."""
 
-    @property
-    def info(self) -> JobInfo:
-        """The newest decision, which may not be stored yet. It is copied on access: for thousands of waiting jobs only
-        the place in the queue changes."""
-        if self._info.version != self.version:
-            decided = {name: getattr(self.status, name) for name in _SHOWN}
-            decided |= {"dependencies": list(self.status.dependencies), **self._changed, "version": self.version}
-            self._info, self._changed = self._info.model_copy(update=decided), {}
-        return self._info
-
-    @property
-    def public(self) -> JobInfo:
-        """The version that users see: the stored one with newer messages, which a runtime repeats after a crash."""
-        return self._public or self.info
-
-    @property
-    def public_version(self) -> int:
-        return self._public.version if self._public else self.version
-
-    def decide(self, status: JobStatus, transitions: Sequence[Transition] = (), **shown: Any) -> None:
+    def decide(self, status: JobStatus, transitions: Sequence[Event] = (), **shown: Any) -> None:
         """Update the job by a decision, which users see when it is stored. `shown`: further fields of JobInfo."""
-        self._public = self.public
+        self.events += transitions
         for step in transitions:
-            self.events.append(Event(time=step.at, **{k: v for k, v in step._asdict().items() if k != "at"}))
             if step.state is State.RUNNING and self.status.state is not State.RUNNING:
-                shown["started_at"] = step.at
-        self._become(status, shown)
-
-    def refresh(self, status: JobStatus, **shown: Any) -> bool:
-        """Update fields that need not be persisted. Returns True if users see the change at once, False if they see it
-        after the write in progress."""
-        if self.saving:
-            self.decide(status, **shown)
-            return False
-        self._become(status, shown)
-        self._public = None
-        return True
-
-    def _become(self, status: JobStatus, shown: dict[str, Any]) -> None:
+                shown["started_at"] = step.time
         self.status = status
-        self.version += 1
-        self._changed.update(shown)
+        self.info = self.info.model_copy(update={**_fields(status), **shown, "version": self.info.version + 1})
 
     def next_row(self) -> JobRow:
         """The row to store: `row` with the values of `info`."""
@@ -151,13 +117,6 @@ class ActiveJob(StoredJob):
             remove_at_end=self.remove_at_end,
             unsent=json.dumps(message_of(info, "ended")) if tells_end else None,
         )
-
-    def stored_as(self, row: JobRow, shown: JobInfo) -> None:
-        """Show a version that is on disk now."""
-        if row.version > self.row.version:
-            self.row = row
-        if shown.version > self.public_version:
-            self._public = shown
 
     def cancel_timer(self, name: str) -> None:
         if timer := self.timers.pop(name, None):
@@ -345,7 +304,7 @@ def row_of(info: JobInfo, **columns: Any) -> JobRow:
 def accepted(row: JobRow, info: JobInfo, request: SubmitRequest) -> ActiveJob:
     """Make the ActiveJob of a job that is stored for the first time."""
     status = JobStatus(dependencies=tuple(request.dependencies), **_budgets(request.spec))
-    return ActiveJob(row, info, row.version, status, request)
+    return ActiveJob(row, info, info, status, request)
 
 
 def found(row: JobRow) -> StoredJob:
@@ -359,7 +318,6 @@ def found(row: JobRow) -> StoredJob:
 
 def from_row(row: JobRow) -> ActiveJob:
     """Make the ActiveJob of a job of an earlier server process. One that can't be read is stopped and fails."""
-    version = row.version + VERSIONS_NOT_STORED
     try:
         info = JobInfo.model_validate_json(row.info)
         if (info.id, info.state, info.attempt) != (row.id, State(row.state), row.attempt) or row.created_at is None:
@@ -380,7 +338,13 @@ def from_row(row: JobRow) -> ActiveJob:
         row = row._replace(state=state, attempt=max(row.attempt, 1), created_at=created_at)
         status = JobStatus(state, attempt=row.attempt, stop=Stop(Reason.SERVER_ERROR, message))
         info = _stand_in(row, message)
-    return ActiveJob(row, info, version, status, remove_at_end=row.remove_at_end)
+    info = info.model_copy(update={**_fields(status), "version": row.version + VERSIONS_NOT_STORED})
+    return ActiveJob(row, info, info, status, remove_at_end=row.remove_at_end)
+
+
+def _fields(status: JobStatus) -> dict[str, Any]:
+    """The fields of JobInfo that JobStatus has too."""
+    return {**{name: getattr(status, name) for name in _SHOWN}, "dependencies": list(status.dependencies)}
 
 
 def _unreadable(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 import secrets
@@ -9,7 +10,7 @@ import stat
 import string
 import sys
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from client_lib.spec.command_line import name_for
 from client_lib.spec.job import HealthAction, JobSpec
 from client_lib.spec.request import (
     GROUP_BYTES_MAX,
-    Code,
     CodeInPlace,
     CodeSnapshot,
     FunctionCode,
@@ -29,8 +29,8 @@ from client_lib.spec.request import (
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime
 from server_stub.service.job_files import without_proof
+from server_stub.service.lookup import User
 from server_stub.service.notifications import AllowedHosts
-from server_stub.service.values import User
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -45,6 +45,10 @@ MAX_SPEC_BYTES = 2**20  # the spec is stored with the job and is part of each an
 GROUP_LABELS_MAX = 10_000
 _MAPPINGS = {"flags", "env_variables", "labels"}
 """Fields of a spec whose keys have no order."""
+_NO_RESTART = (
+    "health_params with action='restart' needs max_retry, the number of new attempts: without it a job that prints "
+    "nothing is stopped, and not started again"
+)
 
 
 @dataclass(frozen=True)
@@ -68,11 +72,22 @@ class Admission:
         self._secrets: Mapping[str, str] = {}
 
     def open(self) -> None:
-        """Read the server's own secrets. Raises ServerError."""
-        self._secrets = _read_secrets(self._secrets_file)
+        """Read the server's own secrets: a TOML table of names and strings.
+
+        Raises ServerError: it can't be read or is no such table. The message repeats nothing of it.
+        """
+        if (file := self._secrets_file) is None:
+            return
+        try:
+            self._secrets = tomllib.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ServerError(f"the file of secrets {file} can't be read: {type(error).__name__}") from None
+        wrong = [name for name, value in self._secrets.items() if not isinstance(value, str)]
+        if wrong:
+            raise ServerError(f"the file of secrets {file}: {wrong[0]} is not a string")
 
     def admit(self, user: User, request: SubmitRequest, *, dry_run: bool = False) -> Admitted:
-        """Check everything but the size and the shared folder, whose checks may block. A dry run needs no snapshot.
+        """Check everything but the size and the shared folder. A dry run needs no snapshot.
 
         Raises:
             InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and the way out.
@@ -82,16 +97,28 @@ class Admission:
         self._hosts.check(request.spec.notify)
         request = self._with_secrets(request)
         request = self.of_team(user, request)
-        notices = self._runtime.check(request.spec, user.name, request.submitter, request.namespace)
-        notices = [*notices, *_watchdog_notice(request.spec)]
-        if request.function is not None and request.spec.type.is_command:
+        spec, notices = request.spec, self._runtime.check(request.spec, user.name, request.submitter, request.namespace)
+        if spec.health_params and spec.health_params.action is HealthAction.RESTART and not spec.max_retry:
+            notices = [*notices, _NO_RESTART]
+        if request.function is not None and spec.type.is_command:
             raise InvalidRequest(
-                f"type={str(request.spec.type)!r} runs a command, and this job is a function",
+                f"type={str(spec.type)!r} runs a command, and this job is a function",
                 hint="leave type out: the ranks of 'pytorch2' call it",
             )
-        if not dry_run:
-            self._check_uploaded(user, [request.code, request.function])
-        return Admitted(request, notices, _script_in_place(request) if isinstance(request.code, CodeInPlace) else None)
+        for part in () if dry_run else (request.code, request.function):
+            if isinstance(part, CodeSnapshot | FunctionCode) and self._snapshots.find(part.sha256, user.name) is None:
+                raise NotFound(
+                    f"there is no snapshot {part.sha256} of {user.name}",
+                    hint="upload it first: PUT /api/v1/snapshots/{sha256}",
+                )
+        path = None
+        if isinstance(request.code, CodeInPlace) and (script := spec.python_script) is not None:
+            path = os.path.join(request.submitter.working_dir or "", script)
+            if not os.path.isabs(path):
+                raise InvalidRequest(
+                    f"script {script!r} is relative and submitter.working_dir is missing: where is it?"
+                )
+        return Admitted(request, list(notices), path)
 
     def of_team(self, user: User, request: SubmitRequest) -> SubmitRequest:
         """The request with the namespace and the defaults of the user's team. Raises Forbidden: it names what the team
@@ -99,9 +126,7 @@ class Admission:
         namespace = user.team.namespace if user.team else None
         if request.namespace != namespace:
             request = request.model_copy(update={"namespace": namespace})
-        if user.team is None:
-            return request
-        return request.model_copy(update={"spec": user.team.limited(request.spec)})
+        return request.model_copy(update={"spec": user.team.limited(request.spec)}) if user.team else request
 
     def check_size(self, request: SubmitRequest, size: int) -> None:
         """Check the size of the spec. `size`: of the request; if that is small, the spec is too. Raises TooLarge."""
@@ -130,31 +155,19 @@ class Admission:
                 hint="the members have the labels of the group in common: leave some out",
             )
 
-    def check_shared(self, request: SubmitRequest, script_path: str | None) -> None:
-        """Check by the proof that this machine sees the folder of the script (of a command: its working directory).
-        Reads a file, so it may block: a network folder may not answer.
+    async def check_in_place(self, user: User, request: SubmitRequest, script_path: str | None) -> None:
+        """Check by the proof that this machine sees the folder of the script (of a command: its working directory),
+        and that the workers can read it, the script and the working directory.
 
-        Raises:
-            NotShared: with a hint.
+        Raises NotShared: with a hint.
         """
-        code = request.code
-        assert isinstance(code, CodeInPlace)
-        folder = folder_of(request, script_path)
-        if folder is None:  # a command that names no folder of the submitter runs anywhere
-            return
-        if code.proof is None or not _proves(code.proof, [folder, request.submitter.working_dir]):
-            raise NotShared(f"this server does not see the folder {folder} of the submitter", hint=_UPLOAD)
-
-    async def check_visible(self, user: User, request: SubmitRequest, script_path: str | None) -> None:
-        """Check that the workers can read the folder of the script, the script and the working directory.
-
-        Raises:
-            NotShared: with a hint.
-        """
-        folder = folder_of(request, script_path)
-        if folder is None:
-            return
-        for path in _paths_of_workers(request, folder, script_path):
+        paths, proof = _paths_read(request, script_path), request.code.proof  # type: ignore[union-attr]  # in place
+        # in a thread: a network folder may not answer
+        if paths and (
+            proof is None or not await asyncio.to_thread(_proves, proof, [paths[0], request.submitter.working_dir])
+        ):
+            raise NotShared(f"this server does not see the folder {paths[0]} of the submitter", hint=_UPLOAD)
+        for path in paths:
             if why := await self._runtime.why_hidden(request.spec, user.name, path):
                 raise NotShared(why, hint=_UPLOAD)
 
@@ -174,45 +187,17 @@ class Admission:
             )
         return request if values == request.secret_values else request.model_copy(update={"secret_values": values})
 
-    def _check_uploaded(self, user: User, parts: Sequence[Code | FunctionCode | None]) -> None:
-        for part in parts:
-            if isinstance(part, CodeSnapshot | FunctionCode) and self._snapshots.find(part.sha256, user.name) is None:
-                raise NotFound(
-                    f"there is no snapshot {part.sha256} of {user.name}",
-                    hint="upload it first: PUT /api/v1/snapshots/{sha256}",
-                )
 
-
-def _paths_of_workers(request: SubmitRequest, folder: str, script_path: str | None) -> list[str]:
-    """The absolute paths that the workers of a job in place read: `folder`, the working directory and the script."""
-    submitted_in = request.submitter.working_dir or folder
-    paths = [folder, request.spec.working_dir or submitted_in, script_path or folder]
-    return list(dict.fromkeys(os.path.normpath(os.path.join(submitted_in, path)) for path in paths))
-
-
-def _watchdog_notice(spec: JobSpec) -> list[str]:
-    if spec.health_params is None or spec.health_params.action is not HealthAction.RESTART or spec.max_retry:
+def _paths_read(request: SubmitRequest, script_path: str | None) -> list[str]:
+    """The absolute paths that the workers of a job in place read: the folder of the script (of a command: its working
+    directory), the working directory and the script. []: a command that names no folder of the submitter."""
+    submitted_in = request.submitter.working_dir
+    folder = os.path.dirname(script_path) if script_path else submitted_in
+    if folder is None:
         return []
-    return [
-        "health_params with action='restart' needs max_retry, the number of new attempts: without it a job that prints "
-        "nothing is stopped, and not started again"
-    ]
-
-
-def _script_in_place(request: SubmitRequest) -> str | None:
-    """Absolute path of the script of an in-place job; None for a command."""
-    script = request.spec.python_script
-    if script is None:
-        return None
-    path = os.path.join(request.submitter.working_dir or "", script)
-    if not os.path.isabs(path):
-        raise InvalidRequest(f"script {script!r} is relative and submitter.working_dir is missing: where is it?")
-    return path
-
-
-def folder_of(request: SubmitRequest, script_path: str | None) -> str | None:
-    """The folder of the script; for a command, its working directory."""
-    return os.path.dirname(script_path) if script_path else request.submitter.working_dir
+    base = submitted_in or folder
+    read = (folder, request.spec.working_dir or base, script_path or folder)
+    return list(dict.fromkeys(os.path.normpath(os.path.join(base, path)) for path in read))
 
 
 def _proves(proof: SharedFolderProof, folders: list[str | None]) -> bool:
@@ -234,38 +219,15 @@ def _proves(proof: SharedFolderProof, folders: list[str | None]) -> bool:
         os.close(file)
 
 
-def _read_secrets(file: Path | None) -> dict[str, str]:
-    """The server's own values for secrets: a TOML table of names and strings; {} without a file.
-
-    Raises:
-        ServerError: it can't be read or is no such table. The message repeats nothing of it.
-    """
-    if file is None:
-        return {}
-    try:
-        values: dict[str, str] = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ServerError(f"the file of secrets {file} can't be read: {type(error).__name__}") from None
-    wrong = [name for name, value in values.items() if not isinstance(value, str)]
-    if wrong:
-        raise ServerError(f"the file of secrets {file}: {wrong[0]} is not a string")
-    return values
-
-
 def fingerprint(request: SubmitRequest, group: GroupRequest | None = None) -> str:
     """SHA-256 of spec and code without the proof, and of the group; the order of keys does not matter."""
-    spec = _sorted(request.spec).model_dump_json(exclude_defaults=True)
+    mappings = {name: getattr(request.spec, name) for name in _MAPPINGS & request.spec.model_fields_set}
+    ordered = {name: dict(sorted(found.items())) for name, found in mappings.items()}
+    spec = request.spec.model_copy(update=ordered).model_dump_json(exclude_defaults=True)
     function = request.function.sha256 if request.function else ""
     code = without_proof(request.code).model_dump_json()
     runs = group.model_dump_json(exclude={"request": True}) if group else ""
     return hashlib.sha256(f"{spec}\n{code}\n{function}{runs}".encode()).hexdigest()
-
-
-def _sorted(spec: JobSpec) -> JobSpec:
-    """The spec with sorted keys in its mappings; the order of its fields is fixed."""
-    mappings = {name: getattr(spec, name) for name in _MAPPINGS & spec.model_fields_set}
-    unsorted = {name: dict(sorted(found.items())) for name, found in mappings.items() if len(found) > 1}
-    return spec.model_copy(update=unsorted) if unsorted else spec
 
 
 def draw_name(spec: JobSpec) -> str:

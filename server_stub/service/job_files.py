@@ -41,7 +41,6 @@ _JOB, _STOP = "job.json", "stop.json"
 _ID = re.compile(r"[0-9a-f]{32}")
 _DRY_RUN_ID = "0" * 32
 _UNREADABLE = SubmitRequest(spec=JobSpec(script="unreadable"), code=CodeInPlace())
-_NOTICE = "its row in the database was rebuilt from its files"
 
 
 def without_proof(code: Code) -> Code:
@@ -62,11 +61,8 @@ class JobFiles:
         return self.jobs_dir / job_id
 
     def request_of(self, row: JobRow) -> SubmitRequest:
-        """The submit request with the values of its secrets, unmasked, without the proof of a shared folder.
-
-        Raises:
-            ServerError: the file is gone or damaged.
-        """
+        """The submit request with the values of its secrets, unmasked, without the proof of a shared folder. Raises
+        ServerError: the file is gone or damaged."""
         try:
             request = SubmitRequest.model_validate_json(self.request_log.read(row.place), context=STORED)
             return request.model_copy(update={"code": without_proof(request.code)})
@@ -186,17 +182,13 @@ class JobFiles:
             created_at = datetime.fromisoformat(heading.created_at)
         except ValueError:
             return _new(_unknown(folder, runtime), place)
-        info = _unfinished(heading.id, heading.owner, heading.name, created_at, folder, runtime)
-        shown: dict[str, Any] = {
-            "spec": request.spec.masked(),
-            "code": without_proof(request.code),
-            "function": request.function,
-        }
+        info = _unfinished(folder, heading.owner, heading.name, created_at, runtime)
+        shown: dict[str, Any] = {"spec": request.spec.masked(), "code": without_proof(request.code)}
+        shown["function"] = request.function
         if not (folder / "attempts").exists():  # else it waits no more
             shown["dependencies"] = request.dependencies
         if noted:
-            shown["attempt"] = max(info.attempt, noted.attempt)
-            shown |= {name: getattr(noted, name) for name in COUNTS}
+            shown |= {"attempt": max(info.attempt, noted.attempt), **{name: getattr(noted, name) for name in COUNTS}}
         stop = None
         with contextlib.suppress(OSError, ValueError):
             stop = (folder / _STOP).read_text("utf-8")
@@ -222,14 +214,14 @@ def _unknown(folder: Path, runtime: str) -> JobInfo:
     worker = worker_dir(folder, _newest_attempt(folder), 0)
     plan = read_json(Directory(str(worker)).plan, opener(worker)) or {}
     created_at = datetime.fromtimestamp(folder.stat().st_mtime if folder.exists() else 0, timezone.utc)
-    owner, name = str(plan.get("owner") or "unknown"), str(plan.get("job") or f"recovered-{folder.name[:8]}")
-    return _unfinished(folder.name, owner, name, created_at, folder, runtime)
+    name = plan.get("job") or f"recovered-{folder.name[:8]}"
+    return _unfinished(folder, str(plan.get("owner") or "unknown"), str(name), created_at, runtime)
 
 
-def _unfinished(job_id: str, owner: str, name: str, created_at: datetime, folder: Path, runtime: str) -> JobInfo:
+def _unfinished(folder: Path, owner: str, name: str, created_at: datetime, runtime: str) -> JobInfo:
     return JobInfo(
         name=name,
-        id=job_id,
+        id=folder.name,
         owner=owner,
         version=1,
         runtime=runtime,
@@ -239,7 +231,7 @@ def _unfinished(job_id: str, owner: str, name: str, created_at: datetime, folder
         spec=JobSpec(script="unknown"),
         code=CodeInPlace(),
         created_at=created_at,
-        notices=[_NOTICE],
+        notices=["its row in the database was rebuilt from its files"],
     )
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from client_lib.spec.request import Dependency
 from client_lib.spec.states import FAILURES, Reason, State, as_sent
+from client_lib.spec.wire import Event
 from server_stub.runtimes import Observation
 
 
@@ -75,21 +76,11 @@ COUNTS = ("infrastructure_retries", "retries_from", "furthest_step", "retry")
 """Fields about retries that JobInfo has too, which describes and stores them."""
 
 
-class Transition(NamedTuple):
-    """One step of the state machine; it becomes an event."""
-
-    state: State
-    reason: Reason
-    message: str
-    attempt: int
-    at: datetime
-
-
 class Decision(NamedTuple):
     """The new status, and the steps that lead to it; each is legal by the table in `client_lib.spec.states`."""
 
     status: JobStatus
-    transitions: tuple[Transition, ...] = ()
+    transitions: tuple[Event, ...] = ()
     """Empty: only the message changed."""
 
 
@@ -134,16 +125,12 @@ def note_dependency(status: JobStatus, ended_id: str, ended: State, now: datetim
         return None
     known = [dep.model_copy(update={"ended": ended}) if dep.id == ended_id else dep for dep in status.dependencies]
     after = status._replace(dependencies=tuple(known))
-    if failed := next((dep for dep in known if dep.ended is not None and not _met(dep)), None):
-        wanted = "succeeded" if failed.condition == "ok" else "failed"
-        message = f"{failed.name} is {failed.ended}, and this job starts only after that has {wanted}"
-        return _final(after, (), State.FAILED, Reason.DEPENDENCY_FAILED, message, now)
+    for dep in known:
+        wanted = {"ok": State.SUCCEEDED, "failed": State.FAILED}.get(dep.condition)  # None: any end
+        if wanted and dep.ended not in (None, wanted):
+            message = f"{dep.name} is {dep.ended}, and this job starts only after that has {wanted.lower()}"
+            return _final(after, (), State.FAILED, Reason.DEPENDENCY_FAILED, message, now)
     return Decision(after._replace(message=""))
-
-
-def _met(dependency: Dependency) -> bool:
-    wanted = {"ok": State.SUCCEEDED, "failed": State.FAILED}
-    return dependency.condition == "any" or dependency.ended is wanted[dependency.condition]
 
 
 def _moved(status: JobStatus, state: State, reason: Reason, message: str, now: datetime) -> Decision | None:
@@ -153,7 +140,7 @@ def _moved(status: JobStatus, state: State, reason: Reason, message: str, now: d
         reason, message = Reason.HUNG, status.hung
     after = status._replace(state=state, reason=reason, message=message)
     if (state, reason) != (status.state, status.reason):
-        return Decision(after, (Transition(state, reason, message, status.attempt, now),))
+        return Decision(after, (_event(now, status.attempt, state, reason, message),))
     return Decision(after) if after != status else None
 
 
@@ -166,7 +153,12 @@ def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | No
         if seen.reason is Reason.CANCELLED:
             return _final(status, began, State.SUCCEEDED, Reason.COMPLETED, status.stop.message, at)
         status = status._replace(stop=None)  # it failed before it was stopped
-    reason, message = _why(status, seen)
+    if status.stop:  # the order is the reason, however the ranks then ended
+        reason, message = status.stop.reason, status.stop.message
+    elif seen.reason is Reason.CANCELLED:  # no order of this service: a signal, or a machine that shuts down
+        reason, message = Reason.DELETED_EXTERNALLY, seen.message or "its processes were stopped from outside"
+    else:
+        reason, message = seen.reason, seen.message
     status, reset = _with_reset_retries(status, step)
     limit, used = status.max_infrastructure_retry, status.infrastructure_retries
     if reason in INFRASTRUCTURE and limit:
@@ -212,29 +204,20 @@ def _is_retried(status: JobStatus, reason: Reason, exit_code: int | None) -> boo
     return status.retry_on is None and reason is not Reason.TIMEOUT  # of the command `setup`
 
 
-def _why(status: JobStatus, seen: Observation) -> tuple[Reason, str]:
-    """Reason and message of the end. An order to stop is the reason, however the ranks then ended."""
-    if status.stop:
-        return status.stop.reason, status.stop.message
-    if seen.reason is Reason.CANCELLED:  # no order of this service: a signal from outside, or a machine that shuts down
-        return Reason.DELETED_EXTERNALLY, seen.message or "its processes were stopped from outside"
-    return seen.reason, seen.message
-
-
 def _state_of(stop: Stop | None) -> State:
     return State.CANCELLED if stop and stop.reason is Reason.CANCELLED else State.FAILED
 
 
-def _unseen_start(status: JobStatus, seen: Observation, now: datetime) -> tuple[Transition, ...]:
+def _unseen_start(status: JobStatus, seen: Observation, now: datetime) -> tuple[Event, ...]:
     """The step to RUNNING of an attempt that started and ended between two observations."""
     starts = [rank.started_at for rank in seen.ranks if rank.started_at]
     if status.state is State.RUNNING or not (starts or seen.reason is Reason.COMPLETED):
         return ()
-    return (Transition(State.RUNNING, Reason.RUNNING, "", status.attempt, min(starts, default=now)),)
+    return (_event(min(starts, default=now), status.attempt, State.RUNNING, Reason.RUNNING, ""),)
 
 
 def _restarting(
-    status: JobStatus, began: tuple[Transition, ...], reason: Reason, message: str, retry: str, now: datetime
+    status: JobStatus, began: tuple[Event, ...], reason: Reason, message: str, retry: str, now: datetime
 ) -> Decision:
     number = status.attempt + 1
     pause = pause_before(number - status.retries_from + 1)
@@ -249,11 +232,15 @@ def _restarting(
         hung="",
         resume_at=now + timedelta(seconds=pause),
     )
-    return Decision(after, (*began, Transition(State.RESTARTING, reason, message, number, now)))
+    return Decision(after, (*began, _event(now, number, State.RESTARTING, reason, message)))
 
 
 def _final(
-    status: JobStatus, began: tuple[Transition, ...], state: State, reason: Reason, message: str, at: datetime
+    status: JobStatus, began: tuple[Event, ...], state: State, reason: Reason, message: str, at: datetime
 ) -> Decision:
     after = status._replace(state=state, reason=reason, message=message)
-    return Decision(after, (*began, Transition(state, reason, message, status.attempt, at)))
+    return Decision(after, (*began, _event(at, status.attempt, state, reason, message)))
+
+
+def _event(time: datetime, attempt: int, state: State, reason: Reason, message: str) -> Event:
+    return Event(time=time, attempt=attempt, state=state, reason=reason, message=message)

@@ -1,28 +1,92 @@
-"""Finds jobs that a user may see, and returns them as JSON. It changes nothing."""
+"""Users and teams; finds jobs that a user may see, and returns them as JSON. It changes nothing."""
 
 from __future__ import annotations
 
 import asyncio
 import difflib
 import time
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, NamedTuple
 
-from client_lib.errors import Forbidden, InvalidRequest, NoResult, NotFound
+from pydantic import BaseModel, ConfigDict, Field
+
+from client_lib.errors import Conflict, Forbidden, InvalidRequest, NoResult, NotFound
+from client_lib.spec.job import JobSpec
 from client_lib.spec.states import State
 from client_lib.spec.wire import EventList, GroupInfo, JobInfo, JobProgress, StateChanges, with_progress
 from server_stub.files.job_dirs import OpenFile, log_dir
 from server_stub.logs import LoggedJob
 from server_stub.logs.stream import refuse_unknown
 from server_stub.runtimes.inputs import newest_result
-from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, found
+from server_stub.service.active import ActiveJob, ActiveJobs, JobText, StoredJob, found
 from server_stub.service.job_files import JobFiles
-from server_stub.service.values import ALL_OWNERS, JobText, User
 from server_stub.store import Store, group_rows, rows
 from server_stub.store.rows import JobFilters, JobRow
 
 _NAMES_COMPARED = 1000
+ALL_OWNERS = "*"
+"""The owner in the filters of a list that means the jobs of all users."""
+
+
+class Team(BaseModel):
+    """An entry of `[[teams]]` in the users file. A user belongs to the first one that names the user, `"*"`, or a group
+    of the token."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    """Name of the team, for messages."""
+    users: list[str] = []
+    """Names of its users; `"*"`: everyone."""
+    groups: list[str] = []
+    """Groups of the issuer whose members belong to the team."""
+    instance_types: list[str] = []
+    """Instance types that its jobs may use, the first for jobs that name none; empty: all."""
+    queues: list[str] = []
+    """LocalQueues of Kueue for its jobs, the first for jobs that name none; empty: all."""
+    namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] | None = None
+    """Namespace of the cluster in which its jobs run; None: that of the server."""
+
+    def offers(self, instance_type: str) -> bool:
+        return not self.instance_types or instance_type in self.instance_types
+
+    def limited(self, spec: JobSpec) -> JobSpec:
+        """The job with the team's defaults. Raises Forbidden: it names what the team lacks."""
+        update = {}
+        for field, offered in (("instance_type", self.instance_types), ("queue_name", self.queues)):
+            value = getattr(spec, field)
+            if offered and value is None:
+                update[field] = offered[0]
+            elif offered and value not in offered:
+                raise Forbidden(f"{field}={value!r} is not for team {self.name}", hint=f"it has {', '.join(offered)}")
+        return spec.model_copy(update=update) if update else spec
+
+
+@dataclass(frozen=True)
+class User:
+    """The user that the token of a request belongs to; `server_stub.http.auth` finds it."""
+
+    name: str
+    admin: bool = False
+    """Sees and acts on the jobs of all."""
+    account: str = ""
+    """The account of the machine under which local jobs of the user run, if it has another name than the user."""
+    team: Team | None = None
+    """None: the user may use all that the server has."""
+
+
+def check_owner(user: User, job: JobInfo, act: str) -> None:
+    """Raises Forbidden: the user is neither the owner of the job nor an admin, who alone may do this."""
+    if job.owner != user.name and not user.admin:
+        raise Forbidden(f"only {job.owner}, the owner of job {job.name}, and admins {act}")
+
+
+def check_running(job: JobInfo, why: str) -> None:
+    """Raises Conflict: the job does not run."""
+    if job.state != State.RUNNING:
+        raise Conflict(
+            f"job {job.name} is {job.state}: {why}", hint=f"`client-lib explain {job.name}` shows why it does not run"
+        )
 
 
 class Page(NamedTuple):
@@ -42,15 +106,14 @@ class JobLookup:
         self._files, self._share_jobs = files, share_jobs
 
     async def find(self, user: User, name: str, owner: str | None) -> StoredJob:
-        """The job.
-
-        Raises:
-            NotFound: there is none, or this user may not see it.
-        """
+        """The job. Raises NotFound: there is none, or this user may not see it."""
         if owner is None or owner == user.name or self._sees_all(user):
             job = await self._find_by_name(owner or user.name, name)
             if job is None and owner is None and self._sees_all(user):
-                job = await self._find_of_any_owner(name)
+                owners = await self._store.read(rows.find_anywhere, name)
+                if len(owners) > 1:
+                    raise InvalidRequest(f"more than one user has a job {name}", hint=f"say whose: owner={owners[0]}")
+                job = await self._find_by_name(owners[0], name) if owners else None
             if job is not None:
                 return job
         raise await self._not_found(user, name)
@@ -88,7 +151,7 @@ class JobLookup:
 
     async def _wait_for_change(self, job: StoredJob, version: int, timeout_s: float | None) -> None:
         began = time.monotonic()
-        while isinstance(job, ActiveJob) and job.public_version <= version and job.row.id in self._jobs.by_id:
+        while isinstance(job, ActiveJob) and job.public.version <= version and job.row.id in self._jobs.by_id:
             left = None if timeout_s is None else began + timeout_s - time.monotonic()
             if left is not None and left <= 0:
                 return
@@ -99,7 +162,16 @@ class JobLookup:
 
         Raises InvalidRequest: the cursor is not from this server; Forbidden: the user may not see the jobs of an owner.
         """
-        wanted, before = replace(wanted, owners=self._owners_of_list(user, wanted.owners)), _parse_cursor(cursor)
+        if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
+            why = f"cursor {cursor[:50]!r} is not from this server"
+            raise InvalidRequest(why, hint="pass the next_cursor of a page")
+        before = int(cursor) if cursor else None
+        if wanted.owners in (None, (user.name,)):
+            wanted = replace(wanted, owners=(user.name,))
+        elif not self._sees_all(user):
+            raise Forbidden(f"{user.name} may list no jobs but their own", hint="leave `owner` out")
+        elif wanted.owners == (ALL_OWNERS,):
+            wanted = replace(wanted, owners=None)
         if wanted.group:
             owner = next(iter(wanted.owners or ()), None)
             wanted = replace(wanted, group=(await self.group(user, wanted.group, owner)).id)
@@ -115,10 +187,9 @@ class JobLookup:
 
     async def group(self, user: User, name: str, owner: str | None) -> GroupInfo:
         """The group. `owner` None: the user's own, also of an admin. Raises NotFound."""
-        if owner is None or owner == user.name or self._sees_all(user):
-            group = await self._store.read(group_rows.find, owner or user.name, name)
-            if group:
-                return group
+        may_see = owner is None or owner == user.name or self._sees_all(user)
+        if may_see and (group := await self._store.read(group_rows.find, owner or user.name, name)):
+            return group
         raise NotFound(f"no group named {name}", hint="`client-lib list` shows the jobs and groups you have")
 
     async def search(self, user: User, wanted: JobFilters, limit: int, offset: int) -> tuple[int, list[bytes]]:
@@ -171,10 +242,10 @@ class JobLookup:
         info = (await self.find(user, name, owner)).public
         if info.function is None:
             raise NoResult(f"job {info.name} runs a script; only a function returns something")
-        result = await asyncio.to_thread(newest_result, self._files.job_dir(info.id), info.attempt, rank)
-        if result is not None:
+        job_dir = self._files.job_dir(info.id)
+        if (result := await asyncio.to_thread(newest_result, job_dir, info.attempt, rank)) is not None:
             return result
-        await asyncio.to_thread(refuse_unknown, [rank], [log_dir(self._files.job_dir(info.id), info.attempt, 0)])
+        await asyncio.to_thread(refuse_unknown, [rank], [log_dir(job_dir, info.attempt, 0)])
         if info.state.final:
             raise NoResult(f"rank {rank} of job {info.name}, which {info.state}, left no result")
         raise NoResult(f"job {info.name} is {info.state}, and rank {rank} has not returned yet")
@@ -185,29 +256,13 @@ class JobLookup:
         stored = await self._store.read(rows.find_by_id, job_id)
         return found(stored) if stored else None
 
-    async def own(self, user: User, name: str) -> JobInfo:
-        """The user's own job. Raises NotFound, as for the job of another."""
-        if (job := await self._find_by_name(user.name, name)) is not None:
-            return job.public
-        raise await self._not_found(user, name)
-
     async def own_id(self, user: User, name: str) -> str:
         """Id of the user's own job or group of this name. Raises NotFound, as for the job of another."""
-        if (job := await self._find_by_name(user.name, name)) is not None:
-            return job.row.id
-        if (group := await self._store.read(group_rows.find, user.name, name)) is not None:
-            return group.id
-        raise await self._not_found(user, name)
+        group = await self._store.read(group_rows.find, user.name, name)
+        return group.id if group else (await self.find(user, name, user.name)).row.id
 
     def _sees_all(self, user: User) -> bool:
         return user.admin or self._share_jobs
-
-    def _owners_of_list(self, user: User, owners: Sequence[str] | None) -> Sequence[str] | None:
-        if owners in (None, (user.name,)):
-            return (user.name,)
-        if not self._sees_all(user):
-            raise Forbidden(f"{user.name} may list no jobs but their own", hint="leave `owner` out")
-        return None if owners == (ALL_OWNERS,) else owners
 
     async def _find_by_name(self, owner: str, name: str) -> StoredJob | None:
         if (active := self._jobs.by_name.get((owner, name))) is not None:
@@ -215,22 +270,8 @@ class JobLookup:
         stored = await self._store.read(rows.find, owner, name)
         return found(stored) if stored else None
 
-    async def _find_of_any_owner(self, name: str) -> StoredJob | None:
-        owners = await self._store.read(rows.find_anywhere, name)
-        if len(owners) > 1:
-            raise InvalidRequest(f"more than one user has a job {name}", hint=f"say whose: owner={owners[0]}")
-        return await self._find_by_name(owners[0], name) if owners else None
-
     async def _not_found(self, user: User, name: str) -> NotFound:
         known = await self._store.read(rows.names, user.name, _NAMES_COMPARED)
         near = difflib.get_close_matches(name, known)
         hint = f"did you mean {' or '.join(near)}?" if near else "`client-lib list` shows the jobs you have"
         return NotFound(f"no job named {name}", hint=hint)
-
-
-def _parse_cursor(cursor: str | None) -> int | None:
-    if cursor is None:
-        return None
-    if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
-        raise InvalidRequest(f"cursor {cursor[:50]!r} is not from this server", hint="pass the next_cursor of a page")
-    return int(cursor)

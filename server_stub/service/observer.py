@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from datetime import datetime
 from functools import partial
 from typing import TypeVar
 
@@ -30,8 +29,7 @@ from server_stub.logs import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.runtimes import RAN_IMAGE, Clock, Runtime
 from server_stub.service.job_files import JobFiles
-from server_stub.service.lookup import JobLookup
-from server_stub.service.values import User, check_owner, check_running
+from server_stub.service.lookup import JobLookup, User, check_owner, check_running
 from server_stub.store import Store, rows
 from server_stub.worker_gateway import StackDump
 
@@ -66,13 +64,8 @@ class Observer:
     # --- for users
 
     async def stacks(self, user: User, name: str, owner: str | None = None) -> JobStacks:
-        """The stacks of a running job. Requests for one job at the same moment share one answer.
-
-        Raises:
-            NotFound: there is no such job.
-            Forbidden: it belongs to another user, and this one is no admin.
-            Conflict: the job does not run, or forbids it.
-        """
+        """The stacks of a running job. Requests for one job at the same moment share one answer. Raises NotFound;
+        Forbidden: the user is neither its owner nor admin; Conflict: it does not run, or forbids it."""
         job = (await self._lookup.find(user, name, owner)).public
         _check(user, job, "stacks")
         check_running(job, "only running processes have stacks")
@@ -82,13 +75,8 @@ class Observer:
         self, user: User, name: str, rank: Whose, points: int, owner: str | None, max_age_s: float = 0.0
     ) -> bytes:
         """The curves of one rank, of all, or of what the workers used, with at most `points` points each, as the JSON
-        of JobMetrics. `max_age_s`: an answer that another request got so long ago, at most 5 s, is good enough.
-
-        Raises:
-            NotFound: there is no such job.
-            Forbidden: it belongs to another user, and this one is no admin.
-            Conflict: the job forbids it.
-        """
+        of JobMetrics. `max_age_s`: an answer that another request got so long ago, at most 5 s, is good enough. Raises
+        NotFound; Forbidden: the user is neither its owner nor admin; Conflict: the job forbids it."""
         job = (await self._lookup.find(user, name, owner)).public
         _check(user, job, "metrics")
         now, asked = time.monotonic(), (job.id, job.version, rank, points)
@@ -102,33 +90,14 @@ class Observer:
     def _metrics(self, job: JobInfo, rank: Whose, points: int, logs: LoggedJob, until: float) -> bytes:
         found = self._curves.curves(logs, rank, until)
         curves = []
-        for (of, name), points_ in sorted(found.curves.items(), key=lambda pair: (pair[0][1], pair[0][0] or 0)):
-            shown = points_.thinned_to(points)
+        for (of, name), whole in sorted(found.curves.items(), key=lambda pair: (pair[0][1], pair[0][0] or 0)):
+            shown = whole.thinned_to(points)
             steps, times, values = map(list, shown.columns)
-            curves.append(
-                Curve(
-                    name=name,
-                    rank=of,
-                    axis=shown.axis,
-                    steps=steps,
-                    times=times,
-                    values=values,
-                    points=len(points_),
-                    thinned=points_.thinned,
-                )
-            )
-        return (
-            JobMetrics(
-                job=job.name,
-                attempt=job.attempt,
-                progress=self._progress([job]).get(job.id) if job.state == State.RUNNING else None,
-                curves=curves,
-                complete=found.complete,
-                dropped=found.dropped,
-            )
-            .model_dump_json()
-            .encode()
-        )
+            facts = {"axis": shown.axis, "points": len(whole), "thinned": whole.thinned}
+            curves.append(Curve(name=name, rank=of, steps=steps, times=times, values=values, **facts))
+        progress = self._progress([job]).get(job.id) if job.state == State.RUNNING else None
+        facts = {"attempt": job.attempt, "complete": found.complete, "dropped": found.dropped}
+        return JobMetrics(job=job.name, progress=progress, curves=curves, **facts).model_dump_json().encode()
 
     async def goodput(self, user: User, name: str, owner: str | None) -> JobGoodput:
         """The use of the job's time. Raises what `metrics` raises."""
@@ -136,13 +105,13 @@ class Observer:
         job = found.public
         _check(user, job, "use of time")
         events = await self._store.read(rows.list_events, found.row.seq)
-        return await self._read_log(partial(self._goodput, job, events, job.finished_at or self._clock.now()), job)
+        end = job.finished_at or self._clock.now()
 
-    def _goodput(
-        self, job: JobInfo, events: Sequence[Event], end: datetime, logs: LoggedJob, until: float
-    ) -> JobGoodput:
-        marks = {attempt: self._curves.marks(logs, attempt, until) for attempt in range(1, job.attempt + 1)}
-        spent = {f"{name}_s": seconds for name, seconds in goodput.split(events, end, marks).items()}
+        def split(logs: LoggedJob, until: float) -> dict[str, float]:
+            marks = {attempt: self._curves.marks(logs, attempt, until) for attempt in range(1, job.attempt + 1)}
+            return goodput.split(events, end, marks)
+
+        spent = {f"{name}_s": seconds for name, seconds in (await self._read_log(split, job)).items()}
         return JobGoodput(job=job.name, attempt=job.attempt, wall_s=sum(spent.values()), **spent)
 
     async def provenance(self, user: User, name: str, owner: str | None = None) -> JobProvenance:
@@ -178,18 +147,16 @@ class Observer:
                 progress = self._curves.progress(logs, now, until)
                 if progress and job.reason == Reason.HUNG:
                     progress = progress.model_copy(update=_NO_ESTIMATE)
-                if with_slow and (slow := self._slow(logs, until)):
-                    progress = (progress or JobProgress()).model_copy(update={"slow": slow})
+                if with_slow:
+                    straggler = self._curves.straggler(logs, until)
+                    slow = [*self._curves.slow_workers(logs, until), *([str(straggler)] if straggler else [])]
+                    if slow:
+                        progress = (progress or JobProgress()).model_copy(update={"slow": "; ".join(slow)})
                 if progress:
                     found[job.id] = progress
             except Exception:  # a job may write anything to its log; others must be listed
                 log.exception("the progress of job %s can't be read", job.id)
         return found
-
-    def _slow(self, logs: LoggedJob, until: float) -> str:
-        """Sentences about slow workers and the slow rank; "": there are none."""
-        straggler = self._curves.straggler(logs, until)
-        return "; ".join([*self._curves.slow_workers(logs, until), *([str(straggler)] if straggler else [])])
 
     # --- for the server
 

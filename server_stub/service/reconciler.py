@@ -110,9 +110,7 @@ class Reconciler:
 
     def stop(self, active: ActiveJob, stop: Stop) -> None:
         """Stop the running attempt, or end the pause between two attempts."""
-        decision = lifecycle.ask_to_stop(active.status, stop, self._clock.now())
-        if decision:
-            self._decide(active, decision)
+        self._decide(active, lifecycle.ask_to_stop(active.status, stop, self._clock.now()))
 
     def stop_group(self, group_id: str, stop: Stop) -> list[ActiveJob]:
         """Stop the members of a group that have not ended, in one turn of the event loop: none starts in between."""
@@ -123,25 +121,20 @@ class Reconciler:
 
     def _tell_hang(self, active: ActiveJob, message: str, hangs: bool) -> None:
         decision = lifecycle.note_hang(active.status, message, self._clock.now(), hangs=hangs)
-        if decision:
-            self._decide(active, decision)
-            if decision.transitions:
-                self._notifier.tell(active.row, active.info, "hangs" if hangs else "moves")
+        self._decide(active, decision)
+        if decision and decision.transitions:
+            self._notifier.tell(active.row, active.info, "hangs" if hangs else "moves")
 
     def remove_at_end(self, active: ActiveJob) -> None:
         """Delete the job as soon as it is final."""
         active.remove_at_end = True
-        active.decide(active.status)
-        self._save_soon(active)
+        self._decide(active, Decision(active.status))
 
     def add_event(self, active: ActiveJob, reason: Reason, message: str, **shown: Any) -> None:
         """Record an event that is no transition; the state of the job does not change."""
-        status = active.status
-        active.events.append(
-            Event(time=self._clock.now(), attempt=status.attempt, state=status.state, reason=reason, message=message)
-        )
-        active.decide(status, **shown)
-        self._save_soon(active)
+        status, now = active.status, self._clock.now()
+        event = Event(time=now, attempt=status.attempt, state=status.state, reason=reason, message=message)
+        self._decide(active, Decision(status, (event,)), **shown)
 
     # --- observation -> decision
 
@@ -183,11 +176,15 @@ class Reconciler:
                 active.reported.add((seen.attempt, note))
                 self.add_event(active, active.status.reason, note)
 
-    def _decide(self, active: ActiveJob, decision: Decision, **shown: Any) -> None:
-        if decision.status.state.final:
-            shown["finished_at"] = decision.transitions[-1].at
+    def _decide(self, active: ActiveJob, decision: Decision | None, **shown: Any) -> None:
+        if decision is None:
+            return
+        if decision.status.state.final and not active.status.state.final:
+            shown["finished_at"] = decision.transitions[-1].time
         active.decide(decision.status, decision.transitions, **shown)
-        self._save_soon(active)
+        if not active.saving:
+            active.saving = True
+            self._tasks.begin(self._save(active))
 
     async def _report_changed_script(self, active: ActiveJob) -> None:
         info, path = active.info, active.row.script_path
@@ -203,22 +200,19 @@ class Reconciler:
         """Update the message or the workers without a transition: users see it now, the next transition stores it. A
         crash before that loses nothing, because the runtime repeats it. Storing it would be costly: each job that ends
         changes the message of every job in the queue."""
-        if active.refresh(status, **shown):
+        active.decide(status, **shown)
+        if not active.saving:  # else they see it after the write in progress
+            active.public = active.info
             self._jobs.publish(active.row.id)
-
-    def _save_soon(self, active: ActiveJob) -> None:
-        if not active.saving:
-            active.saving = True
-            self._tasks.begin(self._save(active))
 
     async def _save(self, active: ActiveJob) -> None:
         try:
-            while active.version > active.row.version:
+            while active.info.version > active.row.version:
                 status, info, row, events = active.status, active.info, active.next_row(), active.events
                 active.events = []
                 await self._store_row(active, row, events)
                 before = active.row.state
-                active.stored_as(row, info)
+                active.row, active.public = row, info
                 self._jobs.publish(row.id)
                 if row.state != before:
                     self._jobs.publish_state(row.owner, StateChange(id=row.id, state=row.state))
@@ -294,9 +288,8 @@ class Reconciler:
             self._asked -= ended.keys()
             for job_or_group, state in ended.items():
                 for number, active in enumerate(self.gate.release(job_or_group), 1):
-                    decision = lifecycle.note_dependency(active.status, job_or_group, state, self._clock.now())
-                    if decision:
-                        self._decide(active, decision)
+                    now = self._clock.now()
+                    self._decide(active, lifecycle.note_dependency(active.status, job_or_group, state, now))
                     if number % _JOBS_A_TURN == 0:
                         await asyncio.sleep(0)
             if not ended:  # the database is away, or one is being accepted

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass
+from pathlib import Path
 
 from client_lib.errors import Conflict, ServerError, Unavailable
 from client_lib.spec.command_line import name_for
@@ -21,18 +23,17 @@ from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Clock, Runtime, checked
 from server_stub.runtimes.plan import working_dir
-from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, from_row
+from server_stub.service.active import ActiveJob, ActiveJobs, JobText, StoredJob, from_row
 from server_stub.service.admission import Admission
 from server_stub.service.job_files import LOST, JobFiles
 from server_stub.service.lifecycle import Stop
-from server_stub.service.lookup import JobLookup
+from server_stub.service.lookup import JobLookup, User
 from server_stub.service.notifications import AllowedHosts, Notifier
 from server_stub.service.observer import Observer
 from server_stub.service.reconciler import Reconciler
 from server_stub.service.retention import DEFAULT_GB, Cleanup, Retention
 from server_stub.service.sessions import Sessions
 from server_stub.service.submit import Submits
-from server_stub.service.values import JobOutputs, JobText, User
 from server_stub.settings import Settings
 from server_stub.store import Store, StoreDamaged, StoreError, group_rows, rows
 from server_stub.store.rows import JobFilters
@@ -40,6 +41,16 @@ from server_stub.store.rows import JobFilters
 log = logging.getLogger(__name__)
 _OF_THE_SERVER = dict.fromkeys(("checkpoints_name", "dependencies", "namespace", "provenance"), True)
 """Fields of a stored request that a new one must not have."""
+
+
+@dataclass(frozen=True)
+class JobOutputs:
+    """The place of a job's outputs; `server_stub.files.outputs` reads them."""
+
+    job_dir: Path
+    in_place: str | None
+    """The folder that it runs in, where that is the submitter's own."""
+    final: bool
 
 
 class Service:
@@ -236,19 +247,15 @@ class Service:
 
     async def _durable(self, active: ActiveJob) -> None:
         """Wait until the newest decision is on disk. Raises StorageFull, StoreError: it can't be stored yet."""
-        decided = active.version
-        while active.public_version < decided:
+        decided = active.info.version
+        while active.public.version < decided:
             if (problem := active.not_saved) is not None:
                 raise type(problem)(f"the order was given, but can't be stored yet: {problem.message}")
             await self._jobs.next_change(active.row.id)
 
 
 def _driven(found: StoredJob) -> ActiveJob | None:
-    """The active job; None: it is final.
-
-    Raises:
-        Unavailable: its submit is being answered at this very moment.
-    """
+    """The active job; None: it is final. Raises Unavailable: its submit is being answered at this very moment."""
     if found.row.state.final:
         return None
     if not isinstance(found, ActiveJob):

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import shlex
-import socket
 from collections.abc import AsyncGenerator
 
 from client_lib.errors import Conflict, NotFound, NotSupported
 from client_lib.spec.request import SessionRequest
-from client_lib.spec.wire import JobInfo
 from server_stub.runtimes import Runtime
 from server_stub.service.active import ActiveJob, StoredJob
-from server_stub.service.lookup import JobLookup
+from server_stub.service.lookup import JobLookup, User, check_owner, check_running
 from server_stub.service.reconciler import Reconciler
-from server_stub.service.values import User, check_owner, check_running
 from server_stub.worker_gateway.sessions import SessionEnd
 
 OPEN_MAX = 100  # sessions of one user; each holds a connection, and a process in a worker
@@ -64,9 +61,16 @@ class Sessions:
         if sum(name == user for name, _ in self._open) >= OPEN_MAX:
             raise Conflict(f"{user} has {OPEN_MAX} open sessions, the limit", hint="end one of them")
         self._open[key] = end = None
+        job, place = found.public, f"rank {request.rank}"
+        if request.rank is None:
+            place = f"worker {request.worker or 0}"
         try:
-            self._open[key] = end = await SessionEnd.of(await self._connected(found.public, request))
-            self._add_event(found, request, f"{user} {_what(request)} {_place(request)}")
+            try:
+                connected = await self._runtime.begin_session(job.id, job.attempt, request.model_dump(mode="json"))
+            except Conflict as problem:
+                raise Conflict(f"{place} of job {job.name} can't be entered: {problem.message}") from problem
+            self._open[key] = end = await SessionEnd.of(connected)
+            self._add_event(found, request, f"{user} {_what(request)} {place}")
             yield b""
             async for data in end.content():
                 yield data
@@ -81,12 +85,6 @@ class Sessions:
                 found.reported.add((found.info.attempt, message))
             self._reconciler.add_event(found, found.status.reason, message)
 
-    async def _connected(self, job: JobInfo, request: SessionRequest) -> socket.socket:
-        try:
-            return await self._runtime.begin_session(job.id, job.attempt, request.model_dump(mode="json"))
-        except Conflict as problem:
-            raise Conflict(f"{_place(request)} of job {job.name} can't be entered: {problem.message}") from problem
-
     async def take(self, user: User, session: str, offset: int, data: bytes) -> None:
         """See `SessionEnd.take`. Raises NotFound: this user has no such session."""
         end = self._open.get((user.name, session))
@@ -98,10 +96,6 @@ class Sessions:
         """End all sessions: the server stops."""
         for end in filter(None, self._open.values()):
             end.close()
-
-
-def _place(request: SessionRequest) -> str:
-    return f"worker {request.worker or 0}" if request.rank is None else f"rank {request.rank}"
 
 
 def _what(request: SessionRequest) -> str:

@@ -24,19 +24,18 @@ from client_lib.errors import (
     StorageFull,
     Unavailable,
 )
-from client_lib.spec.job import MASK, JobSpec, split_dependency
+from client_lib.spec.job import MASK, split_dependency
 from client_lib.spec.request import MEMBER_NUMBERS, CodeInPlace, Dependency, GroupRequest, SubmitRequest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
 from server_stub.runtimes import Clock
-from server_stub.service.active import ActiveJob, ActiveJobs, accepted, row_of
+from server_stub.service.active import ActiveJob, ActiveJobs, JobText, accepted, row_of
 from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint
 from server_stub.service.job_files import JobFiles, without_proof
-from server_stub.service.lookup import JobLookup
+from server_stub.service.lookup import JobLookup, User
 from server_stub.service.reconciler import Reconciler
-from server_stub.service.values import JobText, User
 from server_stub.store import Store, group_rows, rows
 from server_stub.store.group_rows import NewGroup
 from server_stub.store.rows import Added, JobRow, Key, NewJob
@@ -96,13 +95,8 @@ class Submits:
     ) -> JobText:
         """Submit the request of this job again under a new name, with its environment and secrets. `changes`: other
         values for fields of its spec, where `***` keeps the stored value of a variable; with some, it starts without
-        checkpoints. `key`: as of `submit`.
-
-        Raises:
-            NotFound: there is no such job.
-            Forbidden: it belongs to another user, and with it the values of its secrets.
-            Also what `submit` raises.
-        """
+        checkpoints. `key`: as of `submit`. Raises NotFound; Forbidden: it belongs to another user, and with it the
+        values of its secrets; and what `submit` raises."""
         row = (await self._lookup.find(user, name, None)).row
         if row.owner != user.name:
             raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
@@ -164,22 +158,21 @@ class Submits:
 
         Raises Conflict: a name is taken.
         """
+
+        async def store() -> Added:
+            with self._files.room.claim(sum(len(member.record) for member in new.members)):
+                added = await self._store.add_group(new)
+            if added.seq is not None:
+                for seq, (active, member) in enumerate(zip(jobs, new.members, strict=True), added.seq):
+                    active.row = member.row._replace(seq=seq)
+                self._reconciler.add_group(new.info, jobs)
+            return added
+
         # a caller that is cancelled here would leave members that are stored and never started
-        added = await asyncio.shield(asyncio.ensure_future(self._store_group(new, jobs)))
-        if added.seq is None and added.same_key and key:
-            await self._repeated(key, added.same_key)
-        elif added.seq is None:
+        added = await asyncio.shield(asyncio.ensure_future(store()))
+        if added.seq is None and not await self._first_answer(key, added.same_key):
             raise _taken(added.same_name, user)
         return added.seq is not None
-
-    async def _store_group(self, new: NewGroup, jobs: list[ActiveJob]) -> Added:
-        with self._files.room.claim(sum(len(member.record) for member in new.members)):
-            added = await self._store.add_group(new)
-        if added.seq is not None:
-            for seq, (active, member) in enumerate(zip(jobs, new.members, strict=True), added.seq):
-                active.row = member.row._replace(seq=seq)
-            self._reconciler.add_group(new.info, jobs)
-        return added
 
     def _new_group(
         self, user: User, order: GroupRequest, admitted: Admitted, key: Key | None
@@ -227,11 +220,15 @@ class Submits:
             found = [await self._dependency(user, entry, name) for entry in request.spec.after]
             admitted = replace(admitted, request=admitted.request.model_copy(update={"dependencies": found}))
         if request.checkpoints_of is not None or request.spec.checkpoint_from is not None:
-            admitted = replace(admitted, request=await self._naming_parent(user, admitted.request))
-        in_place = isinstance(request.code, CodeInPlace)
-        if in_place and not (shared or await self._known_in_place(user, request, admitted)):
-            await asyncio.to_thread(self._admission.check_shared, request, admitted.script_path)
-            await self._admission.check_visible(user, request, admitted.script_path)
+            parent = await self._parent(user, request)
+            update = {"checkpoints_of": parent.id, "checkpoints_name": parent.name}
+            admitted = replace(admitted, request=admitted.request.model_copy(update=update))
+        code, path = request.code, admitted.script_path
+        if isinstance(code, CodeInPlace) and not shared:
+            # a script that this user ran in place before needs no proof: it may be a resubmit
+            known = path and code.proof is None and await self._store.read(rows.knows_script, user.name, path)
+            if not known:
+                await self._admission.check_in_place(user, request, path)
         return admitted
 
     async def _dependency(self, user: User, entry: str, own_name: str | None) -> Dependency:
@@ -246,43 +243,28 @@ class Submits:
             raise InvalidRequest(f"after: {name} would wait for itself", hint="name another job, or none")
         return Dependency(name=name, id=await self._lookup.own_id(user, name), condition=condition)
 
-    async def _naming_parent(self, user: User, request: SubmitRequest) -> SubmitRequest:
-        """The request with the name of the job whose checkpoints are copied.
+    async def _parent(self, user: User, request: SubmitRequest) -> JobInfo:
+        """The job whose checkpoints are copied: `checkpoints_of` has its id, `checkpoint_from` its name.
 
-        Raises NotFound: this user has no such job, which holds for admins too.
+        Raises NotFound: this user has none, which holds for admins too; InvalidRequest: they can't be copied.
         """
-        if request.checkpoints_of is None:
-            return request.model_copy(update=await self._parent(user, request.spec))
-        found = await self._lookup.by_id(request.checkpoints_of)
-        if found is None or found.row.owner != user.name:
-            raise NotFound(f"there is no job {request.checkpoints_of} of {user.name} whose checkpoints could be copied")
-        return request.model_copy(update={"checkpoints_name": found.row.name})
-
-    async def _parent(self, user: User, spec: JobSpec) -> dict[str, str]:
-        """Id and name of the job that `checkpoint_from` names.
-
-        Raises NotFound: this user has none; InvalidRequest: its checkpoints can't be copied.
-        """
-        assert spec.checkpoint_from is not None
-        info = await self._lookup.own(user, spec.checkpoint_from)
+        if (job_id := request.checkpoints_of) is not None:
+            found = await self._lookup.by_id(job_id)
+            if found is None or found.row.owner != user.name:
+                raise NotFound(f"there is no job {job_id} of {user.name} whose checkpoints could be copied")
+            return found.public
+        info = (await self._lookup.find(user, request.spec.checkpoint_from or "", user.name)).public
         if (folder := info.spec.checkpoint_dir) is not None:
             raise InvalidRequest(
                 f"checkpoint_from: the checkpoints of {info.name} are in {folder}, which is not copied",
                 hint="give that as checkpoint_dir, or copy it",
             )
-        if not info.state.final and info.name not in (split_dependency(entry)[1] for entry in spec.after):
+        if not info.state.final and info.name not in (split_dependency(entry)[1] for entry in request.spec.after):
             raise InvalidRequest(
                 f"checkpoint_from: {info.name} has not ended, and still writes its checkpoints",
                 hint=f"--after any:{info.name} (after=...) waits for its end",
             )
-        return {"checkpoints_of": info.id, "checkpoints_name": info.name}
-
-    async def _known_in_place(self, user: User, request: SubmitRequest, admitted: Admitted) -> bool:
-        """True if this user ran the same script in place before, so that a resubmit needs no proof."""
-        path = admitted.script_path
-        if path is None or (isinstance(request.code, CodeInPlace) and request.code.proof):
-            return False
-        return await self._store.read(rows.knows_script, user.name, path)
+        return info
 
     async def _store_new(self, user: User, admitted: Admitted, key: Key | None) -> tuple[JobText, bool]:
         sent = _stored_text(admitted.request)
@@ -297,8 +279,8 @@ class Submits:
                 text = active.text  # read here: the runtime changes the job after the next line
                 self._reconciler.add(active)
                 return text, True
-            if added.same_key and key:
-                return await self._repeated(key, added.same_key), False
+            if added.same_key and (first := await self._first_answer(key, added.same_key)):
+                return first, False
             if admitted.request.spec.name:
                 break
         raise _taken(info.name, user)
@@ -324,12 +306,12 @@ class Submits:
             notices=admitted.notices,
         )
 
-    async def _first_answer(self, key: Key | None) -> JobText | None:
-        """The answer to an earlier request with this key; None: there was none. Raises as `_repeated`."""
-        before = await self._store.read(rows.key_used, key) if key else None
-        return await self._repeated(key, before) if key and before else None
-
-    async def _repeated(self, key: Key, before: tuple[str, str]) -> JobText:
+    async def _first_answer(self, key: Key | None, before: tuple[str, str] | None = None) -> JobText | None:
+        """The answer to an earlier request with this key; None: there was none. `before`: its fingerprint and the id
+        of its job, if they are known."""
+        before = before or (await self._store.read(rows.key_used, key) if key else None)
+        if key is None or before is None:
+            return None
         fingerprint_before, job_id = before
         if fingerprint_before != key.fingerprint:
             raise KeyReused(
@@ -354,7 +336,9 @@ def _new_job(
     heading = Heading(info.id, info.owner, info.name, info.created_at.isoformat(), group=group)
     if key:
         heading = heading._replace(key=key.key, fingerprint=key.fingerprint)
-    return NewJob(row_of(info, script_path=_indexed(script_path)), info.spec.labels, key, heading.above(sent + b"\n"))
+    # an index can't hold a longer path: the next job of this script needs a proof too
+    known = script_path if script_path and len(script_path.encode()) <= _INDEXED_BYTES else None
+    return NewJob(row_of(info, script_path=known), info.spec.labels, key, heading.above(sent + b"\n"))
 
 
 def _again(
@@ -382,8 +366,3 @@ def _taken(name: str, user: User) -> Conflict:
         f"the name {name} is taken by another job or group of {user.name}",
         hint=f"choose another name, or remove the old one: client-lib delete {name}",
     )
-
-
-def _indexed(path: str | None) -> str | None:
-    """`path` if an index of the database can hold it; without it, the next job of this script needs a proof too."""
-    return path if path is not None and len(path.encode()) <= _INDEXED_BYTES else None

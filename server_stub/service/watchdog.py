@@ -81,8 +81,13 @@ class Watchdog:
     def watch(self, active: ActiveJob) -> None:
         """Set the timers of a job that runs or may run again; repeatable. A restart of the server sets the count of
         silent checks to zero."""
-        if "stop_timer" not in active.timers:
-            self._limit(active)
+        first_start, minutes = active.row.first_started_at, active.info.spec.stop_timer
+        if first_start and minutes and "stop_timer" not in active.timers:
+            limit = timedelta(minutes=min(minutes, STOP_TIMER_MAX))  # an earlier version took any number
+            left = first_start + limit - self._clock.now()
+            left = min(left, limit)  # a clock that was set back must not make it longer
+            stop = Stop(Reason.TIMEOUT, f"it ran for {minutes} min, the limit that stop_timer sets")
+            active.timers["stop_timer"] = self._clock.call_later(left.total_seconds(), lambda: self._stop(active, stop))
         health = active.info.spec.health_params
         if health and "health" not in active.timers:
             active.last_activity, active.quiet_checks = self._activity(active), 0
@@ -94,17 +99,6 @@ class Watchdog:
         """Remove the timers that belong to an attempt; stop_timer counts from the first start of the job."""
         active.cancel_timer("health")
         active.cancel_timer("smoke")
-
-    # --- stop_timer
-
-    def _limit(self, active: ActiveJob) -> None:
-        first_start, minutes = active.row.first_started_at, active.info.spec.stop_timer
-        if first_start and minutes:
-            limit = timedelta(minutes=min(minutes, STOP_TIMER_MAX))  # an earlier version took any number
-            left = first_start + limit - self._clock.now()
-            left = min(left, limit)  # a clock that was set back must not make it longer
-            stop = Stop(Reason.TIMEOUT, f"it ran for {minutes} min, the limit that stop_timer sets")
-            active.timers["stop_timer"] = self._clock.call_later(left.total_seconds(), lambda: self._stop(active, stop))
 
     # --- health_params
 
@@ -119,19 +113,16 @@ class Watchdog:
             active.last_activity, active.quiet_checks, active.silence_reported = activity, 0, False
         else:
             active.quiet_checks += 1
-        if active.quiet_checks < CHECKS or not self._on_silence(active, health):
-            self._schedule_check(active, health)
-
-    def _on_silence(self, active: ActiveJob, health: HealthParams) -> bool:
-        """Handle a silent job. Returns True if it was stopped."""
-        silence = f"no line was logged for {health.log_period} min"
-        if "notify" in health.sub_actions and not active.silence_reported:
-            active.silence_reported = True
-            self._add_event(active, Reason.HUNG_SILENT, silence)
-        if health.action:
-            restart = health.action is HealthAction.RESTART
-            self._stop(active, Stop(Reason.HUNG_SILENT, f"{silence} (health_params)", retry=restart))
-        return health.action is not None
+        if active.quiet_checks >= CHECKS:
+            silence = f"no line was logged for {health.log_period} min"
+            if "notify" in health.sub_actions and not active.silence_reported:
+                active.silence_reported = True
+                self._add_event(active, Reason.HUNG_SILENT, silence)
+            if health.action:
+                restart = health.action is HealthAction.RESTART
+                self._stop(active, Stop(Reason.HUNG_SILENT, f"{silence} (health_params)", retry=restart))
+                return
+        self._schedule_check(active, health)
 
     def _activity(self, active: ActiveJob) -> Hashable:
         return self._runtime.signs_of_life(active.row.id, active.status.attempt)
@@ -166,7 +157,10 @@ class Watchdog:
         active.cancel_timer("hang")
         found = case.found if case and case.attempt == active.status.attempt else None
         if case and found and not now.keys() >= found.guilty:
-            self._tell_hang(active, _moves(case, now), False)
+            moving = sorted(case.quiet.keys() - now.keys())
+            lasted_s = time.monotonic() - min(case.quiet[rank] for rank in moving)
+            verb = "moves" if len(moving) == 1 else "move"
+            self._tell_hang(active, f"{named(moving)} {verb} again after {lasted_s:.0f} s", False)
             found = None
         elif case is None and not now and active.status.hung:  # this server has restarted, or the ranks did not run
             active.timers["hang"] = self._clock.call_later(
@@ -184,14 +178,24 @@ class Watchdog:
         self._cases.pop(active.row.id, None)
 
     async def _look_for_hang(self, active: ActiveJob, case: _Case) -> None:
-        """Look at the job; look again later while nothing has changed."""
+        """Look at the job, tell what is found, act if it lasts; look again later while nothing has changed."""
         snapshots = await self._snapshots(active)
         if self._cases.get(active.row.id) is not case or active.status.stop:
             return
         if snapshots:
             now, clock = time.monotonic(), self._clock.now()
             since = {rank: clock - timedelta(seconds=now - at) for rank, at in case.quiet.items()}
-            self._conclude(active, case, hangs.find(*snapshots, since, case.found is not None, _ended_workers(active)))
+            found = hangs.find(*snapshots, since, case.found is not None, _ended_workers(active))
+            if found and not (case.found and case.found.guilty == found.guilty):
+                self._tell_hang(active, found.message, True)
+            elif not found and (case.found or active.status.hung):
+                self._tell_hang(active, "no rank waits for another one any more", False)
+            case.found = found
+            action, retry_on = active.info.spec.hang_action, Reason.HUNG in (active.info.spec.retry_on or ())
+            lasts_s = now - max(case.quiet[rank] for rank in found.guilty) if found else 0.0
+            if found and (action != "report" or retry_on) and lasts_s >= ACTION_S:
+                why = "hang_action" if action != "report" else "retry_on"
+                self._stop(active, Stop(Reason.HUNG, f"{found.message} ({why})", retry=action == "retry"))
         left_s = ACTION_S - (time.monotonic() - max(case.quiet.values()))  # until `hang_action` may act
         pause_s = min(case.pause_s, left_s) if left_s > 0 else case.pause_s
         active.timers["hang"] = self._clock.call_later(
@@ -212,27 +216,6 @@ class Watchdog:
         known = len(_ended_workers(active))  # each is one of the problems
         return None if max(len(before.problems), len(after.problems)) > known else (before.ranks, after.ranks)
 
-    def _conclude(self, active: ActiveJob, case: _Case, found: hangs.Hang | None) -> None:
-        if found and not (case.found and case.found.guilty == found.guilty):
-            self._tell_hang(active, found.message, True)
-        elif not found and (case.found or active.status.hung):
-            self._tell_hang(active, "no rank waits for another one any more", False)
-        case.found = found
-        if found is None:
-            return
-        action = active.info.spec.hang_action
-        lasts_s = time.monotonic() - max(case.quiet[rank] for rank in found.guilty)
-        retry_on = Reason.HUNG in (active.info.spec.retry_on or ())
-        if (action != "report" or retry_on) and lasts_s >= ACTION_S:
-            why = "hang_action" if action != "report" else "retry_on"
-            self._stop(active, Stop(Reason.HUNG, f"{found.message} ({why})", retry=action == "retry"))
-
 
 def _ended_workers(active: ActiveJob) -> list[int]:
     return [worker.worker for worker in active.info.workers if worker.state == "ended"]
-
-
-def _moves(case: _Case, now: dict[int, float]) -> str:
-    moving = sorted(case.quiet.keys() - now.keys())
-    lasted_s = time.monotonic() - min(case.quiet[rank] for rank in moving)
-    return f"{named(moving)} {'moves' if len(moving) == 1 else 'move'} again after {lasted_s:.0f} s"

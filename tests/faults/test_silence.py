@@ -20,7 +20,7 @@ from server_stub.runtimes import Clock, Timer
 from server_stub.runtimes.local import LocalOptions
 from server_stub.runtimes.local.runtime import LocalRuntime
 from server_stub.service import Service
-from server_stub.service.values import User
+from server_stub.service.lookup import User
 from server_stub.settings import Settings
 from tests.faults.conftest import PATIENCE_S
 

@@ -17,7 +17,7 @@ from client_lib.spec.wire import JobInfo
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.service import Service
-from server_stub.service.values import User
+from server_stub.service.lookup import User
 from server_stub.settings import Settings
 from tests.fakes import FakeClock, FakeRuntime
 

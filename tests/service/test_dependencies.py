@@ -16,7 +16,7 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, JobInfo
 from server_stub.service import Service, lifecycle
 from server_stub.service.lifecycle import DELETED, JobStatus
-from server_stub.service.values import User
+from server_stub.service.lookup import User
 from server_stub.store import rows
 from tests.service.bench import ANN, Bench
 from tests.store.test_store import T0

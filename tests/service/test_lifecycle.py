@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from client_lib.spec.states import Reason, State, check_transition
-from client_lib.spec.wire import RankReport
+from client_lib.spec.wire import Event, RankReport
 from server_stub.runtimes import FailingRank, Observation
 from server_stub.service import lifecycle
-from server_stub.service.lifecycle import Decision, JobStatus, Stop, Transition, pause_before
+from server_stub.service.lifecycle import Decision, JobStatus, Stop, pause_before
 from tests.examples import examples
 
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -40,7 +40,7 @@ class Model:
     final: State | None = None
     started: bool = False
     pausing: bool = False
-    history: list[Transition] = field(default_factory=list)
+    history: list[Event] = field(default_factory=list)
 
 
 class Lifecycle(RuleBasedStateMachine):
@@ -196,7 +196,7 @@ def test_an_attempt_that_ran_unseen_passes_through_running() -> None:
     seen = Observation("j", 1, "ended", Reason.EXIT_CODE, "boom", ranks=(RankReport(rank=0, started_at=T0),))
     decision = lifecycle.observe(JobStatus(), seen, T0 + timedelta(seconds=5))
     assert decision
-    assert [(step.state, step.at) for step in decision.transitions] == [
+    assert [(step.state, step.time) for step in decision.transitions] == [
         (State.RUNNING, T0),
         (State.FAILED, T0 + timedelta(seconds=5)),
     ]

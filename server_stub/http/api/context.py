@@ -22,7 +22,7 @@ from server_stub.http.limits import Bodies
 from server_stub.http.metrics import Traffic
 from server_stub.logs import LogHub
 from server_stub.service import Service
-from server_stub.service.values import User
+from server_stub.service.lookup import User
 from server_stub.settings import Settings
 from server_stub.worker_gateway import WorkerRegistry
 

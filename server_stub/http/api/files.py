@@ -20,7 +20,7 @@ from client_lib.spec.wire import Answer, OutputList
 from server_stub.files import outputs
 from server_stub.http.api.answers import ARCHIVE, BYTES, OpenFileResponse, raw_answer, raw_body
 from server_stub.http.api.context import JOB, Context, CurrentUser, Owner, Parts
-from server_stub.service.values import User
+from server_stub.service.lookup import User
 
 SNAPSHOT = f"{paths.SNAPSHOTS}/{{sha256}}"
 

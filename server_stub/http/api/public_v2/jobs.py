@@ -53,7 +53,7 @@ from server_stub.logs import stream as stream_logs
 from server_stub.logs.records import MAX_TAIL
 from server_stub.logs.render import FIELDS
 from server_stub.service import JobFilters
-from server_stub.service.values import User
+from server_stub.service.lookup import User
 from server_stub.settings import Settings
 
 JOBS = "/public/v2/jobs"
