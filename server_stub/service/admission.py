@@ -155,17 +155,17 @@ class Admission:
                 hint="the members have the labels of the group in common: leave some out",
             )
 
-    async def check_in_place(self, user: User, request: SubmitRequest, script_path: str | None) -> None:
+    async def check_in_place(
+        self, user: User, request: SubmitRequest, script_path: str | None, proof: SharedFolderProof | None
+    ) -> None:
         """Check by the proof that this machine sees the folder of the script (of a command: its working directory),
-        and that the workers can read it, the script and the working directory.
-
-        Raises NotShared: with a hint.
-        """
-        paths, proof = _paths_read(request, script_path), request.code.proof  # type: ignore[union-attr]  # in place
+        and that the workers can read it, the script and the working directory. Raises NotShared: with a hint."""
+        paths = _paths_read(request, script_path)
+        if not paths:
+            return
+        folders = [paths[0], request.submitter.working_dir]
         # in a thread: a network folder may not answer
-        if paths and (
-            proof is None or not await asyncio.to_thread(_proves, proof, [paths[0], request.submitter.working_dir])
-        ):
+        if proof is None or not await asyncio.to_thread(_proves, proof, folders):
             raise NotShared(f"this server does not see the folder {paths[0]} of the submitter", hint=_UPLOAD)
         for path in paths:
             if why := await self._runtime.why_hidden(request.spec, user.name, path):

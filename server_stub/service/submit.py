@@ -228,7 +228,7 @@ class Submits:
             # a script that this user ran in place before needs no proof: it may be a resubmit
             known = path and code.proof is None and await self._store.read(rows.knows_script, user.name, path)
             if not known:
-                await self._admission.check_in_place(user, request, path)
+                await self._admission.check_in_place(user, request, path, code.proof)
         return admitted
 
     async def _dependency(self, user: User, entry: str, own_name: str | None) -> Dependency:
