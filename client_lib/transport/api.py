@@ -18,27 +18,10 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ValidationError
 
 from client_lib.errors import InvalidRequest, NotFound
-from client_lib.spec import paths
+from client_lib.spec import paths, wire
 from client_lib.spec.request import GroupRequest, SubmitRequest
 from client_lib.spec.states import State
 from client_lib.spec.validation import STORED
-from client_lib.spec.wire import (
-    Answer,
-    DoctorReport,
-    Event,
-    EventList,
-    GroupInfo,
-    InstanceType,
-    InstanceTypes,
-    JobInfo,
-    JobPage,
-    JobProvenance,
-    LoginLink,
-    Manifest,
-    OutputList,
-    ServerInfo,
-    StateChanges,
-)
 from client_lib.transport import local_server
 from client_lib.transport.config import Config, Endpoint, is_loopback, resolve
 from client_lib.transport.failures import READ_S, bad_content
@@ -90,34 +73,34 @@ class Api:
 
     # --- one job
 
-    def submit_request(self, request: SubmitRequest, key: str) -> JobInfo:
+    def submit_request(self, request: SubmitRequest, key: str) -> wire.JobInfo:
         """`POST /jobs`. With the same `key` and request it is the same job, however often it is sent. An older server
         refuses its provenance, and gets it without."""
         try:
-            return self._call("POST", paths.JOBS, JobInfo, request=request, key=key)
+            return self._call("POST", paths.JOBS, wire.JobInfo, request=request, key=key)
         except InvalidRequest as refused:
             if "provenance" not in request.model_fields_set or "provenance" not in refused.message:
                 raise
             bare = request.model_fields_set - {"provenance"}
             return self.submit_request(SubmitRequest.model_construct(bare, **dict(request) | {"provenance": None}), key)
 
-    def submit_group(self, request: GroupRequest, key: str) -> GroupInfo:
+    def submit_group(self, request: GroupRequest, key: str) -> wire.GroupInfo:
         """`POST /groups`. With the same `key` and request it is the same group, however often it is sent."""
-        return self._call("POST", paths.GROUPS, GroupInfo, request=request, key=key, lacks="has no groups")
+        return self._call("POST", paths.GROUPS, wire.GroupInfo, request=request, key=key, lacks="has no groups")
 
-    def group_info(self, name: str) -> GroupInfo:
+    def group_info(self, name: str) -> wire.GroupInfo:
         """The group as it is, with the number of its jobs in each state."""
-        return self._call("GET", paths.group(name), GroupInfo, lacks="has no groups")
+        return self._call("GET", paths.group(name), wire.GroupInfo, lacks="has no groups")
 
-    def cancel_group(self, name: str) -> GroupInfo:
+    def cancel_group(self, name: str) -> wire.GroupInfo:
         """Order the end of all jobs of the group; none of them starts any more. They end later."""
-        return self._call("POST", paths.group(name, "cancel"), GroupInfo, lacks="can't cancel a group at once")
+        return self._call("POST", paths.group(name, "cancel"), wire.GroupInfo, lacks="can't cancel a group at once")
 
-    def resubmit_group(self, name: str, key: str, *, failed: bool) -> GroupInfo:
+    def resubmit_group(self, name: str, key: str, *, failed: bool) -> wire.GroupInfo:
         """Run all jobs of the group again, or with `failed` what did not succeed; once, however often it is sent."""
         params = {"failed": "true" if failed else None}
         path, lacks = paths.group(name, "resubmit"), "can't run a group again"
-        return self._call("POST", path, GroupInfo, params, key=key, lacks=lacks)
+        return self._call("POST", path, wire.GroupInfo, params, key=key, lacks=lacks)
 
     def job_info(
         self,
@@ -127,26 +110,26 @@ class Api:
         wait_s: float = 0.0,
         owner: str | None = None,
         retry_s: float | None = None,
-    ) -> JobInfo:
+    ) -> wire.JobInfo:
         """The job as it is; with `after_version`, as soon as it has changed since, or after `wait_s` (at most 60).
 
         `retry_s`: other than the configured time for which a silent server is asked again.
         """
         params = {"after_version": after_version, "wait": wait_s or None, "owner": owner}
-        return self._call("GET", paths.job(name), JobInfo, params, wait_s=wait_s, retry_s=retry_s)
+        return self._call("GET", paths.job(name), wire.JobInfo, params, wait_s=wait_s, retry_s=retry_s)
 
-    def cancel_job(self, name: str, *, owner: str | None = None) -> JobInfo:
+    def cancel_job(self, name: str, *, owner: str | None = None) -> wire.JobInfo:
         """Order the end of the job; the end itself arrives later. A final job stays as it is."""
-        return self._call("POST", paths.job(name, "cancel"), JobInfo, {"owner": owner})
+        return self._call("POST", paths.job(name, "cancel"), wire.JobInfo, {"owner": owner})
 
     def delete_job(self, name: str, *, force: bool = False, owner: str | None = None) -> str:
         """Remove the job with its logs; the server's sentence about it."""
         params = {"force": "true" if force else None, "owner": owner}
         body = self._rest.call("DELETE", paths.job(name), params=params, removes=True)
-        return self._read(Answer, body).message if body else f'Job "{name}" deleted'
+        return self._read(wire.Answer, body).message if body else f'Job "{name}" deleted'
 
-    def job_events(self, name: str, *, owner: str | None = None) -> list[Event]:
-        return self._call("GET", paths.job(name, "events"), EventList, {"owner": owner}).events
+    def job_events(self, name: str, *, owner: str | None = None) -> list[wire.Event]:
+        return self._call("GET", paths.job(name, "events"), wire.EventList, {"owner": owner}).events
 
     def job_stacks(self, name: str, *, owner: str | None = None) -> JobStacks:
         """The stacks of the running job: see `Job.stacks`."""
@@ -170,14 +153,14 @@ class Api:
         path = paths.job(name, "goodput")
         return self._call("GET", path, JobGoodput, {"owner": owner}, lacks="does not tell the use of time")
 
-    def job_provenance(self, name: str, *, owner: str | None = None) -> JobProvenance:
+    def job_provenance(self, name: str, *, owner: str | None = None) -> wire.JobProvenance:
         """The record of what a job ran: see `Job.provenance`."""
         path, lacks = paths.job(name, "provenance"), "does not record what jobs run"
-        return self._call("GET", path, JobProvenance, {"owner": owner}, lacks=lacks)
+        return self._call("GET", path, wire.JobProvenance, {"owner": owner}, lacks=lacks)
 
-    def job_manifest(self, name: str, *, owner: str | None = None) -> Manifest:
+    def job_manifest(self, name: str, *, owner: str | None = None) -> wire.Manifest:
         """The objects that the newest attempt was started from."""
-        return self._call("GET", paths.job(name, "manifest"), Manifest, {"owner": owner})
+        return self._call("GET", paths.job(name, "manifest"), wire.Manifest, {"owner": owner})
 
     def job_request(self, name: str, *, owner: str | None = None) -> SubmitRequest:
         """The request that made the job, without submitter and secret values."""
@@ -192,9 +175,9 @@ class Api:
         the reason."""
         return self._rest.call("GET", paths.job_result(name, rank), params={"owner": owner})
 
-    def job_outputs(self, name: str, *, owner: str | None = None) -> OutputList:
+    def job_outputs(self, name: str, *, owner: str | None = None) -> wire.OutputList:
         """The files of the job that are kept for download."""
-        return self._call("GET", paths.job(name, "outputs"), OutputList, {"owner": owner})
+        return self._call("GET", paths.job(name, "outputs"), wire.OutputList, {"owner": owner})
 
     def open_output(
         self, name: str, path: str, *, sha256: str, start: int = 0, owner: str | None = None
@@ -220,12 +203,12 @@ class Api:
         cursor: str | None = None,
         owner: str | None = None,
         group: str | None = None,
-    ) -> JobPage:
+    ) -> wire.JobPage:
         """One page, newest first. `name` is a prefix; all labels must match."""
         given = {"state": str(state) if state else None, "name": name, "limit": limit, "cursor": cursor}
         labels = [f"{key}={value}" for key, value in (label or {}).items()]
         params: Params = {**given, "label": labels, "owner": owner, "group": group}
-        return self._call("GET", paths.JOBS, JobPage, params)
+        return self._call("GET", paths.JOBS, wire.JobPage, params)
 
     def list_jobs(
         self,
@@ -234,7 +217,7 @@ class Api:
         name: str | None = None,
         limit: int | None = None,
         group: str | None = None,
-    ) -> Iterator[JobInfo]:
+    ) -> Iterator[wire.JobInfo]:
         """The caller's jobs, newest first, at most `limit`; pages are fetched as they are needed.
 
         `name` is the beginning of their names; of several labels all must match. `group`: only members of this one.
@@ -248,11 +231,11 @@ class Api:
             cursor = page.next_cursor
             left = left - len(page.jobs) if cursor else 0
 
-    def state_changes(self, after: str | None = None, *, wait_s: float = 0.0) -> StateChanges:
+    def state_changes(self, after: str | None = None, *, wait_s: float = 0.0) -> wire.StateChanges:
         """The changes of the states of all jobs that the user sees since the cursor `after`, as soon as there are some,
         or none after `wait_s` (at most 60). Without `after` none, with the cursor of the newest."""
         params, lacks = {"after": after, "wait": wait_s}, "can't watch many jobs with one call"
-        return self._call("GET", paths.CHANGES, StateChanges, params, wait_s=wait_s, lacks=lacks)
+        return self._call("GET", paths.CHANGES, wire.StateChanges, params, wait_s=wait_s, lacks=lacks)
 
     # --- code
 
@@ -275,22 +258,22 @@ class Api:
 
     # --- the server
 
-    def render_request(self, request: SubmitRequest) -> Manifest:
+    def render_request(self, request: SubmitRequest) -> wire.Manifest:
         """The objects that a submit of this request would create; nothing is created."""
-        return self._call("POST", paths.RENDER, Manifest, request=request)
+        return self._call("POST", paths.RENDER, wire.Manifest, request=request)
 
-    def server_info(self) -> ServerInfo:
-        return self._call("GET", paths.INFO, ServerInfo)
+    def server_info(self) -> wire.ServerInfo:
+        return self._call("GET", paths.INFO, wire.ServerInfo)
 
-    def login_link(self) -> LoginLink:
+    def login_link(self) -> wire.LoginLink:
         """A link that logs a browser in to the server's pages, once; without the server's URL."""
-        return self._call("POST", paths.LOGIN_LINKS, LoginLink, lacks="has no pages")
+        return self._call("POST", paths.LOGIN_LINKS, wire.LoginLink, lacks="has no pages")
 
-    def doctor(self) -> DoctorReport:
-        return self._call("GET", paths.DOCTOR, DoctorReport)
+    def doctor(self) -> wire.DoctorReport:
+        return self._call("GET", paths.DOCTOR, wire.DoctorReport)
 
-    def instance_types(self) -> list[InstanceType]:
-        return self._call("GET", paths.INSTANCE_TYPES, InstanceTypes).instance_types
+    def instance_types(self) -> list[wire.InstanceType]:
+        return self._call("GET", paths.INSTANCE_TYPES, wire.InstanceTypes).instance_types
 
     # --- how a model travels
 

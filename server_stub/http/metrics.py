@@ -5,28 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from prometheus_client import CONTENT_TYPE_LATEST as CONTENT_TYPE
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    GCCollector,
-    Histogram,
-    PlatformCollector,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
+import prometheus_client as prometheus
 
 from client_lib.spec.states import State
 from client_lib.spec.wire import InstanceType
 
-__all__ = ["CONTENT_TYPE", "Traffic", "exposition", "registry"]
+CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
 
 BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 """Upper bounds in seconds; one more bucket holds longer times (long polls, streams)."""
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # one more sample for each count: its time of creation
+prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # one more sample for each count: its time of creation
 
 
 class Traffic:
@@ -35,13 +24,13 @@ class Traffic:
     def __init__(self) -> None:
         self._last = time.monotonic()
         self.in_flight = 0
-        self.requests = Counter(
+        self.requests = prometheus.Counter(
             "client_lib_http_requests",
             "Answers since the start, by method, route and status.",
             ["method", "route", "status"],
             registry=None,
         )
-        self.seconds = Histogram(
+        self.seconds = prometheus.Histogram(
             "client_lib_http_request_seconds",
             "Time of answers by route, streams and long polls included.",
             ["route"],
@@ -74,18 +63,18 @@ def registry(
     followers: int,
     instance_types: Sequence[InstanceType],
     disk_free_bytes: int,
-) -> CollectorRegistry:
+) -> prometheus.CollectorRegistry:
     """The metrics of the server, which docs/kubernetes.md lists."""
-    found = CollectorRegistry()
+    found = prometheus.CollectorRegistry()
     found.register(traffic.requests)
     found.register(traffic.seconds)
-    in_flight = Gauge("client_lib_http_in_flight", "Requests that are being answered.", registry=found)
+    in_flight = prometheus.Gauge("client_lib_http_in_flight", "Requests that are being answered.", registry=found)
     in_flight.set(traffic.in_flight)
-    of_state = Gauge("client_lib_jobs", "Jobs of all users, by state.", ["state"], registry=found)
+    of_state = prometheus.Gauge("client_lib_jobs", "Jobs of all users, by state.", ["state"], registry=found)
     for state in State:
         of_state.labels(state).set(jobs.get(state, 0))
-    Gauge("client_lib_log_followers", "Log streams that are followed.", registry=found).set(followers)
-    fitting = Gauge(
+    prometheus.Gauge("client_lib_log_followers", "Log streams that are followed.", registry=found).set(followers)
+    fitting = prometheus.Gauge(
         "client_lib_available_workers",
         "Workers that fit now, by instance type; local runtime only.",
         ["instance_type"],
@@ -94,13 +83,15 @@ def registry(
     for kind in instance_types:
         if kind.available is not None:
             fitting.labels(kind.name).set(kind.available)
-    free = Gauge("client_lib_disk_free_bytes", "Bytes that are free on the disk of `data_dir`.", registry=found)
+    free = prometheus.Gauge(
+        "client_lib_disk_free_bytes", "Bytes that are free on the disk of `data_dir`.", registry=found
+    )
     free.set(disk_free_bytes)
     return found
 
 
-def exposition(server: CollectorRegistry) -> bytes:
+def exposition(server: prometheus.CollectorRegistry) -> bytes:
     """The answer of `/metrics`: the metrics in `server`, and those of the library about the process."""
-    for collector in (ProcessCollector, PlatformCollector, GCCollector):
+    for collector in (prometheus.ProcessCollector, prometheus.PlatformCollector, prometheus.GCCollector):
         collector(registry=server)
-    return generate_latest(server)
+    return prometheus.generate_latest(server)

@@ -36,18 +36,6 @@ from client_lib.worker.format import GOES_ON, LAUNCHER, PROGRESS
 from server_stub.http.api.answers import LiveResponse
 from server_stub.http.api.context import Context, CurrentUser, Parts
 from server_stub.http.api.public_v2 import translate
-from server_stub.http.api.public_v2.translate import (
-    Created,
-    Deleted,
-    JobList,
-    JobParams,
-    JobSummary,
-    Nodes,
-    Pods,
-    Preemptors,
-    RestartRequest,
-    RunJobRequest,
-)
 from server_stub.logs import LoggedJob, LogQuery
 from server_stub.logs import stream as stream_logs
 from server_stub.logs.records import MAX_TAIL
@@ -81,7 +69,7 @@ _Time = Annotated[datetime | None, BeforeValidator(lambda text: text or None)]
 
 
 @router.post(JOBS)
-async def run_job(parts: Parts, user: CurrentUser, order: RunJobRequest) -> Created:
+async def run_job(parts: Parts, user: CurrentUser, order: translate.RunJobRequest) -> translate.Created:
     """Run a job. It is on disk before this answers."""
     spec = translate.spec_of(order)
     known = translate.catalogue_name(order.instance_type, parts.service.runtime.instance_types())
@@ -103,7 +91,7 @@ async def list_jobs(
     limit: Annotated[int, Query(ge=1)] = PAGE_MAX,
     start_date: Annotated[_Time, Query(description="ISO 8601, also with a space; UTC where it has no offset.")] = None,
     end_date: _Time = None,
-) -> JobList:
+) -> translate.JobList:
     """The jobs of the user, newest first.
 
     Platform: an absent region means DGX2-MT there, where most users have no job; here it means every region.
@@ -125,7 +113,7 @@ async def list_jobs(
     gpus = {kind.name: kind.gpus for kind in parts.service.runtime.instance_types()}
     now = datetime.now(timezone.utc)
     items = [translate.item(JobInfo.model_validate_json(text), region, gpus, now) for text in found]
-    return JobList(count=count, jobs=items)
+    return translate.JobList(count=count, jobs=items)
 
 
 def _utc(time: datetime | None) -> datetime | None:
@@ -133,7 +121,7 @@ def _utc(time: datetime | None) -> datetime | None:
 
 
 @router.post(f"{JOBS}/restart")
-async def restart_job(parts: Parts, user: CurrentUser, order: RestartRequest) -> Created:
+async def restart_job(parts: Parts, user: CurrentUser, order: translate.RestartRequest) -> translate.Created:
     """Run the request of this job again, as a new job."""
     try:
         job = await parts.service.submits.resubmit(user, order.job_name)
@@ -143,7 +131,7 @@ async def restart_job(parts: Parts, user: CurrentUser, order: RestartRequest) ->
 
 
 @router.get(f"{JOBS}/{{name}}")
-async def get_job(parts: Parts, user: CurrentUser, name: str) -> JobSummary:
+async def get_job(parts: Parts, user: CurrentUser, name: str) -> translate.JobSummary:
     """The status of a job; for an unknown name 200 with the status `job not found`."""
     try:
         return translate.status(await find_job(parts, user, name))
@@ -157,7 +145,7 @@ async def delete_job(
     user: CurrentUser,
     name: str,
     region: Annotated[str, Query(description="Required; any value is accepted.")],
-) -> Deleted:
+) -> translate.Deleted:
     """Order the end of a job; it stays visible, with its logs. A job that has ended keeps its status."""
     del region  # Platform: 422 without it
     now = str(mlspace.unix(datetime.now(timezone.utc)))
@@ -165,11 +153,11 @@ async def delete_job(
         await parts.service.cancel(user, name)
     except NotFound:  # Platform: 200, as for `GET`
         missing = translate.NOT_FOUND
-        return Deleted(job_name=name, deleted_at=now, status=missing, error_code=1, error_message=missing)
-    return Deleted(job_name=name, deleted_at=now, status="deleted")
+        return translate.Deleted(job_name=name, deleted_at=now, status=missing, error_code=1, error_message=missing)
+    return translate.Deleted(job_name=name, deleted_at=now, status="deleted")
 
 
-@router.get(f"{JOBS}/{{name}}/params", response_model=JobParams)
+@router.get(f"{JOBS}/{{name}}/params", response_model=translate.JobParams)
 async def get_params(parts: Parts, user: CurrentUser, name: str) -> JSONResponse:
     """The parameters of a job as they are stored."""
     spec = (await find_job(parts, user, name)).spec
@@ -177,23 +165,23 @@ async def get_params(parts: Parts, user: CurrentUser, name: str) -> JSONResponse
 
 
 @router.get(f"{JOBS}/{{name}}/nodes")
-async def get_nodes(parts: Parts, user: CurrentUser, name: str) -> Nodes:
+async def get_nodes(parts: Parts, user: CurrentUser, name: str) -> translate.Nodes:
     """The machines that the newest attempt runs on."""
     workers = (await find_job(parts, user, name)).workers
-    return Nodes(node_names=sorted({worker.host for worker in workers if worker.host}))
+    return translate.Nodes(node_names=sorted({worker.host for worker in workers if worker.host}))
 
 
 @router.get(f"{JOBS}/{{name}}/preemptors")
-async def get_preemptors(parts: Parts, user: CurrentUser, name: str) -> Preemptors:
+async def get_preemptors(parts: Parts, user: CurrentUser, name: str) -> translate.Preemptors:
     """The jobs that preempted this one: always none."""
     await find_job(parts, user, name)
-    return Preemptors(preemptors=[])
+    return translate.Preemptors(preemptors=[])
 
 
 @router.get(f"{JOBS}/elastic/{{name}}/pods")
-async def get_pods(parts: Parts, user: CurrentUser, name: str) -> Pods:
+async def get_pods(parts: Parts, user: CurrentUser, name: str) -> translate.Pods:
     """The workers of a job's newest attempt, of any type."""
-    return Pods(pods=translate.pods(await find_job(parts, user, name), datetime.now(timezone.utc)))
+    return translate.Pods(pods=translate.pods(await find_job(parts, user, name), datetime.now(timezone.utc)))
 
 
 async def find_job(parts: Context, user: User, name: str) -> JobInfo:
