@@ -6,16 +6,16 @@ it. The file holds what was read up to an offset of the log; without it, or if i
 
 from __future__ import annotations
 
-import calendar
 import json
 import re
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from client_lib.spec.wire import JobProgress
 from client_lib.worker.format import LAUNCHER, MARK, METRICS, NO_RANK, STREAM, TEXT, pattern
@@ -34,7 +34,7 @@ _VERSION = 2  # of the grammar and of the file: others are made again
 _OPEN, _POINTS = 1024, 4_000_000  # logs whose curves stay in memory, and the size of all of them in points
 _BLOCK = 2**16  # the time is checked after each
 _SAVE_BYTES = 16 * 2**20  # of log; as much is read again after a crash
-_STAMP = r"(\d{4}-\d\d-\d\d)T(\d\d):(\d\d):(\d\d\.\d{6})Z"
+_STAMP = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6})Z"
 _RECORD = re.compile(
     (
         "^" + pattern(time=_STAMP, rank=r"(-|\d{1,9})", stream=f"({STREAM})", mark=f"({MARK})", text=f"({TEXT})")
@@ -75,7 +75,11 @@ class _Log:
                 head = json.loads(source.readline())
                 if head["version"] == _VERSION:
                     bars = {rank: Bars(saved) for rank, saved in zip(PROGRESS_OF, head["bars"], strict=True)}
-                    curves = _columns(head["curves"], source)
+                    curves = {}
+                    for rank, name, axis, stream, thinned, count in head["curves"]:
+                        curves[rank, name] = Points(axis, stream, thinned=thinned)
+                        for column in curves[rank, name].columns:
+                            column.fromfile(source, count)
                     entries = Entries(head.get("entries", ()))
                     kept = [head.get(name, []) for name in ("written", "warnings")]
                     self.tracker = Tracker(self.tracker.most, curves, head["dropped"], bars, entries, *kept)
@@ -87,11 +91,22 @@ class _Log:
         if self._saved is None or self.offset - self._saved < least:
             return
         with suppress(OSError):
+            tracker, points = self.tracker, self.tracker.points.items()
+            head = {
+                "version": _VERSION,
+                "offset": self.offset,
+                "dropped": tracker.dropped,
+                "bars": [tracker.bars[rank].saved() for rank in PROGRESS_OF],
+                "entries": tracker.entries.saved(),
+                "written": tracker.written,
+                "warnings": tracker.warnings,
+                "curves": [[*key, curve.axis, curve.source, curve.thinned, len(curve)] for key, curve in points],
+            }
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
             written = self._file.with_suffix(".new")
             with written.open("wb") as out:
-                out.write(json.dumps(self._head()).encode() + b"\n")
-                for curve in self.tracker.points.values():
+                out.write(json.dumps(head).encode() + b"\n")
+                for curve in tracker.points.values():
                     for column in curve.columns:
                         column.tofile(out)
             written.replace(self._file)
@@ -108,19 +123,6 @@ class _Log:
                 if time.monotonic() > until:
                     return False
         return True
-
-    def _head(self) -> dict[str, object]:
-        points = self.tracker.points.items()
-        return {
-            "version": _VERSION,
-            "offset": self.offset,
-            "dropped": self.tracker.dropped,
-            "bars": [self.tracker.bars[rank].saved() for rank in PROGRESS_OF],
-            "entries": self.tracker.entries.saved(),
-            "written": self.tracker.written,
-            "warnings": self.tracker.warnings,
-            "curves": [[*key, curve.axis, curve.source, curve.thinned, len(curve)] for key, curve in points],
-        }
 
 
 class CurveReader:
@@ -247,30 +249,12 @@ def _ahead(job: LoggedJob, attempt: int) -> list[float]:
 
 def _records(data: bytes) -> Iterator[tuple[float, int | None, str, str, str]]:
     """(time, rank, stream, kind, text) of the records of job streams."""
-    day, midnight = b"", 0
-    for date, hours, minutes, seconds, rank, stream, mark, text in _RECORD.findall(data):
+    for stamp, rank, stream, mark, text in _RECORD.findall(data):
         if stream == _LAUNCHER or (len(text) > LONGEST and stream != _METRICS):
             continue
-        if date != day:
-            try:
-                midnight = calendar.timegm((int(date[:4]), int(date[5:7]), int(date[8:]), 0, 0, 0))
-            except ValueError:  # no such day
-                continue
-            day = date
-        yield (
-            midnight + int(hours) * 3600 + int(minutes) * 60 + float(seconds),
-            None if rank == _NO_RANK else int(rank),
-            stream.decode(),
-            mark.decode(),
-            text.decode("utf-8", "replace"),
-        )
-
-
-def _columns(rows: list[Any], source: BinaryIO) -> dict[Key, Points]:
-    """The curves of a saved file."""
-    curves = {}
-    for rank, name, axis, stream, thinned, count in rows:
-        curves[rank, name] = Points(axis, stream, thinned=thinned)
-        for column in curves[rank, name].columns:
-            column.fromfile(source, count)
-    return curves
+        try:
+            at = datetime.fromisoformat(f"{stamp.decode()}+00:00").timestamp()
+        except ValueError:  # no such time
+            continue
+        of = None if rank == _NO_RANK else int(rank)
+        yield at, of, stream.decode(), mark.decode(), text.decode("utf-8", "replace")
