@@ -95,23 +95,20 @@ class Oidc:
         old = time.monotonic() - self._fetched > KEYS_S and not self._lock.locked()
         if kid not in self._keys or old:
             async with self._lock:  # one request asks, and those that need its answer wait
-                if time.monotonic() - self._asked > self.pause_s and (kid not in self._keys or old):
-                    await self._fetch()
+                now = time.monotonic()
+                if now - self._asked > self.pause_s and (kid not in self._keys or old):
+                    self._asked = now
+                    try:
+                        self._keys, self._failure = await asyncio.to_thread(fetch_keys, self.entry.issuer), ""
+                        self._fetched = now
+                    except Unavailable as error:  # the keys stay: tokens are valid while the issuer does not answer
+                        self._failure = error.message
+                        log.error("%s", error.message)
         if kid in self._keys:
             return self._keys[kid]
         if self._failure:
             raise Unavailable(self._failure, hint="tokens of the users file are not affected")
         raise jwt.InvalidKeyError(f"the issuer publishes no key {kid!r}")
-
-    async def _fetch(self) -> None:
-        """Fetch the keys. A failure leaves them as they are: tokens stay valid while the issuer does not answer."""
-        self._asked = time.monotonic()
-        try:
-            self._keys, self._failure = await asyncio.to_thread(fetch_keys, self.entry.issuer), ""
-            self._fetched = self._asked
-        except Unavailable as error:
-            self._failure = error.message
-            log.error("%s", error.message)
 
 
 def fetch_keys(issuer: str) -> Keys:

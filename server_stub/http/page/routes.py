@@ -296,7 +296,10 @@ def _changes(form: Mapping[str, str]) -> dict[str, Any]:
     """The fields of a spec that the form of a new run has. Raises InvalidRequest."""
     found: dict[str, Any] = {}
     if "args" in form and form["args"] != form.get("args_before"):
-        found["args"] = _words(form["args"])
+        try:
+            found["args"] = shlex.split(form["args"])
+        except ValueError as error:
+            raise InvalidRequest(f"args: {error}: {form['args']!r}", hint="quote it as in a shell") from error
     if "n_workers" in form:
         if not form["n_workers"].isdecimal() or len(form["n_workers"]) > _DIGITS:
             raise InvalidRequest(f"n_workers: {form['n_workers'][: _DIGITS + 1]!r} is no number of workers")
@@ -317,13 +320,6 @@ def _variables(text: str, before: str) -> dict[str, str]:
             raise InvalidRequest(f"env_variables: {line!r} is no variable", hint="write NAME=value, one per line")
         found[name.strip()] = MASK if line in kept else value
     return found
-
-
-def _words(text: str) -> list[str]:
-    try:
-        return shlex.split(text)
-    except ValueError as error:
-        raise InvalidRequest(f"args: {error}: {text!r}", hint="quote it as in a shell") from error
 
 
 async def _with_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
