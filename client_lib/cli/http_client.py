@@ -127,11 +127,8 @@ class HttpClientTransport:
         response = connection.getresponse()
         if 200 <= response.status < 300:
             return response
-        found, body = response.headers, response.read(ERROR_BODY_MAX)
-        location, retry_after = found.get("Location"), found.get("Retry-After")
-        raise error_of_answer(
-            request.method, self._url + request.path, response.status, response.reason, body, location, retry_after
-        )
+        url, header, body = self._url + request.path, response.headers.get, response.read(ERROR_BODY_MAX)
+        raise error_of_answer(request.method, url, response.status, response.reason, header, body)
 
     def _blocks(self, response: http.client.HTTPResponse, request: Request) -> Iterator[bytes]:
         with self._translated(request):

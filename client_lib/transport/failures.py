@@ -10,7 +10,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http.client import BadStatusLine, HTTPException
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -129,7 +129,7 @@ _CODE_OF_NEWER = {404: errors.NotFound, 409: errors.Conflict, 401: errors.Unauth
 
 
 def error_of_answer(
-    method: str, url: str, status: int, phrase: str, body: bytes, location: str | None, retry_after: str | None
+    method: str, url: str, status: int, phrase: str, header: Callable[[str], str | None], body: bytes
 ) -> Exception:
     """The error that a bad answer means. An unavailable server is a Transient: the call is repeated."""
     if method == "HEAD" and status == 404:  # an answer to HEAD has no body
@@ -141,6 +141,7 @@ def error_of_answer(
         kind = errors.BY_CODE.get(code, of_status)
     except (ValueError, TypeError, KeyError, AttributeError):  # no error body of ours
         kind, meaning = _STATUSES.get(status, _UNKNOWN)
+        location = header("Location")
         shown = f"a redirect to {location}" if location else as_text(body)
         message = f"{url.split('?')[0]} answered {status} {phrase}{f' ({shown})' if shown else ''}: {meaning}"
         hint = f"if {location} is the server, use its address as the endpoint" if location else None
@@ -148,7 +149,7 @@ def error_of_answer(
     if not isinstance(ours, errors.Unavailable):
         return ours
     try:
-        return Transient(ours, max(0.0, float(retry_after or 0)))
+        return Transient(ours, max(0.0, float(header("Retry-After") or 0)))
     except ValueError:  # a date, or no number: our own pauses are used
         return Transient(ours)
 

@@ -108,8 +108,5 @@ def _refusal(response: requests.Response) -> Exception:
         body = next(response.iter_content(ERROR_BODY_MAX), b"")
     except failures.RequestException:
         body = b""  # the status is enough
-    sent, found = response.request, response.headers
-    location, retry_after = found.get("Location"), found.get("Retry-After")
-    return error_of_answer(
-        sent.method or "", sent.url or "", response.status_code, response.reason, body, location, retry_after
-    )
+    sent, header = response.request, response.headers.get
+    return error_of_answer(sent.method or "", sent.url or "", response.status_code, response.reason, header, body)
