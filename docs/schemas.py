@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import Explanation
 from server_stub.app import openapi, rest_api
-from server_stub.http.api.public_v2 import application as public_v2
+from server_stub.http.api import public_v2
 
 
 def schema(model: type[BaseModel], mode: Literal["validation", "serialization"]) -> dict[str, Any]:

@@ -69,7 +69,7 @@ def build(parts: Context, log_to: TextIO | None = sys.stderr, app: FastAPI | Non
 
     @cache
     def public_v2() -> ASGIApp:
-        from server_stub.http.api.public_v2.application import application  # most servers never need it
+        from server_stub.http.api.public_v2 import application  # most servers never need it
 
         return application(parts)
 

@@ -25,7 +25,7 @@ from client_lib.spec.request import GROUP_BYTES_MAX, MEMBERS_MAX
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event
 from server_stub.app import rest_api
-from server_stub.http.api.public_v2.application import routes
+from server_stub.http.api.public_v2 import routes
 from server_stub.service.admission import GROUP_LABELS_MAX, MAX_SPEC_BYTES
 from server_stub.store import rows
 from server_stub.store.rows import NewJob

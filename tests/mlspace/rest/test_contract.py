@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 
 from client_lib.spec import paths
 from server_stub.app import openapi, rest_api
-from server_stub.http.api.public_v2 import application as public_v2
+from server_stub.http.api import public_v2
 from tests.examples import examples
 from tests.http.conftest import Running
 from tests.mlspace.rest.conftest import COMMAND
