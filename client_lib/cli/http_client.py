@@ -10,25 +10,23 @@ from __future__ import annotations
 import http.client
 import os
 import select
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
 from client_lib import __version__
-from client_lib.errors import ClientLibError, ServerUnreachable
+from client_lib.errors import ServerUnreachable
 from client_lib.transport.config import Config, Endpoint, is_loopback
 from client_lib.transport.failures import (
     CONNECT_S,
     ERROR_BODY_MAX,
     HTTP_CLIENT_FAILURES,
-    UNTRUSTED,
-    FailureRow,
     Transient,
     check_endpoint_rules,
     error_of_answer,
-    error_of_failure,
-    root_cause,
+    translated,
 )
 from client_lib.transport.rest import Reply, Request, Transport
 
@@ -62,7 +60,7 @@ class HttpClientTransport:
 
     @contextmanager
     def open(self, request: Request) -> Iterator[Reply]:
-        with self._translated(request):
+        with translated(HTTP_CLIENT_FAILURES, self._url, request.read_s):
             connection = self._free() or self._connected()
             try:
                 response = self._answered(connection, request)
@@ -131,32 +129,16 @@ class HttpClientTransport:
         raise error_of_answer(request.method, url, response.status, response.reason, header, body)
 
     def _blocks(self, response: http.client.HTTPResponse, request: Request) -> Iterator[bytes]:
-        with self._translated(request):
+        with translated(HTTP_CLIENT_FAILURES, self._url, request.read_s):
             while block := response.read1(_BLOCK):
                 yield block
             if response.length:  # bytes that were announced and did not come
                 raise http.client.IncompleteRead(b"", response.length)
             response.close()
 
-    @contextmanager
-    def _translated(self, request: Request) -> Iterator[None]:
-        """Translate exceptions of sockets and http.client into ours (inside a Transient, if the next try may
-        succeed)."""
-        try:
-            yield
-        except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, ClientLibError):
-                raise
-            import ssl
-
-            table = (FailureRow(ssl.SSLError, *UNTRUSTED), *HTTP_CLIENT_FAILURES)
-            raise error_of_failure(error, table, self._url, request.read_s) from root_cause(error)
-
 
 def _tls(ca_bundle: str | None) -> Any:
     """The authorities that the SDK trusts, too."""
-    import ssl
-
     import certifi
 
     trusted = ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE") or certifi.where()

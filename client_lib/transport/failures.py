@@ -10,7 +10,9 @@ import json
 import os
 import re
 import socket
-from collections.abc import Callable, Iterable
+import ssl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from http.client import BadStatusLine, HTTPException
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -81,6 +83,7 @@ SOCKET_FAILURES = (
     FailureRow(BadStatusLine, "{url} speaks no HTTP", "is the port right?", False, errors.BadResponse),
 )
 HTTP_CLIENT_FAILURES = (
+    FailureRow(ssl.SSLError, *UNTRUSTED),
     *SOCKET_FAILURES,
     FailureRow(HTTPException, CUT, ours=errors.BadResponse),
     FailureRow(TimeoutError, "{url} sent nothing for {read_s:g} s"),
@@ -88,18 +91,20 @@ HTTP_CLIENT_FAILURES = (
 )
 
 
-def error_of_failure(error: Exception, table: Iterable[FailureRow], url: str, read_s: float) -> Exception:
-    """The error of the first row whose kind is the failure or among its causes; in a Transient, if the next try may
-    succeed."""
-    found = next(row for row in table if _caused_by(error, row.kind))
-    ours = found.ours(found.message.format(url=url, read_s=read_s), hint=found.hint)
-    return Transient(ours) if found.transient else ours
-
-
-def root_cause(error: BaseException) -> BaseException | None:
-    """The failure for a chained traceback; None where our message says all that it could: the server refused the
-    connection, or its host is unknown."""
-    return None if any(_caused_by(error, kind) for kind in (ConnectionRefusedError, socket.gaierror)) else error
+@contextmanager
+def translated(table: Sequence[FailureRow], url: str, read_s: float) -> Iterator[None]:
+    """Raise failures of a library as our error of the first row whose kind is the failure or among its causes; in a
+    Transient, if the next try may succeed."""
+    try:
+        yield
+    except tuple(row.kind for row in table) as error:
+        if isinstance(error, errors.ClientLibError):  # some are OSErrors, too
+            raise
+        found = next(row for row in table if _caused_by(error, row.kind))
+        ours = found.ours(found.message.format(url=url, read_s=read_s), hint=found.hint)
+        # there is no chained traceback where our message says all that it could
+        says_all = _caused_by(error, ConnectionRefusedError) or _caused_by(error, socket.gaierror)
+        raise (Transient(ours) if found.transient else ours) from (None if says_all else error)
 
 
 def _caused_by(error: BaseException, kind: type[BaseException]) -> bool:

@@ -29,8 +29,7 @@ from client_lib.transport.failures import (
     FailureRow,
     check_endpoint_rules,
     error_of_answer,
-    error_of_failure,
-    root_cause,
+    translated,
 )
 from client_lib.transport.rest import Reply, Request
 
@@ -56,7 +55,7 @@ class RequestsTransport:
 
     @contextmanager
     def open(self, request: Request) -> Iterator[Reply]:
-        with self._translated(request):
+        with translated(_FAILURES, self._url, request.read_s):
             response = self._session.request(
                 request.method,
                 self._url + request.path,
@@ -76,17 +75,9 @@ class RequestsTransport:
         self._session.close()
 
     def _blocks(self, response: requests.Response, request: Request) -> Iterator[bytes]:
-        with self._translated(request):
+        with translated(_FAILURES, self._url, request.read_s):
             # decoded only if necessary: after a broken connection the decoder would withhold the last bytes
             yield from response.raw.stream(_BLOCK, decode_content="Content-Encoding" in response.headers)
-
-    @contextmanager
-    def _translated(self, request: Request) -> Iterator[None]:
-        """Translate exceptions of requests and urllib3 into ours (inside a Transient, if the next try may succeed)."""
-        try:
-            yield
-        except (failures.RequestException, HTTPError) as error:
-            raise error_of_failure(error, _FAILURES, self._url, request.read_s) from root_cause(error)
 
 
 _FAILURES = (  # the first row whose kind is the failure, or is among its causes
