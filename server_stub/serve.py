@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 
 from client_lib import __version__
 from client_lib.errors import ClientLibError, Conflict, InvalidRequest, ServerError
+from client_lib.spec.paths import is_loopback
 from client_lib.spec.state_dir import SERVER_LOG
 from client_lib.worker.system import OPEN_FILES
 from server_stub import server_files
@@ -44,7 +45,7 @@ from server_stub.runtimes.local.accounts import Account, UserAccounts
 from server_stub.runtimes.local.runtime import LocalRuntime
 from server_stub.server_log import rotate
 from server_stub.service import Service
-from server_stub.settings import Settings, is_loopback
+from server_stub.settings import Settings
 from server_stub.store import Superseded
 from server_stub.worker_gateway import WorkerRegistry
 

@@ -6,7 +6,6 @@ options of `client-lib serve` win over variables. Values that no operator needs 
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -146,14 +145,6 @@ class Settings(BaseSettings):
     starts its local server with 1800."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Level of the server's own log; each request is a line of level info."""
-
-
-def is_loopback(host: str) -> bool:
-    """True for a loopback address and `localhost`; another name may resolve to another address later."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:

@@ -18,7 +18,8 @@ from urllib.parse import urlencode, urlsplit
 
 from client_lib import __version__
 from client_lib.errors import ServerUnreachable
-from client_lib.transport.config import Config, Endpoint, is_loopback
+from client_lib.spec.paths import is_loopback
+from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.failures import (
     CONNECT_S,
     ERROR_BODY_MAX,

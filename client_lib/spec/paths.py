@@ -20,6 +20,7 @@ Standard library only: the fast reads of the command line share it.
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
 from typing import Literal
@@ -97,6 +98,14 @@ def worker(name: str, attempt: int, number: int) -> str:
 def is_of_workers(path: str) -> bool:
     """True for paths of workers, where the token of an attempt is needed instead of a user's."""
     return path.startswith(f"{JOBS}/") and path[len(JOBS) + 1 :].partition("/")[2].startswith("attempts/")
+
+
+def is_loopback(host: str) -> bool:
+    """This machine by its address, or `localhost`; other names may mean another machine tomorrow."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def snapshot(sha256: str) -> str:

@@ -23,7 +23,7 @@ from client_lib.spec.request import GroupRequest, SubmitRequest
 from client_lib.spec.states import State
 from client_lib.spec.validation import STORED
 from client_lib.transport import local_server
-from client_lib.transport.config import Config, Endpoint, is_loopback, resolve
+from client_lib.transport.config import Config, Endpoint, resolve
 from client_lib.transport.failures import READ_S, bad_content
 from client_lib.transport.rest import Params, Rest, Transport, newer_path
 
@@ -67,7 +67,7 @@ class Api:
         if self.config.endpoint is None:
             return True
         if self._here is None:
-            loopback = is_loopback(urlsplit(self.config.endpoint).hostname or "")
+            loopback = paths.is_loopback(urlsplit(self.config.endpoint).hostname or "")
             self._here = loopback and self.server_info().runtime == "local"
         return self._here
 

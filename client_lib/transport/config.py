@@ -19,7 +19,6 @@ Standard library only.
 
 from __future__ import annotations
 
-import ipaddress
 import math
 import os
 from collections.abc import Mapping
@@ -141,14 +140,6 @@ def check_endpoint(endpoint: str) -> str | None:
     if parts.username or parts.password:
         raise InvalidRequest("the endpoint holds a user or password", hint=f"give the token as token= or in {TOKEN}")
     return endpoint.rstrip("/")
-
-
-def is_loopback(host: str) -> bool:
-    """This machine by its address, or `localhost`; other names may mean another machine tomorrow."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:

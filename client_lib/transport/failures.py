@@ -18,7 +18,8 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from client_lib import errors
-from client_lib.transport.config import CA_BUNDLE, INSECURE, Config, Endpoint, is_loopback
+from client_lib.spec.paths import is_loopback
+from client_lib.transport.config import CA_BUNDLE, INSECURE, Config, Endpoint
 
 CONNECT_S = 5.0
 READ_S = 60.0

@@ -19,7 +19,8 @@ from requests.utils import get_environ_proxies
 from urllib3.exceptions import DecodeError, HTTPError, ReadTimeoutError
 
 from client_lib import __version__, errors
-from client_lib.transport.config import Config, Endpoint, is_loopback
+from client_lib.spec.paths import is_loopback
+from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.failures import (
     CONNECT_S,
     CUT,

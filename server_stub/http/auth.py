@@ -33,7 +33,6 @@ from client_lib.spec import paths
 from client_lib.worker.directory import write_json
 from server_stub.http.users_file import CurrentTokens, OidcEntry, bearer, digest
 from server_stub.service.lookup import User
-from server_stub.settings import is_loopback
 from server_stub.worker_gateway import WorkerRegistry
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ class Logins:
             host = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
         except ValueError:
             host = ""
-        if self._loopback and not is_loopback(host):
+        if self._loopback and not paths.is_loopback(host):
             raise Forbidden(
                 f"this server listens on a loopback address, and has no pages under the name {host!r}",
                 hint="open it as 127.0.0.1 or localhost; a proxy has to send such a Host header",
