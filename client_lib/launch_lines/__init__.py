@@ -129,24 +129,15 @@ def _check_read(words: Sequence[str]) -> None:
     launcher = _LAUNCHERS.get(name)
     if launcher is None:
         return
-    options = launcher.options
-    own = list(takewhile(lambda word: not _STARTED.search(word), words))
-    for option, what in launcher.counts.items():
-        options = options.replace(what, _number(own, option) or what)
-    line = " ".join(filter(None, ["client-lib submit", options, _program(words)]))
-    raise NotSupported(f"{name} {launcher.why}", hint=f"write `{line}`: {launcher.then}")
-
-
-def _number(words: Sequence[str], option: str) -> str | None:
-    """The value of `--option 2`, `--option=2` or `-N2`; None: it is not given as a number."""
-    found = re.search(rf"(?:^|\s){re.escape(option)}[= ]?(\d+)(?=\s|$)", " ".join(words))
-    return found[1] if found else None
-
-
-def _program(words: Sequence[str]) -> str:
+    options, line = launcher.options, " ".join(takewhile(lambda word: not _STARTED.search(word), words))
+    for option, what in launcher.counts.items():  # `--option 2`, `--option=2` or `-N2`
+        number = re.search(rf"(?:^|\s){re.escape(option)}[= ]?(\d+)(?=\s|$)", line)
+        options = options.replace(what, number[1] if number else what)
+    program = "train.py"
     for at, word in enumerate(words):
-        if word.endswith(".py"):
-            return shlex.join(words[at:])
-        if word == "-m" and at > 1 and words[at - 1].startswith("python"):
-            return shlex.join(["python", *words[at:]])
-    return "train.py"
+        is_module = word == "-m" and at > 1 and words[at - 1].startswith("python")
+        if word.endswith(".py") or is_module:
+            program = shlex.join([*(["python"] if is_module else []), *words[at:]])
+            break
+    ours = " ".join(filter(None, ["client-lib submit", options, program]))
+    raise NotSupported(f"{name} {launcher.why}", hint=f"write `{ours}`: {launcher.then}")

@@ -142,7 +142,11 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
     """
     line = split(words, TABLE)
     given = line.given
-    _check_options(given)
+    chosen = [f"--{name}" for name in ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp") if name in given]
+    if len(chosen) > 1:
+        raise InvalidRequest(f"{LAUNCHER}: {' and '.join(chosen)} exclude each other", hint="keep one of them")
+    for name in given.keys() & REFUSED.keys():
+        raise NotSupported(f"{LAUNCHER} --{name} is not supported here", hint=REFUSED[name])
     path = given.get("config-file")
     # with --cpu accelerate reads only a file that is named
     file = {} if path is None and "cpu" in given else machine.accelerate_config(path)
@@ -150,30 +154,19 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
     config = _settings(file)
     counted, given_by = _counted(given, config)
     # the line's own choice wins over the file's; --cpu turns it off
-    chosen = "use-fsdp" in given or str(config.get("distributed-type")) == "FSDP"
-    fsdp = chosen and not {"cpu", "multi-gpu"} & given.keys()
+    wants_fsdp = "use-fsdp" in given or str(config.get("distributed-type")) == "FSDP"
+    fsdp = wants_fsdp and not {"cpu", "multi-gpu"} & given.keys()
     variables = _variables({**config, **given}, given, fsdp=fsdp)
     inert = _without_effect(file, fsdp=fsdp, fp8=variables.get("ACCELERATE_MIXED_PRECISION") == "fp8")
+    fields = {**what_runs(LAUNCHER, given, line.rest, python), **counted}
     return LaunchLine(
         LAUNCHER,
-        {
-            **what_runs(LAUNCHER, given, line.rest, python),
-            **counted,
-            **({"env_variables": variables} if variables else {}),
-        },
+        {**fields, "env_variables": variables} if variables else fields,
         {"type": "nogpu"} if "cpu" in given else {},
         {**given_by, "env_variables": f"the {LAUNCHER} line"},
         [*dropped(given, DROPPED), *dropped(inert, inert, "{} of " + FILE)],
         python,
     )
-
-
-def _check_options(given: Mapping[str, str]) -> None:
-    chosen = [f"--{name}" for name in ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp") if name in given]
-    if len(chosen) > 1:
-        raise InvalidRequest(f"{LAUNCHER}: {' and '.join(chosen)} exclude each other", hint="keep one of them")
-    for name in given.keys() & REFUSED.keys():
-        raise NotSupported(f"{LAUNCHER} --{name} is not supported here", hint=REFUSED[name])
 
 
 def _check_file(file: Mapping[str, Any], given: Mapping[str, str]) -> None:
@@ -187,16 +180,12 @@ def _check_file(file: Mapping[str, Any], given: Mapping[str, str]) -> None:
     if {"multi-gpu", "use-fsdp"} & given.keys():
         return
     kinds = {"DEEPSPEED": "use-deepspeed", "MEGATRON_LM": "use-megatron-lm", "XLA": "tpu", "TPU": "tpu"}
-    kind = kinds.get(str(file.get("distributed_type")))
-    if kind:
-        raise NotSupported(
-            f"{FILE} asks for distributed_type={file['distributed_type']}, and that is not supported here",
-            hint=REFUSED[kind],
-        )
-    if file.get("parallelism_config"):
-        raise NotSupported(
-            f"{FILE} has a parallelism_config, and that is not supported here", hint=REFUSED["use-parallelism-config"]
-        )
+    kind = str(file.get("distributed_type"))
+    asks, refused = f"asks for distributed_type={kind},", kinds.get(kind)
+    if refused is None and file.get("parallelism_config"):
+        asks, refused = "has a parallelism_config,", "use-parallelism-config"
+    if refused:
+        raise NotSupported(f"{FILE} {asks} and that is not supported here", hint=REFUSED[refused])
 
 
 def _settings(file: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +196,7 @@ def _settings(file: Mapping[str, Any]) -> dict[str, Any]:
             found |= {option: inner for _, option, inner in _inner(name, value)}
         else:
             found[name.replace("_", "-")] = value
-    if _is_fp16(file):
+    if file.get("fp16") and "mixed_precision" not in file:  # the older key
         found["mixed-precision"] = "fp16"
     return {name: value for name, value in found.items() if value is not None}
 
@@ -218,11 +207,6 @@ def _inner(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str, 
     for key, value in values.items():
         option = key if key.startswith(prefix) else prefix + key
         yield f"{section}.{key}", option.replace("_", "-"), value
-
-
-def _is_fp16(file: Mapping[str, Any]) -> bool:
-    """True if the older key `fp16` is on, and the newer one is missing."""
-    return bool(file.get("fp16")) and "mixed_precision" not in file
 
 
 def _counted(given: Mapping[str, str], config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
@@ -253,8 +237,7 @@ def _counted(given: Mapping[str, str], config: Mapping[str, Any]) -> tuple[dict[
         "max_retry": "max-restarts",
     }
     for field in fields:
-        option = options[field]
-        name = option.replace("-", "_")
+        option, name = options[field], options[field].replace("-", "_")
         if option in given:
             given_by[field] = f"--{name} {given[option]}"
         elif option in config:
@@ -283,11 +266,19 @@ def _variables(settings: Mapping[str, Any], line: Mapping[str, str], *, fsdp: bo
             raise InvalidRequest(f"--mixed_precision {precision!r}: it is one of {', '.join(PRECISIONS)}")
         found["ACCELERATE_MIXED_PRECISION"] = precision
     if precision == "fp8":
-        found |= {f"ACCELERATE_{_upper(option)}": text for option, text in _texts(FP8, settings).items()}
-        found |= _fp8_linear(settings)
+        found |= _texts(FP8, settings)
+        value = settings.get(FP8_LINEAR, "false,false,false")
+        parts = value.split(",") if isinstance(value, str) else [str(part) for part in value]
+        if len(parts) != 3:
+            raise InvalidRequest(
+                f"--fp8_override_linear_precision {value}: it is three of true and false, as in true,false,false"
+            )
+        for name, part in zip(("FPROP", "DGRAD", "WGRAD"), parts, strict=True):
+            is_on = part.strip().lower() in ("true", "1", "yes", "y", "t", "on")
+            found[f"ACCELERATE_FP8_OVERRIDE_{name}"] = str(is_on)
     if {"dynamo-backend", *DYNAMO} & settings.keys():
         found["ACCELERATE_DYNAMO_BACKEND"] = str(settings.get("dynamo-backend", "no")).upper()
-        found |= {f"ACCELERATE_{_upper(option)}": text for option, text in _texts(DYNAMO, settings).items()}
+        found |= _texts(DYNAMO, settings)
     if fsdp:
         found.pop("ACCELERATE_USE_CPU", None)
         if settings.get("fsdp-sync-module-states") is False and settings.get("fsdp-cpu-ram-efficient-loading", True):
@@ -296,34 +287,23 @@ def _variables(settings: Mapping[str, Any], line: Mapping[str, str], *, fsdp: bo
                 hint="the first needs the second: set it to true",
             )
         found["ACCELERATE_USE_FSDP"] = "true"
-        for option, text in _texts(FSDP, settings).items():
-            name = _upper(option.replace("-layer-cls-", "-cls-"))
-            found[name] = text.lower() if FSDP[option] in ("true", "false") else text
+        for name, text in _texts(FSDP, settings, "").items():
+            is_switch = FSDP[name.lower().replace("_", "-")] in ("true", "false")
+            found[name.replace("_LAYER_CLS_", "_CLS_")] = text.lower() if is_switch else text
     if "num-cpu-threads-per-process" in settings:
         found["OMP_NUM_THREADS"] = str(settings["num-cpu-threads-per-process"])
     return found
 
 
-def _texts(defaults: Mapping[str, str | None], settings: Mapping[str, Any]) -> dict[str, str]:
+def _texts(
+    defaults: Mapping[str, str | None], settings: Mapping[str, Any], prefix: str = "ACCELERATE_"
+) -> dict[str, str]:
+    """Variables of these options, with their values or defaults."""
     values = {option: settings.get(option, default) for option, default in defaults.items()}
-    return {option: "True" if value == "" else str(value) for option, value in values.items() if value is not None}
-
-
-def _upper(option: str) -> str:
-    return option.replace("-", "_").upper()
-
-
-def _fp8_linear(settings: Mapping[str, Any]) -> dict[str, str]:
-    value = settings.get(FP8_LINEAR, "false,false,false")
-    parts = value.split(",") if isinstance(value, str) else [str(part) for part in value]
-    names = ("FPROP", "DGRAD", "WGRAD")
-    if len(parts) != len(names):
-        raise InvalidRequest(
-            f"--fp8_override_linear_precision {value}: it is three of true and false, as in true,false,false"
-        )
     return {
-        f"ACCELERATE_FP8_OVERRIDE_{name}": str(part.strip().lower() in ("true", "1", "yes", "y", "t", "on"))
-        for name, part in zip(names, parts, strict=True)
+        prefix + option.replace("-", "_").upper(): "True" if value == "" else str(value)
+        for option, value in values.items()
+        if value is not None
     }
 
 
@@ -340,6 +320,6 @@ def _without_effect(file: Mapping[str, Any], *, fsdp: bool, fp8: bool) -> dict[s
             reasons |= {key: _UNKNOWN for key, option, _ in _inner(name, value) if option not in SECTIONS[name][1]}
         else:
             reasons[name] = FILE_DROPPED.get(name, _UNKNOWN)
-    if file.get("fp16") and not _is_fp16(file):
+    if file.get("fp16") and "mixed_precision" in file:
         reasons["fp16"] = "mixed_precision is given, too"
     return reasons

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -114,8 +115,13 @@ class OptionTable:
     misspelt: Mapping[str, str] = field(default_factory=dict)
     abbreviations: bool = True
 
-    def find(self, name: str, written: str) -> str:
-        """Raises InvalidRequest: none or several are meant."""
+    def find(self, written: str) -> str:
+        """The option that is written so, with its dashes. Raises InvalidRequest: none or several are meant."""
+        if not written.startswith("--"):
+            if written[1:] in self.short:
+                return self.short[written[1:]]
+            raise InvalidRequest(f"{self.launcher} has no option {written}")
+        name = written[2:].replace("_", "-")
         name = self.misspelt.get(name, name)
         known = self.flags | self.valued
         if name in known or name.startswith(self.families or ("\0",)):
@@ -150,13 +156,17 @@ def split(words: Sequence[str], table: OptionTable) -> SplitLine:
     """
     given: dict[str, str] = {}
     misspelt: dict[str, str] = {}
-    at = 0
-    while at < len(words) and words[at].startswith("-") and words[at] != "-":
-        word, at = words[at], at + 1
+    rest = deque(words)
+    while rest and rest[0].startswith("-") and rest[0] != "-":
+        word = rest.popleft()
         if word == "--":
             break
-        written, value = _parted(word)
-        name = _option(written, table)
+        if word.startswith("--"):
+            written, equals, text = word.partition("=")
+            value = text if equals else None
+        else:  # `-t3` or `-t=3`
+            written, value = word[:2], word[2:].removeprefix("=") or None
+        name = table.find(written)
         if written.lstrip("-").replace("_", "-") in table.misspelt:
             misspelt[written] = name
         if name in table.flags:
@@ -164,28 +174,8 @@ def split(words: Sequence[str], table: OptionTable) -> SplitLine:
                 raise InvalidRequest(f"{table.launcher}: {written} takes no value, and {value!r} is given")
             value = ""
         elif value is None:
-            value, at = _value(words, at, f"{table.launcher}: {written}"), at + 1
+            if not rest or (rest[0].startswith("-") and not rest[0][1:].isdigit()):
+                raise InvalidRequest(f"{table.launcher}: {written} needs a value")
+            value = rest.popleft()
         given[name] = value
-    return SplitLine(given, misspelt, words[at:])
-
-
-def _parted(word: str) -> tuple[str, str | None]:
-    """`--name=value`, `-t3`, `-t=3` -> (the option as written, its value)."""
-    if not word.startswith("--"):
-        return word[:2], word[2:].removeprefix("=") or None
-    written, equals, value = word.partition("=")
-    return written, value if equals else None
-
-
-def _option(written: str, table: OptionTable) -> str:
-    if written.startswith("--"):
-        return table.find(written[2:].replace("_", "-"), written)
-    if written[1:] in table.short:
-        return table.short[written[1:]]
-    raise InvalidRequest(f"{table.launcher} has no option {written}")
-
-
-def _value(words: Sequence[str], at: int, option: str) -> str:
-    if at == len(words) or (words[at].startswith("-") and not words[at][1:].isdigit()):
-        raise InvalidRequest(f"{option} needs a value")
-    return words[at]
+    return SplitLine(given, misspelt, list(rest))

@@ -55,57 +55,44 @@ def read(launcher: str, words: Sequence[str], machine: Machine, python: str | No
     Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`.
     """
     line = split(words, TABLE if launcher == TABLE.launcher else LAUNCH_TABLE)
-    preset = _preset(machine.environment, line.given)
+    # torchrun takes options from the environment that the line leaves out
+    preset = {}
+    for name in sorted((TABLE.valued | FLAGS) - line.given.keys()):
+        text = machine.environment.get(_variable(name))
+        if text is not None and not (name in FLAGS and text == "0"):
+            preset[name] = "" if name in FLAGS else text
     given = {**preset, **line.given}
     for name in given.keys() & REFUSED.keys():
         raise NotSupported(f"{launcher} --{name} is not supported here", hint=REFUSED[name])
     notices = [f"{word} is read as --{meant}" for word, meant in line.misspelt.items()]
     for name, value in preset.items():
         notices.append(f"{_variable(name)} of the environment is read as --{name} {value}".rstrip())
-    counted, given_by = _counted(given, machine.cores, notices)
+    fields = _workers(given)
+    is_elastic = "elastic_min_workers" in fields
+    given_by = dict.fromkeys(fields, "nnodes")
+    if "nproc-per-node" in given:
+        fields["processes_per_worker"] = _processes(given["nproc-per-node"], machine.cores, notices)
+        given_by["processes_per_worker"] = "nproc-per-node"
+    if "max-restarts" in given:
+        field = "elastic_max_restarts" if is_elastic else "max_retry"
+        fields[field] = whole_number("--max-restarts", given["max-restarts"], 0)
+        given_by[field] = "max-restarts"
+    if "shutdown-timeout" in given:
+        fields["grace_s"] = float(whole_number("--shutdown-timeout", given["shutdown-timeout"], 0))
+        given_by["grace_s"] = "shutdown-timeout"
     return LaunchLine(
         launcher,
-        {**what_runs(launcher, given, line.rest, python), **counted},
-        {"processes_per_worker": 1, **({"elastic_max_restarts": 0} if "elastic_min_workers" in counted else {})},
-        given_by,
+        {**what_runs(launcher, given, line.rest, python), **fields},
+        {"processes_per_worker": 1, **({"elastic_max_restarts": 0} if is_elastic else {})},
+        {field: f"--{option} {given[option]}" for field, option in given_by.items()},
         [*notices, *dropped(given, DROPPED)],
         python,
     )
 
 
-def _preset(environment: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Options that torchrun takes from the environment because the line leaves them out, as a line would write them."""
-    found = {name: environment[_variable(name)] for name in TABLE.valued | FLAGS if _variable(name) in environment}
-    return {
-        name: "" if name in FLAGS else value
-        for name, value in sorted(found.items())
-        if name not in given and not (name in FLAGS and value == "0")
-    }
-
-
 def _variable(option: str) -> str:
     """Source: torch 2.15, distributed/argparse_util.py, env."""
     return f"PET_{option.replace('-', '_').upper()}"
-
-
-def _counted(given: Mapping[str, str], cores: int | None, notices: list[str]) -> tuple[dict[str, Any], dict[str, str]]:
-    """The fields that hold numbers, and the words of the line that say each. `notices` gets what is read otherwise."""
-    fields = _workers(given)
-    if "nproc-per-node" in given:
-        fields["processes_per_worker"] = _processes(given["nproc-per-node"], cores, notices)
-    if "max-restarts" in given:
-        field = "elastic_max_restarts" if "elastic_min_workers" in fields else "max_retry"
-        fields[field] = whole_number("--max-restarts", given["max-restarts"], 0)
-    if "shutdown-timeout" in given:
-        fields["grace_s"] = float(whole_number("--shutdown-timeout", given["shutdown-timeout"], 0))
-    options = {
-        "processes_per_worker": "nproc-per-node",
-        "max_retry": "max-restarts",
-        "elastic_max_restarts": "max-restarts",
-        "grace_s": "shutdown-timeout",
-    }
-    given_by = {field: options.get(field, "nnodes") for field in fields}
-    return fields, {field: f"--{option} {given[option]}" for field, option in given_by.items()}
 
 
 def _workers(given: Mapping[str, str]) -> dict[str, Any]:

@@ -36,9 +36,9 @@ def test_every_option_of_accelerate_has_a_meaning() -> None:
         for option in action.option_strings:
             name = option.lstrip("-").replace("_", "-")
             if len(name) == 1:
-                assert TABLE.find(TABLE.short[name], option)
+                assert TABLE.find(option)
             else:
-                assert TABLE.find(name, option) == name
+                assert TABLE.find(option) == name
                 assert (name in TABLE.flags) == (action.nargs == 0), option
     assert not DROPPED.keys() & REFUSED.keys()
 
