@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from client_lib.log_reading.reader import LogEntry
-from client_lib.log_reading.rendering import LogPrinter
+from client_lib.log_reading.text_output import LogPrinter
 from client_lib.worker.format import GOES_ON, LINE, PROGRESS
 from tests.logs.support import START
 
