@@ -67,7 +67,8 @@ class CellOutput:
     """A text file for the lines of the log, and a place for messages and progress beside them. Ends with `close`."""
 
     def __init__(self, info: JobInfo) -> None:
-        self._live = display.Live(info.name, str(info.state), str(info.reason), info.message)
+        self._name = info.name
+        self._shown: dict[str, Any] = {"state": str(info.state), "reason": str(info.reason), "message": info.message}
         self._messages: deque[str] = deque(maxlen=_MAX_MESSAGES)
         self._lines_left, self._characters_left = HEAD_LINES, HEAD_CHARACTERS
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -100,7 +101,7 @@ class CellOutput:
             self._in_tail += len(rest)
             self._tail.extend(line.rstrip("\n")[:LINE_CHARACTERS] for line in rest)
             hidden = self._in_tail - len(self._tail)
-            self._draw("tail", display.tail_bundle(self._live.name, hidden, list(self._tail)))
+            self._draw("tail", display.tail_bundle(self._name, hidden, list(self._tail)))
 
     def flush(self) -> None:
         """Do nothing: the kernel sends written text a few times a second, and each flush would be a message."""
@@ -139,8 +140,8 @@ class CellOutput:
             self._redraw()
 
     def _show(self, **changes: Any) -> None:
-        self._live = self._live._replace(**changes)
-        self._draw("state", display.live_bundle(self._live))
+        self._shown |= changes
+        self._draw("state", display.live_bundle(self._name, **self._shown))
 
     # --- areas that are redrawn in place, by a timer, also while no line comes
 

@@ -30,7 +30,14 @@ _GROWS = ("acc", "f1", "auc", "bleu", "rouge", "reward", "iou", "dice", "recall"
 
 def rows(metrics: Json) -> list[Row]:
     """One row per curve, with the cells of HEADINGS."""
-    return [_row(curve) for curve in metrics["curves"]]
+    found: list[Row] = []
+    for curve in metrics["curves"]:
+        at = _best_by_name(curve)
+        best = ("", "") if at is None else _value(curve, at)
+        rank = "-" if curve["rank"] is None else str(curve["rank"])
+        drawn = spark([float(value) for value in curve["values"]])
+        found.append((curve["name"], rank, drawn, *_value(curve, -1), *best, str(curve["points"])))
+    return found
 
 
 def facts(metrics: Json) -> list[str]:
@@ -77,22 +84,24 @@ def ranked(jobs: Sequence[Measured], by: str, largest: bool | None = None) -> li
     for job, curves in jobs:
         curve = next((curve for curve in curves if curve["name"] == by), None)
         at = best_at(curve, is_larger) if curve else None
-        known_of = {"name": job["name"], "state": job["state"], "script": script(job["spec"])}
+        of_job = {"name": job["name"], "state": job["state"], "script": script(job["spec"])}
         if curve and at is not None:
             best, step, last = curve["values"][at], curve["steps"][at], curve["values"][-1]
-            known_of |= {"best": float(best), "axis": curve["axis"], "step": step, "last": last}
-        found.append(known_of)
+            of_job |= {"best": float(best), "axis": curve["axis"], "step": step, "last": last}
+        found.append(of_job)
     sign = -1 if is_larger else 1
     return sorted(found, key=lambda job: sign * job["best"] if "best" in job else math.inf)
 
 
 def ranking(jobs: Sequence[Json]) -> list[Row]:
     """The cells of RANKING for jobs from `ranked`."""
-    cells = [
-        (number(job["best"]), _place(job["axis"], job["step"]), number(job["last"])) if "best" in job else ("-",) * 3
-        for job in jobs
-    ]
-    return [(job["name"], job["state"], *known, job["script"]) for job, known in zip(jobs, cells, strict=True)]
+    found: list[Row] = []
+    for job in jobs:
+        known: Row = ("-", "-", "-")
+        if "best" in job:
+            known = (number(job["best"]), _place(job["axis"], job["step"]), number(job["last"]))
+        found.append((job["name"], job["state"], *known, job["script"]))
+    return found
 
 
 def grows(name: str) -> bool | None:
@@ -109,13 +118,10 @@ def best_at(curve: Json, is_larger: bool) -> int | None:
     return (max if is_larger else min)(finite, key=values.__getitem__, default=None)
 
 
-def _row(curve: Json) -> Row:
+def _best_by_name(curve: Json) -> int | None:
+    """Index of the best value; None: the name does not tell, or there is none."""
     is_larger = grows(curve["name"])
-    at = None if is_larger is None else best_at(curve, is_larger)
-    best = ("", "") if at is None else _value(curve, at)
-    rank = "-" if curve["rank"] is None else str(curve["rank"])
-    values = [float(value) for value in curve["values"]]
-    return (curve["name"], rank, spark(values), *_value(curve, -1), *best, str(curve["points"]))
+    return None if is_larger is None else best_at(curve, is_larger)
 
 
 def _value(curve: Json, index: int) -> tuple[str, str]:
@@ -153,16 +159,15 @@ def compared(jobs: Sequence[Measured]) -> list[Json]:
     """
     known = [_known(job) for job, _ in jobs]
     differ = [name for name in dict.fromkeys(chain(*known)) if len({each.get(name) for each in known}) > 1]
-    return [
-        {
-            "name": job["name"],
-            "state": job["state"],
-            "arguments": {name: each[name] for name in differ if name in each},
-            # a curve of rank 0 wins over that of no rank
-            "metrics": {curve["name"]: _values(curve) for curve in sorted(found, key=lambda c: c["rank"] is not None)},
-        }
-        for (job, found), each in zip(jobs, known, strict=True)
-    ]
+    found: list[Json] = []
+    for (job, curves), each in zip(jobs, known, strict=True):
+        metrics: dict[str, Any] = {}
+        for curve in sorted(curves, key=lambda curve: curve["rank"] is not None):  # rank 0 wins over no rank
+            at, values = _best_by_name(curve), curve["values"]
+            metrics[curve["name"]] = {"last": values[-1], **({} if at is None else {"best": values[at]})}
+        arguments = {name: each[name] for name in differ if name in each}
+        found.append({"name": job["name"], "state": job["state"], "arguments": arguments, "metrics": metrics})
+    return found
 
 
 def compared_rows(found: Sequence[Json], *, exact: bool = False) -> list[Row]:
@@ -171,24 +176,12 @@ def compared_rows(found: Sequence[Json], *, exact: bool = False) -> list[Row]:
     metrics = dict.fromkeys((name, kind) for job in found for name, values in job["metrics"].items() for kind in values)
     show = (lambda value: repr(float(value))) if exact else number
     headings = ["NAME", "STATE", *arguments, *(name if kind == "last" else f"{kind} {name}" for name, kind in metrics)]
-    cells = [
-        [
-            *(job[key] for key in ("name", "state")),
-            *(job["arguments"].get(name, "") for name in arguments),
-            *(
-                show(job["metrics"][name][kind]) if kind in job["metrics"].get(name, ()) else ""
-                for name, kind in metrics
-            ),
-        ]
-        for job in found
-    ]
-    return [[harmless(cell) for cell in row] for row in (headings, *cells)]
-
-
-def _values(curve: Json) -> dict[str, Any]:
-    is_larger = grows(curve["name"])
-    best = None if is_larger is None else best_at(curve, is_larger)
-    return {"last": curve["values"][-1], **({} if best is None else {"best": curve["values"][best]})}
+    cells = [headings]
+    for job in found:
+        values = [job["metrics"].get(name, {}).get(kind) for name, kind in metrics]
+        shown = ["" if value is None else show(value) for value in values]
+        cells.append([job["name"], job["state"], *(job["arguments"].get(name, "") for name in arguments), *shown])
+    return [[harmless(cell) for cell in row] for row in cells]
 
 
 def _known(job: Json) -> dict[str, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from client_lib.reports import curves
@@ -52,7 +52,11 @@ class JobDiff(NamedTuple):
             "not compared": [],
             **({"code": []} if self.files else {}),
         }
-        shown = [f"{part} {_few(found)}".removeprefix("fields ") for part, found in known.items() if found]
+        shown = []
+        for part, found in known.items():
+            more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            few = ", ".join(line[:_WIDE] for line in found[:_SHOWN]) + more
+            shown += [f"{part} {few}".removeprefix("fields ")] if found else []
         return f"changed since {self.first}, which succeeded: {'; '.join(shown)}" if shown else ""
 
 
@@ -113,9 +117,3 @@ def _unified(name: str, before: str, after: str) -> str:
     lines = difflib.unified_diff(before.splitlines(), after.splitlines(), f"a/{name}", f"b/{name}", n=2, lineterm="")
     shown = after.splitlines() if not before and after.startswith("diff --git ") else list(lines)  # a patch as it is
     return "\n".join([*shown[:_LINES], *([f"... {len(shown) - _LINES} more lines"] if shown[_LINES:] else [])])
-
-
-def _few(lines: Sequence[str]) -> str:
-    return ", ".join(line[:_WIDE] for line in lines[:_SHOWN]) + (
-        f" and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
-    )

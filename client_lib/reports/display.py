@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from itertools import groupby
-from typing import NamedTuple
 
 from client_lib.reports import table
 from client_lib.spec.states import Reason, State, duration
@@ -55,9 +54,15 @@ def as_html(info: JobInfo, now: datetime | None = None, note: str = "", lines: S
     job, at = info.model_dump(mode="json"), now or datetime.now(timezone.utc)
     span = ran_for(info, at) + (f", attempt {info.attempt}" if info.attempt > 1 else "")
     head = f"{_pill(info.state)} <b>{html.escape(info.name)}</b> {_faint(f'{span} {note}'.strip())}"
-    what = f"<code>{html.escape(table.script(job['spec']))}</code> {_faint(f'on {_workers(info)}')}"
+    states = Counter(worker.state for worker in info.workers)
+    workers = f"{info.spec.n_workers} of {info.spec.instance_type or 'this machine'}"
+    workers += (": " if states else "") + ", ".join(f"{count} {state}" for state, count in states.items())
+    what = f"<code>{html.escape(table.script(job['spec']))}</code> {_faint(f'on {workers}')}"
+    done = (job.get("progress") or {}).get("done")
+    bar = "" if done is None else f"<div style='{_BAR}'><div style='width:{100 * done:.0f}%;{_FILLED}'></div></div>"
+    bar += html.escape(table.progress(job))
     hint = info.failure.hint if info.failure else None
-    below = [_bar(job), html.escape(table.why(job)), f"<b>hint:</b> {html.escape(hint)}" if hint else ""]
+    below = [bar, html.escape(table.why(job)), f"<b>hint:</b> {html.escape(hint)}" if hint else ""]
     below += [_faint(notice) for notice in info.notices]
     below += [_PRE.format(coloured("\n".join(lines)))] if lines else []
     return _card(info.state, head, what, *below)
@@ -87,20 +92,6 @@ def _pill(state: str) -> str:
 
 def _faint(text: str) -> str:
     return f"<span style='opacity:.7'>{html.escape(text)}</span>" if text else ""
-
-
-def _bar(job: table.Json) -> str:
-    """The progress, drawn and in words; "": not known."""
-    done, words = (job.get("progress") or {}).get("done"), table.progress(job)
-    filled = "" if done is None else f"<div style='{_BAR}'><div style='width:{100 * done:.0f}%;{_FILLED}'></div></div>"
-    return filled + html.escape(words)
-
-
-def _workers(info: JobInfo) -> str:
-    """`2 of cpu.1C.2G: 1 running, 1 starting`."""
-    size = f"{info.spec.n_workers} of {info.spec.instance_type or 'this machine'}"
-    states = Counter(worker.state for worker in info.workers)
-    return size + (": " + ", ".join(f"{count} {state}" for state, count in states.items()) if states else "")
 
 
 def coloured(text: str) -> str:
@@ -133,44 +124,42 @@ def jobs_as_html(infos: Sequence[JobInfo], limit: int, now: datetime) -> str:
         return "no jobs"
     head = "".join(f"<th style='{_CELL};opacity:.7;font-weight:normal'>{name}</th>" for name in table.USUAL)
     rows = table.rows([info.model_dump(mode="json") for info in infos[:limit]], now)
-    body = "".join(f"<tr>{''.join(map(_job_cell, row))}</tr>" for row in rows)
+    body = ""
+    for row in rows:
+        cells = ""
+        for text in map(html.escape, row):
+            inner = f"<b style='color:{_COLOURS[text]}'>{text}</b>" if text in _COLOURS else text
+            cells += (
+                f"<td style='{_CELL};max-width:36em;overflow:hidden;text-overflow:ellipsis' title='{text}'>{inner}</td>"
+            )
+        body += f"<tr>{cells}</tr>"
     return f"<table style='{_FONT};color:inherit'><tr>{head}</tr>{body}</table>" + ("…" if len(infos) > limit else "")
-
-
-def _job_cell(text: str) -> str:
-    shown, cut = html.escape(text), "max-width:36em;overflow:hidden;text-overflow:ellipsis"
-    inner = f"<b style='color:{_COLOURS[text]}'>{shown}</b>" if text in _COLOURS else shown
-    return f"<td style='{_CELL};{cut}' title='{shown}'>{inner}</td>"
 
 
 # --- a cell that follows a job
 
 
-class Live(NamedTuple):
-    """The text above the lines."""
-
-    name: str
-    state: str
-    reason: str
-    message: str = ""
-    attempt: int = 1
-    took: str = ""
-    """Running time; "": it is not over."""
-    bars: tuple[str, ...] = ()
-    said: tuple[str, ...] = ()
-    """Sentences that are no line of the job."""
-
-
-def live_bundle(live: Live) -> Bundle:
-    more = f", attempt {live.attempt}" if live.attempt > 1 else ""
-    more += f" ({live.reason})" if live.reason and live.reason not in _PLAIN else ""
-    more += (f" in {live.took}" if live.took else "") + (f": {live.message}" if live.message else "")
-    left_out = len(live.bars) - MAX_BARS
-    bars = [*live.bars[:MAX_BARS], *([f"and {left_out} more"] if left_out > 0 else [])]
-    below = "\n".join([*bars, *live.said])
-    shown = f"<div style='{_FONT}'>{_pill(live.state)} {html.escape(live.name + more)}</div>"
+def live_bundle(
+    name: str,
+    state: str,
+    reason: str,
+    message: str = "",
+    *,
+    attempt: int = 1,
+    took: str = "",
+    bars: Sequence[str] = (),
+    said: Sequence[str] = (),
+) -> Bundle:
+    """The text above the lines. `took`: the running time, if it is over. `said`: sentences that are no line of the
+    job."""
+    more = f", attempt {attempt}" if attempt > 1 else ""
+    more += f" ({reason})" if reason and reason not in _PLAIN else ""
+    more += (f" in {took}" if took else "") + (f": {message}" if message else "")
+    left_out = [f"and {len(bars) - MAX_BARS} more"] if len(bars) > MAX_BARS else []
+    below = "\n".join([*bars[:MAX_BARS], *left_out, *said])
+    shown = f"<div style='{_FONT}'>{_pill(state)} {html.escape(name + more)}</div>"
     return {
-        "text/plain": "\n".join(filter(None, [f"{live.state} {live.name}{more}", below])),
+        "text/plain": "\n".join(filter(None, [f"{state} {name}{more}", below])),
         "text/html": shown + (_PRE.format(coloured(below)) if below else ""),
     }
 

@@ -9,10 +9,9 @@ report. The server finds the causes and hints, because it has the reports of the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import groupby
 from typing import Literal, NamedTuple
 
 from client_lib.errors import JobCancelled, JobEnded, JobFailed
@@ -39,34 +38,26 @@ def as_text(parts: Iterable[Part]) -> str:
 EVENTS = 12  # the newest; `client-lib status NAME --events` has all
 FAILURE_LINES = 20  # of the failing rank's last lines; `client-lib logs` has the rest
 
-SHELL = {
-    "logs": "`client-lib logs {name}{rank}`",
-    "follow": "`client-lib logs {name} -f`",
-    "resubmit": "`client-lib resubmit {name}`",
-    "resubmit_after": "`client-lib resubmit {name} --set after=NEW-NAME`",
-    "delete": "`client-lib delete`",
-    "stacks": "`client-lib stacks {name}`",
-    "cancel": "`client-lib cancel {name}`",
-    "instances": "`client-lib instances`",
-    "doctor": "`client-lib doctor`",
-    "events": "`client-lib status {name} --events`",
-    "rank": " --rank {rank}",
+_SPELLINGS = {
+    # next step: as a user of the shell writes it, and as one of Python
+    "logs": ("`client-lib logs {name}{rank}`", "`job.logs({rank})`"),
+    "follow": ("`client-lib logs {name} -f`", "`job.logs()`"),
+    "resubmit": ("`client-lib resubmit {name}`", "`client_lib.resubmit('{name}')`"),
+    "resubmit_after": (
+        "`client-lib resubmit {name} --set after=NEW-NAME`",
+        "`client_lib.resubmit('{name}', after=[new_job])`",
+    ),
+    "delete": ("`client-lib delete`", "`job.delete()`"),
+    "stacks": ("`client-lib stacks {name}`", "`job.stacks()`"),
+    "cancel": ("`client-lib cancel {name}`", "`job.cancel()`"),
+    "instances": ("`client-lib instances`", "`client_lib.Client().instance_types()`"),
+    "doctor": ("`client-lib doctor`", "`client_lib.Client().doctor()`"),
+    "events": ("`client-lib status {name} --events`", "`job.events()`"),
+    "rank": (" --rank {rank}", "rank={rank}"),
 }
-PYTHON = {
-    "logs": "`job.logs({rank})`",
-    "follow": "`job.logs()`",
-    "resubmit": "`client_lib.resubmit('{name}')`",
-    "resubmit_after": "`client_lib.resubmit('{name}', after=[new_job])`",
-    "delete": "`job.delete()`",
-    "stacks": "`job.stacks()`",
-    "cancel": "`job.cancel()`",
-    "instances": "`client_lib.Client().instance_types()`",
-    "doctor": "`client_lib.Client().doctor()`",
-    "events": "`job.events()`",
-    "rank": "rank={rank}",
-}
-"""Spelling of the next steps: a user of the shell gets commands, a user of Python calls."""
 Spelling = Mapping[str, str]
+SHELL: Spelling = {step: words for step, (words, _) in _SPELLINGS.items()}
+PYTHON: Spelling = {step: words for step, (_, words) in _SPELLINGS.items()}
 
 _RUN_AGAIN = "{resubmit} runs it again"
 _MORE_RETRIES = f"{_RUN_AGAIN}; with a larger max_infrastructure_retry the server does so"
@@ -111,12 +102,23 @@ NEXT: dict[Reason, str] = {
 
 def explain(info: JobInfo, events: Sequence[Event], now: datetime, spelling: Spelling = PYTHON) -> list[Part]:
     """The state with its reason, the workers' messages, the last events and the next step."""
-    workers = [f"worker {each.worker} {each.state}: {each.message}" for each in _workers_with_message(info)]
-    lines = [*_state_lines(info, events, now), *(Part("line", text) for text in workers)]
-    lines += _event_lines(info, events, spelling)
+    parts = _state_lines(info, events, now)
     if info.state in (State.CANCELLED, State.RESTARTING):  # the report of a failure has them
-        lines[1:1] = _stack_lines(info)
-    return [*lines, *advice(info, spelling)]
+        parts[1:1] = _stack_lines(info)
+    parts += [
+        Part("line", f"worker {each.worker} {each.state}: {each.message}") for each in _workers_with_message(info)
+    ]
+    if events:
+        parts.append(Part("line", "what happened:"))
+    if len(events) > EVENTS:
+        earlier = f"    {len(events) - EVENTS} earlier: {spelling['events'].format(name=info.name)}"
+        parts.append(Part("line", earlier))
+    several = len({event.attempt for event in events}) > 1
+    for event in events[-EVENTS:]:
+        attempt = f"attempt {event.attempt} " if several else ""
+        because = f": {event.message}" if event.message else ""
+        parts.append(Part("line", f"    {stamp(event.time)}  {attempt}{event.state} ({event.reason}){because}"))
+    return parts + advice(info, spelling)
 
 
 def explained(info: JobInfo, events: Sequence[Event], now: datetime, spelling: Spelling = PYTHON) -> Explanation:
@@ -147,29 +149,18 @@ def _state_lines(info: JobInfo, events: Sequence[Event], now: datetime) -> list[
 def _state_since(info: JobInfo, events: Sequence[Event]) -> datetime:
     """Time at which the job entered its state for its reason."""
     began = info.created_at
-    for (state, reason), same in groupby(events, key=lambda event: (event.state, event.reason)):
-        first = next(same)
-        if (state, reason) == (info.state, info.reason):
-            began = first.time
+    before: tuple[State, Reason] | None = None
+    for event in events:
+        entered = (event.state, event.reason)
+        if entered == (info.state, info.reason) and entered != before:
+            began = event.time
+        before = entered
     return began
 
 
 def _workers_with_message(info: JobInfo) -> list[WorkerInfo]:
     """Those whose message is not part of the job's."""
     return [worker for worker in info.workers if worker.message and worker.message not in info.message]
-
-
-def _event_lines(info: JobInfo, events: Sequence[Event], spelling: Spelling) -> Iterator[Part]:
-    left = len(events) - EVENTS
-    if events:
-        yield Part("line", "what happened:")
-    if left > 0:
-        yield Part("line", f"    {left} earlier: {spelling['events'].format(name=info.name)}")
-    several = len({event.attempt for event in events}) > 1
-    for event in events[-EVENTS:]:
-        attempt = f"attempt {event.attempt} " if several else ""
-        because = f": {event.message}" if event.message else ""
-        yield Part("line", f"    {stamp(event.time)}  {attempt}{event.state} ({event.reason}){because}")
 
 
 def advice(info: JobInfo, spelling: Spelling = PYTHON) -> list[Part]:
@@ -196,7 +187,7 @@ def ended(info: JobInfo, *, printed: bool = False) -> JobEnded:
         report, steps = failure_report(info, printed=printed), advice(info)
         error = JobFailed(as_text(report), hint=as_text(steps), info=info, printed=printed)
         report += steps
-    error.card = partial(_card, info.state, report)
+    error.card = partial(_card, info.state, report)  # can be pickled
     return error
 
 

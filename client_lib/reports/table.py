@@ -22,6 +22,7 @@ CUT = ("SCRIPT", "WHY")
 """Columns that are cut where the terminal ends. No other one is as long."""
 _COLOUR = re.compile("\x1b\\[[0-9;:]*m")
 _CONTROL = {code: "�" for code in (*range(0x20), *range(0x7F, 0xA0))}
+_FOLDER = re.compile(r"^/[^\s()]*/")  # of a script
 _GPUS = re.compile(r"(?:^|\.)(\d+)gpu")  # in the name of an instance type
 _ON_CPU = "the job runs on the CPU"  # in a notice of the server
 
@@ -34,31 +35,23 @@ class Column(NamedTuple):
     """Value by which jobs are sorted; None: the text."""
 
 
-def _spec(name: str) -> Column:
-    return Column(lambda job, _: str(job["spec"].get(name) or ""))
-
-
-def _time(name: str) -> Column:
-    return Column(lambda job, _: stamp(job.get(name)))
-
-
 COLUMNS: dict[str, Column] = {
     "NAME": Column(lambda job, _: job["name"]),
     "STATE": Column(lambda job, _: job["state"]),
     "TOOK": Column(lambda job, now: took(job, now), lambda job, now: _seconds(job, now) or 0.0),
     "AGE": Column(lambda job, now: duration(_age(job, now)), lambda job, now: _age(job, now)),
     "SIZE": Column(lambda job, _: size(job), lambda job, _: workers_and_processes(job)),
-    "SCRIPT": Column(lambda job, _: _short_script(job["spec"])),
+    "SCRIPT": Column(lambda job, _: script({**job["spec"], "script": _FOLDER.sub("", job["spec"]["script"])})),
     "WHY": Column(lambda job, _: why(job) or progress(job)),
-    "INSTANCE": _spec("instance_type"),
+    "INSTANCE": Column(lambda job, _: str(job["spec"].get("instance_type") or "")),
     "LABELS": Column(lambda job, _: labels(job["spec"])),
     "ATTEMPT": Column(lambda job, _: str(job.get("attempt", 1)), lambda job, _: job.get("attempt", 1)),
     "REASON": Column(lambda job, _: job.get("reason", "")),
-    "DESCRIPTION": _spec("job_desc"),
+    "DESCRIPTION": Column(lambda job, _: str(job["spec"].get("job_desc") or "")),
     "OWNER": Column(lambda job, _: job.get("owner", "")),
-    "CREATED": _time("created_at"),
-    "STARTED": _time("started_at"),
-    "FINISHED": _time("finished_at"),
+    "CREATED": Column(lambda job, _: stamp(job.get("created_at"))),
+    "STARTED": Column(lambda job, _: stamp(job.get("started_at"))),
+    "FINISHED": Column(lambda job, _: stamp(job.get("finished_at"))),
 }
 USUAL = ("NAME", "STATE", "TOOK", "AGE", "SIZE", "SCRIPT", "WHY")
 WIDE = ("NAME", "STATE", "TOOK", "AGE", "SIZE", "INSTANCE", "CREATED", "LABELS", "SCRIPT", "WHY")
@@ -202,13 +195,6 @@ def script(spec: Json) -> str:
     flags = [f"--{key}" if value is None else f"--{key}={value}" for key, value in spec.get("flags", {}).items()]
     words = [*spec.get("args", []), *flags]
     return " ".join([spec["script"], *map(shlex.quote, words)])
-
-
-def _short_script(spec: Json) -> str:
-    """The command line without the folder of its script."""
-    words = spec["script"]
-    folder = re.match(r"/[^\s()]*/", words)
-    return script({**spec, "script": words[folder.end() :] if folder else words})
 
 
 def labels(spec: Json) -> str:
