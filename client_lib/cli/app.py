@@ -9,38 +9,38 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 from typer.core import TyperGroup
 from typer.main import get_command, get_command_from_info, get_group
 
+from client_lib import __version__
 from client_lib.cli import COMPLETION_VARIABLE, PROGRAM, ExitCode, printer
 from client_lib.cli.parameters import ProfileOption, ServerOption, help_without_command
 from client_lib.errors import ClientLibError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module under commands/, its line in `client-lib --help`)
-    "init": ("init", "Write a first example into a folder."),
+    "init": ("setup", "Write a first example into a folder."),
     "submit": ("submit", "Run a script as a job."),
     "run": ("run", "Run a script in the foreground, as torchrun would."),
     "list": ("jobs", "List your jobs, newest first."),
     "status": ("status", "Show the state of a job, and why."),
     "explain": ("status", "Explain why a job waits, or why it failed."),
     "stacks": ("status", "Show what a running job does, rank by rank."),
-    "metrics": ("metrics", "Show the losses and other metrics that a job prints."),
-    "diff": ("download", "Show what differs between two jobs."),
-    "code": ("download", "Fetch the code that a job ran."),
-    "best": ("metrics", "Rank jobs by a metric."),
-    "compare": ("metrics", "Show jobs beside each other: arguments, metrics."),
+    "metrics": ("results", "Show the losses and other metrics that a job prints."),
+    "diff": ("results", "Show what differs between two jobs."),
+    "code": ("results", "Fetch the code that a job ran."),
+    "best": ("results", "Rank jobs by a metric."),
+    "compare": ("results", "Show jobs beside each other: arguments, metrics."),
     "exec": ("sessions", "Run a command in a worker of a running job."),
     "shell": ("sessions", "Open a shell in a worker of a running job."),
     "port-forward": ("sessions", "Reach a port of a worker of a running job."),
     "logs": ("logs", "Print what the ranks of a job print."),
-    "download": ("download", "Fetch the files that a job has written."),
+    "download": ("results", "Fetch the files that a job has written."),
     "wait": ("jobs", "Wait until jobs have ended."),
     "cancel": ("jobs", "Stop jobs; what they logged stays."),
     "delete": ("jobs", "Remove jobs and their logs."),
@@ -49,18 +49,20 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "render": ("submit", "Show what a submit would create."),
     "ui": ("server", "Open the server's pages in a browser."),
     "instances": ("server", "List the instance types of the server."),
-    "doctor": ("doctor", "Check the server, and this machine as its client."),
+    "doctor": ("server", "Check the server, and this machine as its client."),
     "serve": ("server", "Run a server in the foreground."),
     "server": ("server", "The local server: status, stop, restart, token."),
     "login": ("config", "Log in at a server by its OpenID Connect issuer."),
     "logout": ("config", "Forget the login at a server."),
     "config": ("config", "Profiles: which server, which token."),
     "mls-config": ("config", "Point ML Space's own command line at this server."),
-    "completion": ("completion", "Print completion lines for bash, zsh or fish."),
+    "completion": ("setup", "Print completion lines for bash, zsh or fish."),
 }
 
 ALIASES = {"ls": "list", "ps": "list", "stop": "cancel", "kill": "cancel", "rm": "delete"}
 """Words that other tools use; no help shows them."""
+
+_PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 
 
 class LazyGroup(TyperGroup):
@@ -72,8 +74,16 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  typer's signature
         if cmd_name not in COMMANDS:
             return None
-        with _without_plugins():
+        # pydantic searches every installed distribution for plugins, which takes 15 ms with 190 of them; no job or
+        # server inherits the variable
+        before = os.environ.get(_PLUGINS)
+        os.environ[_PLUGINS] = "__all__"
+        try:
             module = import_module(f"client_lib.cli.commands.{COMMANDS[cmd_name][0]}")
+        finally:
+            del os.environ[_PLUGINS]
+            if before is not None:
+                os.environ[_PLUGINS] = before
         for info in module.app.registered_commands:
             if cmd_name in (info.name, info.callback.__name__):  # build only this command of the module
                 return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
@@ -92,30 +102,6 @@ class LazyGroup(TyperGroup):
             near = get_close_matches(name, COMMANDS, n=1)
             ctx.fail(f"there is no command {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return super().resolve_command(ctx, [name, *rest])
-
-
-@contextmanager
-def _without_plugins() -> Iterator[None]:
-    """Disable pydantic's plugins for models that are defined inside the block. pydantic searches every installed
-    distribution for them, which takes 15 ms with 190 distributions. No job or server inherits the variable."""
-    name = "PYDANTIC_DISABLE_PLUGINS"
-    before = os.environ.get(name)
-    os.environ[name] = "__all__"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        from client_lib import __version__
-
-        printer.data(f"{PROGRAM} {__version__}")
-        raise typer.Exit
 
 
 app = typer.Typer(
@@ -137,9 +123,7 @@ Examples:
 @app.callback()
 def group(
     ctx: typer.Context,
-    version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version.")
-    ] = False,
+    version: Annotated[bool, Option("--version", help="Show the version.")] = False,
     endpoint: ServerOption = None,
     profile: ProfileOption = None,
 ) -> None:
@@ -148,7 +132,9 @@ def group(
     With nothing configured a small local server is started on demand. `client-lib COMMAND --help` shows the options of
     a command.
     """
-    del version
+    if version:
+        printer.data(f"{PROGRAM} {__version__}")
+        raise typer.Exit
     help_without_command(ctx)
     # options in front of the command become the defaults of its own
     given = {name: value for name, value in (("endpoint", endpoint), ("profile", profile)) if value is not None}
@@ -163,21 +149,31 @@ def group(
 
 def run(args: list[str] | None = None) -> int:
     """Run one command line; return the exit code. The one place where errors become text and codes."""
-    printer.prepare_streams()
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # text that the terminal's encoding can't hold is escaped
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = _outcome(sys.argv[1:] if args is None else args)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        printer.abandon_stdout()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's last flush
         return ExitCode.BROKEN_PIPE
     finally:
         printer.end_notices()
 
 
 def _outcome(args: list[str]) -> int:
+    """Run the command without typer's own main(), which ends the process with 1 when the reader of a pipe is gone."""
+    command: Any = get_command(app)
+    if instruction := os.environ.get(COMPLETION_VARIABLE):
+        from client_lib.cli.commands.setup import answer
+
+        return answer(command, instruction)
     try:
-        return _dispatch(args)
+        with command.make_context(PROGRAM, args) as ctx:
+            result = command.invoke(ctx)
+        return result if isinstance(result, int) else ExitCode.DONE
     except typer.Exit as done:  # --help, --version
         return done.exit_code
     except typer.TyperException as wrong:
@@ -190,16 +186,3 @@ def _outcome(args: list[str]) -> int:
         return ExitCode.of_error(problem)
     except (KeyboardInterrupt, typer.Abort):
         return ExitCode.INTERRUPTED
-
-
-def _dispatch(args: list[str]) -> int:
-    """Run the command without typer's own main(), which ends the process with 1 when the reader of a pipe is gone."""
-    command: Any = get_command(app)
-    instruction = os.environ.get(COMPLETION_VARIABLE)
-    if instruction:
-        from client_lib.cli.commands.completion import answer
-
-        return answer(command, instruction)
-    with command.make_context(PROGRAM, args) as ctx:
-        result = command.invoke(ctx)
-    return result if isinstance(result, int) else ExitCode.DONE

@@ -101,7 +101,7 @@ class Connection:
 
         Raises NotFound: no job or several begin with it; names the nearest.
         """
-        found = self._names(name, SHOWN + 1) if name else []
+        found: list[str] = [job["name"] for job in self.jobs(name=name, limit=SHOWN + 1)] if name else []
         if len(found) == 1:
             return found[0]
         if found:
@@ -109,12 +109,10 @@ class Connection:
             raise NotFound(f"no job named {name}; {several} begin so", hint="write more of the name")
         from difflib import get_close_matches
 
-        near = get_close_matches(name, self._names("", NEAREST_AMONG), n=3, cutoff=0.5)
+        newest = [job["name"] for job in self.jobs(limit=NEAREST_AMONG)]
+        near = get_close_matches(name, newest, n=3, cutoff=0.5)
         offer = f"; did you mean {' or '.join(near)}?" if near else ""
         raise NotFound(f"no job named {name}{offer}", hint="`client-lib list` shows the jobs you have")
-
-    def _names(self, prefix: str, limit: int) -> list[str]:
-        return [job["name"] for job in self.jobs(name=prefix or None, limit=limit)]
 
     def jobs(
         self,
@@ -156,15 +154,6 @@ class Connection:
     def each_member(self, names: Sequence[str] | None) -> list[str]:
         """The names, with the members of a group in the place of its name."""
         return [each for name in names or () for each in [job["name"] for job in self.members(name)] or [name]]
-
-    def offered(self, kind: str, prefix: str, limit: int, within_s: float) -> list[Json]:
-        """The `jobs` or the `groups` whose names begin with `prefix`, for a shell that waits: no server is started, and
-        no request repeated."""
-        params = {"limit": str(limit), **({"name": prefix} if prefix else {})}
-        params |= {"grouped": "true"} if kind == "groups" else {}
-        rest = Rest(self.running, self.config, http_client.connect)
-        found: list[Json] = read(rest, paths.JOBS, "jobs", params, read_s=within_s, retry_s=0)[kind]
-        return found
 
     def items(self, path: str, key: str) -> list[Json]:
         """The list under `key` in the answer to GET."""

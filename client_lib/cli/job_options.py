@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 
 import typer
 from pydantic.fields import FieldInfo
+from typer import Argument, Option
 
 from client_lib.cli.parameters import Command, key_value
 from client_lib.errors import InvalidRequest
@@ -103,13 +104,12 @@ _BY_NAME = {"env_variables": Reading(str, _variable, "NAME[=VALUE]"), "flags": R
 
 
 _SCRIPT = Annotated[
-    str | None,
-    typer.Argument(metavar="[SCRIPT]", help="Path of the script, or the line of a launcher.", show_default=False),
+    str | None, Argument(metavar="[SCRIPT]", help="Path of the script, or the line of a launcher.", show_default=False)
 ]
-_ARGS = Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Arguments of the script, as they are.")]
+_ARGS = Annotated[list[str] | None, Argument(metavar="[ARGS]...", help="Arguments of the script, as they are.")]
 ConfigOption = Annotated[
     str | None,
-    typer.Option("-c", "--config", metavar="FILE", help="A YAML file with fields of the job; options win over it."),
+    Option("-c", "--config", metavar="FILE", help="A YAML file with fields of the job; options win over it."),
 ]
 
 
@@ -127,8 +127,17 @@ class JobCommand(Command):
 
     def _describe(self) -> None:
         for parameter in self.params:
-            if parameter.name in JobSpec.model_fields and parameter.name not in POSITIONAL:
-                parameter.help = _help(parameter.name)  # type: ignore[attr-defined]  # all of them are options
+            name = parameter.name or ""
+            if name not in JobSpec.model_fields or name in POSITIONAL:
+                continue
+            said = " ".join(f"{descriptions(JobSpec)[name]} {MORE_HELP.get(name, '')}".split())
+            if name in NONE:
+                said = said.replace("None:", f"{NONE[name]}:")
+            said = said.replace("; None:", "; without it:").replace("None:", "Without it:")
+            default = defaults()[name]
+            shown = default.value if isinstance(default, Enum) else default
+            said += "" if default in (None, [], {}) else f" Default: {shown}."
+            parameter.help = said  # type: ignore[attr-defined]  # all of them are options
 
 
 def with_job_options(command: F) -> F:
@@ -150,18 +159,17 @@ def with_job_options(command: F) -> F:
 
 @cache  # for two commands of one module
 def _parameters() -> tuple[inspect.Parameter, ...]:
-    return tuple(_parameter(name, heading) for heading, fields in HEADINGS.items() for name in fields)
-
-
-def _parameter(name: str, heading: str) -> inspect.Parameter:
-    field = JobSpec.model_fields[name]
-    reading, names = reading_of(name, field), option_names(name)
-    if reading.kind is bool:
-        names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
-    option = typer.Option(*names, metavar=reading.metavar, parser=reading.parse, rich_help_panel=heading)
-    kind = reading.kind if _container(field) is None else list[reading.kind]  # type: ignore[name-defined]
-    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    found = []
+    for heading, name in [(heading, name) for heading, names in HEADINGS.items() for name in names]:
+        field = JobSpec.model_fields[name]
+        reading, names = reading_of(name, field), option_names(name)
+        if reading.kind is bool:
+            names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
+        option = Option(*names, metavar=reading.metavar, parser=reading.parse, rich_help_panel=heading)
+        kind = reading.kind if _container(field) is None else list[reading.kind]  # type: ignore[name-defined]
+        annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+    return tuple(found)
 
 
 def reading_of(name: str, field: FieldInfo) -> Reading:
@@ -201,16 +209,6 @@ def _leaves(annotation: Any) -> list[Any]:
     if origin is Annotated:
         return _leaves(get_args(annotation)[0])
     return [] if annotation is types.NoneType else [annotation]
-
-
-def _help(name: str) -> str:
-    said = " ".join(f"{descriptions(JobSpec)[name]} {MORE_HELP.get(name, '')}".split())
-    if name in NONE:
-        said = said.replace("None:", f"{NONE[name]}:")
-    said = said.replace("; None:", "; without it:").replace("None:", "Without it:")
-    default = defaults()[name]
-    shown = default.value if isinstance(default, Enum) else default
-    return said if default in (None, [], {}) else f"{said} Default: {shown}."
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -259,32 +257,26 @@ def _set(name: str, text: str, so_far: Any, stored: Any) -> Any:
             f"--set args={shlex.quote(text)} is one argument with a space in it",
             hint=f"write all arguments at the end, behind `--`: -- {text}",
         )
+    reading = reading_of(name, field)
+    value: Any
     try:
-        value = _read(reading_of(name, field), text)
-    except (typer.BadParameter, ValueError) as wrong:
-        raise InvalidRequest(f"--set {name}: {getattr(wrong, 'message', None) or wrong}") from wrong
+        if reading.parse:
+            value = reading.parse(text)
+        elif reading.kind is bool:
+            value = BOOLEANS[text.lower()]
+        else:  # words of a closed list are checked by the spec
+            value = reading.kind(text) if reading.kind in (int, float) else text
+    except typer.BadParameter as wrong:
+        raise InvalidRequest(f"--set {name}: {wrong.message}") from wrong
+    except (KeyError, ValueError):
+        wants = {bool: "neither true nor false", int: "not a whole number"}.get(reading.kind, "not a number")
+        raise InvalidRequest(f"--set {name}: {text!r} is {wants}") from None
     kind = get_origin(_container(field))
     if kind is dict:
         return {**(stored if so_far is None else so_far), **dict([value])}
     if kind is list:
         return [*(so_far or []), *(value if isinstance(value, list) else [value])]
     return value
-
-
-def _read(reading: Reading, text: str) -> Any:
-    """Words of a closed list are checked by the spec."""
-    if reading.parse:
-        return reading.parse(text)
-    if reading.kind is bool:
-        if text.lower() not in BOOLEANS:
-            raise ValueError(f"{text!r} is neither true nor false")
-        return BOOLEANS[text.lower()]
-    if reading.kind not in (int, float):
-        return text
-    try:
-        return reading.kind(text)
-    except ValueError:
-        raise ValueError(f"{text!r} is not a {'whole ' if reading.kind is int else ''}number") from None
 
 
 def merged(file: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from functools import wraps
 from typing import Annotated, Any, Literal, TypeVar
 
 import typer
+from typer import Argument, Option
 from typer.core import TyperCommand
 
 from client_lib.cli import ExitCode, printer
@@ -46,10 +47,11 @@ class CommandApp(typer.Typer):
     def __init__(self, **settings: Any) -> None:
         super().__init__(add_completion=False, rich_markup_mode=None, **settings)
 
-    def command(self, name: str | None = None, **settings: Any) -> Callable[[F], F]:
+    def command(self, name: str | None = None, *, examples: str = "", **settings: Any) -> Callable[[F], F]:
         """Without `name` the command is called as its function is. A parameter `connection` of the function becomes the
-        options --endpoint and --profile."""
-        register = super().command(name, **{"cls": Command, **settings})
+        options --endpoint and --profile. `examples`: lines below the help."""
+        epilog = f"\b\nExamples:{examples}" if examples else None
+        register = super().command(name, **{"cls": Command, "epilog": epilog, **settings})
         return lambda command: register(_connected(command))
 
 
@@ -73,11 +75,11 @@ def profile_names(incomplete: str) -> list[str]:
 
 
 ServerOption = Annotated[
-    str | None, typer.Option(metavar="URL", help="The server, or `local`. Default: the profile's, else this machine's.")
+    str | None, Option(metavar="URL", help="The server, or `local`. Default: the profile's, else this machine's.")
 ]
 ProfileOption = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="NAME",
         autocompletion=profile_names,
         help="A profile of the configuration file (`client-lib config show`).",
@@ -107,7 +109,7 @@ def _connected(command: F) -> F:
     return connect  # type: ignore[return-value]
 
 
-_OUTPUT = typer.Option("-o", "--output", help="Form of what is printed.")
+_OUTPUT = Option("-o", "--output", help="Form of what is printed.")
 TextOrJson = Annotated[Literal["text", "json"], _OUTPUT]
 TextJsonOrName = Annotated[Literal["text", "json", "name"], _OUTPUT]
 TableOrJson = Annotated[Literal["table", "json"], _OUTPUT]
@@ -116,25 +118,32 @@ TableJsonOrName = Annotated[Literal["table", "json", "name"], _OUTPUT]
 YamlOrJson = Annotated[Literal["yaml", "json"], _OUTPUT]
 
 _COLLAPSE = "Print identical lines of several ranks once: [0-3] loading."
-Collapse = Annotated[bool, typer.Option("--collapse", help=_COLLAPSE)]
-CollapseFollowed = Annotated[bool, typer.Option("--collapse", help=f"With -f: {_COLLAPSE}")]
+Collapse = Annotated[bool, Option("--collapse", help=_COLLAPSE)]
+CollapseFollowed = Annotated[bool, Option("--collapse", help=f"With -f: {_COLLAPSE}")]
 Follow = Annotated[
-    bool, typer.Option("-f", "--follow", help="Print its logs until it has ended; the exit code is the job's.")
+    bool, Option("-f", "--follow", help="Print its logs until it has ended; the exit code is the job's.")
 ]
 
 
 def _offering(*kinds: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
     def offered(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-        """Names that begin with `incomplete`. Starts no server and prints no error, which would stand in the line."""
-        from client_lib.cli.connection import Connection
+        """Names of `jobs` or `groups` that begin with `incomplete`. A shell waits: no server is started, no request
+        repeated, and no error printed, which would stand in the line."""
+        from client_lib.cli import http_client
+        from client_lib.cli.connection import Connection, read
         from client_lib.errors import ClientLibError
+        from client_lib.spec import paths
+        from client_lib.transport.rest import Rest
 
         connection = Connection(ctx.params.get("endpoint"), ctx.params.get("profile"))
         found: list[tuple[str, str]] = []
         for kind in kinds:
             with suppress(ClientLibError, KeyError, TypeError):
-                offers = connection.offered(kind, incomplete, COMPLETED, COMPLETION_S)
-                found += [(each["name"], each["state"]) for each in offers]
+                rest = Rest(connection.running, connection.config, http_client.connect)
+                params = {"limit": str(COMPLETED), "name": incomplete or None}
+                params |= {"grouped": "true"} if kind == "groups" else {}
+                names = read(rest, paths.JOBS, "jobs", params, read_s=COMPLETION_S, retry_s=0)[kind]
+                found += [(each["name"], each["state"]) for each in names]
         return found
 
     return offered
@@ -143,26 +152,22 @@ def _offering(*kinds: str) -> Callable[[typer.Context, str], list[tuple[str, str
 group_names = _offering("groups")
 
 
-def _names(metavar: str, text: str, *, groups: bool = False) -> Any:
-    kinds = ("groups", "jobs") if groups else ("jobs",)
-    return typer.Argument(metavar=metavar, autocompletion=_offering(*kinds), help=text)
+def _names(metavar: str, text: str, *kinds: str) -> Any:
+    return Argument(metavar=metavar, autocompletion=_offering(*kinds), help=text)
 
 
 _BEGINNING = "Name of the job, or a beginning that no other has."
-JobName = Annotated[str, _names("NAME", _BEGINNING)]
-JobOrGroup = Annotated[str, _names("NAME", _BEGINNING, groups=True)]
-JobOrNewest = Annotated[str | None, _names("[NAME]", f"{_BEGINNING} Default: the newest job.")]
-JobGroupOrNewest = Annotated[str | None, _names("[NAME]", f"{_BEGINNING} Default: the newest job.", groups=True)]
-JobOrAll = Annotated[str | None, _names("[NAME]", f"{_BEGINNING} Default: all jobs.")]
-WholeJobNames = Annotated[list[str], _names("NAME...", "Names of the jobs, in full.", groups=True)]
-WholeNamesOrNewest = Annotated[
-    list[str] | None,
-    _names("[NAME]...", "Names of the jobs, in full. Default: the newest job, after a question.", groups=True),
-]
-NamesOrNewest = Annotated[
-    list[str] | None,
-    _names("[NAME]...", "Names of the jobs, or beginnings that no other has. Default: the newest job.", groups=True),
-]
+_NEWEST = f"{_BEGINNING} Default: the newest job."
+_SEVERAL = "Names of the jobs, or beginnings that no other has. Default: the newest job."
+_WHOLE_NEWEST = "Names of the jobs, in full. Default: the newest job, after a question."
+JobName = Annotated[str, _names("NAME", _BEGINNING, "jobs")]
+JobOrGroup = Annotated[str, _names("NAME", _BEGINNING, "groups", "jobs")]
+JobOrNewest = Annotated[str | None, _names("[NAME]", _NEWEST, "jobs")]
+JobGroupOrNewest = Annotated[str | None, _names("[NAME]", _NEWEST, "groups", "jobs")]
+JobOrAll = Annotated[str | None, _names("[NAME]", f"{_BEGINNING} Default: all jobs.", "jobs")]
+WholeJobNames = Annotated[list[str], _names("NAME...", "Names of the jobs, in full.", "groups", "jobs")]
+WholeNamesOrNewest = Annotated[list[str] | None, _names("[NAME]...", _WHOLE_NEWEST, "groups", "jobs")]
+NamesOrNewest = Annotated[list[str] | None, _names("[NAME]...", _SEVERAL, "groups", "jobs")]
 
 
 def key_value(text: str) -> tuple[str, str | None]:

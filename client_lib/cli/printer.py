@@ -7,7 +7,6 @@ both. rich is loaded only where it draws.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shlex
 import sys
@@ -45,13 +44,6 @@ STYLES = {"summary": "bold red", "exception": "bold", "hint": "yellow", "next": 
 _FIELD = re.compile(r"\b(?P<field>[a-z_]+)=(?:\['(?P<items>[^\]]*)'\]|(?P<value>'[^']*'|\d+\b))")
 _handlers: list[logging.Handler] = []
 _spinners: list[_Spinner] = []
-
-
-def prepare_streams() -> None:
-    """Text that the terminal's encoding can't hold is escaped instead of raising."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
 
 
 def data(text: str) -> None:
@@ -156,7 +148,9 @@ def count_submit() -> None:
 
 
 def _submits() -> int:
-    return _submits_file().stat().st_size if _submits_file().exists() else 0
+    with suppress(OSError):
+        return _submits_file().stat().st_size
+    return 0
 
 
 def _submits_file() -> Path:
@@ -315,8 +309,3 @@ def escaped(text: str) -> str:
     from rich.markup import escape
 
     return escape(text)
-
-
-def abandon_stdout() -> None:
-    """Redirect stdout to nowhere after its reader has gone, so that the interpreter's last flush does not fail."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

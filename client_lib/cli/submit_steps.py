@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
+from typer import Option
 
 from client_lib.cli import PROGRAM, job_options, printer
 from client_lib.cli.connection import Connection
-from client_lib.errors import InvalidRequest, JobFailed
+from client_lib.errors import InvalidRequest
 from client_lib.job import Job
-from client_lib.reports import explanation
 from client_lib.spec.command_line import option_names, split_script
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.validation import validated
@@ -30,7 +30,7 @@ from client_lib.spec.wire import JobInfo
 if TYPE_CHECKING:
     from client_lib.launch_lines import LaunchLine
 
-NoCheck = Annotated[bool, typer.Option("--no-check", help="Submit without checking the script (jobs of this machine).")]
+NoCheck = Annotated[bool, Option("--no-check", help="Submit without checking the script (jobs of this machine).")]
 STOP_AT_SCRIPT = {"allow_interspersed_args": False}
 """Context settings: our options end at SCRIPT, and what follows is its own, as with torchrun."""
 _COMMANDS = (JobType.BINARY.value, JobType.BINARY_EXP.value)
@@ -69,8 +69,15 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
     python = None
     if "script" in line:
         fields, python = _without_launcher(fields, connection.is_local)
-        for notice in _misplaced(ctx, fields):
-            printer.hint(notice)
+        script, args = Path(fields["script"]), fields.get("args", ())
+        ours = {name for parameter in ctx.command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        behind = [word.partition("=")[0] for word in args if word.startswith("-")]
+        if script.suffix == ".py" and script.is_file() and os.access(script, os.R_OK) and not ours.isdisjoint(behind):
+            for option in undeclared(script.read_text("utf-8", "replace"), [each for each in behind if each in ours]):
+                printer.hint(
+                    f"{option} behind {script} goes to the script, which does not declare it; options of client-lib "
+                    "stand before the script"
+                )
     return DescribedJob(Job(**fields, client=connection.api), python)
 
 
@@ -101,37 +108,17 @@ def read_job_file(path: str) -> dict[str, Any]:
         raise InvalidRequest(f"{path} is not valid YAML: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise InvalidRequest(f"{path} holds no fields", hint="it needs lines like `script: train.py`, `n_workers: 2`")
-    folder, (script, working_dir) = Path(path).parent, map(content.get, ("script", "working_dir"))
-    if isinstance(script, str):
-        content["script"] = _script_from(script, folder)
+    folder = Path(path).parent
+    script, working_dir = content.get("script"), content.get("working_dir")
+    if isinstance(script, str):  # a command that is found by PATH stays as it is
+        first, space, rest = script.partition(" ")
+        if (folder / script).is_file():
+            content["script"] = shlex.quote(str(folder / script))
+        elif first and (folder / first).is_file():
+            content["script"] = shlex.quote(str(folder / first)) + space + rest
     if isinstance(working_dir, str):
         content["working_dir"] = str(folder / working_dir)
     return content
-
-
-def _script_from(script: str, folder: Path) -> str:
-    """A script that lies in the folder gets its path; a command that is found by PATH stays as it is."""
-    if (folder / script).is_file():
-        return shlex.quote(str(folder / script))
-    first, space, rest = script.partition(" ")
-    if first and (folder / first).is_file():
-        return shlex.quote(str(folder / first)) + space + rest
-    return script
-
-
-def _misplaced(ctx: typer.Context, fields: Mapping[str, Any]) -> list[str]:
-    """Notices of our options that stand behind a script which does not declare them."""
-    ours = {name for parameter in ctx.command.params for name in (*parameter.opts, *parameter.secondary_opts)}
-    given = [word.partition("=")[0] for word in fields.get("args", ()) if word.startswith("-")]
-    behind = [option for option in given if option in ours]
-    script = Path(fields["script"])
-    if not behind or script.suffix != ".py" or not script.is_file() or not os.access(script, os.R_OK):
-        return []
-    return [
-        f"{option} behind {script} goes to the script, which does not declare it; options of client-lib stand before "
-        "the script"
-        for option in undeclared(script.read_text("utf-8", "replace"), behind)
-    ]
 
 
 def undeclared(source: str, options: list[str]) -> list[str]:
@@ -154,15 +141,6 @@ def submit(described: DescribedJob, check: bool) -> JobInfo:
     return job.last_info
 
 
-def end_of_followed(job: Job) -> JobInfo:
-    """Wait for the end of a job whose log was just printed. Raises JobFailed or JobCancelled; the report does not
-    repeat the log."""
-    try:
-        return job.wait()
-    except JobFailed as failed:
-        raise explanation.ended(failed.info, printed=True) from None
-
-
 def find_python(environ: Mapping[str, str]) -> str:
     """Absolute path of the `python` of VIRTUAL_ENV, else of CONDA_PREFIX, else of PATH: what the user gets by typing
     `python`, and never that of this program, which may be installed in an environment of its own (pipx), without torch.
@@ -172,16 +150,13 @@ def find_python(environ: Mapping[str, str]) -> str:
     """
     windows = os.name == "nt"
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        folder = environ.get(variable)
-        if folder:
-            if not (windows and variable == "CONDA_PREFIX"):
-                folder = os.path.join(folder, "Scripts" if windows else "bin")
-            path = os.path.abspath(os.path.join(folder, "python.exe" if windows else "python"))
-            if os.path.exists(path):  # a shell may still name an environment that was removed
-                return path
-    on_path = (shutil.which(name, path=environ.get("PATH", "")) for name in ("python", "python3"))
-    if found := next(filter(None, on_path), None):
-        return os.path.abspath(found)
+        below = "" if windows and variable == "CONDA_PREFIX" else "Scripts" if windows else "bin"
+        path = os.path.abspath(os.path.join(environ.get(variable, ""), below, "python.exe" if windows else "python"))
+        if environ.get(variable) and os.path.exists(path):  # a shell may name an environment that was removed
+            return path
+    for name in ("python", "python3"):
+        if found := shutil.which(name, path=environ.get("PATH", "")):
+            return os.path.abspath(found)
     raise InvalidRequest("there is no python in PATH", hint="activate the environment that the script needs")
 
 
@@ -204,7 +179,13 @@ def _without_launcher(fields: dict[str, Any], local: bool) -> tuple[dict[str, An
         words = split_script(script)
     except ValueError:  # the spec says what is wrong with it
         words = [script]
-    machine = launch_lines.Machine(_cores(fields, local), _accelerate_config, os.path.isfile, os.environ)
+    cores: int | None = None  # of one worker; None: not known here
+    if kind := fields.get("instance_type"):
+        named = _CORES.search(kind)
+        cores = int(named[1]) if named else None
+    elif local:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    machine = launch_lines.Machine(cores, _accelerate_config, os.path.isfile, os.environ)
     reading = launch_lines.read([*words, *fields.get("args", [])], machine)
     if reading is None:
         return fields, None
@@ -224,53 +205,39 @@ def _without_launcher(fields: dict[str, Any], local: bool) -> tuple[dict[str, An
 
 def _merged(fields: Mapping[str, Any], reading: LaunchLine) -> dict[str, Any]:
     """Raises InvalidRequest where an option says otherwise than the line."""
+
+    def check_same(option: str, ours: Any, read: Any, said: str) -> None:
+        if ours != read:
+            raise InvalidRequest(
+                f"{option}={ours} contradicts {said}, which is {option}={read}", hint="leave one of them out"
+            )
+
     merged = {**reading.defaults, **fields}
     for name, value in reading.fields.items():
+        option, ours = option_names(name)[0], fields.get(name)
         if name in job_options.POSITIONAL or name not in fields:
             merged[name] = value
-        elif isinstance(value, dict):
-            for key in value.keys() & fields[name].keys():
-                _check_same(f"{_option(name)} {key}", fields[name][key], value[key], reading.given_by[name])
-            merged[name] = {**fields[name], **value}
+        elif isinstance(ours, dict):
+            for key in value.keys() & ours.keys():
+                check_same(f"{option} {key}", ours[key], value[key], reading.given_by[name])
+            merged[name] = {**ours, **value}
         else:
-            _check_same(_option(name), fields[name], value, reading.given_by[name])
+            check_same(option, ours, value, reading.given_by[name])
     return merged
-
-
-def _check_same(option: str, given: Any, read: Any, said: str) -> None:
-    if given != read:
-        raise InvalidRequest(
-            f"{option}={given} contradicts {said}, which is {option}={read}", hint="leave one of them out"
-        )
-
-
-def _option(field: str) -> str:
-    return option_names(field)[0]
 
 
 def _shown(reading: LaunchLine, merged: Mapping[str, Any]) -> str:
     options: list[str] = []
     for name in [*(reading.defaults.keys() - reading.fields.keys()), *reading.fields]:
-        value = merged[name]
+        option, value = option_names(name)[0], merged[name]
         if name in job_options.POSITIONAL:
             continue
         if isinstance(value, dict):
-            options += [word for key, text in value.items() for word in (_option(name), f"{key}={text}")]
+            options += [word for key, text in value.items() for word in (option, f"{key}={text}")]
         else:
-            options += [_option(name), ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+            options += [option, ",".join(map(str, value)) if isinstance(value, list) else str(value)]
     line = shlex.join([PROGRAM, "submit", *options])
     return f"{reading.launcher} line read as: {line} {merged['script']} {shlex.join(merged['args'])}".rstrip()
-
-
-def _cores(fields: Mapping[str, Any], local: bool) -> int | None:
-    """Cores of one worker; None: not known here."""
-    kind = fields.get("instance_type")
-    if kind is not None:
-        named = _CORES.search(kind)
-        return int(named[1]) if named else None
-    if not local:
-        return None
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def _accelerate_config(path: str | None) -> Mapping[str, Any]:

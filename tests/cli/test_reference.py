@@ -13,7 +13,7 @@ import pytest
 import client_lib
 import server_stub
 from client_lib.cli.app import COMMANDS
-from client_lib.cli.commands.init import TRAIN
+from client_lib.cli.commands.setup import TRAIN
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
 

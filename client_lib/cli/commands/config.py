@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from client_lib.cli import http_client, printer
 from client_lib.cli.connection import Connection, read
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     import tomlkit
 
 MASK = "***"
+_SECRET = ("token", "notify")
 
 app = CommandApp()
 group = CommandApp(invoke_without_command=True)
@@ -55,38 +57,31 @@ def show(output: TextOrJson = "text") -> None:
     path = config.config_file()
     default, profiles = config.read_profiles(path)
     now = config.resolve()
-    secret = ("token", "notify")
-    shown = {name: {key: MASK if key in secret else value for key, value in p.items()} for name, p in profiles.items()}
+    shown = {name: {key: MASK if key in _SECRET else value for key, value in p.items()} for name, p in profiles.items()}
     if output == JSON:
         facts = {"file": str(path), "profile": default, "profiles": shown, "endpoint": now.endpoint or LOCAL}
         printer.data_json(facts)
         return
+    named = next((name for name in (config.ENDPOINT, config.PROFILE) if os.environ.get(name)), None)
+    because = f" (by {named})" if named else f" (by profile {default})" if default else ""
     printer.data(f"file: {path}{'' if path.exists() else ' (not there)'}")
-    printer.data(f"server: {now.endpoint or 'the local one, started on demand'}{_because(default)}")
+    printer.data(f"server: {now.endpoint or 'the local one, started on demand'}{because}")
     for name, values in shown.items():
         printer.data(f"\n{name}{' (in use)' if name == default else ''}")
         printer.lines(f"  {key} = {value}" for key, value in values.items())
 
 
-def _because(default: str | None) -> str:
-    for variable in (config.ENDPOINT, config.PROFILE):
-        if os.environ.get(variable):
-            return f" (by {variable})"
-    return f" (by profile {default})" if default else ""
-
-
 @group.command(
     "set",
-    epilog="""\b
-Examples:
+    examples="""
   client-lib config set lab endpoint=https://jobs.lab.example token=-     asks for the token
   client-lib config set lab ca_bundle=/etc/ssl/lab.pem retry_s=60
   client-lib config set lab ca_bundle=                                    removes it
 """,
 )
 def set_profile(
-    profile: Annotated[str, typer.Argument(metavar="PROFILE", autocompletion=profile_names)],
-    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...")],
+    profile: Annotated[str, Argument(metavar="PROFILE", autocompletion=profile_names)],
+    settings: Annotated[list[str], Argument(metavar="KEY=VALUE...")],
 ) -> None:
     """Make or change a profile: endpoint, token, ca_bundle, insecure, retry_s, notify.
 
@@ -106,16 +101,18 @@ def set_profile(
     config.check_profile(path, profile, changed)
     if not profiles and default is None:
         file["profile"] = default = profile
-    _write(path, file)
+    _write(path, file.as_string())
     printer.hint(f"profile {profile} is in {path}" + (", and in use" if default == profile else ""))
 
 
 def _setting(text: str) -> tuple[str, Any]:
+    """A key and its value; None: it is to be removed."""
     key, value = key_value(text)
     if not value:
         return key, None
-    if key in ("token", "notify"):
-        return key, _secret(key) if value == "-" else value
+    if key in _SECRET and value == "-":  # `ps` shows what stands on a command line
+        is_typed = sys.stdin.isatty()
+        return key, str(typer.prompt(key, hide_input=True, err=True)) if is_typed else sys.stdin.readline().strip()
     if key == "endpoint":
         return key, config.check_endpoint(value) or LOCAL
     if key == "insecure":
@@ -126,25 +123,15 @@ def _setting(text: str) -> tuple[str, Any]:
     return key, value
 
 
-def _secret(key: str) -> str:
-    """Read a secret from the terminal without an echo, or from a pipe: `ps` shows one on a command line."""
-    if sys.stdin.isatty():
-        return str(typer.prompt(key, hide_input=True, err=True))
-    return sys.stdin.readline().strip()
-
-
 @group.command()
-def use(profile: Annotated[str, typer.Argument(metavar="PROFILE", autocompletion=profile_names)]) -> None:
+def use(profile: Annotated[str, Argument(metavar="PROFILE", autocompletion=profile_names)]) -> None:
     """Use this profile where none is named. `local`: the local server."""
     path = config.config_file()
     config.profile_values(profile, path)
     file = _parsed(path)
     file["profile"] = profile
-    _write(path, file)
+    _write(path, file.as_string())
     printer.hint(f"{profile} is in use")
-
-
-# --- the file
 
 
 def _parsed(path: Path) -> tomlkit.TOMLDocument:
@@ -154,11 +141,11 @@ def _parsed(path: Path) -> tomlkit.TOMLDocument:
     return tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
 
 
-def _write(path: Path, file: tomlkit.TOMLDocument) -> None:
-    """Raises InvalidRequest: it can't be written."""
+def _write(path: Path, text: str) -> None:
+    """Write a file for this user alone; a link to a file that is kept elsewhere stays a link. Raises InvalidRequest."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_file(os.path.realpath(path), file.as_string().encode())  # a link to a file kept elsewhere stays a link
+        write_file(os.path.realpath(path), text.encode())
     except OSError as error:
         raise InvalidRequest(f"{path} can't be written: {error.strerror}") from None
 
@@ -167,8 +154,7 @@ def _write(path: Path, file: tomlkit.TOMLDocument) -> None:
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib config set lab endpoint=https://jobs.lab.example
   client-lib login                               the server of the profile in use
 """
@@ -194,8 +180,7 @@ def login(connection: Connection) -> None:
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib logout
   client-lib logout --profile lab                the server of another profile
 """
@@ -207,12 +192,11 @@ def logout(connection: Connection) -> None:
 
 
 def _server(connection: Connection) -> str:
-    url = connection.config.endpoint
-    if url is None:
-        raise InvalidRequest(
-            "the local server has no login", hint="name another one with --endpoint or `client-lib config`"
-        )
-    return url
+    if connection.config.endpoint:
+        return connection.config.endpoint
+    raise InvalidRequest(
+        "the local server has no login", hint="name another one with --endpoint or `client-lib config`"
+    )
 
 
 # --- the two files of `mls`, the ML Space platform's command line
@@ -229,8 +213,7 @@ REGION = "SR006"  # one that every version of mls knows; a server accepts every 
 
 @app.command(
     "mls-config",
-    epilog="""\b
-Examples:
+    examples="""
   client-lib mls-config                            then: mls job list
   client-lib mls-config --mls-profile lab          then: mls job list --profile lab
   client-lib mls-config --profile lab --print      shows both files, the token too
@@ -238,10 +221,10 @@ Examples:
 )
 def mls_config(
     connection: Connection,
-    name: Annotated[str, typer.Option("--mls-profile", metavar="NAME", help="Profile of mls.")] = "default",
-    region: Annotated[str, typer.Option(help="Region that mls names in its requests.")] = REGION,
-    show: Annotated[bool, typer.Option("--print", help="Print the files instead of writing them.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Replace a profile of mls that means another server.")] = False,
+    name: Annotated[str, Option("--mls-profile", metavar="NAME", help="Profile of mls.")] = "default",
+    region: Annotated[str, Option(help="Region that mls names in its requests.")] = REGION,
+    show: Annotated[bool, Option("--print", help="Print the files instead of writing them.")] = False,
+    force: Annotated[bool, Option("--force", help="Replace a profile of mls that means another server.")] = False,
 ) -> None:
     """Point `mls`, the command line of the ML Space platform, at this server.
 
@@ -259,7 +242,19 @@ def mls_config(
         for file, values in files.items():
             printer.data(f"# ~/.mls/{file}\n{with_section('', name, values)}")
     else:
-        _write_mls(Path.home() / ".mls", name, files, force)
+        folder = Path.home() / ".mls"
+        texts = {file: _text(folder / file) for file in files}
+        now, credentials = (section(texts[file], name) for file in ("config", "credentials"))
+        ours = credentials.get("x_api_key") == OURS or not (now or credentials)
+        if not (ours or force or now.get("endpoint_url") == files["config"]["endpoint_url"]):
+            raise Conflict(
+                f"profile {name} in {folder} means another server: "
+                + now.get("endpoint_url", "the default one of mls"),
+                hint="choose another one (--mls-profile NAME), or replace it with --force",
+            )
+        for file, values in files.items():
+            _write(folder / file, with_section(texts[file], name, values))
+        printer.hint(f"profile {name} in {folder} means {files['config']['endpoint_url']}")
     if connection.is_local:
         printer.hint(
             "the local server has another address after each start: run this again then, or give it a port of its "
@@ -267,26 +262,8 @@ def mls_config(
         )
 
 
-def _write_mls(folder: Path, name: str, files: Mapping[str, Mapping[str, str]], force: bool) -> None:
-    """Raises Conflict: the profile holds credentials of another service, which would be lost."""
-    url, texts = files["config"]["endpoint_url"], {file: _read(folder / file) for file in files}
-    config, credentials = (section(texts[file], name) for file in ("config", "credentials"))
-    ours = credentials.get("x_api_key") == OURS or not (config or credentials)
-    if not (ours or force or config.get("endpoint_url") == url):
-        raise Conflict(
-            f"profile {name} in {folder} means another server: {config.get('endpoint_url', 'the default one of mls')}",
-            hint="choose another one (--mls-profile NAME), or replace it with --force",
-        )
-    try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        for file, values in files.items():
-            write_file(os.path.realpath(folder / file), with_section(texts[file], name, values).encode())
-    except OSError as error:
-        raise InvalidRequest(f"{folder} can't be written: {error.strerror}") from error
-    printer.hint(f"profile {name} in {folder} means {url}")
-
-
-def _read(path: Path) -> str:
+def _text(path: Path) -> str:
+    """The text of a file; "": it is missing."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

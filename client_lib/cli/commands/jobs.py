@@ -9,9 +9,10 @@ from datetime import datetime, timezone
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from client_lib.cli import ExitCode, printer
-from client_lib.cli.connection import Connection, Json
+from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import (
     JSON,
     NAME,
@@ -35,25 +36,21 @@ app = CommandApp()
 
 def _columns(text: str) -> list[str]:
     """`name,state` -> their headings."""
-    return [_column(name) for name in text.split(",")]
-
-
-def _column(name: str) -> str:
-    heading = name.strip().upper()
-    if heading not in table.COLUMNS:
-        raise typer.BadParameter(f"there is no column {name!r}; there are {', '.join(table.COLUMNS).lower()}")
-    return heading
+    names = text.split(",")
+    for name in names:
+        if name.strip().upper() not in table.COLUMNS:
+            raise typer.BadParameter(f"there is no column {name!r}; there are {', '.join(table.COLUMNS).lower()}")
+    return [name.strip().upper() for name in names]
 
 
 def _order(text: str) -> tuple[str, bool]:
     """`-took` -> its heading, True: descending."""
-    return _column(text.removeprefix("-")), text.startswith("-")
+    return _columns(text.removeprefix("-"))[0], text.startswith("-")
 
 
 @app.command(
     "list",
-    epilog="""\b
-Examples:
+    examples="""
   client-lib list --state RUNNING
   client-lib list -l team=vision --name train -o name
   client-lib list lr-scan                        the members of a group
@@ -65,28 +62,27 @@ def list_jobs(
     connection: Connection,
     group: Annotated[
         str | None,
-        typer.Argument(
+        Argument(
             metavar="[GROUP]", autocompletion=group_names, help="Show the members of this group.", show_default=False
         ),
     ] = None,
-    state: Annotated[State | None, typer.Option(case_sensitive=False, help="Only jobs in this state.")] = None,
+    state: Annotated[State | None, Option(case_sensitive=False, help="Only jobs in this state.")] = None,
     labels: Annotated[
         list[Any] | None,  # pairs of key and value
-        typer.Option("-l", "--label", parser=key_value, metavar="KEY=VALUE", help="Only jobs with this label."),
+        Option("-l", "--label", parser=key_value, metavar="KEY=VALUE", help="Only jobs with this label."),
     ] = None,
-    name: Annotated[str | None, typer.Option(metavar="PREFIX", help="Only jobs whose name begins so.")] = None,
-    limit: Annotated[int, typer.Option("-n", "--limit", min=1, help="Show at most this many.")] = LIMIT,
-    everything: Annotated[bool, typer.Option("--all", help="All of them, however many.")] = False,
+    name: Annotated[str | None, Option(metavar="PREFIX", help="Only jobs whose name begins so.")] = None,
+    limit: Annotated[int, Option("-n", "--limit", min=1, help="Show at most this many.")] = LIMIT,
+    everything: Annotated[bool, Option("--all", help="All of them, however many.")] = False,
     sort: Annotated[
-        Any, typer.Option(parser=_order, metavar="COLUMN", help="Sort what is shown; -COLUMN: the largest first.")
+        Any, Option(parser=_order, metavar="COLUMN", help="Sort what is shown; -COLUMN: the largest first.")
     ] = None,
     columns: Annotated[
-        Any,
-        typer.Option(parser=_columns, metavar="A,B", help="Only these columns: " + ", ".join(table.COLUMNS).lower()),
+        Any, Option(parser=_columns, metavar="A,B", help="Only these columns: " + ", ".join(table.COLUMNS).lower())
     ] = None,
     output: Annotated[
         Literal["table", "wide", "json", "name"],
-        typer.Option("-o", "--output", help="Form of what is printed; wide: more columns, nothing cut off."),
+        Option("-o", "--output", help="Form of what is printed; wide: more columns, nothing cut off."),
     ] = "table",
 ) -> None:
     """List your jobs, newest first, one line each; a group is one line, unless --state, -l or -o asks for jobs.
@@ -123,8 +119,7 @@ def list_jobs(
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib cancel train-x7k2m
   client-lib cancel                              the newest job, after a question
   client-lib list --state PENDING -o name | xargs client-lib cancel
@@ -141,12 +136,15 @@ def cancel(connection: Connection, names: WholeNamesOrNewest = None) -> int:
         if not info.state.final:
             printer.hint(f"its processes are being stopped; `client-lib wait {name}` waits until they are")
 
-    return _change_each(connection, names or _confirmed(connection.newest()), cancel_one)
+    if not names:
+        newest = connection.newest()
+        question = f"cancel the newest job, {newest['name']} ({newest['state']})?"
+        names = [newest["name"]] if _agreed(question, f"client-lib cancel {newest['name']}") else []
+    return _change_each(connection, names, cancel_one)
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib delete train-x7k2m
   client-lib list --all --state FAILED -o name | xargs client-lib delete
 """
@@ -154,7 +152,7 @@ Examples:
 def delete(
     connection: Connection,
     names: WholeJobNames,
-    force: Annotated[bool, typer.Option("--force", help="Also one that runs: it is stopped first.")] = False,
+    force: Annotated[bool, Option("--force", help="Also one that runs: it is stopped first.")] = False,
 ) -> int:
     """Remove jobs that have ended, and their logs."""
     every = connection.each_member(names)
@@ -162,8 +160,7 @@ def delete(
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib prune --dry-run
   client-lib prune --older 12h --state SUCCEEDED --yes
 """
@@ -171,14 +168,14 @@ Examples:
 def prune(
     connection: Connection,
     older: Annotated[
-        Any, typer.Option(parser=age, metavar="AGE", help="Those that ended at least so long ago: 30m, 12h, 7d.")
+        Any, Option(parser=age, metavar="AGE", help="Those that ended at least so long ago: 30m, 12h, 7d.")
     ] = "7d",
     state: Annotated[
         Literal["SUCCEEDED", "FAILED", "CANCELLED"] | None,
-        typer.Option(case_sensitive=False, help="Only jobs that ended so."),
+        Option(case_sensitive=False, help="Only jobs that ended so."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print their names and remove nothing.")] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Don't ask.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print their names and remove nothing.")] = False,
+    yes: Annotated[bool, Option("-y", "--yes", help="Don't ask.")] = False,
 ) -> int:
     """Remove your jobs that ended some time ago, with their logs and files."""
     latest = datetime.now(timezone.utc) - older
@@ -205,41 +202,31 @@ def _has_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _confirmed(job: Json) -> list[str]:
-    """The name of a job that the user did not name, after a confirmation."""
-    name = job["name"]
-    question = f"cancel the newest job, {name} ({job['state']})?"
-    return [name] if _agreed(question, f"client-lib cancel {name}") else []
-
-
 def _change_each(connection: Connection, names: Sequence[str], change: Callable[[str], None]) -> int:
-    """Call `change` for each job, also after an error of another; return the exit code of the first error."""
-    codes = []
+    """Call `change` for each job, also after an error of another; return the exit code of the first error.
+
+    A job whose name was shortened is changed after a confirmation: the intended one may have been deleted, and the name
+    of another may begin in the same way.
+    """
+    codes: list[int] = []
     for name in names:
         try:
-            _change_one(connection, name, change)
+            try:
+                change(name)
+            except NotFound:
+                full = connection.full_name(name)
+                if not _has_terminal():
+                    raise NotFound(f"no job named {name}", hint=f"did you mean {full}? write the whole name") from None
+                if typer.confirm(f"no job named {name}; did you mean {full}?", err=True):
+                    change(full)
         except ClientLibError as problem:
             printer.error(problem)
             codes.append(ExitCode.of_error(problem))
     return next(iter(codes), ExitCode.DONE)
 
 
-def _change_one(connection: Connection, name: str, change: Callable[[str], None]) -> None:
-    """Change a job, after a confirmation if its name was shortened: the intended job may have been deleted, and the
-    name of another one may begin in the same way."""
-    try:
-        change(name)
-    except NotFound:
-        full = connection.full_name(name)
-        if not _has_terminal():
-            raise NotFound(f"no job named {name}", hint=f"did you mean {full}? write the whole name") from None
-        if typer.confirm(f"no job named {name}; did you mean {full}?", err=True):
-            change(full)
-
-
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib wait train-x7k2m && client-lib submit evaluate.py
   client-lib wait --timeout 600 a-job another-job
   client-lib wait lr-scan                        all members of a group
@@ -253,7 +240,7 @@ def wait(
     connection: Connection,
     names: NamesOrNewest = None,
     timeout_s: Annotated[
-        float | None, typer.Option("--timeout", min=0, metavar="SECONDS", help="For all of them. Default: no limit.")
+        float | None, Option("--timeout", min=0, metavar="SECONDS", help="For all of them. Default: no limit.")
     ] = None,
 ) -> int:
     """Wait until jobs have ended, and print how. Ctrl-C stops waiting; the jobs keep running."""
@@ -261,24 +248,22 @@ def wait(
 
 
 def wait_for_all(connection: Connection, wanted: Sequence[str | None], timeout_s: float | None = None) -> int:
-    """The exit code of the job that was the first to end without success; 0: all succeeded. None: the newest job."""
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    ended = [
-        _wait(connection, name, None if deadline is None else max(0.0, deadline - time.monotonic())) for name in wanted
-    ]
-    return min((end for end in ended if end[1]), key=lambda end: end[0], default=(_NEVER, ExitCode.DONE))[1]
-
-
-def _wait(connection: Connection, name: str | None, timeout_s: float | None) -> tuple[datetime, int]:
-    """The time of the job's end and its exit code. An error of the wait itself counts after all ends of jobs."""
+    """The exit code of the job that was the first to end without success; 0: all succeeded. None: the newest job. An
+    error of the wait itself counts after all ends of jobs."""
     from client_lib.client import get_job
 
-    try:
-        job = get_job(connection.job(name)["name"], client=connection.api)
-        with printer.hint_on_interrupt(job.name or ""), printer.progress(f"waiting for {job.name}"):
-            info = job.wait(timeout_s)
-    except ClientLibError as problem:
-        printer.error(problem)
-        return (problem.info.finished_at if isinstance(problem, JobEnded) else _NEVER), ExitCode.of_error(problem)
-    printer.data(f"{info.name} {info.state}")
-    return _NEVER, ExitCode.DONE
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    failed: list[tuple[datetime, int]] = []
+    for name in wanted:
+        left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
+        try:
+            job = get_job(connection.job(name)["name"], client=connection.api)
+            with printer.hint_on_interrupt(job.name or ""), printer.progress(f"waiting for {job.name}"):
+                info = job.wait(left_s)
+        except ClientLibError as problem:
+            printer.error(problem)
+            ended_at = problem.info.finished_at if isinstance(problem, JobEnded) and problem.info else None
+            failed.append((ended_at or _NEVER, ExitCode.of_error(problem)))
+        else:
+            printer.data(f"{info.name} {info.state}")
+    return min(failed, key=lambda end: end[0], default=(_NEVER, ExitCode.DONE))[1]

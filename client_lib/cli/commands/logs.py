@@ -9,13 +9,14 @@ from math import prod
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from client_lib.cli import printer
-from client_lib.cli.connection import Connection
+from client_lib.cli.connection import Connection, Json
 from client_lib.cli.parameters import JSON, Collapse, CommandApp, NamesOrNewest, TextOrJson
 from client_lib.errors import InvalidRequest
 from client_lib.log_reading.reader import LogEntry, log_entries, log_params, settled_entries
-from client_lib.log_reading.text_output import LogOutput, several_ranks, waits_for
+from client_lib.log_reading.text_output import LogOutput, OpenLogs, several_ranks, waits_for
 from client_lib.reports import table
 from client_lib.spec.states import State
 
@@ -26,8 +27,7 @@ app = CommandApp()
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib logs -f train-x7k2m
   client-lib logs -n 100 --rank 0 --stream stderr train-x7k2m
   client-lib logs --since 10m --timestamps train-x7k2m
@@ -42,27 +42,24 @@ def logs(
     connection: Connection,
     names: NamesOrNewest = None,
     follow: Annotated[
-        bool, typer.Option("-f", "--follow", help="Go on until the job has ended; while it waits, print why.")
+        bool, Option("-f", "--follow", help="Go on until the job has ended; while it waits, print why.")
     ] = False,
-    tail: Annotated[
-        int | None, typer.Option("-n", "--tail", min=0, metavar="LINES", help="Only the last lines.")
-    ] = None,
+    tail: Annotated[int | None, Option("-n", "--tail", min=0, metavar="LINES", help="Only the last lines.")] = None,
     since: Annotated[
-        str | None,
-        typer.Option(metavar="TIME", help="Only lines after that: 10m, 2h, or a time as in 2026-11-21T10:00:00Z."),
+        str | None, Option(metavar="TIME", help="Only lines after that: 10m, 2h, or a time as in 2026-11-21T10:00:00Z.")
     ] = None,
     ranks: Annotated[
-        list[int] | None, typer.Option("--rank", min=0, metavar="RANK", help="Only this rank; may be repeated.")
+        list[int] | None, Option("--rank", min=0, metavar="RANK", help="Only this rank; may be repeated.")
     ] = None,
     streams: Annotated[
-        list[str] | None, typer.Option("--stream", metavar="NAME", help="stdout, stderr or train.log; may be repeated.")
+        list[str] | None, Option("--stream", metavar="NAME", help="stdout, stderr or train.log; may be repeated.")
     ] = None,
     attempt: Annotated[
-        int | None, typer.Option(min=1, metavar="NUMBER", help="Only this attempt. Default: all, in order.")
+        int | None, Option(min=1, metavar="NUMBER", help="Only this attempt. Default: all, in order.")
     ] = None,
     grep: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--grep",
             metavar="RE",
             help="Only lines that match this regular expression (Python's `re`); the server searches.",
@@ -70,7 +67,7 @@ def logs(
     ] = None,
     context: Annotated[
         int | None,
-        typer.Option(
+        Option(
             "-C",
             "--context",
             min=0,
@@ -80,15 +77,13 @@ def logs(
     ] = None,
     diverge: Annotated[
         bool,
-        typer.Option(
+        Option(
             "--diverge",
             help="Instead of the log: the first line in which ranks differ, other than in numbers. Lines that rank 0 "
             "alone prints are left out.",
         ),
     ] = False,
-    timestamps: Annotated[
-        bool, typer.Option("--timestamps", help="Print before each line when it was written.")
-    ] = False,
+    timestamps: Annotated[bool, Option("--timestamps", help="Print before each line when it was written.")] = False,
     collapse: Collapse = False,
     output: TextOrJson = "text",
 ) -> None:
@@ -121,55 +116,49 @@ def logs(
         if len(names) > 1 and output != JSON:
             printer.data_at_once(f"==> {found['name']} <==")
         more = {"job": found["name"]} if len(names) > 1 else {}
+        open_logs, retry_s = partial(connection.rest.open_logs, found["name"]), connection.config.retry_s
         with printer.hint_on_interrupt(found["name"]):
             if found["state"] == State.PENDING and not follow:
                 printer.hint(f"{found['name']} is PENDING: {table.why(found)}; -f waits for its lines")
             elif diverge:
-                _print_divergence(connection, found, params, output, more)
+                _print_divergence(found, open_logs, params, retry_s, None if output != JSON else more)
             elif output == JSON:
                 write = printer.data_at_once if follow else printer.data
-                open_logs = partial(connection.rest.open_logs, found["name"])
-                for entry in settled_entries(log_entries(open_logs, params, retry_s=connection.config.retry_s)):
+                for entry in settled_entries(log_entries(open_logs, params, retry_s=retry_s)):
                     write(_as_json(entry, more))
             else:
-                _print_text(connection, found, params, timestamps=timestamps, collapse=collapse)
-
-
-def _print_text(
-    connection: Connection, job: dict[str, Any], params: dict[str, Any], *, timestamps: bool, collapse: bool
-) -> None:
-    prefix = len(params.get("rank", ())) != 1 and several_ranks(job["spec"])
-    log = LogOutput(job["name"], sys.stdout, prefix, timestamps, connection.config.retry_s, collapse=collapse)
-    if params.keys() == {"follow"}:
-        started_at = job.get("started_at")
-        log.waits_for = waits_for(job["spec"], table.time(started_at) if started_at else None)
-    for notice in job.get("notices", []):
-        printer.hint(notice)
-    log.write(partial(connection.rest.open_logs, job["name"]), params)
+                prefix = len(ranks or ()) != 1 and several_ranks(found["spec"])
+                log = LogOutput(found["name"], sys.stdout, prefix, timestamps, retry_s, collapse=collapse)
+                if params.keys() == {"follow"}:
+                    started_at = found.get("started_at")
+                    log.waits_for = waits_for(found["spec"], table.time(started_at) if started_at else None)
+                for notice in found.get("notices", []):
+                    printer.hint(notice)
+                log.write(open_logs, params)
 
 
 def _print_divergence(
-    connection: Connection, job: dict[str, Any], params: dict[str, Any], output: str, more: dict[str, str]
+    job: Json, open_logs: OpenLogs, params: dict[str, Any], retry_s: float, more: dict[str, str] | None
 ) -> None:
+    """`more`: facts to put into each object of JSON; None: print text."""
     from client_lib.log_reading import divergence
 
-    name, ranks = job["name"], [int(rank) for rank in params.get("rank", ())]
+    ranks = [int(rank) for rank in params.get("rank", ())]
     if len(ranks) == 1 or not several_ranks(job["spec"]):
-        raise InvalidRequest(f"job {name} has one rank; --diverge compares several")
+        raise InvalidRequest(f"job {job['name']} has one rank; --diverge compares several")
     params = {"attempt": str(job["attempt"]), **params}
-    open_logs, retry_s = partial(connection.rest.open_logs, name), connection.config.retry_s
-    with printer.progress(f"comparing the ranks of {name}"):
+    with printer.progress(f"comparing the ranks of {job['name']}"):
         found = divergence.find(
             lambda: log_entries(open_logs, params, retry_s=retry_s),
             ranks or range(prod(table.workers_and_processes(job))),
         )
     if not found:
-        printer.hint(f"all ranks of {name} print the same lines")
+        printer.hint(f"all ranks of {job['name']} print the same lines")
     for place in found:
-        if output == JSON:
-            printer.data(_as_json(place, more))
-        else:
+        if more is None:
             printer.lines(divergence.as_text(place))
+        else:
+            printer.data(_as_json(place, more))
 
 
 def _as_json(entry: LogEntry | Divergence, more: dict[str, str]) -> str:

@@ -44,8 +44,7 @@ magic = CommandApp()
 @app.command(
     cls=JobCommand,
     context_settings=submit_steps.STOP_AT_SCRIPT,
-    epilog="""\b
-Examples:
+    examples="""
   client-lib run train.py --epochs 3
   client-lib run --processes-per-worker 4 train.py    as torchrun --nproc-per-node 4 train.py
   client-lib run torchrun --nproc-per-node 4 train.py
@@ -90,8 +89,7 @@ def run(
             _cancel(job)
         printer.hint(f'Job "{name}" created.')
         printer.count_submit()
-        job.logs(follow=True)
-        submit_steps.end_of_followed(job)
+        job.wait(follow=True)
     except (JobFailed, JobCancelled) as problem:
         printer.error(problem)
         return _exit_code(problem, came)

@@ -1,5 +1,5 @@
-"""`client-lib serve`, `server`, `ui` and `instances`: a server in the foreground, the local one in the background,
-tokens for one that many use; its pages and its instance types.
+"""`client-lib serve`, `server`, `ui`, `instances` and `doctor`: a server in the foreground, the local one in the
+background, tokens for one that many use; its pages, its instance types, and checks of it and its client.
 """
 
 from __future__ import annotations
@@ -8,13 +8,16 @@ import html
 import os
 import subprocess
 import sys
+import tempfile
 import webbrowser
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
+from typer import Argument, Option
 
 from client_lib.cli import ExitCode, http_client, printer
 from client_lib.cli.connection import Connection, Json, read
@@ -24,6 +27,7 @@ from client_lib.cli.parameters import (
     CommandApp,
     JobOrAll,
     TableJsonOrName,
+    TableOrJson,
     TextOrJson,
     help_without_command,
 )
@@ -37,6 +41,8 @@ from client_lib.transport.rest import Rest
 from client_lib.worker.directory import write_file
 
 INFO_S = 10.0
+IMPORT_S = 60.0  # torch from a cold disk
+_HAS_TORCH = "import importlib.util, sys; sys.exit(importlib.util.find_spec('torch') is None)"
 # Without the current folder on the path: a user's `queue.py` there is not the server's.
 _START = (
     "import sys; sys.path = [p for p in sys.path if p]; "
@@ -52,9 +58,7 @@ app.add_typer(group, name="server")
     context_settings={"ignore_unknown_options": True},
     add_help_option=False,  # `serve --help` is answered by the server, which knows its own flags
 )
-def serve(
-    args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...", help="Flags of the server.")] = None,
-) -> int:
+def serve(args: Annotated[list[str] | None, Argument(metavar="[ARGS]...", help="Flags of the server.")] = None) -> int:
     """Run a server in the foreground, for this machine's user or for several; `serve --help` shows its options."""
     return become_server("client-lib serve", args or ())
 
@@ -74,8 +78,7 @@ def become_server(program: str, args: Sequence[str]) -> int:
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib ui                                  the jobs
   client-lib ui train-x7k2m                      this job
   client-lib ui --no-browser                     print the link, to open it elsewhere
@@ -84,7 +87,7 @@ Examples:
 def ui(
     connection: Connection,
     name: JobOrAll = None,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open a browser, or print the link.")] = True,
+    browser: Annotated[bool, Option("--browser/--no-browser", help="Open a browser, or print the link.")] = True,
     output: TextOrJson = "text",
 ) -> None:
     """Open the server's pages in a browser: jobs, logs, curves. The link logs you in and works once."""
@@ -111,8 +114,7 @@ def _opened(url: str, directory: Path | None) -> bool:
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib instances
   client-lib instances -o json | jq '.[] | select(.gpus >= 8) | .name'
 """
@@ -125,19 +127,114 @@ def instances(connection: Connection, output: TableJsonOrName = "table") -> None
     elif output == NAME:
         printer.lines(kind["name"] for kind in kinds)
     else:
-        printer.table(("NAME", "GPUS", "CORES", "MEMORY", "FREE", "DESCRIPTION"), map(_instance_row, kinds))
+        rows = []
+        for kind in kinds:
+            free, size = kind.get("available"), (str(kind["gpus"]), f"{kind['cpu']:g}", f"{kind['memory_gib']:g} GiB")
+            rows.append((kind["name"], *size, "?" if free is None else str(free), kind.get("description", "")))
+        printer.table(("NAME", "GPUS", "CORES", "MEMORY", "FREE", "DESCRIPTION"), rows)
 
 
-def _instance_row(kind: Json) -> tuple[str, ...]:
-    available = kind.get("available")
-    return (
-        kind["name"],
-        str(kind["gpus"]),
-        f"{kind['cpu']:g}",
-        f"{kind['memory_gib']:g} GiB",
-        "?" if available is None else str(available),
-        kind.get("description", ""),
-    )
+@app.command(
+    examples="""
+  client-lib doctor
+  client-lib doctor -o json | jq '.[] | select(.ok | not)'
+  client-lib doctor --gang 8 -i a100.8gpu            do 8 of these machines work together?
+
+\b
+Exit code: 0 all is well, 1 a check failed.
+"""
+)
+def doctor(
+    ctx: typer.Context,
+    connection: Connection,
+    gang: Annotated[
+        int | None,
+        Option(
+            min=1,
+            metavar="N",
+            help="Run the preflight of `submit --preflight` alone, as a job of N workers, and print what it finds.",
+        ),
+    ] = None,
+    instance_type: Annotated[
+        str | None, Option("-i", "--instance-type", metavar="TEXT", help="Of the workers of --gang.")
+    ] = None,
+    output: TableOrJson = "table",
+) -> int:
+    """Check this machine as a client, then the server, which checks itself."""
+    if gang:
+        return _check_gang(connection, gang, instance_type)
+    if instance_type:
+        ctx.fail("-i is for the workers of --gang N")
+    with printer.progress("asking the server"):
+        checks = list(_checks(connection))
+    if output == JSON:
+        printer.data_json(checks)
+    else:
+        rows = [
+            (each["name"], "yes" if each["ok"] else "NO", each["message"], each.get("fix") or "") for each in checks
+        ]
+        printer.table(("CHECK", "OK", "MESSAGE", "FIX"), rows)
+    return ExitCode.DONE if all(check["ok"] for check in checks) else ExitCode.FAILED
+
+
+def _check_gang(connection: Connection, n_workers: int, instance_type: str | None) -> int:
+    """Raises JobFailed: a check failed; its message names the worker."""
+    from client_lib.cli import submit_steps
+    from client_lib.job import Job
+
+    with tempfile.TemporaryDirectory() as folder, printer.progress("submitting"):
+        script = Path(folder, "gang.py")
+        script.write_text("")  # the preflight comes before it
+        job = Job(
+            script=script,
+            n_workers=n_workers,
+            instance_type=instance_type,
+            working_dir=folder,
+            code="snapshot",
+            outputs=[],
+            preflight_check=True,
+            client=connection.api,
+        )
+        job.submit(python=submit_steps.find_python(os.environ))
+    job.wait(follow=True)
+    return ExitCode.DONE
+
+
+def _python() -> Json:
+    """Check the interpreter that jobs of this shell get: it runs, and has torch."""
+    from client_lib.cli import submit_steps
+
+    try:
+        path = submit_steps.find_python(os.environ)
+        line = [path, "-c", _HAS_TORCH]
+        torch = subprocess.run(line, timeout=IMPORT_S, check=False, capture_output=True).returncode == 0
+    except ClientLibError as problem:
+        return _check("python", False, problem.message, problem.hint)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return _check("python", False, f"jobs of this shell get {path}, which doesn't run: {error}", None)
+    fix = None if torch else f"{path} -m pip install torch, or activate the environment that has it"
+    return _check("python", torch, f"jobs of this shell get {path}, with{'' if torch else 'out'} torch", fix)
+
+
+def _checks(connection: Connection) -> Iterator[Json]:
+    """The checks. The python of this shell is left out where jobs run with that of an image."""
+    try:
+        info = connection.server_info()
+    except ClientLibError as problem:
+        yield from (_python(), _check("server", False, problem.message, problem.hint))
+        return
+    if info["runtime"] == "local":
+        yield _python()
+    facts = f"version {info['version']}, user {info['user']}"
+    yield _check("server", True, f"{connection.running().url} answers ({facts})", None)
+    try:
+        yield from connection.items(paths.DOCTOR, "checks")
+    except ClientLibError as problem:
+        yield _check("server", False, problem.message, problem.hint)
+
+
+def _check(name: str, ok: bool, message: str, fix: str | None) -> Json:
+    return {"name": name, "ok": ok, "message": message, "fix": fix}
 
 
 # --- the local server
@@ -150,8 +247,7 @@ def server(ctx: typer.Context) -> None:
 
 
 @group.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib server status
   tail -f "$(client-lib server status -o json | jq -r .log)"
 
@@ -163,18 +259,19 @@ def status(output: TextOrJson = "text") -> int:
     """Show whether it runs, where it listens, and where it keeps its data."""
     running = local_server.find()
     directory = running.state_dir if running else state_dir()
-    facts: dict[str, Any] = {
-        "running": running is not None,
-        "state_dir": str(directory),
-        "log": str(directory / SERVER_LOG),
-    }
+    facts: Json = {"running": running is not None, "state_dir": str(directory), "log": str(directory / SERVER_LOG)}
     if running:
+        info: Json = {}
+        with suppress(ClientLibError):
+            rest = Rest(lambda: running.endpoint, resolve(running.url), http_client.connect)
+            info = read(rest, paths.INFO, "runtime", read_s=INFO_S, retry_s=0)
         facts |= {"url": running.url, "pid": running.pid, "version": running.version, "started_at": running.started_at}
-        info = _info(running)
-        facts |= {"data_dir": running.data_dir, "answers": info is not None}
-        facts["warm_pools"] = (info or {}).get("warm_pools", [])
+        facts |= {"data_dir": running.data_dir, "answers": bool(info), "warm_pools": info.get("warm_pools", [])}
         facts["disk_mib"] = _disk_mib(Path(running.data_dir)) if running.data_dir else {}
-        facts["memory_mib"] = _memory_mib(running.pid)
+        facts["memory_mib"] = None
+        with suppress(OSError):  # there is no /proc
+            pages = int(Path(f"/proc/{running.pid}/statm").read_text().split()[1])
+            facts["memory_mib"] = round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
     if output == JSON:
         printer.data_json(facts)
     else:
@@ -182,13 +279,26 @@ def status(output: TextOrJson = "text") -> int:
     return ExitCode.DONE if running else ExitCode.UNREACHABLE
 
 
-def _info(running: local_server.Running) -> dict[str, Any] | None:
-    """The server's own facts; None: it does not answer."""
-    rest = Rest(lambda: running.endpoint, resolve(running.url), http_client.connect)
-    try:
-        return read(rest, paths.INFO, "runtime", read_s=INFO_S, retry_s=0)
-    except ClientLibError:
-        return None
+def _show(facts: Json) -> None:
+    shown = dict(facts)
+    pools, disk, memory = shown.pop("warm_pools", []), shown.pop("disk_mib", {}), shown.pop("memory_mib", None)
+    if "started_at" in shown:
+        shown["started_at"] = stamp(shown["started_at"])
+    said = {True: "yes", False: "no"}
+    rows = [(name.replace("_", " "), said.get(value, str(value))) for name, value in shown.items() if value is not None]
+    if disk:
+        parts = ", ".join(f"{name} {size}" for name, size in disk.items())
+        rows.append(("disk", f"{sum(disk.values()):.1f} MiB: {parts}"))
+    if memory is not None:
+        rows.append(("memory", f"{memory} MiB"))
+    for pool in pools:
+        size = f", {pool['memory_mib']:.0f} MiB" if pool.get("memory_mib") is not None else ""
+        used = f", {pool['launches']} workers so far, idle for {pool['idle_s']:.0f} s"
+        what = f"{pool['state']}, pid {pool['pid']}, {pool['modules']} modules{size}{used}, {pool['python']}"
+        rows.append(("warm pool", what))
+    printer.data(aligned(rows))
+    if not facts["running"]:
+        printer.hint("the next command that needs it starts it")
 
 
 def _disk_mib(data: Path) -> dict[str, float]:
@@ -196,56 +306,20 @@ def _disk_mib(data: Path) -> dict[str, float]:
     sizes: dict[str, int] = {}
     seen: set[tuple[int, int]] = set()
     for folder, _, files in os.walk(data):
-        part = Path(folder).relative_to(data).parts
+        part = next(iter(Path(folder).relative_to(data).parts), "database")
         for name in files:
-            try:
+            with suppress(FileNotFoundError):  # removed since
                 found = os.lstat(os.path.join(folder, name))
-            except FileNotFoundError:  # removed since
-                continue
-            if (found.st_dev, found.st_ino) not in seen:
-                seen.add((found.st_dev, found.st_ino))
-                key = part[0] if part else "database"
-                sizes[key] = sizes.get(key, 0) + found.st_blocks * 512
+                if (found.st_dev, found.st_ino) not in seen:
+                    seen.add((found.st_dev, found.st_ino))
+                    sizes[part] = sizes.get(part, 0) + found.st_blocks * 512
     return {name: round(size / 2**20, 1) for name, size in sorted(sizes.items())}
-
-
-def _memory_mib(pid: int) -> float | None:
-    """Resident memory; None where there is no /proc."""
-    try:
-        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
-    except OSError:
-        return None
-    return round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
-
-
-def _show(facts: dict[str, Any]) -> None:
-    said = {True: "yes", False: "no"}
-    pools = facts.pop("warm_pools", [])
-    disk, memory = facts.pop("disk_mib", {}), facts.pop("memory_mib", None)
-    if "started_at" in facts:
-        facts["started_at"] = stamp(facts["started_at"])
-    rows = [(name.replace("_", " "), said.get(value, str(value))) for name, value in facts.items() if value is not None]
-    if disk:
-        parts = ", ".join(f"{name} {size}" for name, size in disk.items())
-        rows.append(("disk", f"{sum(disk.values()):.1f} MiB: {parts}"))
-    if memory is not None:
-        rows.append(("memory", f"{memory} MiB"))
-    rows += [("warm pool", _pool(pool)) for pool in pools]
-    printer.data(aligned(rows))
-    if not facts["running"]:
-        printer.hint("the next command that needs it starts it")
-
-
-def _pool(pool: dict[str, Any]) -> str:
-    size = f", {pool['memory_mib']:.0f} MiB" if pool.get("memory_mib") is not None else ""
-    used = f", {pool['launches']} workers so far, idle for {pool['idle_s']:.0f} s"
-    return f"{pool['state']}, pid {pool['pid']}, {pool['modules']} modules{size}{used}, {pool['python']}"
 
 
 @group.command()
 def stop(
     every: Annotated[
-        bool, typer.Option("--all", help="Stop your servers with other state directories on this machine, too.")
+        bool, Option("--all", help="Stop your servers with other state directories on this machine, too.")
     ] = False,
 ) -> None:
     """Stop it. Jobs keep running; the next command starts it again, and it finds them."""
@@ -274,20 +348,19 @@ def restart() -> None:
 
 
 @group.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
-def token(args: Annotated[list[str] | None, typer.Argument(metavar="[ARGS]...")] = None) -> int:
+def token(args: Annotated[list[str] | None, Argument(metavar="[ARGS]...")] = None) -> int:
     """Make a token for a user of a shared server; `server token --help` shows how."""
     return become_server("client-lib server", ["token", *(args or ())])
 
 
 @group.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib server check k8s/overlays/mine/catalogue.yaml
 
 \b
 Exit code: 0 it is valid, 2 it isn't.
 """
 )
-def check(file: Annotated[str, typer.Argument(help="YAML of a cluster, or TOML of a local server.")]) -> int:
+def check(file: Annotated[str, Argument(help="YAML of a cluster, or TOML of a local server.")]) -> int:
     """Check a catalogue before a server gets it, and print all errors with their lines."""
     return become_server("client-lib server", ["check", "--", file])

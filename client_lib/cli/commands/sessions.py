@@ -19,6 +19,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
@@ -38,14 +39,13 @@ _JSON, _BYTES = {"Content-Type": "application/json"}, {"Content-Type": "applicat
 Request = Mapping[str, Any]
 """A SessionRequest as JSON."""
 
-_Rank = Annotated[int | None, typer.Option(min=0, help="Run on the worker of this rank, with its environment.")]
-_Worker = Annotated[int | None, typer.Option(min=0, help="Number of the worker. Default: 0.")]
+_Rank = Annotated[int | None, Option(min=0, help="Run on the worker of this rank, with its environment.")]
+_Worker = Annotated[int | None, Option(min=0, help="Number of the worker. Default: 0.")]
 
 
 @app.command(
     "exec",
-    epilog="""\b
-Examples:
+    examples="""
   client-lib exec train-x7k2m -- nvidia-smi
   client-lib exec train-x7k2m --rank 3 -- sh -c 'ls -l $CLIENT_LIB_CHECKPOINT_DIR'
   client-lib exec train-x7k2m -- tar c outputs | tar x
@@ -54,7 +54,7 @@ Examples:
 def exec_(
     connection: Connection,
     name: JobName,
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="The command and its arguments.")],
+    command: Annotated[list[str], Argument(metavar="-- COMMAND...", help="The command and its arguments.")],
     rank: _Rank = None,
     worker: _Worker = None,
 ) -> int:
@@ -67,8 +67,7 @@ def exec_(
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib shell train-x7k2m
   client-lib shell train-x7k2m --worker 1
 """
@@ -80,8 +79,7 @@ def shell(connection: Connection, name: JobOrNewest = None, rank: _Rank = None, 
 
 @app.command(
     "port-forward",
-    epilog="""\b
-Examples:
+    examples="""
   client-lib port-forward train-x7k2m 6006         TensorBoard, at http://127.0.0.1:6006
   client-lib port-forward train-x7k2m 8080:6006    the same at port 8080
 """,
@@ -92,7 +90,7 @@ def port_forward(
     name: JobName,
     ports: Annotated[
         str,
-        typer.Argument(
+        Argument(
             metavar="[LOCAL:]PORT",
             help="Port of the worker; LOCAL is the port of this machine (default: the same; 0: a free one).",
         ),
@@ -144,24 +142,19 @@ def _attach(connection: Connection, name: str | None, request: Request) -> int:
     job = connection.job(name)["name"]
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if has_terminal:
-        rows, columns = _size()
+        columns, rows = os.get_terminal_size(1)
         term = os.environ.get("TERM", "xterm")
         request = {**request, "terminal": {"rows": rows, "columns": columns, "term": term}}
+
+    def write(kind: bytes, data: bytes) -> None:
+        stream = sys.stderr.buffer if kind == link.ERRORS else sys.stdout.buffer
+        stream.write(data)
+        stream.flush()
+
     session = Session(connection.rest, job, request)
     session.send_all_of(partial(os.read, 0))
     with _raw_terminal(session) if has_terminal else _interrupts(session):
-        return session.run(_write)
-
-
-def _write(kind: bytes, data: bytes) -> None:
-    stream = sys.stderr.buffer if kind == link.ERRORS else sys.stdout.buffer
-    stream.write(data)
-    stream.flush()
-
-
-def _size() -> tuple[int, int]:
-    found = os.get_terminal_size(1)
-    return found.lines, found.columns
+        return session.run(write)
 
 
 @contextmanager
@@ -171,7 +164,8 @@ def _raw_terminal(session: Session) -> Iterator[None]:
     import tty
 
     def resized(*_: object) -> None:
-        session.send(link.json_frame(link.WINDOW, _size()), at_once=True)
+        columns, rows = os.get_terminal_size(1)
+        session.send(link.json_frame(link.WINDOW, (rows, columns)), at_once=True)
 
     before = termios.tcgetattr(0)
     signal.signal(signal.SIGWINCH, resized)
@@ -248,9 +242,17 @@ class Session:
         raise ServerUnreachable("the session was cut off: its worker or the server was lost")
 
     def _send_all(self) -> None:
-        offset, data = 0, self._gathered()
+        """Send the frames that wait, or KEEP after a pause, until the session has ended."""
+        offset, data = 0, b""
         put = partial(self._rest.call, "PUT", self._path, headers=_BYTES, retry_s=0.0)
         while not self._ended.is_set():
+            if not data:
+                try:
+                    data = self._waiting.get(timeout=link.KEEP_S)
+                except queue.Empty:
+                    data = link.frame(link.KEEP)
+                while len(data) < _SENT_MAX and not self._waiting.empty():  # no other thread takes from it
+                    data += self._waiting.get()
             try:
                 put(params={"offset": offset}, body=data)
             except (Conflict, NotFound):  # it has ended: `run` sees that, too
@@ -258,15 +260,4 @@ class Session:
             except ClientLibError:  # the command reads nothing now, or the server does not answer
                 self._ended.wait(_PAUSE_S)
             else:
-                offset += len(data)
-                data = self._gathered()
-
-    def _gathered(self) -> bytes:
-        """The frames that wait, or KEEP after a pause."""
-        try:
-            found = self._waiting.get(timeout=link.KEEP_S)
-        except queue.Empty:
-            return link.frame(link.KEEP)
-        while len(found) < _SENT_MAX and not self._waiting.empty():  # no other thread takes from it
-            found += self._waiting.get()
-        return found
+                offset, data = offset + len(data), b""

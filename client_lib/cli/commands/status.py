@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Annotated
 
-import typer
+from typer import Option
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
@@ -19,14 +19,13 @@ from client_lib.spec import paths
 from client_lib.spec.states import FINAL, State, duration, in_brackets
 
 if TYPE_CHECKING:
-    from client_lib.spec.stacks import JobStacks, RankStacks
+    from client_lib.spec.stacks import JobStacks
 
 app = CommandApp()
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib status train-x7k2m
   client-lib status train --events               the only job whose name begins so
   client-lib status train-x7k2m -o json | jq -r .state
@@ -35,14 +34,20 @@ Examples:
 def status(
     connection: Connection,
     name: JobGroupOrNewest = None,
-    events: Annotated[bool, typer.Option("--events", help="Show what happened to it so far, instead.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show what its time was used for, too.")] = False,
+    events: Annotated[bool, Option("--events", help="Show what happened to it so far, instead.")] = False,
+    verbose: Annotated[bool, Option("--verbose", "-v", help="Show what its time was used for, too.")] = False,
     output: TextJsonOrName = "text",
 ) -> None:
     """Show the state of a job, and its reason; of a failed job the report."""
     job = connection.job(name) if events else connection.job_or_group(name)
     if events:
-        _show_events(connection, job["name"], output)
+        found = connection.items(paths.job(job["name"], "events"), "events")
+        if output == JSON:
+            printer.data_json(found)
+        else:
+            fields = ("time", "attempt", "state", "reason", "message")
+            rows = [[table.stamp(event["time"]), *(str(event[field]) for field in fields[1:])] for event in found]
+            printer.table([field.upper() for field in fields], rows)
     elif output == JSON:
         printer.data_json(job)
     elif output == NAME:
@@ -65,14 +70,24 @@ def status(
 def job_lines(job: Json, now: datetime, used: str = "") -> list[str]:
     """The lines of `status` for one job, without the report of a failure. `used`: what its time was used for."""
     facts = [(name, text) for name, text in (*_facts(job, now), ("time", used)) if text]
+    facts += [("notice", notice) for notice in job.get("notices", [])]
     width = max(len(name) for name, _ in facts)
     lines = [f"{name:<{width}}  {text}" for name, text in facts]
-    lines += [f"{'notice':<{width}}  {notice}" for notice in job.get("notices", [])]
-    return [*lines, *_worker_lines(job)]
+    workers = job.get("workers", [])
+    if len(workers) > 1 or any(worker.get("message") for worker in workers):
+        lines += ["", "workers:"]
+    else:
+        workers = []
+    for worker in workers:
+        exit_code = worker.get("exit_code")
+        ended = "" if exit_code is None else f"exit code {exit_code}"
+        parts = [str(worker["worker"]), worker["state"], ended, worker.get("host"), worker.get("message")]
+        lines.append("  " + "  ".join(filter(None, parts)))
+    return lines
 
 
 def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
-    spec = job["spec"]
+    spec, code, known = job["spec"], job.get("code", {}), [each.get("threads") for each in job.get("workers", [])]
     yield "name", job["name"]
     yield "state", table.state(job, now)
     yield "why", table.why(job)
@@ -81,71 +96,26 @@ def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
         yield "hint", (job.get("progress") or {}).get(hint) or ""
     yield "script", table.script(spec)
     yield "description", spec.get("job_desc") or ""
-    yield "workers", _size(spec)
-    yield "threads", _threads(job)
-    yield "code", _code(job.get("code", {}))
-    yield "labels", table.labels(spec)
-    yield "created", _when(job.get("created_at"), now)
-    yield "started", _when(job.get("started_at"), now)
-    yield "finished", _when(job.get("finished_at"), now)
-    yield "attempt", f"{job['attempt']}{in_brackets(job.get('retry'))}" if job.get("attempt", 1) > 1 else ""
-
-
-def _size(spec: Json) -> str:
-    text = f"{spec.get('n_workers', 1)} x {spec.get('instance_type') or 'the default instance type'}"
-    per_worker = spec.get("processes_per_worker", "default")
-    return text if per_worker == "default" else f"{text}, {per_worker} processes each"
-
-
-def _threads(job: Json) -> str:
-    known = [worker["threads"] for worker in job.get("workers", []) if worker.get("threads")]
-    return f"{known[0]} in every process (OMP_NUM_THREADS; --env sets another)" if known else ""
-
-
-def _code(code: Json) -> str:
+    size = f"{spec.get('n_workers', 1)} x {spec.get('instance_type') or 'the default instance type'}"
+    processes = spec.get("processes_per_worker", "default")
+    yield "workers", size if processes == "default" else f"{size}, {processes} processes each"
+    for threads in list(filter(None, known))[:1]:
+        yield "threads", f"{threads} in every process (OMP_NUM_THREADS; --env sets another)"
     if code.get("mode") == "in_place":
-        return "in place"
-    if not code:
-        return ""
-    number = code.get("files", "?")
-    return f"snapshot of {code.get('root', '?')} ({'1 file' if number == 1 else f'{number} files'})"
-
-
-def _when(at: str | None, now: datetime) -> str:
-    return f"{table.stamp(at)}, {duration((now - table.time(at)).total_seconds())} ago" if at else ""
-
-
-def _worker_lines(job: Json) -> list[str]:
-    workers = job.get("workers", [])
-    if len(workers) < 2 and not any(worker.get("message") for worker in workers):
-        return []
-    return ["", "workers:", *(f"  {_worker(worker)}" for worker in workers)]
-
-
-def _worker(worker: Json) -> str:
-    exit_code = worker.get("exit_code")
-    parts = [
-        f"{worker['worker']}  {worker['state']}",
-        "" if exit_code is None else f"exit code {exit_code}",
-        worker.get("host") or "",
-        worker.get("message") or "",
-    ]
-    return "  ".join(filter(None, parts))
-
-
-def _show_events(connection: Connection, name: str, output: str) -> None:
-    events = connection.items(paths.job(name, "events"), "events")
-    if output == JSON:
-        printer.data_json(events)
-    else:
-        fields = ("time", "attempt", "state", "reason", "message")
-        rows = [[table.stamp(event["time"]), *(str(event[field]) for field in fields[1:])] for event in events]
-        printer.table([field.upper() for field in fields], rows)
+        yield "code", "in place"
+    elif code:
+        files = "1 file" if code.get("files") == 1 else f"{code.get('files', '?')} files"
+        yield "code", f"snapshot of {code.get('root', '?')} ({files})"
+    yield "labels", table.labels(spec)
+    for name in ("created", "started", "finished"):
+        if at := job.get(f"{name}_at"):
+            yield name, f"{table.stamp(at)}, {duration((now - table.time(at)).total_seconds())} ago"
+    if job.get("attempt", 1) > 1:
+        yield "attempt", f"{job['attempt']}{in_brackets(job.get('retry'))}"
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib explain train-x7k2m
   watch client-lib explain train                 the only job whose name begins so
   client-lib explain train-x7k2m -o json | jq -r .next[0]
@@ -171,8 +141,7 @@ def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib stacks train-x7k2m                  what all ranks do, the same stacks as one line
   client-lib stacks train-x7k2m --rank 3         all threads of rank 3 and of its children
   client-lib stacks train-x7k2m --rank 3 --native
@@ -182,9 +151,9 @@ Examples:
 def stacks(
     connection: Connection,
     name: JobOrNewest = None,
-    rank: Annotated[int | None, typer.Option(min=0, help="Show every thread of this rank.")] = None,
+    rank: Annotated[int | None, Option(min=0, help="Show every thread of this rank.")] = None,
     native: Annotated[
-        bool, typer.Option("--native", help="Show the functions of C, too, by py-spy, if the workers have it.")
+        bool, Option("--native", help="Show the functions of C, too, by py-spy, if the workers have it.")
     ] = False,
     output: TextOrJson = "text",
 ) -> None:
@@ -194,7 +163,14 @@ def stacks(
     job = connection.job(name)
     taken = connection.api.job_stacks(job["name"])
     if rank is not None:
-        taken = taken.model_copy(update={"ranks": [_chosen(taken, rank)], "problems": []})
+        chosen = [each for each in taken.ranks if each.rank == rank]
+        if not chosen:
+            known = ", ".join(str(each.rank) for each in taken.ranks) or "none"
+            raise NotFound(
+                f"job {taken.job} has sent nothing of rank {rank}; ranks: {known}",
+                hint="; ".join(taken.problems) or None,
+            )
+        taken = taken.model_copy(update={"ranks": chosen, "problems": []})
     if native:
         _show_native(connection, taken, output, every=rank is not None)
     elif output == JSON:
@@ -206,16 +182,6 @@ def stacks(
         for problem in taken.problems:
             printer.hint(problem)
         printer.hint(f"\n`client-lib stacks {job['name']} --rank N` shows every thread of a rank")
-
-
-def _chosen(taken: JobStacks, number: int) -> RankStacks:
-    found = next((rank for rank in taken.ranks if rank.rank == number), None)
-    if found is None:
-        known = ", ".join(str(rank.rank) for rank in taken.ranks) or "none"
-        raise NotFound(
-            f"job {taken.job} has sent nothing of rank {number}; ranks: {known}", hint="; ".join(taken.problems) or None
-        )
-    return found
 
 
 # --- the stacks of a process, with its functions of C
@@ -238,12 +204,7 @@ def _show_native(connection: Connection, taken: JobStacks, output: str, *, every
 
 
 def _native_stacks(connection: Connection, job: str, rank: int, pid: int) -> list[str]:
-    """The stacks of a process of a rank as py-spy prints them; it has to be installed in the worker.
-
-    Raises:
-        NotSupported: the worker has no py-spy, or not the right to trace; with the way out.
-        Conflict: py-spy failed, or there is no session.
-    """
+    """The stacks of a process of a rank as py-spy prints them; it has to be installed in the worker."""
     from client_lib.cli.commands.sessions import Session
     from client_lib.worker import session_frames as link
 
@@ -264,7 +225,8 @@ def _native_stacks(connection: Connection, job: str, rank: int, pid: int) -> lis
 
 
 def check_py_spy(code: int, errors: str, process: str) -> None:
-    """Raises as `_native_stacks`, unless py-spy has succeeded: `code` is its exit code, `errors` its stderr."""
+    """`code`: exit code of py-spy; `errors`: its stderr. Raises NotSupported: it has no right to trace; Conflict: it
+    failed."""
     if "permission denied" in errors.lower():
         raise NotSupported(
             f"py-spy may not trace {process}",

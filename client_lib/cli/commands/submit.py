@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
 from client_lib import client
 from client_lib.cli import ExitCode, job_options, printer, submit_steps
@@ -28,9 +29,9 @@ from client_lib.cli.parameters import (
     key_value,
 )
 from client_lib.cli.submit_steps import DescribedJob, NoCheck
-from client_lib.errors import InvalidRequest
+from client_lib.errors import InvalidRequest, JobFailed
 from client_lib.job import Job
-from client_lib.reports import table
+from client_lib.reports import explanation, table
 from client_lib.spec.wire import JobInfo, Manifest
 from client_lib.submit.changes import with_arguments
 
@@ -44,8 +45,7 @@ app = CommandApp()
 @app.command(
     cls=JobCommand,
     context_settings=submit_steps.STOP_AT_SCRIPT,
-    epilog="""\b
-Examples:
+    examples="""
   client-lib submit train.py --epochs 3              --epochs is the script's own
   client-lib submit -f -N 2 -i a100.8gpu train.py    2 workers of 8 GPUs, followed
   client-lib submit -c job.yaml --name night-run     fields from a file, one changed
@@ -68,12 +68,12 @@ def submit(
     config: ConfigOption = None,
     follow: Follow = False,
     collapse: CollapseFollowed = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be created; create nothing.")] = False,
+    dry_run: Annotated[bool, Option("--dry-run", help="Print what would be created; create nothing.")] = False,
     no_check: NoCheck = False,
-    group: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the group (--each, --each-file).")] = None,
+    group: Annotated[str | None, Option(metavar="NAME", help="Name of the group (--each, --each-file).")] = None,
     each: Annotated[
         list[Any] | None,
-        typer.Option(
+        Option(
             parser=key_value,
             metavar="NAME=VALUES",
             help="Submit one job for each value, as in lr=0.1,0.01 or seed=0..4. Several: for each combination. "
@@ -82,7 +82,7 @@ def submit(
     ] = None,
     each_file: Annotated[
         str | None,
-        typer.Option(
+        Option(
             "--each-file",
             metavar="FILE",
             help="Submit one job for each row of a CSV file, whose first line names the arguments, or for each object "
@@ -90,11 +90,10 @@ def submit(
         ),
     ] = None,
     max_parallel: Annotated[
-        int | None,
-        typer.Option("--max-parallel", min=1, metavar="N", help="Most jobs of the group that run at a time."),
+        int | None, Option("--max-parallel", min=1, metavar="N", help="Most jobs of the group that run at a time.")
     ] = None,
     stop_on_failure: Annotated[
-        bool, typer.Option("--stop-on-failure", help="When a job of the group has FAILED, cancel the others.")
+        bool, Option("--stop-on-failure", help="When a job of the group has FAILED, cancel the others.")
     ] = False,
     output: TextJsonOrName = "text",
     **values: Any,
@@ -119,7 +118,10 @@ def submit(
     if group:
         from client_lib.submit import sweep  # few submits are of a group
 
-        tried = _runs_in(each_file) if each_file else {name: sweep.values(text) for name, text in each or ()}
+        if each_file:
+            tried: Any = sweep.rows(_text(each_file), each_file)
+        else:
+            tried = {name: sweep.values(text) for name, text in each or ()}
         limits: dict[str, Any] = {"max_parallel": max_parallel, "stop_on_failure": stop_on_failure}
         with printer.progress("submitting"):
             made = described.job.each(group, tried, **limits, python=described.python, check=not no_check)
@@ -138,20 +140,10 @@ def submit(
     return _announce(described.job, info, output, follow, collapse)
 
 
-def _runs_in(path: str) -> list[dict[str, Any]]:
-    from client_lib.submit import sweep
-
-    try:
-        return sweep.rows(Path(path).read_text(encoding="utf-8-sig"), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"can't read {path}: {getattr(error, 'strerror', 'it is no UTF-8 text')}") from error
-
-
 @app.command(
     cls=JobCommand,
     context_settings=submit_steps.STOP_AT_SCRIPT,
-    epilog="""\b
-Examples:
+    examples="""
   client-lib render -N 2 train.py --epochs 3
   client-lib render -c job.yaml -o json | jq '.objects[0]'
 """,
@@ -194,8 +186,7 @@ class _Resubmit(Command):
 
 @app.command(
     cls=_Resubmit,
-    epilog="""\b
-Examples:
+    examples="""
   client-lib resubmit train-x7k2m
   client-lib resubmit train-x7k2m -- --lr 0.7           other arguments
   client-lib resubmit -f --name second-try train-x7k2m
@@ -212,28 +203,25 @@ def resubmit(
     name: JobOrGroup,
     changes: Annotated[
         list[str] | None,
-        typer.Option(
+        Option(
             "--set",
             metavar="FIELD=VALUE",
             help="Another value for a field: `n_workers=4`, `env_variables=LR=0.1`, `args=--lr`. Repeated for a list.",
         ),
     ] = None,
     new_name: Annotated[
-        str | None,
-        typer.Option("--name", metavar="NAME", help="Name of the new job. Default: made from the script's name."),
+        str | None, Option("--name", metavar="NAME", help="Name of the new job. Default: made from the script's name.")
     ] = None,
     resume: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--resume/--no-resume",
             help="Start from the checkpoints of the old job, or without them. "
             "Default: from them if script, arguments, flags and variables are unchanged.",
             show_default=False,
         ),
     ] = None,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Of a group: only its jobs that are FAILED or CANCELLED.")
-    ] = False,
+    failed: Annotated[bool, Option("--failed", help="Of a group: only its jobs that are FAILED or CANCELLED.")] = False,
     follow: Follow = False,
     output: TextJsonOrName = "text",
 ) -> int:
@@ -267,6 +255,13 @@ def resubmit(
     return _announce(job, info, output, follow)
 
 
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"can't read {path}: {getattr(error, 'strerror', 'it is no UTF-8 text')}") from error
+
+
 # --- what the commands print
 
 
@@ -291,8 +286,11 @@ def _announce(job: Job, info: JobInfo, output: str, follow: bool, collapse: bool
             printer.hint(notice)
         return ExitCode.DONE
     job.logs(follow=True, collapse=collapse)
-    with printer.hint_on_interrupt(job.name or ""):
-        info = submit_steps.end_of_followed(job)
+    with printer.hint_on_interrupt(info.name):
+        try:
+            info = job.wait()
+        except JobFailed as failed:  # the report does not repeat the log
+            raise explanation.ended(failed.info, printed=True) from None
     ended = table.state(info.model_dump(mode="json"), datetime.now(timezone.utc))
     printer.hint(f"{info.name} {ended}")
     printer.advise(f"`client-lib logs {info.name}` shows it again")

@@ -1,4 +1,4 @@
-"""`client-lib metrics`, `client-lib best` and `client-lib compare`: the curves of one job, and those of several."""
+"""`client-lib metrics`, `best`, `compare`, `diff`, `code` and `download`: what jobs measured, wrote and ran."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from functools import partial
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument, Option
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection, Json, read
-from client_lib.cli.parameters import JSON, CommandApp, JobOrNewest, TableJsonOrCsv, TextOrJson, WholeJobNames
+from client_lib.cli.parameters import JSON, CommandApp, JobName, JobOrNewest, TableJsonOrCsv, TextOrJson, WholeJobNames
 from client_lib.errors import Conflict, Forbidden
 from client_lib.reports import curves
 from client_lib.spec import paths
@@ -32,8 +33,7 @@ def _rank(text: str) -> str:
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib metrics train-x7k2m
   client-lib metrics train --watch               until the job has ended
   client-lib metrics train-x7k2m -o csv > curves.csv
@@ -44,15 +44,12 @@ Examples:
 def metrics(
     connection: Connection,
     name: JobOrNewest = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Print again whenever they change, to the end.")] = False,
+    watch: Annotated[bool, Option("--watch", "-w", help="Print again whenever they change, to the end.")] = False,
     rank: Annotated[
-        Any,
-        typer.Option(
-            parser=_rank, metavar="N", help="Metrics of this rank, of `all` ranks, or what the `workers` use."
-        ),
+        Any, Option(parser=_rank, metavar="N", help="Metrics of this rank, of `all` ranks, or what the `workers` use.")
     ] = "0",
     output: Annotated[
-        Literal["text", "json", "csv"], typer.Option("-o", "--output", help="Form of what is printed.")
+        Literal["text", "json", "csv"], Option("-o", "--output", help="Form of what is printed.")
     ] = "text",
 ) -> None:
     """Show the losses and other metrics of a job: the curve, the last and the best value of each.
@@ -84,8 +81,7 @@ def metrics(
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib best lr-scan --by val_loss
   client-lib best lr-scan first-try --by accuracy -o json | jq -r '.[0].name'
 """
@@ -93,12 +89,10 @@ Examples:
 def best(
     connection: Connection,
     names: WholeJobNames,
-    by: Annotated[str, typer.Option("--by", metavar="METRIC", help="Name of the metric, as in `client-lib metrics`.")],
+    by: Annotated[str, Option("--by", metavar="METRIC", help="Name of the metric, as in `client-lib metrics`.")],
     largest: Annotated[
         bool | None,
-        typer.Option(
-            "--max/--min", help="Which value is the best. Default: chosen by the metric's name, as in `metrics`."
-        ),
+        Option("--max/--min", help="Which value is the best. Default: chosen by the metric's name, as in `metrics`."),
     ] = None,
     output: TextOrJson = "text",
 ) -> None:
@@ -113,8 +107,7 @@ def best(
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
   client-lib compare train-x7k2m train-p4c9d
   client-lib compare lr-scan first-try           the members of a group, and a job
   client-lib compare lr-scan -o csv > runs.csv
@@ -143,18 +136,17 @@ def compare(connection: Connection, names: WholeJobNames, output: TableJsonOrCsv
 
 
 def _measured(connection: Connection, names: list[str]) -> list[tuple[Json, list[Json]]]:
-    """The jobs, and the members of groups in the place of these, each once, with their curves of rank 0."""
+    """The jobs, and the members of groups in the place of these, each once, with their curves of rank 0: none, and a
+    hint with the reason, if the server refuses to show them."""
     jobs = {job["name"]: job for name in names for job in connection.members(name) or [connection.job(name)]}
-    return [(job, _curves(connection, name)) for name, job in jobs.items()]
-
-
-def _curves(connection: Connection, name: str) -> list[Json]:
-    """The curves of rank 0; [] and a hint with the reason if the server refuses to show them."""
-    try:
-        found: list[Json] = read(connection.rest, paths.job(name, "metrics"), "curves", _OF_RANK_0)["curves"]
-    except (Conflict, Forbidden) as refused:
-        printer.hint(refused.message)
-        return []
+    found = []
+    for name, job in jobs.items():
+        of_job: list[Json] = []
+        try:
+            of_job = read(connection.rest, paths.job(name, "metrics"), "curves", _OF_RANK_0)["curves"]
+        except (Conflict, Forbidden) as refused:
+            printer.hint(refused.message)
+        found.append((job, of_job))
     return found
 
 
@@ -165,3 +157,88 @@ def _print(found: dict[str, Any]) -> None:
         printer.table(curves.HEADINGS, curves.rows(found), cut=("CURVE",))
     printer.lines(curves.facts(found))
     sys.stdout.flush()
+
+
+@app.command(
+    examples="""
+  client-lib download train-x7k2m                       into the folder train-x7k2m
+  client-lib download train-x7k2m out --pattern '*.pt'
+  client-lib download train-x7k2m --list
+
+\b
+What is there already is not fetched again; a download that was cut goes on when it is repeated.
+"""
+)
+def download(
+    connection: Connection,
+    name: JobName,
+    folder: Annotated[str | None, Argument(metavar="[DIR]", help="Default: one of the job's name, here.")] = None,
+    pattern: Annotated[str | None, Option(metavar="GLOB", help="Only these: `*.pt`, `out/**`. Default: all.")] = None,
+    listed: Annotated[bool, Option("--list", help="Show what there is, and fetch nothing.")] = False,
+    output: TextOrJson = "text",
+) -> None:
+    """Fetch the files that a job has written; also while it runs."""
+    from client_lib.client import get_job
+    from client_lib.transport import download as downloads
+
+    full = connection.job(name)["name"]
+    if not listed:
+        with printer.transfer(full) as show_progress:
+            files = get_job(full, client=connection.api).download(folder, pattern, on_download=show_progress)
+        if output == JSON:
+            printer.data_json([str(file) for file in files])
+        else:
+            printer.lines(map(str, files))
+            if files:
+                printer.hint(f"{len(files)} files of {full}")
+        return
+    kept = connection.api.job_outputs(full)
+    chosen = downloads.chosen(kept, pattern)
+    if output == JSON:
+        printer.data_json([file.model_dump(mode="json") for file in chosen])
+    elif chosen:
+        rows = [(file.path, f"{file.size:,}", f"{file.modified_at:%Y-%m-%d %H:%M:%S}") for file in chosen]
+        printer.table(("file", "bytes", "written (UTC)"), rows)
+    else:
+        printer.hint(downloads.why_none(connection.api.job_info(full), kept, pattern))
+    for left in kept.left_out:
+        printer.hint(f"not kept: {left.path} of worker {left.worker} ({left.size:,} bytes): {left.why}")
+
+
+@app.command(
+    examples="""
+  client-lib code train-x7k2m                    into the folder train-x7k2m-code
+  client-lib code train-x7k2m /tmp/then
+"""
+)
+def code(
+    connection: Connection,
+    name: JobName,
+    folder: Annotated[str | None, Argument(metavar="[DIR]", help="A new folder. Default: NAME-code.")] = None,
+) -> None:
+    """Fetch the code that a job ran: the files of its snapshot, or of a job in place the commit and a patch."""
+    from client_lib.client import get_job
+
+    full = connection.job(name)["name"]
+    printer.data(get_job(full, client=connection.api).code(folder or f"{full}-code"))
+
+
+@app.command(
+    examples="""
+  client-lib diff train-x7k2m train-p4c9d
+  client-lib diff train-x7k2m train-p4c9d -o json | jq .parts.packages
+"""
+)
+def diff(connection: Connection, name: JobName, other: JobName, output: TextOrJson = "text") -> None:
+    """Show what differs between two jobs: code, arguments, variables, packages, hardware, last and best metrics.
+
+    Of jobs in place the uncommitted changes are compared. What was recorded of one job alone is left out.
+    """
+    from client_lib.client import get_job
+
+    first, second = (get_job(connection.job(each)["name"], client=connection.api) for each in (name, other))
+    found = first.diff(second)
+    if output == JSON:
+        printer.data_json(found._asdict())
+    else:
+        printer.lines(str(found).splitlines())

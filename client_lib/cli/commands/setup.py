@@ -1,4 +1,4 @@
-"""`client-lib completion`, and the answers to a shell that completes a line."""
+"""`client-lib init` and `client-lib completion`, and the answers to a shell that completes a line."""
 
 from __future__ import annotations
 
@@ -7,13 +7,41 @@ import os
 import shlex
 import sys
 from contextlib import redirect_stdout
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer import Argument
 from typer.completion import completion_init, get_completion_script, shell_complete  # type: ignore[attr-defined]  # typer re-exports two of them without naming them so
 
 from client_lib.cli import COMPLETION_VARIABLE, PROGRAM, printer
 from client_lib.cli.parameters import CommandApp
+from client_lib.errors import InvalidRequest
+
+TRAIN = """\
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")  # "nccl" on GPUs
+torch.manual_seed(dist.get_rank())  # each rank draws data of its own
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1, 101):
+    x = torch.randn(64, 1)
+    loss = torch.nn.functional.mse_loss(model(x), 3 * x + 1)
+    optimizer.zero_grad()
+    loss.backward()  # averages the gradients of all ranks
+    optimizer.step()
+    if step % 20 == 0 and dist.get_rank() == 0:
+        print(f"step {step}/100 loss={loss.item():.4f}")
+dist.destroy_process_group()
+"""
+JOB = """\
+script: train.py
+n_workers: 2
+instance_type: cpu.1C.2G
+"""
+FILES = {"train.py": TRAIN, "job.yaml": JOB}
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -21,8 +49,35 @@ app = CommandApp()
 
 
 @app.command(
-    epilog="""\b
-Examples:
+    examples="""
+  client-lib init && client-lib submit -f -c job.yaml
+  client-lib init first-job
+"""
+)
+def init(
+    folder: Annotated[Path, Argument(metavar="[FOLDER]", help="Made if it is missing. Default: this one.")] = Path(),
+) -> None:
+    """Write a first example into a folder: a train.py for several workers, and its job.yaml.
+
+    It needs PyTorch alone. A file of that name is never overwritten.
+    """
+    present = [str(folder / name) for name in FILES if (folder / name).exists()]
+    if present:
+        raise InvalidRequest(
+            f"{' and '.join(present)} would be overwritten", hint="give another folder: client-lib init FOLDER"
+        )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in FILES.items():
+            (folder / name).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequest(f"can't write to {folder}: {error.strerror}") from error
+    printer.data("\n".join(str(folder / name) for name in FILES))
+    printer.hint(f"run it: client-lib submit -f -c {shlex.quote(str(folder / 'job.yaml'))}")
+
+
+@app.command(
+    examples="""
   client-lib completion bash >> ~/.bashrc
   client-lib completion zsh >> ~/.zshrc
   client-lib completion fish > ~/.config/fish/completions/client-lib.fish
@@ -31,8 +86,7 @@ Examples:
 def completion(
     ctx: typer.Context,
     shell: Annotated[
-        Literal["bash", "zsh", "fish"] | None,
-        typer.Argument(metavar="[bash|zsh|fish]", help="Default: that of $SHELL."),
+        Literal["bash", "zsh", "fish"] | None, Argument(metavar="[bash|zsh|fish]", help="Default: that of $SHELL.")
     ] = None,
 ) -> None:
     """Print the lines that make a shell complete commands, options and names of jobs."""
