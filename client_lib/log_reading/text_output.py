@@ -124,14 +124,10 @@ class LogOutput:
     def write(self, open_logs: OpenLogs, params: Params) -> None:
         """Print the lines as they arrive. Raises WaitTimeout at the deadline, and the errors of the server."""
 
-        def check_deadline() -> None:
+        def blocks(wanted: Params) -> Iterator[bytes]:
             if self.deadline is not None and time.monotonic() >= self.deadline:
                 raise WaitTimeout(f"job {self.name} is not final yet")
-
-        def blocks(wanted: Params) -> Iterator[bytes]:
-            check_deadline()
-            for block in open_logs(wanted, deadline=self.deadline):
-                check_deadline()
+            for block in open_logs(wanted, deadline=self.deadline):  # ends at the deadline
                 yield block
                 try:
                     with self._lock:
