@@ -19,7 +19,7 @@ import typer
 from pydantic.fields import FieldInfo
 from typer import Argument, Option
 
-from client_lib.cli.parameters import Command, key_value
+from client_lib.cli.parameters import Command, CommandApp, key_value
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import option_names
 from client_lib.spec.job import HealthParams, JobSpec, defaults
@@ -140,21 +140,25 @@ class JobCommand(Command):
             parameter.help = said  # type: ignore[attr-defined]  # all of them are options
 
 
-def with_job_options(command: F) -> F:
-    """Put SCRIPT, ARGS and an option for each field of the spec in the place of the command's `**values`.
+def job_command(app: CommandApp, name: str | None = None, *, examples: str = "") -> Callable[[F], F]:
+    """Register a command with SCRIPT, ARGS and an option for each field of the spec as its `**values`; what
+    is not given arrives as None. Our options end at SCRIPT, and what follows is its own, as with torchrun."""
+    end_at_script = {"allow_interspersed_args": False}
+    register = app.command(name, cls=JobCommand, context_settings=end_at_script, examples=examples)
 
-    What is not given arrives as None.
-    """
-    own = inspect.signature(command, eval_str=True).parameters.values()
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    parameters = [
-        inspect.Parameter("script", keyword, default=None, annotation=_SCRIPT),
-        inspect.Parameter("args", keyword, default=None, annotation=_ARGS),
-        *(parameter.replace(kind=keyword) for parameter in own if parameter.kind is not parameter.VAR_KEYWORD),
-        *_parameters(),
-    ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
-    return command
+    def registered(command: F) -> F:
+        own = inspect.signature(command, eval_str=True).parameters.values()
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            inspect.Parameter("script", keyword, default=None, annotation=_SCRIPT),
+            inspect.Parameter("args", keyword, default=None, annotation=_ARGS),
+            *(parameter.replace(kind=keyword) for parameter in own if parameter.kind is not parameter.VAR_KEYWORD),
+            *_parameters(),
+        ]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
+        return register(command)
+
+    return registered
 
 
 @cache  # for two commands of one module

@@ -96,25 +96,26 @@ def failure(info: JobInfo, file: TextIO, before: str = "", *, printed: bool = Fa
 def report(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
     """Print a report or an explanation. On a terminal it has colours (unless NO_COLOR is set), and advice is wrapped
     between words. `before`: text in front of the first line."""
-    for part in parts:
-        is_advice = part.kind in ("hint", "next")
-        lines = f"{before}{_FIELD.sub(_option, str(part)) if is_advice else part}".splitlines()
-        before = ""
-        if not file.isatty():
-            file.write("".join(f"{harmless(without_colours(line))}\n" for line in lines))
-            continue
+    console: Console | None = None
+    if file.isatty():
         from rich.console import Console
         from rich.text import Text
 
         console = Console(file=file, highlight=False)
-        if is_advice:
+    for part in parts:
+        is_advice = part.kind in ("hint", "next")
+        lines = f"{before}{_FIELD.sub(_option, str(part)) if is_advice else part}".splitlines()
+        before = ""
+        if console and is_advice:
             width = max(20, console.width - 1)
-            wrapped = textwrap.TextWrapper(
-                width, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
+            lines = textwrap.wrap(
+                " ".join(lines), width, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
             )
-            lines = wrapped.wrap(" ".join(lines))
-        for line in lines:
-            console.print(Text(harmless(without_colours(line)), style=STYLES.get(part.kind, "")), soft_wrap=True)
+        for line in (harmless(without_colours(line)) for line in lines):
+            if console:
+                console.print(Text(line, style=STYLES.get(part.kind, "")), soft_wrap=True)
+            else:
+                file.write(f"{line}\n")
     file.flush()
 
 

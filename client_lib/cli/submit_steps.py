@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from client_lib.launch_lines import LaunchLine
 
 NoCheck = Annotated[bool, Option("--no-check", help="Submit without checking the script (jobs of this machine).")]
-STOP_AT_SCRIPT = {"allow_interspersed_args": False}
-"""Context settings: our options end at SCRIPT, and what follows is its own, as with torchrun."""
 _COMMANDS = (JobType.BINARY.value, JobType.BINARY_EXP.value)
 _CORES = re.compile(r"\.(\d+)C(?:\.|$)")  # of cpu.8C.32G, a100.1gpu.80vG.12C.96G
 

@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from client_lib.cli import app, job_options, submit_steps
 from client_lib.cli.connection import Connection
-from client_lib.cli.job_options import ConfigOption, with_job_options
+from client_lib.cli.job_options import ConfigOption, job_command
 from client_lib.cli.parameters import CommandApp
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import HealthParams, JobSpec
@@ -26,8 +26,7 @@ def spec_of(*line: str) -> JobSpec:
     """The spec that `client-lib submit LINE` would submit."""
     commands = CommandApp()
 
-    @commands.command("submit", context_settings=submit_steps.STOP_AT_SCRIPT)
-    @with_job_options
+    @job_command(commands, "submit")
     def describe(ctx: typer.Context, config: ConfigOption = None, **values: Any) -> JobSpec:
         return submit_steps.job_of(ctx, Connection("http://127.0.0.1:9"), config, values).job.spec
 

@@ -34,18 +34,21 @@ LIMIT = 50
 app = CommandApp()
 
 
+def _column(name: str) -> str:
+    heading = name.strip().upper()
+    if heading not in table.COLUMNS:
+        raise typer.BadParameter(f"there is no column {name!r}; there are {', '.join(table.COLUMNS).lower()}")
+    return heading
+
+
 def _columns(text: str) -> list[str]:
     """`name,state` -> their headings."""
-    names = text.split(",")
-    for name in names:
-        if name.strip().upper() not in table.COLUMNS:
-            raise typer.BadParameter(f"there is no column {name!r}; there are {', '.join(table.COLUMNS).lower()}")
-    return [name.strip().upper() for name in names]
+    return [_column(name) for name in text.split(",")]
 
 
 def _order(text: str) -> tuple[str, bool]:
     """`-took` -> its heading, True: descending."""
-    return _columns(text.removeprefix("-"))[0], text.startswith("-")
+    return _column(text.removeprefix("-")), text.startswith("-")
 
 
 @app.command(

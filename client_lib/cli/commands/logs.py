@@ -60,9 +60,7 @@ def logs(
     grep: Annotated[
         str | None,
         Option(
-            "--grep",
-            metavar="RE",
-            help="Only lines that match this regular expression (Python's `re`); the server searches.",
+            metavar="RE", help="Only lines that match this regular expression (Python's `re`); the server searches."
         ),
     ] = None,
     context: Annotated[

@@ -89,7 +89,7 @@ def metrics(
 def best(
     connection: Connection,
     names: WholeJobNames,
-    by: Annotated[str, Option("--by", metavar="METRIC", help="Name of the metric, as in `client-lib metrics`.")],
+    by: Annotated[str, Option(metavar="METRIC", help="Name of the metric, as in `client-lib metrics`.")],
     largest: Annotated[
         bool | None,
         Option("--max/--min", help="Which value is the best. Default: chosen by the metric's name, as in `metrics`."),

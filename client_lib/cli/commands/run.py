@@ -27,7 +27,7 @@ from typer.main import get_command
 
 from client_lib.cli import ExitCode, printer, submit_steps
 from client_lib.cli.connection import Connection
-from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
+from client_lib.cli.job_options import ConfigOption, job_command
 from client_lib.cli.parameters import CommandApp
 from client_lib.cli.submit_steps import NoCheck
 from client_lib.errors import ClientLibError, JobCancelled, JobFailed
@@ -41,9 +41,8 @@ app = CommandApp()
 magic = CommandApp()
 
 
-@app.command(
-    cls=JobCommand,
-    context_settings=submit_steps.STOP_AT_SCRIPT,
+@job_command(
+    app,
     examples="""
   client-lib run train.py --epochs 3
   client-lib run --processes-per-worker 4 train.py    as torchrun --nproc-per-node 4 train.py
@@ -55,7 +54,6 @@ Exit code:
   130 after Ctrl-C
 """,
 )
-@with_job_options
 def run(
     ctx: typer.Context, connection: Connection, config: ConfigOption = None, no_check: NoCheck = False, **values: Any
 ) -> int:
@@ -144,8 +142,7 @@ def load_ipython_extension(shell: Any) -> None:
     shell.register_magic_function(run_cell, "cell", "job")
 
 
-@magic.command("%%job", cls=JobCommand, context_settings=submit_steps.STOP_AT_SCRIPT)
-@with_job_options
+@job_command(magic, "%%job")
 def _job_of_cell(ctx: typer.Context, connection: Connection, **values: Any) -> Job:
     """Save the cell as SCRIPT (default: cell.py), run it as a job and print its lines until it has ended."""
     script = Path(values["script"] or FILE)

@@ -15,7 +15,7 @@ from client_lib import client
 from client_lib.cli import ExitCode, job_options, printer, submit_steps
 from client_lib.cli.commands import jobs
 from client_lib.cli.connection import Connection
-from client_lib.cli.job_options import ConfigOption, JobCommand, with_job_options
+from client_lib.cli.job_options import ConfigOption, job_command
 from client_lib.cli.parameters import (
     JSON,
     NAME,
@@ -42,9 +42,8 @@ _VIEW = """\
 app = CommandApp()
 
 
-@app.command(
-    cls=JobCommand,
-    context_settings=submit_steps.STOP_AT_SCRIPT,
+@job_command(
+    app,
     examples="""
   client-lib submit train.py --epochs 3              --epochs is the script's own
   client-lib submit -f -N 2 -i a100.8gpu train.py    2 workers of 8 GPUs, followed
@@ -61,7 +60,6 @@ Exit code with -f:
   of a group 0 if all SUCCEEDED, else that of the first that ended otherwise
 """,
 )
-@with_job_options
 def submit(
     ctx: typer.Context,
     connection: Connection,
@@ -83,14 +81,13 @@ def submit(
     each_file: Annotated[
         str | None,
         Option(
-            "--each-file",
             metavar="FILE",
             help="Submit one job for each row of a CSV file, whose first line names the arguments, or for each object "
             "in a file FILE.jsonl. The values go into ARGS as those of --each.",
         ),
     ] = None,
     max_parallel: Annotated[
-        int | None, Option("--max-parallel", min=1, metavar="N", help="Most jobs of the group that run at a time.")
+        int | None, Option(min=1, metavar="N", help="Most jobs of the group that run at a time.")
     ] = None,
     stop_on_failure: Annotated[
         bool, Option("--stop-on-failure", help="When a job of the group has FAILED, cancel the others.")
@@ -140,15 +137,13 @@ def submit(
     return _announce(described.job, info, output, follow, collapse)
 
 
-@app.command(
-    cls=JobCommand,
-    context_settings=submit_steps.STOP_AT_SCRIPT,
+@job_command(
+    app,
     examples="""
   client-lib render -N 2 train.py --epochs 3
   client-lib render -c job.yaml -o json | jq '.objects[0]'
 """,
 )
-@with_job_options
 def render(
     ctx: typer.Context, connection: Connection, config: ConfigOption = None, output: YamlOrJson = "yaml", **values: Any
 ) -> None:
