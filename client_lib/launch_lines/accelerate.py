@@ -230,14 +230,10 @@ def _counted(given: Mapping[str, str], config: Mapping[str, Any]) -> tuple[dict[
         fields["gpus"] = [whole_number("--gpu_ids", index.strip(), 0) for index in indices.split(",")]
     if "max-restarts" in given:
         fields["max_retry"] = whole_number("--max_restarts", given["max-restarts"], 0)
-    options = {
-        "n_workers": "num-machines",
-        "processes_per_worker": "num-processes",
-        "gpus": "gpu-ids",
-        "max_retry": "max-restarts",
-    }
+    options = {"processes_per_worker": "num-processes", "gpus": "gpu-ids", "max_retry": "max-restarts"}
     for field in fields:
-        option, name = options[field], options[field].replace("-", "_")
+        option = options.get(field, "num-machines")
+        name = option.replace("-", "_")
         if option in given:
             given_by[field] = f"--{name} {given[option]}"
         elif option in config:

@@ -11,6 +11,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
@@ -245,7 +246,9 @@ def log_entries(
     for attempt, worker, _, data in _records(open_stream, params, retry_s, on_state, on_gap):
         for seq, written, rank, stream, kind, text in _FIELDS.findall(data.decode("utf-8", "replace")):
             if written != stamp:
-                stamp, moment = written, _moment(written)
+                stamp, moment = written, _EPOCH
+                with suppress(ValueError):  # else no launcher wrote this: the line is kept without its time
+                    moment = datetime.fromisoformat(written[:-1] + "+00:00")
             number = None if rank == NO_RANK else int(rank)
             yield LogEntry(moment, worker, number, attempt, int(seq), stream, kind, text)
 
@@ -311,10 +314,3 @@ def settled_entries(entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
                 yield last
             yield entry
     yield from held.values()
-
-
-def _moment(stamp: str) -> datetime:
-    try:
-        return datetime.fromisoformat(stamp[:-1] + "+00:00")
-    except ValueError:  # no launcher wrote this; keep the line without its time
-        return _EPOCH

@@ -128,22 +128,21 @@ class ClientLibExecutor(core.Executor):
         super()._internal_update_parameters(**kwargs)
 
     def _internal_process_submissions(self, delayed_submissions: Sequence[Any]) -> list[ClientLibJob]:
-        return [self._submitted(delayed) for delayed in delayed_submissions]
-
-    def _submitted(self, delayed: Any) -> ClientLibJob:
-        own = {"SUBMITIT_EXECUTOR": _NAME, "SUBMITIT_FOLDER": str(self.folder)}
         options = {"processes_per_worker": 1} | self.parameters
+        own = {"SUBMITIT_EXECUTOR": _NAME, "SUBMITIT_FOLDER": str(self.folder)}
         options["env_variables"] = own | dict(options.get("env_variables") or {})
-        if hasattr(delayed.function, "checkpoint") or hasattr(delayed.function, "__submitit_checkpoint__"):
-            job: Job[Any] = Job(script=_resumable(delayed), **options)
-        else:
-            job = Job(script=delayed.function, args=delayed.args, kwargs=delayed.kwargs, **options)
-        submitted(job)
-        assert job.name
-        tasks = job.spec.n_workers * int(job.spec.processes_per_worker)
-        found = ClientLibJob(self.folder, job.name, range(tasks))
-        found.paths.folder.mkdir(parents=True, exist_ok=True)
-        delayed.dump(found.paths.submitted_pickle)  # for `job.submission()`
+        found = []
+        for delayed in delayed_submissions:
+            if hasattr(delayed.function, "checkpoint") or hasattr(delayed.function, "__submitit_checkpoint__"):
+                job: Job[Any] = Job(script=_resumable(delayed), **options)
+            else:
+                job = Job(script=delayed.function, args=delayed.args, kwargs=delayed.kwargs, **options)
+            submitted(job)
+            assert job.name
+            tasks = job.spec.n_workers * int(job.spec.processes_per_worker)
+            found.append(ClientLibJob(self.folder, job.name, range(tasks)))
+            found[-1].paths.folder.mkdir(parents=True, exist_ok=True)
+            delayed.dump(found[-1].paths.submitted_pickle)  # for `job.submission()`
         return found
 
 

@@ -46,6 +46,7 @@ _STRONG, _NEXT = "<b>{}</b>", "<span style='opacity:.7'>next: {}</span>"
 _PILL = "color:#fff;padding:1px 8px;border-radius:9px;font-size:11px"
 _BAR = "display:inline-block;vertical-align:middle;width:12em;height:6px;margin-right:8px;background:#8884"
 _FILLED = f"height:6px;background:{_COLOURS[State.RUNNING]}"
+_CUT = "max-width:36em;overflow:hidden;text-overflow:ellipsis"
 _CELL = "text-align:left;padding:3px 14px 3px 0;white-space:nowrap"
 
 
@@ -111,11 +112,8 @@ def coloured(text: str) -> str:
 
 def jobs_as_text(infos: Sequence[JobInfo], limit: int, now: datetime) -> str:
     """The table of `client-lib list`; the rest after `limit` jobs is only mentioned."""
-    if not infos:
-        return "no jobs"
-    rows = table.rows([info.model_dump(mode="json") for info in infos[:limit]], now)
-    cells = [table.USUAL, *([table.one_line(cell) for cell in row] for row in rows)]
-    return table.aligned(cells) + ("\n…" if len(infos) > limit else "")
+    cells = [[table.one_line(cell) for cell in row] for row in _rows(infos, limit, now)]
+    return table.aligned([table.USUAL, *cells]) + ("\n…" if len(infos) > limit else "") if infos else "no jobs"
 
 
 def jobs_as_html(infos: Sequence[JobInfo], limit: int, now: datetime) -> str:
@@ -123,17 +121,18 @@ def jobs_as_html(infos: Sequence[JobInfo], limit: int, now: datetime) -> str:
     if not infos:
         return "no jobs"
     head = "".join(f"<th style='{_CELL};opacity:.7;font-weight:normal'>{name}</th>" for name in table.USUAL)
-    rows = table.rows([info.model_dump(mode="json") for info in infos[:limit]], now)
     body = ""
-    for row in rows:
+    for row in _rows(infos, limit, now):
         cells = ""
         for text in map(html.escape, row):
             inner = f"<b style='color:{_COLOURS[text]}'>{text}</b>" if text in _COLOURS else text
-            cells += (
-                f"<td style='{_CELL};max-width:36em;overflow:hidden;text-overflow:ellipsis' title='{text}'>{inner}</td>"
-            )
+            cells += f"<td style='{_CELL};{_CUT}' title='{text}'>{inner}</td>"
         body += f"<tr>{cells}</tr>"
     return f"<table style='{_FONT};color:inherit'><tr>{head}</tr>{body}</table>" + ("…" if len(infos) > limit else "")
+
+
+def _rows(infos: Sequence[JobInfo], limit: int, now: datetime) -> list[table.Row]:
+    return table.rows([info.model_dump(mode="json") for info in infos[:limit]], now)
 
 
 # --- a cell that follows a job

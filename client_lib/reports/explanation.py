@@ -1,8 +1,5 @@
 """Explanations of a job that waits, runs or ended, and the report of its failure: JobInfo and events to text. Pure.
 
-    job train-x7k2m is PENDING (Unschedulable), for 3m12s: 0/3 nodes have 8 nvidia.com/gpu free
-    next: it starts by itself as soon as there is what the message names; `client-lib instances` shows what there is
-
 They are the same for both runtimes, which put their observations into reason, message and events. `wait()` raises the
 report. The server finds the causes and hints, because it has the reports of the ranks.
 """
