@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 from client_lib.errors import InvalidRequest, JobEnded, NotFound, WaitTimeout
 from client_lib.functions import call as functions
 from client_lib.functions.call import ResultOf
+from client_lib.groups import waited
 from client_lib.job import Job, submitted, with_names
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo, StateChange
@@ -27,13 +28,10 @@ _NO_OPTIONS = ("script", "args", "kwargs", "name")
 class JobFuture(concurrent.futures.Future[T], Generic[T]):
     """The future of a call. It can be cancelled until the job runs."""
 
-    job: Job[T] | None = None
-    """The job, for its logs and metrics."""
-
-    def __init__(self, needed: Sequence[JobFuture[Any]] = ()) -> None:
-        """`needed`: the futures among its arguments."""
+    def __init__(self, job: Job[T], needed: Sequence[JobFuture[Any]]) -> None:
+        """`job`: for its logs and metrics. `needed`: the futures among its arguments."""
         super().__init__()
-        self.needed = needed
+        self.job, self.needed = job, needed
         self._beginning = threading.Lock()
         self._began: bool | None = None
 
@@ -77,8 +75,6 @@ class Executor(concurrent.futures.Executor):
         self._by_id: dict[str, JobFuture[Any]] = {}
         """The futures of jobs that are not final as far as is known."""
         self._cursor: str | None = None
-        self._sending, self._unclaimed = 0, list[StateChange]()
-        """Changes that came while submits wait for their answers, and so may be of their jobs."""
         self._watching = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> JobFuture[T]:
@@ -88,14 +84,14 @@ class Executor(concurrent.futures.Executor):
         of another server.
         """
         needed = self._jobs_among((args, kwargs))
-        future: JobFuture[T] = JobFuture(needed)
+        future = JobFuture(self._job(fn, args, kwargs, needed), needed)
         with self._lock:
             if self._shut:
                 raise RuntimeError("cannot schedule new futures after shutdown")
             self._futures.add(future)
         future.add_done_callback(lambda _: self._forget(future))
         try:
-            self._send(future, self._job(fn, args, kwargs, needed))
+            self._send(future)
         except BaseException:
             future.cancel()
             raise
@@ -131,7 +127,7 @@ class Executor(concurrent.futures.Executor):
     def _jobs_among(self, arguments: Any) -> list[JobFuture[Any]]:
         found: dict[JobFuture[Any], None] = {}
         for each in _futures_in(arguments):
-            if not (isinstance(each, JobFuture) and each.job and each.job.client.endpoint == self._api.endpoint):
+            if not (isinstance(each, JobFuture) and each.job.client.endpoint == self._api.endpoint):
                 what = f"an argument is {each!r}, which is no job of this server"
                 raise InvalidRequest(what, hint="pass its result()")
             found[each] = None
@@ -144,37 +140,32 @@ class Executor(concurrent.futures.Executor):
         options = self._options | {"after": [*after, *(each.job for each in results.values())]}
         return Job(script=fn, args=args, kwargs=kwargs, client=self._api, **options)
 
-    def _send(self, future: JobFuture[T], job: Job[T]) -> None:
+    def _send(self, future: JobFuture[T]) -> None:
         with self._lock:
-            self._sending += 1
-        try:
-            with self._lock:
-                self._cursor = self._cursor or self._api.state_changes().cursor
-            future.job = submitted(job)
-        finally:
-            with self._lock:
-                self._sending -= 1
-                seen, self._unclaimed = self._unclaimed, self._unclaimed if self._sending else []
-                if future.job is not None:
-                    self._by_id[_info_of(job).id] = future
-                    if not self._watching:
-                        self._watching = True
-                        threading.Thread(target=self._watch, name="client-lib-executor", daemon=True).start()
-        for change in seen:
-            self._note(change)
+            self._cursor = before = self._cursor or self._api.state_changes().cursor
+        submitted(future.job)
+        with self._lock:
+            self._by_id[_info_of(future.job).id] = future
+            is_watched, self._watching = self._watching, True
+            is_read = self._cursor != before
+        if not is_watched:
+            threading.Thread(target=self._watch, name="client-lib-executor", daemon=True).start()
+        if is_read:  # changes came meanwhile, when it was not known that they are of this job
+            self._look_at([future])
         if future.cancelled():  # while it was sent
             self._forget(future)
 
     def _forget(self, future: JobFuture[Any]) -> None:
         """Called when it is done."""
         future.needed = ()  # a long chain would keep all earlier results
+        info = future.job.last_info
         with self._lock:
             self._futures.discard(future)
-            if future.job:
-                self._by_id.pop(_info_of(future.job).id, None)
+            if info:
+                self._by_id.pop(info.id, None)
         if future.cancelled():
             future.begin()  # wakes those who wait for it
-            if future.job:
+            if info:
                 future.job.cancel()
 
     # --- from the server
@@ -183,46 +174,42 @@ class Executor(concurrent.futures.Executor):
         """Follow the jobs until none is open."""
         while True:
             with self._lock:
-                if not self._by_id:
+                futures = list(self._by_id.values())
+                if not futures:
                     self._watching = False
                     return
             try:
                 page = self._api.state_changes(self._cursor, wait_s=LONG_POLL_S)
-                self._cursor = page.cursor
+                with self._lock:
+                    self._cursor, futures = page.cursor, list(self._by_id.values())
                 if not page.complete:
-                    self._look_at_all()
+                    self._look_at(futures)
                 for change in page.changes:
                     self._note(change)
             except Exception as error:  # noqa: BLE001  # a future that nobody watches would hang its program
-                with self._lock:
-                    lost = list(self._by_id.values())
-                for future in lost:
+                for future in futures:
                     self._fail(future, error)
 
-    def _look_at_all(self) -> None:
-        with self._lock:
-            futures = list(self._by_id.items())
-        for job_id, future in futures:
+    def _look_at(self, futures: Iterable[JobFuture[Any]]) -> None:
+        for future in futures:
             try:
-                assert future.job
-                self._note(StateChange(id=job_id, state=future.job.info().state))
+                info = future.job.info()
+                self._note(StateChange(id=info.id, state=info.state))
             except NotFound as deleted:
                 self._fail(future, deleted)
 
     def _note(self, change: StateChange) -> None:
         with self._lock:
             future = self._by_id.get(change.id)
-            if future is None:
-                if self._sending:
-                    self._unclaimed.append(change)
-                return
-        if change.state.final:
+            if future and change.state.final:
+                del self._by_id[change.id]  # one thread alone reads its result
+        if future and change.state.final:
             self._settle(future)
-        elif change.state is State.RUNNING:
+        elif future and change.state is State.RUNNING:
             future.begin()
 
     def _settle(self, future: JobFuture[Any]) -> None:
-        if future.job is None or not future.begin():
+        if not future.begin():
             return
         try:
             value = future.job.result(trust=True)
@@ -265,9 +252,8 @@ def _replaced(value: Any, results: Mapping[Any, ResultOf]) -> Any:
     return type(value)(_replaced(part, results) for part in value) if type(value) in (list, tuple) else value
 
 
-def _info_of(job: Job[Any] | None) -> JobInfo:
+def _info_of(job: Job[Any]) -> JobInfo:
     """The last JobInfo that the server has sent of a submitted job."""
-    assert job
     assert job.last_info
     return job.last_info
 
@@ -282,15 +268,9 @@ def wait_all(jobs: Iterable[Job[Any]], timeout_s: float | None = None) -> list[J
         JobFailed, JobCancelled: when all are final, that of the first that did not succeed; see `Job.wait`.
         WaitTimeout: one is not final after `timeout_s`.
     """
-    deadline = None if timeout_s is None else time.monotonic() + timeout_s
-    infos, first = list[JobInfo](), None
-    for job in jobs:
-        try:
-            infos.append(job.wait(None if deadline is None else max(0.0, deadline - time.monotonic())))
-        except JobEnded as ended:
-            first = first or ended
-    if first:
-        raise first
+    infos, ended = waited(jobs, timeout_s)
+    if ended:
+        raise ended[0]
     return infos
 
 

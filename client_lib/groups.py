@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timezone
 from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
@@ -23,6 +23,21 @@ if TYPE_CHECKING:
 
 MakeJob = Callable[[JobInfo], "Job"]
 _LISTED = 50  # jobs in the repr of a list
+
+
+def waited(jobs: Iterable[Job], timeout: float | None) -> tuple[list[JobInfo], list[JobEnded]]:
+    """Wait until all jobs are final: the infos of those that SUCCEEDED, and the errors of the others.
+
+    Raises WaitTimeout: one is not final after `timeout` seconds.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
+    infos, ended = list[JobInfo](), list[JobEnded]()
+    for job in jobs:
+        try:
+            infos.append(job.wait(None if deadline is None else max(0.0, deadline - time.monotonic())))
+        except JobEnded as problem:
+            ended.append(problem)
+    return infos, ended
 
 
 class JobList(Sequence["Job"]):
@@ -99,7 +114,6 @@ class Group(JobList):
         return self._now(self.client.group_info(self.name))
 
     def _now(self, info: GroupInfo) -> GroupInfo:
-        """Keep the group as the server describes it now; its jobs are fetched again when they are needed."""
         self._forget()
         self.last_info = info
         return info
@@ -117,14 +131,9 @@ class Group(JobList):
             JobFailed, JobCancelled: of the first that ended otherwise, when all have ended; see `Job.wait`.
             WaitTimeout: one has not ended after `timeout` seconds; the message names it and its state.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
         self._forget()
-        ended: list[JobEnded] = []
-        for job in (self._make(info) for info in self._first(None) if info.state is not State.SUCCEEDED):
-            try:
-                job.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
-            except JobEnded as problem:
-                ended.append(problem)
+        open_or_failed = [info for info in self._first(None) if info.state is not State.SUCCEEDED]
+        _, ended = waited(map(self._make, open_or_failed), timeout)
         if ended:
             raise min(ended, key=lambda each: each.info.finished_at)
         return self.info()
@@ -164,9 +173,8 @@ class Group(JobList):
 
     def _measured(self) -> list[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]:
         """The jobs with their curves, as the reports read them."""
-        shown = [info.model_dump(mode="json") for info in self._first(None)]
-        measured = [found.model_dump(mode="json")["curves"] for found in self.metrics().values()]
-        return list(zip(shown, measured, strict=True))
+        measured = zip(self._first(None), self.metrics().values(), strict=True)
+        return [(info.model_dump(mode="json"), found.model_dump(mode="json")["curves"]) for info, found in measured]
 
     def __repr__(self) -> str:
         from client_lib.reports import table
