@@ -250,8 +250,8 @@ class Job(Generic[R]):
             self._client = self.client  # this server from now on, even if the environment changes
             prepared = self._prepared(self._draft.spec.name, python)
             if check:
-                request.check_script(prepared)
-            self._last = request.submit(self._client, prepared, self._key, on_upload)
+                prepared.check_script()
+            self._last = prepared.submit(self._key, on_upload)
             return self._last
 
     def each(
@@ -289,10 +289,9 @@ class Job(Generic[R]):
         order = validated(GroupRequest, asked)
         prepared = replace(prepared, spec=spec)
         if check:
-            request.check_script(replace(prepared, spec=spec.model_copy(update={"args": runs[0].args})))
+            replace(prepared, spec=spec.model_copy(update={"args": runs[0].args})).check_script()
         key = f"{self._key}-{group}"  # a description may be submitted as several groups, and as a job
-        accepted = request.submit_group(client, prepared, lambda job: order.model_copy(update={"request": job}), key)
-        return Group(client, group, partial(Job.of, client), accepted)
+        return Group(client, group, partial(Job.of, client), prepared.submit_group(order, key))
 
     def render(self, *, python: str | None = None) -> Manifest:
         """The objects that the server would create (locally worker plans), secrets masked.
@@ -302,7 +301,7 @@ class Job(Generic[R]):
         """
         if self._last:
             return self.client.job_manifest(self._last.name)
-        return request.render(self.client, self._prepared(self._draft.spec.name, python))
+        return self._prepared(self._draft.spec.name, python).render()
 
     def _prepared(self, name: str | None, python: str | None) -> request.Submission:
         draft = self._draft

@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -46,29 +46,13 @@ if TYPE_CHECKING:
     from client_lib.submit.snapshot import Packed
 
 T = TypeVar("T")
+Code = CodeInPlace | CodeSnapshot
 Post = Callable[[SubmitRequest], T]
 Upload = Callable[[Path, str, bool], None]
 """Sends a file of this digest; with True it first asks the server, which may have it already."""
 _SENT_UNASKED = 64 * 1024  # bytes; a smaller call is sent without that question, as it is nearly always new
 _MEMBER_DIFF_MAX = 16 * 1024  # a group has up to 1000 jobs, each with a request of its own
 _log = logging.getLogger("client_lib")
-
-
-@dataclass(frozen=True)
-class Submission:
-    """Everything of one submit but for how the code gets there. `spec.script` is resolved."""
-
-    spec: JobSpec
-    source: Source
-    submitter: Submitter
-    secret_values: dict[str, str]
-    call: Call | None
-    """The function that runs instead of a script."""
-    provenance: GitReading
-
-    def request(self, code: CodeInPlace | CodeSnapshot, function: FunctionCode | None = None) -> SubmitRequest:
-        request = SubmitRequest(spec=self.spec, code=code, submitter=self.submitter, secret_values=self.secret_values)
-        return request.model_copy(update={"function": function}) if function else request
 
 
 def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None, call: Call | None = None) -> Submission:
@@ -85,27 +69,146 @@ def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None, cal
     if spec.notify is None and api.config.notify:
         changed["notify"] = api.config.notify
     spec = spec.model_copy(update={name: value for name, value in changed.items() if value != getattr(spec, name)})
-    return Submission(spec, source, _submitter(api, python), _secret_values(spec), call, reading)
+    return Submission(api, spec, source, _submitter(api, python), call, reading)
 
 
-def check_script(submission: Submission) -> None:
-    """Check a script that will run on this machine, and warn of what it will fail at. Raises InvalidRequest."""
-    source, spec, python = submission.source, submission.spec, submission.submitter.python
-    if source.script is None or python is None:
-        return
-    as_here = not (spec.requirements or spec.setup or "PYTHONPATH" in spec.environment())
-    from client_lib.submit import checks
+@dataclass(frozen=True)
+class Submission:
+    """Everything of one submission but for how the code gets there. `spec.script` is resolved."""
 
-    own = None if spec.conda_env else python
-    for warning in checks.check(source.script, spec.command()[1:], own, imports=as_here):
-        _log.warning("%s", warning)
+    api: Api
+    spec: JobSpec
+    source: Source
+    submitter: Submitter
+    call: Call | None
+    """The function that runs instead of a script."""
+    git: GitReading
+
+    def check_script(self) -> None:
+        """Check a script that will run on this machine, and warn of what it will fail at. Raises InvalidRequest."""
+        source, spec, python = self.source, self.spec, self.submitter.python
+        if source.script is None or python is None:
+            return
+        from client_lib.submit import checks
+
+        as_here = not (spec.requirements or spec.setup or "PYTHONPATH" in spec.environment())
+        own = None if spec.conda_env else python
+        for warning in checks.check(source.script, spec.command()[1:], own, imports=as_here):
+            _log.warning("%s", warning)
+
+    def submit(self, key: str, on_upload: OnUpload | None = None) -> JobInfo:
+        """The job, accepted. Raises what the server refuses it for."""
+        return self._send(lambda job: self.api.submit_request(self._recorded(job), key), self._upload(on_upload))
+
+    def submit_group(self, group: GroupRequest, key: str) -> GroupInfo:
+        """The group, accepted; its `request` is replaced by that of this job. Raises as `submit`."""
+
+        def post(job: SubmitRequest) -> GroupInfo:
+            asked = group.model_copy(update={"request": self._recorded(job, _MEMBER_DIFF_MAX)})
+            if len(asked.request.model_dump_json()) * len(asked.members) > GROUP_BYTES_MAX:
+                asked = group.model_copy(update={"request": self._recorded(job, 0)})
+            return self.api.submit_group(asked, key)
+
+        return self._send(post, self._upload(None))
+
+    def render(self) -> Manifest:
+        """The objects that `submit` would create; nothing is uploaded or created."""
+        return self._send(self.api.render_request, lambda *_: None)
+
+    def _recorded(self, request: SubmitRequest, most: int = DIFF_MAX) -> SubmitRequest:
+        """The request with its provenance, without a patch that is longer than `most` characters."""
+        ran = self.git.result
+        if len(ran.diff or "") > most:
+            missing = "the uncommitted changes are too large to be kept with each job of a group"
+            ran = ran.model_copy(update={"diff": None, "missing": missing})
+        return request.model_copy(update={"provenance": ran})
+
+    def _upload(self, on_upload: OnUpload | None) -> Upload:
+        def upload(path: Path, sha256: str, ask: bool) -> None:
+            if not (ask and self.api.has_snapshot(sha256)):
+                self.api.upload_snapshot(sha256, path, on_upload)
+
+        return upload
+
+    def _send(self, post: Post[T], upload: Upload) -> T:
+        """Send the code as `spec.code` asks: in place if the server shares the folder, else (unless in_place is
+        required) as a snapshot."""
+        if self.spec.code != "snapshot":
+            try:
+                return self._in_place(post, upload)
+            except NotShared:
+                if self.spec.code == "in_place":
+                    raise
+        return self._as_snapshot(post, upload)
+
+    def _in_place(self, post: Post[T], upload: Upload) -> T:
+        folder = self.source.folder
+        with shared_folder_proof(folder) as proof, self._function(None, upload) as function:
+            if proof is None:
+                raise NotShared(
+                    f"nothing can be written to {folder}, so the server can't be shown that it shares it",
+                    hint="make it writable, or give code='snapshot'",
+                )
+            code = CodeInPlace(mode="in_place", sha256=self.source.sha256(), proof=proof)
+            return post(self._request(self.spec, code, function))
+
+    def _as_snapshot(self, post: Post[T], upload: Upload) -> T:
+        from client_lib.submit.snapshot import packed  # 20 ms that a job in place does not cost
+
+        root = snapshot_root(self.source.folder, Path.home())
+        script, working_dir = place_in_root(self.source, self.spec, root)
+        _log.debug("packing %s", root)
+        with packed(root) as archive, self._function(str(root), upload) as function:
+            spec = self.spec
+            if script is not None:
+                why = f"{script} is ignored in {root}, so a snapshot would not hold the script itself"
+                _check_packed(script, archive, root, why)
+            if spec.requirements is not None:  # packages of the project itself are installed out of the snapshot
+                lines = requirements_within(spec.requirements, root)
+                for line in (line[2:] for line in lines if line.startswith("./")):
+                    why = f"requirements: {line} is not in the snapshot of {root}: it isn't there, or is ignored"
+                    _check_packed(line, archive, root, why)
+                spec = spec.model_copy(update={"requirements": lines})
+            files = "1 file" if archive.files == 1 else f"{archive.files} files"
+            _log.info("snapshot of %s: %s, %s packed", root, files, megabytes(archive.size))
+            for sentence in archive.skipped:
+                _log.warning("%s", sentence)
+            upload(archive.path, archive.sha256, True)
+            code = CodeSnapshot(
+                mode="snapshot",
+                sha256=archive.sha256,
+                root=str(root),
+                script=script,
+                working_dir=working_dir,
+                files=archive.files,
+                size=archive.size,
+            )
+            _log.debug("submitting")
+            return post(self._request(spec, code, function))
+
+    @contextmanager
+    def _function(self, root: str | None, upload: Upload) -> Iterator[FunctionCode | None]:
+        if self.call is None:
+            yield None
+            return
+        from client_lib.functions.payload import too_large, written  # loads cloudpickle
+
+        with written(self.call, root) as (path, code):
+            try:
+                upload(path, code.sha256, code.size > _SENT_UNASKED)
+            except TooLarge as refused:  # by a server whose own bound is lower
+                raise too_large(self.call, f"{self.call.name} with what it needs: {refused.message}") from refused
+            yield code
+
+    def _request(self, spec: JobSpec, code: Code, function: FunctionCode | None) -> SubmitRequest:
+        values = _secret_values(spec)
+        request = SubmitRequest(spec=spec, code=code, submitter=self.submitter, secret_values=values)
+        return request.model_copy(update={"function": function}) if function else request
 
 
-def _requirements(spec: JobSpec, script: Path | None) -> list[str] | None:
-    """The field `requirements` after files and the script's header are read. Raises InvalidRequest."""
-    found = requirements_of(spec.requirements, script, Path.cwd())
-    validated(JobSpec, {"script": "any", "requirements": found})
-    return found
+def _check_packed(name: str, archive: Packed, root: Path, why: str) -> None:
+    if not any(packed == name or packed.startswith(f"{name}/") for packed in archive.names):
+        raise InvalidRequest(why, hint=f"write !/{name} into {root / '.clientlibignore'}")
 
 
 def resubmit(
@@ -124,7 +227,7 @@ def resubmit(
     if before is not None:
         more["checkpoints_of"] = before.id
 
-    def send(code: CodeInPlace | CodeSnapshot) -> JobInfo:
+    def send(code: Code) -> JobInfo:
         here, values = _submitter(api, python), _secret_values(spec)
         request = SubmitRequest(spec=spec, code=code, submitter=here, secret_values=values)
         return api.submit_request(request.model_copy(update=more), key)
@@ -145,135 +248,11 @@ def script_digest(stored: SubmitRequest) -> str | None:
     return Source(script, Path(script), Path.cwd()).sha256()
 
 
-def submit(api: Api, submission: Submission, key: str, on_upload: OnUpload | None = None) -> JobInfo:
-    """The job, accepted. Raises what the server refuses it for."""
-    return _send(
-        submission, lambda request: api.submit_request(_recorded(submission, request), key), _uploads(api, on_upload)
-    )
-
-
-def submit_group(
-    api: Api, submission: Submission, order: Callable[[SubmitRequest], GroupRequest], key: str
-) -> GroupInfo:
-    """The group, accepted. `order` makes its request from that of the job. Raises as `submit`."""
-
-    def post(job: SubmitRequest) -> GroupInfo:
-        asked = order(_recorded(submission, job, _MEMBER_DIFF_MAX))
-        if len(asked.request.model_dump_json()) * len(asked.members) > GROUP_BYTES_MAX:
-            asked = order(_recorded(submission, job, 0))
-        return api.submit_group(asked, key)
-
-    return _send(submission, post, _uploads(api, None))
-
-
-def _recorded(submission: Submission, request: SubmitRequest, most: int = DIFF_MAX) -> SubmitRequest:
-    """The request with its provenance, without a patch that is longer than `most` characters."""
-    ran = submission.provenance.result
-    if len(ran.diff or "") > most:
-        missing = "the uncommitted changes are too large to be kept with each job of a group"
-        ran = ran.model_copy(update={"diff": None, "missing": missing})
-    return request.model_copy(update={"provenance": ran})
-
-
-def render(api: Api, submission: Submission) -> Manifest:
-    """The objects that `submit` would create; nothing is uploaded or created."""
-    return _send(submission, api.render_request, lambda *_: None)
-
-
-def _send(submission: Submission, post: Post[T], upload: Upload) -> T:
-    """Send the code as `spec.code` asks: in place if the server shares the folder, else (unless in_place is required)
-    as a snapshot."""
-    if submission.spec.code != "snapshot":
-        try:
-            return _in_place(submission, post, upload)
-        except NotShared:
-            if submission.spec.code == "in_place":
-                raise
-    return _as_snapshot(submission, post, upload)
-
-
-def _in_place(submission: Submission, post: Post[T], upload: Upload) -> T:
-    folder = submission.source.folder
-    with shared_folder_proof(folder) as proof, _function(submission, None, upload) as function:
-        if proof is None:
-            raise NotShared(
-                f"nothing can be written to {folder}, so the server can't be shown that it shares it",
-                hint="make it writable, or give code='snapshot'",
-            )
-        code = CodeInPlace(mode="in_place", sha256=submission.source.sha256(), proof=proof)
-        return post(submission.request(code, function))
-
-
-@contextmanager
-def _function(submission: Submission, root: str | None, upload: Upload) -> Iterator[FunctionCode | None]:
-    if submission.call is None:
-        yield None
-        return
-    from client_lib.functions.payload import too_large, written  # loads cloudpickle
-
-    with written(submission.call, root) as (path, code):
-        try:
-            upload(path, code.sha256, code.size > _SENT_UNASKED)
-        except TooLarge as refused:  # by a server whose own bound is lower
-            raise too_large(
-                submission.call, f"{submission.call.name} with what it needs: {refused.message}"
-            ) from refused
-        yield code
-
-
-def _as_snapshot(submission: Submission, post: Post[T], upload: Upload) -> T:
-    from client_lib.submit.snapshot import packed  # 20 ms that a job in place does not cost
-
-    source = submission.source
-    root = snapshot_root(source.folder, Path.home())
-    script, working_dir = place_in_root(source, submission.spec, root)
-    _log.debug("packing %s", root)
-    with packed(root) as archive, _function(submission, str(root), upload) as function:
-        if script is not None and script not in archive.names:
-            raise InvalidRequest(
-                f"{script} is ignored in {root}, so a snapshot would not hold the script itself",
-                hint=f"write !/{script} into {root / '.clientlibignore'}",
-            )
-        submission = _with_own_packages(submission, root, archive)
-        files = "1 file" if archive.files == 1 else f"{archive.files} files"
-        _log.info("snapshot of %s: %s, %s packed", root, files, megabytes(archive.size))
-        for sentence in archive.skipped:
-            _log.warning("%s", sentence)
-        upload(archive.path, archive.sha256, True)
-        code = CodeSnapshot(
-            mode="snapshot",
-            sha256=archive.sha256,
-            root=str(root),
-            script=script,
-            working_dir=working_dir,
-            files=archive.files,
-            size=archive.size,
-        )
-        _log.debug("submitting")
-        return post(submission.request(code, function))
-
-
-def _with_own_packages(submission: Submission, root: Path, archive: Packed) -> Submission:
-    """Packages of the project itself are installed out of the snapshot. Raises InvalidRequest: it doesn't hold one."""
-    given = submission.spec.requirements
-    if given is None:
-        return submission
-    lines = requirements_within(given, root)
-    for line in (line[2:] for line in lines if line.startswith("./")):
-        if not any(name == line or name.startswith(f"{line}/") for name in archive.names):
-            raise InvalidRequest(
-                f"requirements: {line} is not in the snapshot of {root}: it isn't there, or is ignored",
-                hint=f"write !/{line} into {root / '.clientlibignore'}",
-            )
-    return replace(submission, spec=submission.spec.model_copy(update={"requirements": lines}))
-
-
-def _uploads(api: Api, on_upload: OnUpload | None) -> Upload:
-    def upload(path: Path, sha256: str, ask: bool) -> None:
-        if not (ask and api.has_snapshot(sha256)):
-            api.upload_snapshot(sha256, path, on_upload)
-
-    return upload
+def _requirements(spec: JobSpec, script: Path | None) -> list[str] | None:
+    """The field `requirements` after files and the script's header are read. Raises InvalidRequest."""
+    found = requirements_of(spec.requirements, script, Path.cwd())
+    validated(JobSpec, {"script": "any", "requirements": found})
+    return found
 
 
 def _submitter(api: Api, python: str | None) -> Submitter:
