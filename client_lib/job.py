@@ -344,10 +344,10 @@ class Job(Generic[R]):
         if follow is False and info.state is State.PENDING:
             (sys.stdout if file is None else file).write(f"{mlspace.in_queue(info.name)}\n")
             return
-        from client_lib.log_reading import reader as log_reader
+        from client_lib.log_reading import reader
 
         follow = follow is not False
-        params = log_reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
+        params = reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
         with_times = timestamps or bool(verbose)
         self._print(info, params, file, one_rank=isinstance(rank, int), timestamps=with_times, collapse=collapse)
 
@@ -393,9 +393,9 @@ class Job(Generic[R]):
         deadline = None if timeout is None else time.monotonic() + timeout
         info = self.info()
         if follow:
-            from client_lib.log_reading import reader as log_reader
+            from client_lib.log_reading import reader
 
-            self._print(info, log_reader.log_params(follow=True), deadline=deadline)
+            self._print(info, reader.log_params(follow=True), deadline=deadline)
             info = self.info()
         while not info.state.final:
             left = LONG_POLL_S if deadline is None else deadline - time.monotonic()
@@ -477,11 +477,12 @@ class Job(Generic[R]):
 
         Messages of the launcher are left out; `stream="launcher"` selects them.
         """
-        from client_lib.log_reading import reader as log_reader
+        from client_lib.log_reading import reader
 
-        params = log_reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
-        open_logs = partial(self.client.open_logs, self._submitted)
-        return log_reader.log_lines(open_logs, params, retry_s=self.client.config.retry_s)
+        params = reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
+        return reader.log_lines(
+            partial(self.client.open_logs, self._submitted), params, retry_s=self.client.config.retry_s
+        )
 
     def log_entries(
         self,
@@ -497,11 +498,12 @@ class Job(Generic[R]):
 
         All streams are included, also `launcher`: messages of the launcher about the job.
         """
-        from client_lib.log_reading import reader as log_reader
+        from client_lib.log_reading import reader
 
-        params = log_reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
-        open_logs = partial(self.client.open_logs, self._submitted)
-        return log_reader.log_entries(open_logs, params, retry_s=self.client.config.retry_s)
+        params = reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
+        return reader.log_entries(
+            partial(self.client.open_logs, self._submitted), params, retry_s=self.client.config.retry_s
+        )
 
     def stacks(self) -> JobStacks:
         """The stacks of all processes of the running job: what each rank does now. `str()` groups the ranks that do
@@ -634,12 +636,12 @@ class Job(Generic[R]):
         """The last lines of the failing rank, else of the whole job. The wait is short: every display fetches them."""
         if info.failure is not None and info.failure.last_lines:
             return info.failure.last_lines[-_TABLE_LINES:]
-        from client_lib.log_reading import reader as log_reader
+        from client_lib.log_reading import reader
 
-        params = log_reader.log_params(tail=_TABLE_LINES)
+        params = reader.log_params(tail=_TABLE_LINES)
         stream = partial(self.client.open_logs, info.name, deadline=time.monotonic() + _TABLE_PATIENCE_S)
         try:
-            return list(log_reader.log_lines(stream, params, retry_s=0))[-_TABLE_LINES:]
+            return list(reader.log_lines(stream, params, retry_s=0))[-_TABLE_LINES:]
         except ClientLibError:  # the table is useful without them
             return ()
 

@@ -137,25 +137,21 @@ def translate(given: Mapping[str, Any], earlier: Mapping[str, Any]) -> Translati
         raise NotSupported(
             "warm_cache=True is not supported: images are cached by the nodes that ran them", hint="omit it"
         )
-    becomes: dict[str, tuple[str, Any]] = {}
-    if "n_gpus" in old:
-        becomes["n_gpus"] = ("instance_type", _type_of(old["n_gpus"]))
-    if "forbid_internet" in old:
-        becomes["forbid_internet"] = ("internet", not old["forbid_internet"])
     attached = not old.get("detached", True)
     fields: dict[str, Any] = {}
     warnings: list[str] = []
-    for name in old:
-        today, value = becomes.get(name, ("", None))
+    for name, value in old.items():
+        today = {"n_gpus": "instance_type", "forbid_internet": "internet"}.get(name)
+        becomes = _type_of(value) if name == "n_gpus" else not value
         if name == "detached" and attached:
             text = "detached=False is deprecated: call submit(), then logs(), which follows until the job ends"
-        elif not today:
+        elif today is None:
             text = f"{name} is deprecated and has no effect: {TODAY[name]}"
         elif given[today] is not None:
             text = f"{name} is deprecated and ignored, because {today}={given[today]!r} is given"
         else:
-            text = f"{name} is deprecated: write {today}={value!r}"
-            fields[today] = value
+            text = f"{name} is deprecated: write {today}={becomes!r}"
+            fields[today] = becomes
         warnings.append(text)
     return Translation(fields, warnings, attached)
 

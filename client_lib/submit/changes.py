@@ -96,12 +96,13 @@ def checkpoints(before: JobInfo, after: JobSpec, differ: Sequence[str], resume: 
 
     Raises InvalidRequest: `resume` contradicts the state of the old job or a `checkpoint_dir`.
     """
+    old, its_own = before.name, before.spec.checkpoint_dir
     wanted = not differ if resume is None else resume
     reason = f": {', '.join(differ)} {'differs' if differ == ['script'] else 'differ'}" if differ else ""
     if after.checkpoint_dir is not None:
-        if not wanted and after.checkpoint_dir == before.spec.checkpoint_dir:
+        if not wanted and after.checkpoint_dir == its_own:
             raise InvalidRequest(
-                f"checkpoint_dir={after.checkpoint_dir} has the checkpoints of {before.name}, "
+                f"checkpoint_dir={its_own} has the checkpoints of {old}, "
                 f"and the new job is to start without them{reason}",
                 hint="give another checkpoint_dir, `--set checkpoint_dir=` for a new one, "
                 "or --resume (resume=True) to start from these checkpoints",
@@ -109,30 +110,22 @@ def checkpoints(before: JobInfo, after: JobSpec, differ: Sequence[str], resume: 
         return Checkpoints(False, f"checkpoint_dir={after.checkpoint_dir}, as it was left")
     if not wanted:
         way_out = "" if resume is False else "; --resume (resume=True) starts from them"
-        return Checkpoints(False, f"it starts fresh, without the checkpoints of {before.name}{reason}{way_out}")
-    return _copied(before, must=bool(resume))
-
-
-def _copied(before: JobInfo, *, must: bool) -> Checkpoints:
-    """A copy in the new job's own directory. Raises InvalidRequest: there `must` be one, and there can't be."""
-    its_own = before.spec.checkpoint_dir
+        return Checkpoints(False, f"it starts fresh, without the checkpoints of {old}{reason}{way_out}")
     if its_own is not None:
-        if must:
+        if resume:
             raise InvalidRequest(
-                f"the checkpoints of {before.name} are in checkpoint_dir={its_own}, which is not copied",
+                f"the checkpoints of {old} are in checkpoint_dir={its_own}, which is not copied",
                 hint="leave checkpoint_dir as it was to start from them",
             )
-        return Checkpoints(False, f"checkpoint_dir: a new one; those of {before.name} stay in {its_own}")
+        return Checkpoints(False, f"checkpoint_dir: a new one; those of {old} stay in {its_own}")
     if before.state.final:
-        return Checkpoints(True, f"checkpoint_dir: a copy of what {before.name} has left there")
-    if must:
+        return Checkpoints(True, f"checkpoint_dir: a copy of what {old} has left there")
+    if resume:
         raise InvalidRequest(
-            f"{before.name} has not ended, and still writes its checkpoints",
-            hint=f"wait until it has ended, or stop it: client-lib cancel {before.name}",
+            f"{old} has not ended, and still writes its checkpoints",
+            hint=f"wait until it has ended, or stop it: client-lib cancel {old}",
         )
-    return Checkpoints(
-        False, f"checkpoint_dir: a new one, as {before.name} is {before.state} and still writes to its own"
-    )
+    return Checkpoints(False, f"checkpoint_dir: a new one, as {old} is {before.state} and still writes to its own")
 
 
 def code_message(stored: SubmitRequest, sha256_now: str | None) -> str:
@@ -148,17 +141,10 @@ def code_message(stored: SubmitRequest, sha256_now: str | None) -> str:
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, str):
-        return str(value)
+    """As options take it: `--flag key=value`, `--flag key` without a value."""
+    if value is None or isinstance(value, str):
+        return "none" if value is None else str(value)
     if isinstance(value, Mapping):
-        return " ".join(_pair(key, each) for key, each in value.items()) or "none"
-    if isinstance(value, Sequence):
-        return shlex.join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
-
-
-def _pair(key: str, value: object) -> str:
-    """The form that `--flag` and `--env` take."""
-    if value is None:
-        return key
-    return f"{key}={value if value == MASK else shlex.quote(str(value))}"
+        quoted = {key: each if each == MASK else shlex.quote(str(each)) for key, each in value.items()}
+        return " ".join(key if value[key] is None else f"{key}={text}" for key, text in quoted.items()) or "none"
+    return (shlex.join(map(str, value)) or "none") if isinstance(value, Sequence) else str(value)

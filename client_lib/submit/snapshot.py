@@ -15,7 +15,7 @@ import stat
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -66,9 +66,10 @@ class Packed:
     path: Path
     sha256: str
     size: int
+    """Bytes of the archive."""
     names: frozenset[str]
-    """Bytes of the files in it."""
-    skipped: tuple[str, ...] = ()
+    """Of the files in it."""
+    skipped: tuple[str, ...]
     """A sentence each: what was left out or may be missed."""
 
     @property
@@ -85,28 +86,23 @@ def packed(root: Path, limit_bytes: int = LIMIT_BYTES) -> Iterator[Packed]:
         InvalidRequest: names a file that can't be read, or that is changed each time it is packed.
     """
     with tempfile.NamedTemporaryFile(prefix="client-lib-", suffix=".tar.gz") as file:
-        yield _pack(root, limit_bytes, file)
-
-
-def _pack(root: Path, limit_bytes: int, file: IO[bytes]) -> Packed:
-    for last in (False,) * (TRIES - 1) + (True,):
-        listing = list_files(root)
-        check_size(listing, limit_bytes)
-        try:
-            sha256, grown = _write(listing, file)
-        except _Changed as changed:
-            if last:
-                raise InvalidRequest(
-                    f"{changed.path} is changed while the folder {root} is packed",
-                    hint="add it to .clientlibignore, or submit when it is at rest",
-                ) from changed
+        for tries_left in reversed(range(TRIES)):
             file.seek(0)
             file.truncate()
-            continue
-        break
-    file.flush()
-    names = frozenset(entry.name for entry in listing.files)
-    return Packed(Path(file.name), sha256, file.tell(), names, (*listing.skipped, *grown))
+            listing = list_files(root)
+            check_size(listing, limit_bytes)
+            try:
+                sha256, grown = _write(listing, file)
+                break
+            except _Changed as changed:
+                if not tries_left:
+                    raise InvalidRequest(
+                        f"{changed} is changed while the folder {root} is packed",
+                        hint="add it to .clientlibignore, or submit when it is at rest",
+                    ) from changed
+        file.flush()
+        names = frozenset(entry.name for entry in listing.files)
+        yield Packed(Path(file.name), sha256, file.tell(), names, (*listing.skipped, *grown))
 
 
 # --- which files
@@ -125,9 +121,9 @@ def _walk(directory: Path, root: str, relative: str, above: Ignore, listing: Lis
             entries = sorted(found, key=lambda entry: entry.name)
     except OSError as error:
         raise _unreadable(str(directory), error) from error
-    if relative and is_environment({entry.name for entry in entries}):
-        return
     if relative:
+        if is_environment({entry.name for entry in entries}):
+            return
         listing.entries.append(Entry(relative.rstrip("/"), str(directory), stat.S_IFDIR | 0o755))
     ignore = above.inside(directory, relative)
     for entry in entries:
@@ -137,22 +133,17 @@ def _walk(directory: Path, root: str, relative: str, above: Ignore, listing: Lis
             continue
         if is_directory:
             _walk(Path(entry.path), root, name + "/", ignore, listing)
-        else:
-            _take(entry, name, root, listing)
-
-
-def _take(entry: os.DirEntry[str], name: str, root: str, listing: Listing) -> None:
-    try:
-        status = entry.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        return  # removed since the directory was read
-    if stat.S_ISREG(status.st_mode):
-        listing.entries.append(Entry(name, entry.path, status.st_mode, status.st_size))
-    elif stat.S_ISLNK(status.st_mode):
-        _take_link(entry.path, name, root, listing)
-    else:
-        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "special file")
-        listing.skipped.append(f"{name} was left out: a {kind} can't be packed")
+            continue
+        with suppress(FileNotFoundError):  # removed since the directory was read
+            status = entry.stat(follow_symlinks=False)
+            mode = status.st_mode
+            if stat.S_ISREG(mode):
+                listing.entries.append(Entry(name, entry.path, mode, status.st_size))
+            elif stat.S_ISLNK(mode):
+                _take_link(entry.path, name, root, listing)
+            else:
+                kind = _KINDS.get(stat.S_IFMT(mode), "special file")
+                listing.skipped.append(f"{name} was left out: a {kind} can't be packed")
 
 
 def _take_link(path: str, name: str, root: str, listing: Listing) -> None:
@@ -172,29 +163,25 @@ def check_size(listing: Listing, limit_bytes: int) -> None:
     if len(listing.entries) > LIMIT_FILES:
         raise TooLarge(f"the code has {len(listing.entries):,} files; {LIMIT_FILES:,} are allowed", hint=_LEAVE_OUT)
     total = sum(entry.size for entry in listing.entries)
-    if total <= limit_bytes:
-        return
-    largest = heapq.nlargest(_LARGEST, listing.files, key=lambda entry: entry.size)
-    raise TooLarge(
-        f"the code has {megabytes(total)} in {len(listing.files)} files; {megabytes(limit_bytes)} are allowed. "
-        "The largest:\n" + "\n".join(f"  {megabytes(entry.size):>12}  {entry.name}" for entry in largest),
-        hint=_LEAVE_OUT,
-    )
+    if total > limit_bytes:
+        largest = heapq.nlargest(_LARGEST, listing.files, key=lambda entry: entry.size)
+        raise TooLarge(
+            f"the code has {megabytes(total)} in {len(listing.files)} files; {megabytes(limit_bytes)} are allowed. "
+            "The largest:\n" + "\n".join(f"  {megabytes(entry.size):>12}  {entry.name}" for entry in largest),
+            hint=_LEAVE_OUT,
+        )
 
 
 # --- the archive
 
 
 class _Changed(Exception):
-    def __init__(self, path: str) -> None:
-        super().__init__(path)
-        self.path = path
+    """A file has changed while it was packed; its path."""
 
 
 class _Hashing:
     def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.digest = hashlib.sha256()
+        self._file, self.digest = file, hashlib.sha256()
 
     def write(self, data: bytes) -> int:
         self.digest.update(data)
@@ -232,39 +219,31 @@ def _header(entry: Entry, size: int = 0) -> bytes:
 
 def _add_file(tar: IO[bytes], entry: Entry) -> list[str]:
     """Add the file as it is. A log that grew meanwhile is taken as far as it went; any other change is a _Changed."""
+
+    def opener(path: str, flags: int) -> int:
+        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+
     try:
-        file = os.open(entry.path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+        with open(entry.path, "rb", buffering=0, opener=opener) as file:
+            before = os.fstat(file.fileno())
+            tar.write(_header(entry, before.st_size))
+            left = before.st_size
+            while left:
+                if not (data := file.read(min(left, _BLOCK))):
+                    raise _Changed(entry.path)
+                tar.write(data)
+                left -= len(data)
+            tar.write(bytes(-before.st_size % tarfile.BLOCKSIZE))
+            after = os.fstat(file.fileno())
     except FileNotFoundError:
         raise _Changed(entry.path) from None
     except OSError as error:
         raise _unreadable(entry.path, error) from error
-    try:
-        before = os.fstat(file)
-        tar.write(_header(entry, before.st_size))
-        _copy(file, tar, before.st_size, entry)
-        after = os.fstat(file)
-    finally:
-        os.close(file)
     if after.st_size > before.st_size:
         return [f"{entry.name} grew while it was packed; the snapshot has its first {before.st_size} bytes"]
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise _Changed(entry.path)
     return []
-
-
-def _copy(file: int, tar: IO[bytes], size: int, entry: Entry) -> None:
-    """`size` bytes, filled up to a whole block."""
-    left = size
-    while left:
-        try:
-            data = os.read(file, min(left, _BLOCK))
-        except OSError as error:
-            raise _unreadable(entry.path, error) from error
-        if not data:
-            raise _Changed(entry.path)
-        tar.write(data)
-        left -= len(data)
-    tar.write(bytes(-size % tarfile.BLOCKSIZE))
 
 
 def _unreadable(path: str, error: OSError) -> InvalidRequest:
