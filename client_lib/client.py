@@ -214,14 +214,8 @@ def remote(function: Callable[..., Any] | None = None, /, **options: Any) -> Any
 
     Raises TypeError at once for an option that Job does not have.
     """
-    if function is None:
-        return partial(_decorated, options=options)
-    return _decorated(function, options)
-
-
-def _decorated(function: Callable[..., Any], options: dict[str, Any]) -> RemoteFunction[..., Any]:
     for name in ("script", "args", "kwargs"):
         if name in options:
             raise TypeError(f"remote() takes no {name}: the function and the arguments of its calls replace it")
     Job(script=lambda: None, **options)  # only the options are checked
-    return RemoteFunction(function, options)
+    return partial(RemoteFunction, options=options) if function is None else RemoteFunction(function, options)

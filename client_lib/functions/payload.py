@@ -63,7 +63,12 @@ def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Ite
                 limit = f"{call.name} with what it needs is larger than the {megabytes(limit_bytes)} that may travel"
                 raise too_large(call, limit) from None
             except _NOT_PICKLED as error:
-                raise _not_pickled(call, error) from error
+                culprits = [name for name, value in _parts(call) if _size(value) is None]
+                raise InvalidRequest(
+                    f"{', '.join(culprits)}{' of ' if culprits else ''}{call.name} can't be pickled: "
+                    f"{type(error).__name__}: {error}",
+                    hint="make locks, files, connections and the like inside the function",
+                ) from error
         file.flush()
         versions = here(cloudpickle.__version__)
         code = FunctionCode(
@@ -190,15 +195,6 @@ def _size(value: Any) -> int | None:
     except _NOT_PICKLED:
         return None
     return counted.size
-
-
-def _not_pickled(call: Call, error: Exception) -> InvalidRequest:
-    culprits = [name for name, value in _parts(call) if _size(value) is None]
-    what = f"{', '.join(culprits)} of {call.name}" if culprits else call.name
-    return InvalidRequest(
-        f"{what} can't be pickled: {type(error).__name__}: {error}",
-        hint="make locks, files, connections and the like inside the function",
-    )
 
 
 # --- pickling

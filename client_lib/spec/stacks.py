@@ -115,7 +115,7 @@ def read_process(sent: dict[str, Any]) -> ProcessStacks:
     threads = parse(str(sent.get("dump") or ""))
     problem = None if threads else str(sent.get("why") or "it has no Python threads")
     shown = {"name": str(sent.get("name", "")), "state": _STATES.get(state, state), "problem": problem}
-    return ProcessStacks.model_validate({**facts, **shown}).model_copy(update={"threads": threads})
+    return ProcessStacks.model_validate({**facts, **shown, "threads": threads})
 
 
 def parse(text: str) -> list[ThreadStack]:
@@ -171,10 +171,8 @@ def _same(processes: Sequence[tuple[int, ProcessStacks]]) -> list[tuple[list[int
 def place(process: ProcessStacks) -> str:
     """The place of the main thread on a line: the innermost function, and the user's lines that lead to it."""
     thread = process.main_thread
-    if thread is None:
-        return _without_stack(process)
-    if not thread.frames:
-        return "no Python code"
+    if thread is None or not thread.frames:
+        return "no Python code" if thread else _without_stack(process)
     frames = _since_start(thread.frames)
     inner, own = frames[0], [frame for frame in frames if not _INSTALLED.search(frame.file)]
     if own[:1] == [inner]:

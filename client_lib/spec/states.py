@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:  # lists load no pydantic
-    from client_lib.spec.wire import Failure, JobInfo
+    from client_lib.spec.wire import JobInfo
 
 E = TypeVar("E", bound=Enum)
 
@@ -77,15 +77,8 @@ class Reason(TextEnum):
 
 FAILURES = (
     *(Reason.EXIT_CODE, Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.NODE_LOST, Reason.PREEMPTED, Reason.UNSCHEDULABLE),
-    *(
-        Reason.HUNG,
-        Reason.HUNG_SILENT,
-        Reason.LAUNCHER_LOST,
-        Reason.START_FAILED,
-        Reason.SETUP_FAILED,
-        Reason.PREFLIGHT_FAILED,
-    ),
-    *(Reason.STORAGE_FULL, Reason.DELETED_EXTERNALLY),
+    *(Reason.HUNG, Reason.HUNG_SILENT, Reason.LAUNCHER_LOST, Reason.START_FAILED, Reason.SETUP_FAILED),
+    *(Reason.PREFLIGHT_FAILED, Reason.STORAGE_FULL, Reason.DELETED_EXTERNALLY),
 )
 """Reasons for the end of an attempt that `retry_on` can name; Cancelled and Timeout are never retried."""
 _EXIT = re.compile(r"exit:([1-9]\d{0,2})")
@@ -157,7 +150,13 @@ def summary(info: JobInfo, lasts_s: float | None = None) -> str:
     because = f": {info.message}" if info.message else ""
     if info.state is State.FAILED:
         last = f" in attempt {info.attempt}" if info.attempt > 1 else ""
-        if end := _end_of_rank(info.failure):  # the message, which it replaces, has `retry` too
+        failure = info.failure
+        end = failure.meaning if failure else None
+        if failure is not None and failure.rank is not None:
+            worker = "" if failure.worker is None else f" on worker {failure.worker}"
+            code = "" if failure.exit_code is None else f" with exit code {failure.exit_code}"
+            end = f"rank {failure.rank}{worker} ended{code}{in_brackets(failure.meaning)}"
+        if end:  # the message, which it replaces, has `retry` too
             return f"job {info.name} FAILED ({info.reason}): {end}{last}{f'; {info.retry}' if info.retry else ''}"
         return f"job {info.name} FAILED ({info.reason}): {info.message or 'no reason is known'}{last}"
     if info.state is State.SUCCEEDED and info.finished_at:
@@ -165,16 +164,6 @@ def summary(info: JobInfo, lasts_s: float | None = None) -> str:
         return f"job {info.name} SUCCEEDED in {duration(took.total_seconds())}{because}"
     lasts = "" if info.state.final or lasts_s is None else f", for {duration(lasts_s)}"
     return f"job {info.name} is {info.state} ({info.reason}){lasts}{because}"
-
-
-def _end_of_rank(failure: Failure | None) -> str | None:
-    """The failing rank and its end; None: no rank is to blame."""
-    if failure is None or failure.rank is None:
-        return failure.meaning if failure else None
-    who = f"rank {failure.rank}" + ("" if failure.worker is None else f" on worker {failure.worker}")
-    if failure.exit_code is None:
-        return f"{who} ended{in_brackets(failure.meaning)}"
-    return f"{who} ended with exit code {failure.exit_code}{in_brackets(failure.meaning)}"
 
 
 def in_brackets(words: str | None) -> str:

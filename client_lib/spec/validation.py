@@ -99,17 +99,20 @@ def up_to(most: int, kind: str = "array") -> Bound:
 
 
 def _text(most: int) -> Bound:
-    return Bound(lambda value: check_text(value, most), maxLength=most, pattern=r"^[^\x00]*$")
+    return Bound(lambda value: _check_text(value, most), maxLength=most, pattern=r"^[^\x00]*$")
 
 
 def _line(most: int) -> Bound:
-    return Bound(lambda value: check_line(value, most), maxLength=most, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")
+    def check(value: str) -> None:
+        _check_text(value, most)
+        if found := _CONTROL.search(value):  # like a newline
+            raise ValueError(f"holds the control character {found.group()!r}")
+
+    return Bound(check, maxLength=most, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")
 
 
-def check_text(value: str, most: int) -> None:
-    """Raises ValueError for a longer text, and for one that no process, file name or database can hold. The text is not
-    shown: it may be a secret."""
-    if not is_storable(value):
+def _check_text(value: str, most: int) -> None:
+    if not is_storable(value):  # it is not shown: it may be a secret
         raise ValueError("holds a NUL byte or half of a character; no process, file name or database can hold one")
     if len(value) > most:
         raise ValueError(f"has {len(value)} characters; at most {most} are allowed")
@@ -120,16 +123,9 @@ def is_storable(text: str) -> bool:
     return "\0" not in text and (text.isascii() or _SURROGATE.search(text) is None)
 
 
-def check_line(value: str, most: int) -> None:
-    """Raises ValueError as check_text does, and for a text with another control character, like a newline."""
-    check_text(value, most)
-    if found := _CONTROL.search(value):
-        raise ValueError(f"holds the control character {found.group()!r}")
-
-
 def _check_scalar(value: str | int | float | bool | None) -> None:
     if isinstance(value, str):
-        check_text(value, ARGUMENT_MAX)
+        _check_text(value, ARGUMENT_MAX)
     elif isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{value} is no number that JSON has; write it as a text")
     elif isinstance(value, int) and abs(value) > INTEGER_MAX:
@@ -274,21 +270,19 @@ def refused(
 
 
 def _where(loc: Iterable[int | str]) -> str:
-    """`spec.n_workers`, without the names of union members that pydantic adds."""
-    return ".".join(_shown_key(part) for part in loc if not any(c in str(part) for c in "[(' "))
-
-
-def _shown_key(part: int | str) -> str:
-    """A part of a path; a key of a mapping may hold anything."""
-    text = _cut(str(part), _VALUE_SHOWN)
-    return text if text.isprintable() else repr(text)
+    """`spec.n_workers`, without the names of union members that pydantic adds. A key of a mapping may hold anything."""
+    parts = [_cut(str(part), _VALUE_SHOWN) for part in loc if not any(c in str(part) for c in "[(' ")]
+    return ".".join(part if part.isprintable() else repr(part) for part in parts)
 
 
 def _sentence(finding: Mapping[str, Any], model: type[BaseModel]) -> str:
     path = _where(finding["loc"])
-    field = path.rsplit(".", 1)[-1]
     if finding["type"] == "extra_forbidden":
-        return f"unknown field {path!r}{_nearest(field, _names(_holder(model, finding['loc'])))}"
+        names = _names(_holder(model, finding["loc"]))
+        near = difflib.get_close_matches(path.rsplit(".", 1)[-1], names, n=1)
+        return f"unknown field {path!r}; " + (
+            f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+        )
     if finding["type"] == "missing":
         return f"{path} is missing"
     message, shown = str(finding["msg"]), _shown(finding)
@@ -305,14 +299,10 @@ def _shown(finding: Mapping[str, Any]) -> str:
     value = finding["input"]
     if not _PRIVATE.isdisjoint(map(str, finding["loc"])) or isinstance(value, Mapping):
         return ""
-    return f"={_cut(_repr(value), _VALUE_SHOWN)}"
-
-
-def _repr(value: object) -> str:
     try:
-        return repr(value)
+        return f"={_cut(repr(value), _VALUE_SHOWN)}"
     except (ValueError, RecursionError):  # a number with thousands of digits, deeply nested lists
-        return f"a {type(value).__name__}"
+        return f"=a {type(value).__name__}"
 
 
 def _cut(text: str, most: int) -> str:
@@ -338,8 +328,3 @@ def _names(model: type[BaseModel]) -> list[str]:
     nested = (field.annotation for field in model.model_fields.values())
     inner = [name for kind in nested if isinstance(kind, type) and issubclass(kind, BaseModel) for name in _names(kind)]
     return [*model.model_fields, *inner]
-
-
-def _nearest(wrong: str, names: list[str]) -> str:
-    near = difflib.get_close_matches(wrong, names, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are: {', '.join(names)}"

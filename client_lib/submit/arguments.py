@@ -24,36 +24,24 @@ C = TypeVar("C")
 
 def checked_spec(values: dict[str, Any]) -> JobSpec:
     """Return the spec of the values that differ from the defaults, so that an older server understands it."""
-    given = {
-        name: _plain(value)
-        for name, value in values.items()
-        if (value is not None or name == "log_file") and value != defaults()[name]
-    }
+    given: dict[str, Any] = {}
+    for name, value in values.items():
+        if (value is None and name != "log_file") or value == defaults()[name]:
+            continue
+        given[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
+        if isinstance(value, Enum):
+            given[name] = value.value
     if isinstance(given.get("requirements"), str):  # a file, or a single requirement
         given["requirements"] = [given["requirements"]]
-    if "script" in given:
-        given["script"] = _as_words(values["script"])
-    return validated(JobSpec, given)
-
-
-def _plain(value: Any) -> Any:
-    """A path as text, a member of an enum as its value."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    return value.value if isinstance(value, Enum) else value
-
-
-def _as_words(script: Any) -> Any:
-    """Quote a path object, which is one word. A text that can't be split may still name a file; the submit checks
-    it."""
-    if isinstance(script, os.PathLike):
-        return shlex.quote(str(os.fspath(script)))
-    if isinstance(script, str) and script.rstrip().endswith(".py"):
+    script = given.get("script")
+    if isinstance(values["script"], os.PathLike):  # one word
+        given["script"] = shlex.quote(str(script))
+    elif isinstance(script, str) and script.rstrip().endswith(".py"):
         try:
             split_script(script)
-        except ValueError:
-            return shlex.quote(script.strip())
-    return script
+        except ValueError:  # a text that can't be split may still name a file; the submit checks it
+            given["script"] = shlex.quote(script.strip())
+    return validated(JobSpec, given)
 
 
 # --- arguments of earlier years

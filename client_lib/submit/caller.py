@@ -29,11 +29,9 @@ _SLURM_GPUS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")  # a step's are a part of it
 def submitter(environ: Mapping[str, str], working_dir: str, python: str | None = None) -> Submitter:
     """The caller's part of a request for a job on this machine. `python`: the interpreter for scripts; None: this
     one."""
-    # JSON can't carry the bytes of variables that hold no text
-    lost = sorted(repr(name) for name, value in environ.items() if not is_storable(name + value))
-    if lost:
-        _log.warning("not passed on to the job, as the value is no UTF-8: %s", ", ".join(lost))
     text = {name: value for name, value in environ.items() if is_storable(name + value)}
+    if lost := sorted(map(repr, environ.keys() - text.keys())):  # JSON can't carry their bytes
+        _log.warning("not passed on to the job, as the value is no UTF-8: %s", ", ".join(lost))
     text.pop(TOKEN, None)  # opens another server than the one that runs the job, or all of its user's jobs
     return Submitter(
         python=python or sys.executable or None, environment=text, working_dir=working_dir, gpus=gpu_bound(environ)
@@ -49,16 +47,11 @@ def gpu_bound(environ: Mapping[str, str]) -> list[str] | None:
     if visible is not None:
         devices = map(str.strip, visible.split(","))
         return list(takewhile(lambda device: device not in _NO_DEVICE, devices))  # CUDA hides all after an invalid one
-    for name in _SLURM_GPUS:
-        if environ.get(name):
-            return _expand(environ[name])
-    return [] if "SLURM_JOB_ID" in environ else None
-
-
-def _expand(listed: str) -> list[str]:
-    """SLURM writes `0,2-3`."""
+    slurm = next((environ[name] for name in _SLURM_GPUS if environ.get(name)), None)
+    if slurm is None:
+        return [] if "SLURM_JOB_ID" in environ else None
     found: list[str] = []
-    for part in filter(None, map(str.strip, listed.split(","))):
+    for part in filter(None, map(str.strip, slurm.split(","))):  # SLURM writes `0,2-3`
         span = re.fullmatch(r"(\d+)-(\d+)", part)
         found += map(str, range(int(span[1]), int(span[2]) + 1)) if span else [part]
     return found

@@ -67,21 +67,18 @@ def _place(python: str) -> tuple[str, str]:
 def _missing(tree: ast.Module, folder: Path) -> Iterator[tuple[int, str]]:
     """Lines that import modules which this interpreter does not have."""
     for statement in tree.body:
-        for name in _imported(statement):
+        names: list[str] = []
+        if isinstance(statement, ast.Import):
+            names = [alias.name for alias in statement.names]
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            names = [statement.module]
+        for name in (name.partition(".")[0] for name in names):
             if not _is_there(name, folder):
                 yield (
                     statement.lineno,
                     f"there is no module {name!r} in {sys.executable}: install it there, or for this job with "
                     f"requirements=['{name}'] (--requirement {name})",
                 )
-
-
-def _imported(statement: ast.stmt) -> list[str]:
-    if isinstance(statement, ast.Import):
-        return [alias.name.partition(".")[0] for alias in statement.names]
-    if isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
-        return [statement.module.partition(".")[0]]
-    return []
 
 
 def _is_there(name: str, folder: Path) -> bool:

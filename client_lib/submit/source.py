@@ -66,7 +66,16 @@ def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -
         raise InvalidRequest(f"script: {error}") from None
     path = _absolute(words[0], cwd)
     if words[0].endswith(".py") and not job_type.is_command:
-        _check_readable(path)
+        try:
+            path.open("rb").close()
+        except FileNotFoundError:
+            raise InvalidRequest(f"script: there is no {path}", hint=_nearest(path)) from None
+        except NotADirectoryError:
+            raise InvalidRequest(f"script: there is no {path}; {path.parent} is no folder") from None
+        except IsADirectoryError:
+            raise InvalidRequest(f"script: {path} is a directory", hint=_nearest(path / "train.py")) from None
+        except OSError as error:
+            raise InvalidRequest(f"script: {path} can't be read: {error.strerror}") from None
         return Source(shlex.join([str(path), *words[1:]]), path, cwd)
     return Source(_command(words, path, script, job_type, in_conda), None, cwd)
 
@@ -110,20 +119,6 @@ def check_program(source: Source, path: str | None) -> None:
     )
 
 
-def _check_readable(path: Path) -> None:
-    try:
-        with path.open("rb"):
-            return
-    except FileNotFoundError:
-        raise InvalidRequest(f"script: there is no {path}", hint=_nearest(path)) from None
-    except NotADirectoryError:
-        raise InvalidRequest(f"script: there is no {path}; {path.parent} is no folder") from None
-    except IsADirectoryError:
-        raise InvalidRequest(f"script: {path} is a directory", hint=_nearest(path / "train.py")) from None
-    except OSError as error:
-        raise InvalidRequest(f"script: {path} can't be read: {error.strerror}") from None
-
-
 def _nearest(path: Path) -> str:
     """Hint with the files of the folder that look like `path`."""
     try:
@@ -155,10 +150,8 @@ def shared_folder_proof(folder: Path) -> Iterator[SharedFolderProof | None]:
         yield None
         return
     try:
-        try:
-            os.write(file, nonce.encode())
-        finally:
-            os.close(file)
+        with open(file, "w") as written:
+            written.write(nonce)
         yield SharedFolderProof(path=str(path), nonce=nonce)
     finally:
         path.unlink(missing_ok=True)
@@ -205,14 +198,10 @@ def place_in_root(source: Source, spec: JobSpec, root: Path) -> tuple[str | None
 
 def _relative(path: Path, root: Path) -> str | None:
     """None: not in the root. The folder's links are resolved, the file's own are not: it is run by the name given."""
-    try:
-        return (path.parent.resolve() / path.name).relative_to(root).as_posix()
-    except ValueError:
-        pass
-    try:
-        return path.resolve().relative_to(root).as_posix()
-    except ValueError:
-        return None
+    for found in (path.parent.resolve() / path.name, path.resolve()):
+        if found.is_relative_to(root):
+            return found.relative_to(root).as_posix()
+    return None
 
 
 # --- where the code comes from
@@ -294,14 +283,10 @@ def _head(root: Path) -> tuple[str, str, str]:
     common = folder / (_content(folder / "commondir") or ".")
     head = _content(folder / "HEAD")
     ref = head.removeprefix("ref: ")
-    commit = head if ref == head else _content(common / ref) or _packed(common, ref)
+    packed = re.search(rf"^(\S+) {re.escape(ref)}$", _content(common / "packed-refs"), re.MULTILINE)
+    commit = head if ref == head else _content(common / ref) or (packed[1] if packed else "")
     url = re.search(r'^\[remote "origin"\][^\[]*?^\s*url\s*=\s*(.+)$', _content(common / "config"), re.MULTILINE)
     return commit, ref.removeprefix("refs/heads/") if ref != head else "", url[1] if url else ""
-
-
-def _packed(common: Path, ref: str) -> str:
-    before, found, _ = f"{_content(common / 'packed-refs')}\n".partition(f" {ref}\n")
-    return before.rpartition("\n")[2] if found else ""
 
 
 def _content(path: Path) -> str:
