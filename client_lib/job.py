@@ -13,7 +13,6 @@ import textwrap
 import threading
 import time
 import uuid
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -76,7 +75,7 @@ class _Draft:
     """`submit` shows the log and returns when the job has ended."""
 
 
-@arguments.with_parameters
+@arguments.documented
 class Job(Generic[R]):
     """A distributed job. Only `script` is needed.
 
@@ -94,7 +93,6 @@ class Job(Generic[R]):
     submit_raises: bool = True
     """False: `submit` returns the sentence of an error, as on the ML Space platform, in place of raising it."""
 
-    @arguments.shown_in_signature
     def __init__(
         self,
         base_image: str | None = None,
@@ -168,13 +166,11 @@ class Job(Generic[R]):
         """
         given = dict(locals())  # the parameters are the spec's fields, one by one; a test compares them
         old = arguments.translate(given, earlier)
-        for message in old.warnings:
-            warnings.warn(message, DeprecationWarning, stacklevel=2)
         call = functions.taken_from(given)
         text = os.fspath(given["script"]) if given["script"] is not None else ""
         given |= with_names({"after": after, "checkpoint_from": checkpoint_from})
-        spec = arguments.checked_spec({name: given[name] for name in JobSpec.model_fields} | old.fields)
-        self._set_up(_Draft(spec, text, call, old.attached), client)
+        spec = arguments.checked_spec({name: given[name] for name in JobSpec.model_fields} | old)
+        self._set_up(_Draft(spec, text, call, attached=earlier.get("detached") not in (None, True)), client)
 
     @classmethod
     def of(cls, client: Api, info: JobInfo) -> Job:

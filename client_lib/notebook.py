@@ -56,35 +56,28 @@ def notebook_launcher(
             f"notebook_launcher(num_nodes={num_nodes}) starts one node of several by hand",
             hint="Job(script=function, n_workers=...) starts all of them",
         )
+    variables = {"ACCELERATE_MIXED_PRECISION": precision, "FORK_LAUNCHED": "1"}  # as accelerate sets them
+    if str(use_port) not in (_PORT, "0"):
+        variables["MASTER_PORT"] = str(use_port)
     job = Job(
         script=function,
         args=args,
         processes_per_worker=num_processes if num_processes is not None else "default",
-        env_variables=_variables(precision, use_port),
+        env_variables=variables,
         max_retry=max_restarts or None,
     )
-    _name_unused(
-        master_addr=(master_addr, "127.0.0.1"),
-        rdzv_backend=(rdzv_backend, "static"),
-        rdzv_endpoint=(rdzv_endpoint, ""),
-        rdzv_conf=(rdzv_conf or None, None),
-        rdzv_id=(rdzv_id, "none"),
-        monitor_interval=(monitor_interval, 0.1),
-        log_line_prefix_template=(log_line_prefix_template, None),
-    )
+    unused = {
+        "master_addr": (master_addr, "127.0.0.1"),
+        "rdzv_backend": (rdzv_backend, "static"),
+        "rdzv_endpoint": (rdzv_endpoint, ""),
+        "rdzv_conf": (rdzv_conf or None, None),
+        "rdzv_id": (rdzv_id, "none"),
+        "monitor_interval": (monitor_interval, 0.1),
+        "log_line_prefix_template": (log_line_prefix_template, None),
+    }
+    for name, (value, default) in unused.items():
+        if value != default:
+            what = f"{name}={value!r} has no effect: the processes of a job meet by themselves"
+            warnings.warn(what, UserWarning, stacklevel=2)
     submitted(job).logs()
     return job.result()
-
-
-def _variables(precision: str, port: str | int) -> dict[str, str]:
-    """The variables that accelerate sets for its processes."""
-    variables = {"ACCELERATE_MIXED_PRECISION": precision, "FORK_LAUNCHED": "1"}
-    return variables if str(port) in (_PORT, "0") else {**variables, "MASTER_PORT": str(port)}
-
-
-def _name_unused(**given: tuple[Any, Any]) -> None:
-    for name, (value, default) in given.items():
-        if value != default:
-            warnings.warn(
-                f"{name}={value!r} has no effect: the processes of a job meet by themselves", UserWarning, stacklevel=3
-            )

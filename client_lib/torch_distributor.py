@@ -65,30 +65,25 @@ class TorchDistributor:
         return None
 
     def _job(self, **what: Any) -> Job:
-        processes = self._capped()
+        processes = self.num_processes
+        if self.local_mode and self.use_gpu:
+            gpus = _gpus_here()
+            if gpus == 0:
+                warnings.warn("use_gpu=True, but this machine has no GPU: the processes run on the CPU", stacklevel=3)
+            elif processes > gpus:
+                warnings.warn(  # pyspark's words
+                    f"'num_processes' cannot be set to a value greater than the number of available GPUs on the "
+                    f"driver, which is {gpus}. 'num_processes' was reset to be equal to the number of available GPUs.",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
+                processes = gpus
         shape: dict[str, Any] = {"processes_per_worker": processes}
         if not self.local_mode:
             shape = {"n_workers": processes, "processes_per_worker": 1}
         if not self.use_gpu:
             shape["type"] = "nogpu"
         return Job(**{**shape, **self._options, **what})
-
-    def _capped(self) -> int:
-        """Limit the processes in local mode to this machine's GPUs, with pyspark's warning."""
-        if not (self.local_mode and self.use_gpu):
-            return self.num_processes
-        gpus = _gpus_here()
-        if gpus == 0:
-            warnings.warn("use_gpu=True, but this machine has no GPU: the processes run on the CPU", stacklevel=4)
-            return self.num_processes
-        if self.num_processes > gpus:
-            warnings.warn(
-                f"'num_processes' cannot be set to a value greater than the number of available GPUs on the driver, "
-                f"which is {gpus}. 'num_processes' was reset to be equal to the number of available GPUs.",
-                RuntimeWarning,
-                stacklevel=4,
-            )
-        return min(self.num_processes, gpus)
 
 
 def _gpus_here() -> int:

@@ -227,19 +227,16 @@ def check_requirement(line: str) -> None:
     """Raises ValueError for a text that is no line of a requirements file, or refers to the submitter's machine."""
     if not line.strip() or not line.isprintable():
         raise ValueError(f"{line!r} is no requirement")
-    if line.strip().startswith("-") and not _is_allowed_option(line):
-        raise ValueError(f"{line!r} can't be used in a worker; of pip's options these can: {', '.join(PIP_OPTIONS)}")
+    if line.strip().startswith("-"):
+        try:
+            options = {word.split("=", 1)[0] for word in shlex.split(line) if word.startswith("-")}  # as pip splits it
+        except ValueError:
+            options = {line}
+        if not options <= set(PIP_OPTIONS):
+            known = ", ".join(PIP_OPTIONS)
+            raise ValueError(f"{line!r} can't be used in a worker; of pip's options these can: {known}")
     if re.search(r"https?://[^/@ ]+@", line):  # not shown: it may be a token
         raise ValueError("an address holds a password, and the spec is shown; give it as PIP_INDEX_URL among `secrets`")
-
-
-def _is_allowed_option(line: str) -> bool:
-    """True for a line of allowed options and their values, which pip splits by shell rules."""
-    try:
-        words = shlex.split(line)
-    except ValueError:
-        return False
-    return all(word.split("=", 1)[0] in PIP_OPTIONS for word in words if word.startswith("-"))
 
 
 WholeNumber = Annotated[int, BeforeValidator(_int_not_bool)]

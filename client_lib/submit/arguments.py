@@ -9,16 +9,16 @@ import inspect
 import os
 import shlex
 import textwrap
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Mapping
 from enum import Enum
-from typing import Any, NamedTuple, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.spec.command_line import split_script
 from client_lib.spec.job import JobSpec, defaults
 from client_lib.spec.validation import descriptions, validated
 
-F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C")
 
 
@@ -77,41 +77,30 @@ TODAY = {
 """Each of them -> its replacement today."""
 
 
-def shown_in_signature(init: F) -> F:
-    """Make `inspect.signature` list the old arguments: tools for the platform drop the arguments that it lacks."""
-    signature = inspect.signature(init)
-    kept = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
-    old = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in TODAY]
-    init.__signature__ = signature.replace(parameters=[*kept, *old])  # type: ignore[attr-defined]
-    return init
-
-
-def with_parameters(kind: type[C]) -> type[C]:
-    """Append the fields of a spec to the docstring. Their texts are read when the docstring is: that takes 30 ms."""
+def documented(kind: type[C]) -> type[C]:
+    """Complete what tools read of a class of jobs: the docstring by the descriptions of the spec's fields, and the
+    signature by the old arguments, as tools for the platform drop those that it lacks."""
 
     class Documentation:
         before = kind.__doc__
 
-        def __get__(self, *_: object) -> str:
+        def __get__(self, *_: object) -> str:  # at the first look: to read the descriptions takes 30 ms
             texts = [f"{name}: {' '.join(text.split())}" for name, text in descriptions(JobSpec).items()]
             wrapped = textwrap.TextWrapper(120, " " * 8, " " * 12, break_on_hyphens=False)
             return "\n".join([f"{self.before}\n    Parameters:", *map(wrapped.fill, texts)])
 
     kind.__doc__ = Documentation()  # type: ignore[assignment]  # a type calls `__get__` of what it finds there
+    init: Any = kind.__init__
+    signature = inspect.signature(init)
+    kept = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    old = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in TODAY]
+    init.__signature__ = signature.replace(parameters=[*kept, *old])
     return kind
 
 
-class Translation(NamedTuple):
-    fields: dict[str, Any]
-    """Fields of the spec that they become."""
-    warnings: list[str]
-    """One warning for each argument that was given."""
-    attached: bool
-    """`detached=False`: submit() shows the log and returns when the job has ended."""
-
-
-def translate(given: Mapping[str, Any], earlier: Mapping[str, Any]) -> Translation:
-    """`given`: today's arguments of a Job, by name; `earlier`: all others.
+def translate(given: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the spec that old arguments become, and warn of each old argument. `given`: today's
+    arguments of a Job, by name; `earlier`: all others.
 
     Raises:
         TypeError: an argument that Job never had.
@@ -125,13 +114,11 @@ def translate(given: Mapping[str, Any], earlier: Mapping[str, Any]) -> Translati
         raise NotSupported(
             "warm_cache=True is not supported: images are cached by the nodes that ran them", hint="omit it"
         )
-    attached = not old.get("detached", True)
     fields: dict[str, Any] = {}
-    warnings: list[str] = []
     for name, value in old.items():
         today = {"n_gpus": "instance_type", "forbid_internet": "internet"}.get(name)
         becomes = _type_of(value) if name == "n_gpus" else not value
-        if name == "detached" and attached:
+        if name == "detached" and not value:
             text = "detached=False is deprecated: call submit(), then logs(), which follows until the job ends"
         elif today is None:
             text = f"{name} is deprecated and has no effect: {TODAY[name]}"
@@ -140,8 +127,8 @@ def translate(given: Mapping[str, Any], earlier: Mapping[str, Any]) -> Translati
         else:
             text = f"{name} is deprecated: write {today}={becomes!r}"
             fields[today] = becomes
-        warnings.append(text)
-    return Translation(fields, warnings, attached)
+        warnings.warn(text, DeprecationWarning, stacklevel=3)
+    return fields
 
 
 def _type_of(n_gpus: object) -> str:
