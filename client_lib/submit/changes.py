@@ -141,7 +141,7 @@ def code_message(stored: SubmitRequest, sha256_now: str | None) -> str:
 
 
 def _shown(value: object) -> str:
-    """Write it as options take it: `--flag key=value`, `--flag key` without a value."""
+    """Write a value as options take it: `--flag key=value`, `--flag key` without a value."""
     if value is None or isinstance(value, str):
         return "none" if value is None else str(value)
     if isinstance(value, Mapping):

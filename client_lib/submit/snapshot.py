@@ -68,7 +68,7 @@ class Packed:
     size: int
     """Bytes of the archive."""
     names: frozenset[str]
-    """Bytes of the files in it."""
+    """Names of the files in it."""
     skipped: tuple[str, ...]
     """A sentence each: what was left out or may be missed."""
 
