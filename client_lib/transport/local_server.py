@@ -41,7 +41,7 @@ START_S = 60.0  # a cold disk reads the server's libraries for some seconds; lon
 STOP_S = 15.0
 POLL_S = 0.003
 IDLE_EXIT_S = "1800"  # a server that we started ends after half an hour with no running job and no request
-LIBRARIES = ("fastapi", "uvicorn", "sqlalchemy", "pydantic_settings", "prometheus_client")
+LIBRARIES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "pydantic_settings", "prometheus_client")
 """They come with the extra `server`."""
 _TAIL = 30  # lines of its log that a failed start shows
 

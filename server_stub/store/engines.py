@@ -1,7 +1,7 @@
 """Opens SQLite or PostgreSQL (one connection that writes, a few that read), brings it to the newest schema, and
 translates the errors of both.
 
-To change the schema: change `tables`, add the step from the one before to `migrate`, raise HEAD.
+To change the schema: change `tables`, add a file to `migrations/versions`, set HEAD.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from client_lib.errors import ClientLibError, ServerError, StorageFull, Unavailable
 from client_lib.worker import disk
-from server_stub.store.tables import jobs, metadata, server
 
 log = logging.getLogger(__name__)
 NO_ANSWER = "the database of the server does not answer now"
@@ -35,9 +34,8 @@ WAY_OUT = (
 # classes of PostgreSQL's SQLSTATE: connection, rollback, resources, not now, operator, system
 _PASSING = ("08", "40", "53", "55", "57", "58")
 HEAD = "0007"
-_FIRST = "0004"  # of version 0.1.0
-# the name is that of a tool which earlier versions used
-_VERSION = sa.Table("alembic_version", sa.MetaData(), sa.Column("version_num", sa.String(32), primary_key=True))
+MIGRATIONS = Path(__file__).parent / "migrations"
+_VERSION = sa.table("alembic_version", sa.column("version_num"))
 READERS = 4
 SILENCE_S = 6.0  # without a byte from PostgreSQL after a statement; with connect_timeout it bounds a call
 _WAL = 4000  # pages between two checkpoints; SQLite's default of 1000 is reached every 60 submits
@@ -217,26 +215,26 @@ def _parts(file: Path) -> list[Path]:
 
 
 def migrate(connection: sa.Connection) -> bool:
-    """Make the tables of a new database, or change those of an older one, in the connection's transaction. Returns True
-    if the database was empty. Raises ServerError: it was written by a newer version."""
-    is_new = not sa.inspect(connection).has_table(_VERSION.name)
-    current: str = _FIRST if is_new else connection.execute(sa.select(_VERSION.c.version_num)).scalar_one()
-    if current > HEAD:
+    """Run the missing migrations inside the connection's transaction, by Alembic, which is imported only for them.
+    Returns True if the database was empty. Raises ServerError: it was written by a newer version."""
+    current = None
+    if sa.inspect(connection).has_table(_VERSION.name):
+        current = connection.execute(sa.select(_VERSION.c.version_num)).scalar()
+    if current == HEAD:
+        return False
+    if current is not None and current > HEAD:
         raise ServerError(
             f"the database is at schema {current}, which is newer than this version knows ({HEAD})",
             hint="install the newer version of client-lib again, or use another data directory",
         )
-    if current < HEAD:  # there is one older schema, that of version 0.1.0
-        for column in () if is_new else ("unsent TEXT", "group_id VARCHAR(32)"):
-            connection.exec_driver_sql(f"ALTER TABLE jobs ADD COLUMN {column}")
-        metadata.create_all(connection)
-        for index in jobs.indexes:
-            index.create(connection, checkfirst=True)
-        connection.execute(sa.insert(server).values(generation=0))
-        _VERSION.create(connection, checkfirst=True)
-        connection.execute(sa.delete(_VERSION))
-        connection.execute(sa.insert(_VERSION).values(version_num=HEAD))
-    return is_new
+    from alembic import command  # imported here: 150 ms that only a new or older database pays
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")
+    return current is None
 
 
 # --- the meaning of errors

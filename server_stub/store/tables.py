@@ -1,6 +1,6 @@
 """The tables. Users see the JSON text `jobs.info`; the other columns are for queries and decisions.
 
-A change here needs a step in `engines.migrate`; a test compares both.
+A change here needs a migration; a test compares both.
 """
 
 from __future__ import annotations

@@ -332,4 +332,4 @@ def test_a_start_at_head_loads_no_migrations(start: Start) -> None:
     _, output = again.end()
     loaded = {line.rsplit("|", 1)[-1].strip() for line in output.splitlines() if line.startswith("import time:")}
     assert "fastapi" in loaded
-    assert not loaded & {"kubernetes", "websockets", "torch", "requests"}
+    assert not loaded & {"alembic", "kubernetes", "websockets", "torch", "requests"}
