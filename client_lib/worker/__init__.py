@@ -3,7 +3,7 @@
     launcher    one worker, from its plan to its report; control: the socket that it is controlled by
     preparation, archive, requirements   the conditions of a start
     observer, stacks, metrics        what is seen of running ranks, and what they report
-    session, session_frames          commands of the user in a running worker
+    session                          commands of the user in a running worker
     ranks, loop, system              processes, events, the operating system
     worker_log, stamp, format        from the ranks' pipes and files to the log
     outcome, report                  the end of a worker

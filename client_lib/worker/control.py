@@ -20,7 +20,11 @@ A runtime (the client) sends instructions, the launcher (the server) sends event
                              {"do": "exit"}                   after "ended": the launcher may exit
                              {"do": "session", ...}           only if "started" has "sessions": true. The launcher
                                                               answers {"event": "session"}; from then on the
-                                                              connection carries the frames of a session (session.py)
+                                                              connection carries frames
+
+The frames of a session are exchanged by its two ends, `session` in the worker and `client-lib exec` at the user. A
+frame is its kind (one byte), the length of its data (four), and the data. Everything between the two ends passes the
+bytes on unread. An end that has nothing to send sends KEEP; an end that receives nothing for SILENT_S ends the session.
 
 End of file together with a free lock (see directory.py) means that the launcher is dead. A socket's path may have any
 length: if it exceeds the system's limit (about 100 bytes), the socket is reached through a short symbolic link that
@@ -31,8 +35,9 @@ import contextlib
 import json
 import os
 import socket
+import struct
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 from client_lib.worker.directory import remove
 
@@ -42,6 +47,18 @@ STACKS = "stacks"  # an instruction, and the event that answers it
 QUIET = "quiet"
 SESSION = "session"  # an instruction, and the event that answers it
 
+# kinds of frames
+DATA = b"d"  # stdin, stdout, bytes of a port; empty: the end of stdin
+ERRORS = b"e"  # stderr
+WINDOW = b"w"  # JSON [rows, columns]: the size of the user's terminal
+SIGNAL = b"s"  # JSON number, for the command
+KEEP = b"k"
+EXITED = b"x"  # the last one, JSON: {"exit_code": 3}, or {"error": "why there is none"}
+
+KEEP_S = 15.0
+SILENT_S = 60.0
+BLOCK = 64 * 1024
+_HEAD = struct.Struct(">cI")
 _PATH_MAX = 100  # bytes; sun_path holds 104 on macOS and 108 on Linux, with a NUL
 _LINE_MAX = 512 * 1024
 _SESSION_S = 5.0
@@ -266,3 +283,33 @@ def _listen(path: str) -> socket.socket:
     listener.setblocking(False)
     os.rename(unnamed, path)
     return listener
+
+
+# --- the frames of a session
+
+
+def frame(kind: bytes, data: bytes = b"") -> bytes:
+    return _HEAD.pack(kind, len(data)) + data
+
+
+def json_frame(kind: bytes, content: Any) -> bytes:
+    return frame(kind, json.dumps(content).encode())
+
+
+class Frames:
+    """Collects received bytes and returns whole frames as (kind, data)."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, received: bytes) -> List[Tuple[bytes, bytes]]:
+        found, data = [], self._rest + received
+        while len(data) >= _HEAD.size:
+            kind, length = _HEAD.unpack_from(data)
+            end = _HEAD.size + length
+            if len(data) < end:
+                break
+            found.append((kind, data[_HEAD.size : end]))
+            data = data[end:]
+        self._rest = data
+        return found

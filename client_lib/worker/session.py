@@ -21,7 +21,6 @@ from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from client_lib.worker import control
-from client_lib.worker import session_frames as link
 from client_lib.worker.directory import write_all
 from client_lib.worker.loop import reset_signals
 from client_lib.worker.plan import Process, of_no_rank, without_rank_files
@@ -67,7 +66,7 @@ class Sessions:
         except (OSError, ValueError) as error:  # the latter for a NUL in an argument
             what = "port %s" % request["port"] if request.get("port") else getattr(error, "filename", None)
             why = "%s: %s" % (what, getattr(error, "strerror", None) or error)
-            peer.sendall(link.json_frame(link.EXIT, {"error": why}))
+            peer.sendall(control.json_frame(control.EXITED, {"error": why}))
         else:
             _Session(peer, self._over, target).run()
         self._system.rank_ended(os.getpid())
@@ -89,7 +88,7 @@ def _connected(port: int) -> _Target:
     """Raises OSError: nothing listens on the port."""
     connection = socket.create_connection(("localhost", port), _CONNECT_S)
     connection.settimeout(None)
-    return _Target(connection.sendall, lambda: connection.shutdown(socket.SHUT_WR), {link.DATA: connection.fileno()})
+    return _Target(connection.sendall, lambda: connection.shutdown(socket.SHUT_WR), {control.DATA: connection.fileno()})
 
 
 def _started(request: Request, processes: List[Process]) -> _Target:
@@ -115,10 +114,10 @@ def _started(request: Request, processes: List[Process]) -> _Target:
     )
     stdin, stdout, stderr = command.stdin, command.stdout, command.stderr
     if stdin and stdout and stderr:
-        outputs = {link.DATA: stdout.fileno(), link.ERRORS: stderr.fileno()}
+        outputs = {control.DATA: stdout.fileno(), control.ERRORS: stderr.fileno()}
         return _Target(lambda data: write_all(stdin.fileno(), data), stdin.close, outputs, command)
     os.close(inner)
-    return _Target(lambda data: write_all(terminal, data), lambda: None, {link.DATA: terminal}, command, terminal)
+    return _Target(lambda data: write_all(terminal, data), lambda: None, {control.DATA: terminal}, command, terminal)
 
 
 def _environment(request: Request, processes: List[Process]) -> Dict[str, str]:
@@ -153,7 +152,7 @@ class _Session:
             code, rest_s = self._target.command.wait(), _REST_S
         for pump in pumps:
             pump.join(rest_s)
-        self._send(link.json_frame(link.EXIT, {"exit_code": code if code >= 0 else 128 - code}))
+        self._send(control.json_frame(control.EXITED, {"exit_code": code if code >= 0 else 128 - code}))
 
     def _send(self, data: bytes) -> None:
         """Send frames. The end of the connection is the end of this process."""
@@ -165,32 +164,32 @@ class _Session:
 
     def _send_output(self, kind: bytes, fd: int) -> None:
         with suppress(OSError):  # the last process has closed the terminal
-            for data in iter(lambda: os.read(fd, link.BLOCK), b""):
-                self._send(link.frame(kind, data))
+            for data in iter(lambda: os.read(fd, control.BLOCK), b""):
+                self._send(control.frame(kind, data))
 
     def _take_input(self) -> None:
-        frames = link.Frames()
+        frames = control.Frames()
         with suppress(OSError):  # the same as the end
-            while select.select([self._peer], [], [], link.SILENT_S)[0]:
-                data = self._peer.recv(link.BLOCK)
+            while select.select([self._peer], [], [], control.SILENT_S)[0]:
+                data = self._peer.recv(control.BLOCK)
                 if not data:
                     break
                 for kind, content in frames.feed(data):
                     with suppress(OSError, ValueError):  # the target reads no more
-                        if kind == link.WINDOW:
+                        if kind == control.WINDOW:
                             _resize(self._target.terminal, *json.loads(content))
-                        elif kind == link.SIGNAL:
+                        elif kind == control.SIGNAL:
                             self._signal(json.loads(content))
-                        elif kind == link.DATA and content:
+                        elif kind == control.DATA and content:
                             self._target.write(content)
-                        elif kind == link.DATA:
+                        elif kind == control.DATA:
                             self._target.end_input()
         self._hang_up()
 
     def _keep(self) -> None:
         while True:
-            time.sleep(link.KEEP_S)
-            self._send(link.frame(link.KEEP))
+            time.sleep(control.KEEP_S)
+            self._send(control.frame(control.KEEP))
 
     def _watch(self) -> None:
         """Wait for the end of the attempt, or for the user to leave; the other threads may be blocked then."""
@@ -202,7 +201,7 @@ class _Session:
         if self._sending.acquire(timeout=_REST_S):  # a user who reads nothing must not delay the end of the job
             self._peer.settimeout(_REST_S)
             with suppress(OSError):
-                self._peer.sendall(link.json_frame(link.EXIT, {"error": "the attempt has ended"}))
+                self._peer.sendall(control.json_frame(control.EXITED, {"error": "the attempt has ended"}))
         self._hang_up(0.0)
 
     def _hang_up(self, grace_s: float = _HANG_UP_S) -> None:

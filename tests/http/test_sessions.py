@@ -20,7 +20,7 @@ from client_lib.cli.http_client import connect
 from client_lib.spec import paths
 from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.rest import Rest
-from client_lib.worker.session_frames import BLOCK, EXIT, Frames, json_frame
+from client_lib.worker.control import BLOCK, EXITED, Frames, json_frame
 from tests.http.conftest import DEADLINE_S, Api, Running
 from tests.http.test_stacks import runs
 
@@ -188,5 +188,5 @@ def test_input_waits_for_a_command_that_reads_late(
         (end,), frames, received = workers.ends, Frames(), b""
         while len(received) < len(sent):
             received += b"".join(data for _, data in frames.feed(end.recv(BLOCK)))
-        end.sendall(json_frame(EXIT, {"exit_code": 3}))
+        end.sendall(json_frame(EXITED, {"exit_code": 3}))
         assert (received == sent, ended.result(DEADLINE_S)) == (True, 3)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from client_lib.worker import control
-from client_lib.worker.session_frames import BLOCK, DATA, ERRORS, EXIT, KEEP, SIGNAL, WINDOW, Frames, frame, json_frame
+from client_lib.worker.control import BLOCK, DATA, ERRORS, EXITED, KEEP, SIGNAL, WINDOW, Frames, frame, json_frame
 from tests.interpreters import EACH_PYTHON
 from tests.processes import alive
 from tests.waiting import until
@@ -51,7 +51,7 @@ class User:
         """False: the other end has closed the connection."""
         received = self.peer.recv(BLOCK)
         for kind, data in self.frames.feed(received):
-            if kind == EXIT:
+            if kind == EXITED:
                 self.exit = json.loads(data)
             elif kind != KEEP:
                 self.shown[kind] += data
@@ -166,11 +166,11 @@ def test_a_command_ends_with_its_user_who_left_unsent_input(worker: Make) -> Non
 def test_a_session_ends_with_the_attempt_while_its_user_reads_nothing() -> None:
     script = """
         import os, socket, time
-        from client_lib.worker import session, session_frames
+        from client_lib.worker import control, session
         from client_lib.worker.plan import Process
         from client_lib.worker.system import choose
 
-        session_frames.KEEP_S = 0.05
+        control.KEEP_S = 0.05
         sessions = session.Sessions(choose(), [Process(0, 0, [], dict(os.environ), "/")])
         user, workers = socket.socketpair()
         sessions.begin({"argv": ["yes"]}, workers)

@@ -13,7 +13,7 @@ import pytest
 
 from client_lib.errors import Conflict, NotFound
 from client_lib.spec import paths
-from client_lib.worker.session_frames import BLOCK, DATA, ERRORS, EXIT, Frames, frame
+from client_lib.worker.control import BLOCK, DATA, ERRORS, EXITED, Frames, frame
 from server_stub.worker_gateway import sessions
 from server_stub.worker_gateway.sessions import SessionEnd, SessionOrders, worker_of
 from tests.processes import alive
@@ -35,7 +35,7 @@ def entered(server: Site, job: str, request: dict[str, Any], stdin: bytes = b"")
             server.call("PUT", path, data=sent, params={"offset": 0})
         for block in answer.iter_content(None):
             for kind, data in frames.feed(block):
-                if kind == EXIT:
+                if kind == EXITED:
                     return shown, json.loads(data)
                 shown[kind] = shown.get(kind, b"") + data
     raise AssertionError(f"the session was cut off after {shown}")
@@ -63,7 +63,7 @@ def test_a_user_who_reads_late_gets_all(site: Start) -> None:
         for block in answer.iter_content(None):
             for kind, data in frames.feed(block):
                 received += len(data) if kind == DATA else 0
-                ended = json.loads(data) if kind == EXIT else ended
+                ended = json.loads(data) if kind == EXITED else ended
     assert (received, ended) == (20_000_000, {"exit_code": 0})
 
 

@@ -28,7 +28,7 @@ from client_lib.errors import ClientLibError, Conflict, NotFound, ServerUnreacha
 from client_lib.spec import paths
 from client_lib.transport.failures import Transient
 from client_lib.transport.rest import Rest, newer_path
-from client_lib.worker import session_frames as link
+from client_lib.worker import control as link
 
 app = CommandApp()
 
@@ -230,7 +230,7 @@ class Session:
                 threading.Thread(target=self._send_all, daemon=True).start()
                 for block in answer.blocks:
                     for kind, data in frames.feed(block):
-                        if kind == link.EXIT:
+                        if kind == link.EXITED:
                             ended = json.loads(data)
                             if "error" in ended:
                                 raise Conflict(str(ended["error"]))

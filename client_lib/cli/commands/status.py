@@ -206,7 +206,7 @@ def _show_native(connection: Connection, taken: JobStacks, output: str, *, every
 def _native_stacks(connection: Connection, job: str, rank: int, pid: int) -> list[str]:
     """The stacks of a process of a rank as py-spy prints them; it has to be installed in the worker."""
     from client_lib.cli.commands.sessions import Session
-    from client_lib.worker import session_frames as link
+    from client_lib.worker import control as link
 
     output, errors, process = bytearray(), bytearray(), f"process {pid} of rank {rank}"
     session = Session(connection.rest, job, {"argv": [*PY_SPY, str(pid)], "rank": rank})

@@ -20,7 +20,6 @@ from client_lib.worker.disk import is_full
 from client_lib.worker.pod import AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.settings import PodSettings
 from client_lib.worker.server_connection import Body, Rejected, RequestFailed, ServerConnection, Unreachable
-from client_lib.worker.session_frames import BLOCK, EXIT, SILENT_S, json_frame
 
 T = TypeVar("T")
 
@@ -265,25 +264,25 @@ def _carry_session(new_server: Callable[[], ServerClient], mark: str, control_pa
                     backoff.sleep()
             sent += len(data)
 
-        from_user = down.call("GET", "/sessions/" + mark, wait_s=SILENT_S)
+        from_user = down.call("GET", "/sessions/" + mark, wait_s=control.SILENT_S)
         request = json.loads(from_user.readline())
         try:
             with control.connect(control_path) as peer:
                 control.begin_session(peer, request)
                 threading.Thread(target=_pass_on, args=(from_user, peer), daemon=True).start()
                 try:
-                    for data in iter(lambda: peer.recv(BLOCK), b""):
+                    for data in iter(lambda: peer.recv(control.BLOCK), b""):
                         send(data)
                 finally:
                     with suppress(OSError):
                         peer.shutdown(socket.SHUT_RDWR)  # `close` alone waits for the other thread
         except OSError as error:
-            send(json_frame(EXIT, {"error": str(error)}))
+            send(control.json_frame(control.EXITED, {"error": str(error)}))
         send(b"")
 
 
 def _pass_on(from_user: HTTPResponse, peer: socket.socket) -> None:
     with suppress(OSError, HTTPException, ValueError):  # the same as the end
-        for data in iter(lambda: from_user.read1(BLOCK), b""):
+        for data in iter(lambda: from_user.read1(control.BLOCK), b""):
             peer.sendall(data)
         peer.shutdown(socket.SHUT_RDWR)

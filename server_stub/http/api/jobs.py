@@ -304,7 +304,7 @@ async def delete_job(
 
 
 # --- sessions: a command, a terminal or a port of a running worker, for `client-lib exec`, `shell` and `port-forward`.
-# Each is two streams of frames (client_lib.worker.session_frames): the answer to its POST, and the bodies of PUTs.
+# Each is two streams of frames (client_lib.worker.control): the answer to its POST, and the bodies of PUTs.
 
 _SESSION = f"{JOB}/sessions/{{session}}"
 _SessionId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="Chosen by the client, at random.")]
