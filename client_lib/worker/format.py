@@ -27,7 +27,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from typing import Iterable, NamedTuple, Sequence
+from typing import Iterable, NamedTuple
 
 MAX_TEXT = 16 * 1024  # bytes of text in one record; a longer line is cut into unfinished records (`+`)
 JOB_STREAMS = ("stdout", "stderr", "train.log")
@@ -147,16 +147,18 @@ def end_of(path: str) -> "tuple[int, int]":
     return end, int(whole.rpartition(b"\n")[2].split(b" ", 1)[0]) if newline else -1
 
 
-def middle(starts: "Sequence[int]", kept: int, room: int, limit: int) -> "int | None":
-    """Index of the segment to remove, so that the log keeps the first half of the limit, and of the newest records as
-    many as fit together with `room` bytes for the newest segment; None: `kept` bytes are not too many, or nothing can
-    be removed.
+def surplus(sizes: "dict[int, int]", room: int, limit: int) -> "list[int]":
+    """Offsets of the segments to remove, so that the log keeps the first half of the limit, and of the newest records
+    as many as fit together with `room` bytes for the newest segment.
 
-    `starts`: offsets of the existing segments.
+    `sizes`: bytes of the existing segments by their offsets, in order.
     """
-    if kept + room <= limit:
-        return None
-    return next((index for index, start in enumerate(starts[:-1]) if start >= limit // 2), None)
+    found, too_many = [], sum(sizes.values()) + room - limit
+    for start in list(sizes)[:-1]:
+        if too_many > 0 and start >= limit // 2:
+            found.append(start)
+            too_many -= sizes[start]
+    return found
 
 
 class SegmentWriter:
@@ -178,24 +180,22 @@ class SegmentWriter:
         self._lives = False  # some of them are of the ranks
         self._fd: "int | None" = None
         self._room = 0
-        self._starts: "list[int]" = []  # offsets of the segments that exist
-        self._first = self.offset  # offset of the first record that this log has ever held
+        self._sizes: "dict[int, int]" = {}  # of the segments that exist, by their offsets
         os.makedirs(path, mode=0o700, exist_ok=True)
         self._resume()
 
     def _resume(self) -> None:
         """Continue after the last whole record of an earlier launcher; an incomplete one is cut off."""
-        sizes = dict(segments(self.path))
-        self._starts = list(sizes)
-        while self._starts:
-            size, seq = end_of(os.path.join(self.path, segment_name(self._starts[-1])))
+        self._sizes = dict(segments(self.path))
+        for last in reversed(list(self._sizes)):
+            size, seq = end_of(self._file(last))
             if size:
-                sizes[self._starts[-1]] = size
-                self.offset, self.next_seq = self._starts[-1] + size, seq + 1
-                self._first = self._starts[0]
-                self.removed_bytes = self.offset - self._first - sum(sizes[start] for start in self._starts)
+                self._sizes[last] = size
+                self.offset, self.next_seq = last + size, seq + 1
+                self.removed_bytes = self.offset - min(self._sizes) - sum(self._sizes.values())
                 return
-            os.unlink(os.path.join(self.path, segment_name(self._starts.pop())))
+            del self._sizes[last]
+            os.unlink(self._file(last))
 
     def add(self, records: bytes, *, lives: bool = True) -> None:
         """`lives` False: they are no sign of life of the ranks, and leave the file's time as it is."""
@@ -212,6 +212,7 @@ class SegmentWriter:
                     self._begin_segment()
                 assert self._fd is not None
                 written = os.write(self._fd, self._waiting)
+                self._sizes[max(self._sizes)] += written
                 self.offset += written
                 self._room -= written
                 del self._waiting[:written]
@@ -234,16 +235,13 @@ class SegmentWriter:
             self._fd = None
 
     def _begin_segment(self) -> None:
-        path = os.path.join(self.path, segment_name(self.offset))
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        fd = os.open(self._file(self.offset), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self.close()
         self._fd, self._room = fd, self._segment
-        self._starts.append(self.offset)
-        while True:
-            kept = self.offset - self._first - self.removed_bytes
-            index = middle(self._starts, kept, self._segment, self._limit)
-            if index is None:
-                return
-            start = self._starts.pop(index)
-            self.removed_bytes += self._starts[index] - start
-            os.unlink(os.path.join(self.path, segment_name(start)))
+        self._sizes[self.offset] = 0
+        for start in surplus(self._sizes, self._segment, self._limit):
+            self.removed_bytes += self._sizes.pop(start)
+            os.unlink(self._file(start))
+
+    def _file(self, start: int) -> str:
+        return os.path.join(self.path, segment_name(start))

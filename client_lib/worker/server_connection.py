@@ -69,7 +69,10 @@ class ServerConnection:
     def call(
         self, method: str, path: str, body: Optional[Body] = None, wait_s: float = 0.0
     ) -> http.client.HTTPResponse:
-        """The answer, its body unread. Tried again on a new connection if a kept one was closed by the server."""
+        """The answer, its body unread. Tried again on a new connection if a kept one was closed by the server.
+
+        Raises Unreachable, Rejected.
+        """
         try:
             try:
                 answer = self._once(method, path, body, wait_s)
@@ -77,14 +80,17 @@ class ServerConnection:
                 if not self._kept:
                     raise
                 self.close()
-                if body is not None and not isinstance(body, bytes):
-                    body.seek(0)
                 answer = self._once(method, path, body, wait_s)
             self._kept = True
-            return self._checked(answer)
+            if answer.status < 300:
+                return answer
+            text = answer.read(65536)
         except (OSError, http.client.HTTPException) as error:
             self.close()
             raise Unreachable("%s: %s" % (type(error).__name__, error)) from error
+        self.close()
+        is_final = 400 <= answer.status < 500 and answer.status not in (408, 425, 429)
+        raise (Rejected if is_final else Unreachable)(_message(text, answer.status), answer.status)
 
     def _once(self, method: str, path: str, body: Optional[Body], wait_s: float) -> http.client.HTTPResponse:
         if self._connection.sock is None:  # new, or closed after an answer: a server that ends asks for that
@@ -92,20 +98,11 @@ class ServerConnection:
             self._connection.connect()
         self._connection.sock.settimeout(_ANSWER_S + wait_s)
         headers = dict(self._headers)
-        if body is not None:
-            size = len(body) if isinstance(body, bytes) else os.fstat(body.fileno()).st_size
-            headers["Content-Length"] = str(size)
+        if body is not None and not isinstance(body, bytes):
+            body.seek(0)
+            headers["Content-Length"] = str(os.fstat(body.fileno()).st_size)
         self._connection.request(method, self._base + path, body=body, headers=headers)
         return self._connection.getresponse()
-
-    def _checked(self, answer: http.client.HTTPResponse) -> http.client.HTTPResponse:
-        if answer.status < 300:
-            return answer
-        text = answer.read(65536)
-        self.close()
-        if 400 <= answer.status < 500 and answer.status not in (408, 425, 429):
-            raise Rejected(_message(text, answer.status), answer.status)
-        raise Unreachable(_message(text, answer.status), answer.status)
 
 
 def _message(body: bytes, status: int) -> str:

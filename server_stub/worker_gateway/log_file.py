@@ -19,7 +19,7 @@ from typing import NamedTuple
 from client_lib.errors import InvalidRequest
 from client_lib.spec.request import LogLengths
 from client_lib.worker.directory import read_json, sync, write_all, write_json
-from client_lib.worker.format import Record, end_of, middle, parse, segment_name, segments
+from client_lib.worker.format import Record, end_of, parse, segment_name, segments, surplus
 from server_stub.files.job_dirs import opener
 
 SYNC_EVERY_S = 1.0  # fdatasync at each arrival would cost more than the rest; the worker keeps what is not durable
@@ -146,16 +146,9 @@ class LogFile:
         sync(self._folder)
         self._sizes[offset] = 0
         self._durable = self.length = offset
-        self._remove_middle()
-
-    def _remove_middle(self) -> None:
-        while True:
-            starts = list(self._sizes)
-            index = middle(starts, sum(self._sizes.values()), self._segment, self._limit)
-            if index is None:
-                return
-            del self._sizes[starts[index]]
-            self._path(starts[index]).unlink(missing_ok=True)
+        for start in surplus(self._sizes, self._segment, self._limit):
+            del self._sizes[start]
+            self._path(start).unlink(missing_ok=True)
 
 
 def _ends(records: bytes) -> tuple[Record, Record]:
