@@ -196,10 +196,7 @@ class Stamper:
         return b"%d %b %b %b%b %b\n" % (number, self._sequence.stamp(), self._rank, self._stream, mark, text)
 
     def _remember(self, lines: List[bytes]) -> None:
-        if len(lines) < _KEPT_LINES:
-            self.last_lines.extend([line[:_KEPT_BYTES] for line in lines])
-        else:  # all lines are of one block, which bounds their bytes: no need to cut each
-            self.last_lines = deque(lines[-_KEPT_LINES:], _KEPT_LINES)
+        self.last_lines.extend([line[:_KEPT_BYTES] for line in lines[-_KEPT_LINES:]])
 
     def _set_due(self) -> None:
         times = [self._partial_due] if self._rest and self._partial_due else []

@@ -116,18 +116,17 @@ def refusal(pool: PoolState, plan: WorkerPlan, process: Process, beside: Iterabl
         return "torchrun starts its ranks"
     if process.stdin != os.devnull:
         return "it reads the submitter's terminal"
-    return _of_environment(pool, process.environment) or _of_folder(pool, beside)
-
-
-def _of_environment(pool: PoolState, environment: Dict[str, str]) -> Optional[str]:
-    names = differing(pool.environment, environment)
+    names = differing(pool.environment, process.environment)
     if names:  # without values: they may be secret
         return "%s: other than when the warm pool loaded its libraries" % ", ".join(names[:5])
     for name in THREAD_COUNTS:
-        if not environment.get(name, "1").isdigit():
-            return "%s=%s is not one number" % (name, environment[name])
-    if any(not os.path.isabs(path) for path in environment.get("PYTHONPATH", "/").split(os.pathsep)):
+        if not process.environment.get(name, "1").isdigit():
+            return "%s=%s is not one number" % (name, process.environment[name])
+    if any(not os.path.isabs(path) for path in process.environment.get("PYTHONPATH", "/").split(os.pathsep)):
         return "PYTHONPATH holds a relative path"
+    for name in sorted(beside):
+        if name.partition(".")[0] in pool.names and (name.endswith((".py", ".so")) or "." not in name):
+            return "%s beside the script would be imported instead of the library of that name" % name
     return None
 
 
@@ -135,10 +134,3 @@ def differing(loaded: Dict[str, str], environment: Dict[str, str]) -> List[str]:
     """Variables read at load whose values differ."""
     names = sorted(name for name in {**loaded, **environment} if is_read_at_load(name))
     return [name for name in names if loaded.get(name) != environment.get(name)]
-
-
-def _of_folder(pool: PoolState, beside: Iterable[str]) -> Optional[str]:
-    for name in sorted(beside):
-        if name.partition(".")[0] in pool.names and (name.endswith((".py", ".so")) or "." not in name):
-            return "%s beside the script would be imported instead of the library of that name" % name
-    return None
