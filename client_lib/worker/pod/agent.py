@@ -112,7 +112,7 @@ class Agent:
             self._channel.start()
             if self._launcher.error is not None:
                 raise self._launcher.error
-            if self._is_elastic:
+            if self._plan.type == ELASTIC:
                 self._resume()
             with disk.naming(self._files.directory.path):
                 self._begin()
@@ -135,13 +135,9 @@ class Agent:
     def _terminate(self, *_: object) -> None:
         self._terminated = True
 
-    @property
-    def _is_elastic(self) -> bool:
-        return self._plan.type == ELASTIC
-
     def _end_replaced(self) -> int:
         """Another pod owns the worker. The container of an elastic job stays: the kubelet would restart it forever."""
-        while self._is_elastic and not self._terminated:
+        while self._plan.type == ELASTIC and not self._terminated:
             time.sleep(_POLL_S)
         return ALREADY_RAN
 

@@ -110,10 +110,12 @@ class Spool:
 class LogCarrier(AgentThread):
     """Carries the log to one reader. After `finish` and `join` it is delivered, or the receiver takes no more."""
 
-    def __init__(self, reader: str, spool: Spool) -> None:
-        super().__init__(reader, self._carry)
+    reader = ""
+
+    def __init__(self, spool: Spool) -> None:
+        super().__init__(self.reader, self._carry)
         self._spool = spool
-        self._at = spool.done[reader]
+        self._at = spool.done[self.reader]
         self._finishing = threading.Event()
 
     def finish(self) -> None:
@@ -141,8 +143,7 @@ class StdoutCarrier(LogCarrier):
     A thread: a slow container runtime delays nothing else.
     """
 
-    def __init__(self, spool: Spool) -> None:
-        super().__init__(STDOUT, spool)
+    reader = STDOUT
 
     def _deliver(self, piece: LogPiece) -> bool:
         try:
@@ -156,8 +157,10 @@ class StdoutCarrier(LogCarrier):
 class ServerCarrier(LogCarrier):
     """Sends the log to the server, over any outage, and repeats nothing."""
 
+    reader = SERVER
+
     def __init__(self, server: ServerClient, spool: Spool) -> None:
-        super().__init__(SERVER, spool)
+        super().__init__(spool)
         self._server = server
         self._backoff = Backoff()
         self._failing_since: Optional[float] = None

@@ -71,11 +71,8 @@ class ServerClient(ServerConnection):
         """(offset, seq) of the record that the server expects next."""
         return self._put("/log?offset=0", b"", lambda log: (int(log["length"]), int(log["next_seq"])))
 
-    def put_report(self, report: Mapping[str, Any]) -> None:
-        self._put("/report", json.dumps(report).encode(), lambda _: None)
-
-    def put_stacks(self, mark: str, processes: List[Any]) -> None:
-        self._put("/stacks", json.dumps({"mark": mark, "processes": processes}).encode(), lambda _: None)
+    def put_json(self, path: str, content: Mapping[str, Any]) -> None:
+        self._put(path, json.dumps(content).encode(), lambda _: None)
 
     def put_session(self, mark: str, offset: int, data: bytes) -> None:
         """Send bytes to the user of a session; none: the session has ended."""
@@ -164,7 +161,7 @@ class ServerChannel:
         server = self._new_server()
         for path in results:
             self._insist(lambda: server.put_result(path), given_up)  # noqa: B023  # called at once
-        return self._insist(lambda: server.put_report(report), given_up)
+        return self._insist(lambda: server.put_json("/report", report), given_up)
 
     def send_stacks(self, processes: List[Any]) -> None:
         """Send the stacks that the server has ordered, in another thread. A failed send is not repeated, as the server
@@ -174,7 +171,7 @@ class ServerChannel:
         def send() -> None:
             try:
                 with closing(self._new_server()) as server:
-                    server.put_stacks(mark, processes)
+                    server.put_json("/stacks", {"mark": mark, "processes": processes})
             except (Rejected, Unreachable) as error:
                 warn("the stacks could not be sent: %s" % error)
 
