@@ -202,7 +202,7 @@ def put(into: DirectoryStore, folder: Path, name: str, text: str) -> None:
     (folder / name).write_text(text)
     fd = os.open(folder / name, os.O_RDONLY)
     try:
-        into.keep(SourceFile(name, fd, False, lambda: None), None)
+        into.keep(SourceFile(name, fd, False, lambda: None))
     finally:
         os.close(fd)
 

@@ -115,7 +115,7 @@ def store(
 def put(to: HttpStore, path: Path, name: str) -> None:
     fd = os.open(path, os.O_RDONLY)
     try:
-        to.keep(SourceFile(name, fd, True, lambda: None), None)
+        to.keep(SourceFile(name, fd, True, lambda: None))
     finally:
         os.close(fd)
 

@@ -199,10 +199,11 @@ class Sync:
         path = os.path.realpath(os.path.join(self._finder.root, one.path))
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            source = SourceFile(one.path, fd, one.executable, self._check_time)
+            at_rest = path if final and self._linkable else None
+            source = SourceFile(one.path, fd, one.executable, self._check_time, at_rest)
             if not stat.S_ISREG(source.status.st_mode) or not path.startswith(self._finder.root + os.sep):
                 raise BeingWritten(one.path)  # replaced since it was found
-            self._store.keep(source, path if final and self._linkable else None)
+            self._store.keep(source)
             self._kept[one.path] = (source.size, source.status.st_mtime_ns, source.status.st_ino)
             self._left_out.pop(one.path, None)
         finally:

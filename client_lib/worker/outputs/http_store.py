@@ -16,7 +16,7 @@ from typing import Any, Callable, Dict, Optional
 from urllib.parse import quote, urlencode
 
 from client_lib.worker.outputs.store import BLOCK, BeingWritten, NotKept, SourceFile
-from client_lib.worker.server_connection import Rejected, ServerConnection, Unreachable
+from client_lib.worker.server_connection import Rejected, RequestFailed, ServerConnection
 
 _PIECE = 8 * BLOCK  # one request; servers bound these
 _WAIT_S = 40.0  # more than other requests take: the server writes the piece to its disk before it answers
@@ -43,7 +43,7 @@ class HttpStore:
                 headers["Authorization"] = "Bearer " + file.read().strip()
         self._server = ServerConnection(url, ca, headers)
 
-    def keep(self, source: SourceFile, at_rest: Optional[str]) -> None:  # noqa: ARG002  # the bytes are sent in any case
+    def keep(self, source: SourceFile) -> None:
         query = {
             "size": source.size,
             "sha256": source.sha256(),
@@ -74,7 +74,7 @@ class HttpStore:
             self._check_time()
             try:
                 return self._server.exchange(method, target, body, dict, _WAIT_S)
-            except (Rejected, Unreachable) as error:
+            except RequestFailed as error:
                 if error.status in _NOT_KEPT:
                     raise NotKept(str(error)) from error
                 if isinstance(error, Rejected):

@@ -99,12 +99,13 @@ class BeingWritten(Exception):
 
 
 class SourceFile:
-    """One open file that is to be kept. `check_time` is called before each block, and raises to end the scan."""
+    """One open file that is to be kept. `check_time` is called before each block, and raises to end the scan.
+    `at_rest`: its absolute path, if it will never change again."""
 
-    def __init__(self, path: str, fd: int, executable: bool, check_time: Callable[[], None]) -> None:
-        self.path = path
-        self.fd = fd
-        self.executable = executable
+    def __init__(
+        self, path: str, fd: int, executable: bool, check_time: Callable[[], None], at_rest: Optional[str] = None
+    ) -> None:
+        self.path, self.fd, self.executable, self.at_rest = path, fd, executable, at_rest
         self.status = os.fstat(fd)
         self.size = self.status.st_size
         self._check_time = check_time
@@ -154,16 +155,13 @@ class DirectoryStore:
         """Number of paths with this content, by its digest."""
         self._bytes = sum({kept.sha256: kept.size for kept in self.index.kept.values()}.values())
 
-    def keep(self, source: SourceFile, at_rest: Optional[str]) -> None:
-        """Keep this version of the file instead of an older one. `at_rest`: its path, if it will never change again.
-
-        Raises NotKept, BeingWritten.
-        """
+    def keep(self, source: SourceFile) -> None:
+        """Keep this version of the file instead of an older one. Raises NotKept, BeingWritten."""
         self.make_room(source.path, source.size)
         temporary = self.incoming(str(os.getpid()))
         remove(temporary)
         try:
-            sha256 = self._link(source, temporary, at_rest) or self._copy(source, temporary)
+            sha256 = self._link(source, temporary) or self._copy(source, temporary)
             kept = Kept(source.path, source.size, sha256, source.status.st_mtime, source.executable)
             self.adopt(kept, temporary)
         finally:
@@ -213,12 +211,12 @@ class DirectoryStore:
             self._bytes += kept.size
         self._drop(before)
 
-    def _link(self, source: SourceFile, temporary: str, at_rest: Optional[str]) -> Optional[str]:
+    def _link(self, source: SourceFile, temporary: str) -> Optional[str]:
         """Link the file instead of copying it. Returns its digest, or None if it cannot be linked."""
-        if at_rest is None:
+        if source.at_rest is None:
             return None
         try:
-            os.link(at_rest, temporary)
+            os.link(source.at_rest, temporary)
         except OSError:  # another file system, or one without links
             return None
         return source.sha256()
