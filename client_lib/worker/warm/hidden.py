@@ -93,36 +93,29 @@ class Change:
 
     def redo(self, noted: bool = True) -> None:
         """`noted`: change the copy, too."""
-        for container in self._targets(noted):
-            if self._around is None:
-                _replace(container, self._old, self._new)
-            else:
-                container[:] = self._around[0] + container + self._around[1]
+        self._replace(self._old, self._new, noted)
 
     def undo(self, noted: bool = True) -> None:
-        for container in self._targets(noted):
-            if self._around is None:
-                _replace(container, self._new, self._old)
+        self._replace(self._new, self._old, noted)
+
+    def _replace(self, old: Any, new: Any, noted: bool) -> None:
+        watched, around = self._watched, self._around
+        both = noted and watched.copy is not None
+        for container in (watched.container, watched.copy) if both else (watched.container,):
+            if isinstance(container, set):
+                container -= old
+                container |= new
+            elif isinstance(container, dict):
+                for key in old:
+                    if key not in new:
+                        container.pop(key, None)
+                container.update(new)
+            elif around is None:
+                container[:] = new
+            elif new is self._new:
+                container[:] = around[0] + container + around[1]
             else:
-                before, behind = map(len, self._around)
-                container[:] = container[before : len(container) - behind]
-
-    def _targets(self, noted: bool) -> list[Any]:
-        noted = noted and self._watched.copy is not None
-        return [self._watched.container, self._watched.copy] if noted else [self._watched.container]
-
-
-def _replace(container: Any, old: Any, new: Any) -> None:
-    if isinstance(container, list):
-        container[:] = new
-    elif isinstance(container, set):
-        container -= old
-        container |= new
-    else:
-        for key in old:
-            if key not in new:
-                container.pop(key, None)
-        container.update(new)
+                container[:] = container[len(around[0]) : len(container) - len(around[1])]
 
 
 def _place(part: list[Any], whole: list[Any]) -> int:
