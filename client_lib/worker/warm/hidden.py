@@ -424,7 +424,7 @@ class _Loader:
         return getattr(self._spec.loader, name)  # readers of resources
 
     def spec(self) -> Any:
-        """Return the spec for the import system, and for callers of importlib.util.find_spec."""
+        """Make the spec that the import system and callers of importlib.util.find_spec get."""
         loader: Any = self
         spec = type(sys.__spec__)(self._name, loader)
         for attribute in ("origin", "has_location", "cached", "submodule_search_locations"):
