@@ -23,25 +23,40 @@ from client_lib.worker.plan import TRAINER_STATUS
 HUGE = 10**400
 
 
+class Over(Exception):
+    """Ends a run of the loop, which may run again."""
+
+
+class Steps(Loop):
+    """A loop that runs until a condition holds."""
+
+    def __init__(self) -> None:
+        super().__init__(self._check)
+
+    def run_until(self, is_over: Callable[[], bool], limit_s: float = 20.0) -> int:
+        """Run, and return the number of rounds."""
+        self._is_over, self._until, self._rounds = is_over, time.monotonic() + limit_s, 0
+        self.call_later(0.01, lambda: None)
+        with pytest.raises(Over):
+            self.run()
+        return self._rounds
+
+    def _check(self) -> None:
+        self._rounds += 1
+        assert time.monotonic() < self._until
+        if self._is_over():
+            raise Over
+        self.call_later(0.01, lambda: None)
+
+
 @pytest.fixture
-def loop() -> Iterator[Loop]:
+def loop() -> Iterator[Steps]:
     before = signal.set_wakeup_fd(-1)
-    yield Loop(lambda: None)
+    yield Steps()
     signal.set_wakeup_fd(before)
 
 
-def run_until(loop: Loop, is_over: Callable[[], bool], limit_s: float = 20.0) -> int:
-    """Run rounds of the loop, and return their number."""
-    until, rounds = time.monotonic() + limit_s, 0
-    while not is_over():
-        assert time.monotonic() < until
-        loop.call_later(0.01, lambda: None)
-        loop._round()
-        rounds += 1
-    return rounds
-
-
-def test_a_post_that_is_no_status_is_refused_and_the_next_one_taken(loop: Loop, tmp_path: Path) -> None:
+def test_a_post_that_is_no_status_is_refused_and_the_next_one_taken(loop: Steps, tmp_path: Path) -> None:
     lines: list[bytes] = []
     status = metrics.TrainerStatus(loop, str(tmp_path / "token"), 0, lines.append)
     url, head = status.variables[TRAINER_STATUS[0]], {"Authorization": f"Bearer {(tmp_path / 'token').read_text()}"}
@@ -61,12 +76,12 @@ def test_a_post_that_is_no_status_is_refused_and_the_next_one_taken(loop: Loop, 
 
     poster = threading.Thread(target=post)
     poster.start()
-    run_until(loop, lambda: not poster.is_alive())
+    loop.run_until(lambda: not poster.is_alive())
     assert found == [422] * len(wrong) + [200]
     assert json.loads(b"".join(lines))[3] == {"loss": 0.5}
 
 
-def test_without_a_free_descriptor_the_loop_rests(loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_free_descriptor_the_loop_rests(loop: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_AGAIN_S", 0.3)
     status = metrics.TrainerStatus(loop, str(tmp_path / "token"), 0, lambda _: None)
     address = status.variables[TRAINER_STATUS[0]].split("/")[2].split(":")
@@ -82,10 +97,10 @@ def test_without_a_free_descriptor_the_loop_rests(loop: Loop, tmp_path: Path, mo
             except OSError:
                 pass
             until = time.monotonic() + 0.25
-            assert run_until(loop, lambda: time.monotonic() > until) < 60
+            assert loop.run_until(lambda: time.monotonic() > until) < 60
         finally:
             for fd in held:
                 os.close(fd)
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        run_until(loop, lambda: bool(status._open))
+        loop.run_until(lambda: bool(status._open))
         client.sendall(b"\r\n")
