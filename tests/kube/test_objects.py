@@ -4,6 +4,9 @@ that have ended are removed at once."""
 from __future__ import annotations
 
 import asyncio
+import os
+import secrets
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +29,7 @@ from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import Object, WorkloadKind
 from server_stub.worker_gateway import WorkerRegistry
+from server_stub.worker_gateway.attempt import Tokens
 from tests.kube.cases import CLUSTER, Builder
 from tests.waiting import eventually
 
@@ -196,3 +200,23 @@ async def test_a_few_have_their_turn_and_the_others_follow() -> None:
     usual.inventory.list_workloads(PYTORCHJOB.name, ())  # none is there any more
     await asyncio.wait_for(asyncio.gather(*tasks), 10)
     assert sorted(deleted) == list(range(2 * REMOVALS_AT_ONCE))
+
+
+async def test_the_first_attempts_of_a_new_server_have_tokens_that_are_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def slow(size: int) -> bytes:
+        time.sleep(0.1)
+        return os.urandom(size)
+
+    async def create(job_id: str) -> str:
+        attempt = replace(Builder().build("train").attempt, job_id=job_id)
+        created = AttemptObjects(attempt, site.cluster, Record(), asyncio.Event())
+        assert await created.try_to_create() is None
+        assert created._rendered is not None
+        return str(created._rendered.secret["stringData"]["token"])
+
+    monkeypatch.setattr(secrets, "token_bytes", slow)
+    site, job_ids = Site(tmp_path, None), ["1", "2", "3"]
+    tokens = await asyncio.gather(*map(create, job_ids))
+    assert [Tokens(tmp_path / "key").check(token).job_id for token in tokens] == job_ids

@@ -109,7 +109,8 @@ class AttemptObjects:
         kind = self._cluster.kind
         try:
             if self._rendered is None:
-                self._rendered = await asyncio.to_thread(self._render)
+                token = self._cluster.registry.token(*self._key)  # not in the thread: it may make the key of all tokens
+                self._rendered = await asyncio.to_thread(self._render, token)
         except ClientLibError as error:  # the spec was valid when it was accepted: the catalogue has changed
             return Refusal(Reason.START_FAILED, error.message, Retry.NEVER)
         objects = self._rendered
@@ -158,10 +159,10 @@ class AttemptObjects:
         self.name, self._rendered = self._second_name, None
         return await self.try_to_create()
 
-    def _render(self) -> Objects:
+    def _render(self, token: str) -> Objects:
         attempt, options = self._attempt, self._cluster.options
         payload = {name: path.read_bytes() for name, path in payload_files(attempt, options).items()}
-        return render(attempt, options, self._cluster.registry.token(*self._key), payload, self.name)
+        return render(attempt, options, token, payload, self.name)
 
     async def _create_base(self, base: Object) -> Refusal:
         """Create what the workload is based on. Its operator knows it a moment later, so the workload waits."""
