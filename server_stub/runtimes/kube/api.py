@@ -1,4 +1,4 @@
-"""Requests to the Kubernetes API, and watches: raw JSON in, raw JSON out. The one module that imports `kubernetes`.
+"""Requests to the Kubernetes API, raw JSON in and raw JSON out, and watches. The one module that imports `kubernetes`.
 
 The library reads kubeconfigs and service accounts, refreshes their tokens and makes the TLS connections. Its models,
 retries and watches are not used, because they differ between its releases (tested: 35.0.0 and 37.0.2). Every request

@@ -92,7 +92,7 @@ class ObjectsApi:
         try:
             self._api.create(self._collections[base["kind"]], base)
         except ApiError as error:
-            if not error.status == 409:
+            if error.status != 409:
                 raise
 
     def creations(self, objects: Objects, workload: Mapping[str, Any]) -> list[Callable[[], None]]:
@@ -117,7 +117,7 @@ class ObjectsApi:
         try:
             return dict(self._api.create(path, wanted))
         except ApiError as error:
-            if not error.status == 409:
+            if error.status != 409:
                 raise
         found: Object | None = find(self._api, f"{path}/{wanted['metadata']['name']}")
         if found is None or found["metadata"].get("deletionTimestamp") or _has_lost_its_owner(found, wanted):
@@ -138,13 +138,13 @@ class ObjectsApi:
                 self._api.request("PATCH", f"{path}/{name}", patch, kind=STRATEGIC_MERGE, accept=METADATA)
                 return
             except ApiError as error:
-                if not (error.status == 404 or error.status == 409) or last:
+                if error.status not in (404, 409) or last:
                     raise
             try:
                 self._api.create(path, _owned_by(launcher, owner))
                 return
             except ApiError as error:
-                if not error.status == 409:
+                if error.status != 409:
                     raise
 
     def find_by_uid(self, name: str, uid: str) -> Object | None:
@@ -169,7 +169,7 @@ class ObjectsApi:
         try:
             self._api.request("DELETE", f"{self.workloads}/{name}", body, accept=METADATA)
         except ApiError as error:
-            if not (error.status == 404 or error.status == 409):
+            if error.status not in (404, 409):
                 raise
 
 
@@ -210,7 +210,7 @@ class Cluster:
     options: ClusterOptions
     """`options.kind`: of the workloads of new attempts, and of what `objects` finds and deletes."""
     kinds: tuple[WorkloadKind, ...]
-    """Kinds of all workloads that may exist, as an operator may change the setting while jobs run."""
+    """Kinds of all workloads that may exist, as an operator may change `job_kind` while jobs run."""
     registry: WorkerRegistry
     objects: ObjectsApi
     inventory: Inventory

@@ -44,8 +44,10 @@ class PodLogs:
 
     async def read_tail(self, key: AttemptKey, pod: WorkerPod) -> None:
         """Read the end of the log of a pod that ended, if its node still answers."""
+        if pod.unanswered:
+            return
         query: Query = {"container": pod.main.name, "tailLines": TAIL_LINES, "limitBytes": TAIL_BYTES}
-        for number in range(0 if pod.unanswered else TAIL_TRIES):
+        for number in range(TAIL_TRIES):
             try:
                 records = await call_in_thread(self._api.text, self._path(pod), query)
                 if attempt := self._registry.find(*key):

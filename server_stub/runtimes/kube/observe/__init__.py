@@ -320,10 +320,11 @@ def _no_pods(state: ClusterState, missing: int) -> Blocker:
 def _unknown(state: ClusterState) -> Iterator[str]:
     """Messages about unknown words in the state."""
     text = "Kubernetes says '{}' ({}) of a {}, a word that this server does not know"
-    workload = state.workload
-    for condition in workload.conditions if workload is not None else ():
-        if workload is not None and condition.word not in workload.kind.conditions:
-            yield text.format(condition.word, "job", workload.kind.name)
+    if state.workload is not None:
+        kind = state.workload.kind
+        for condition in state.workload.conditions:
+            if condition.word not in kind.conditions:
+                yield text.format(condition.word, "job", kind.name)
     for pod in state.pods:
         found: list[tuple[StatusField, StatusReason | None]] = [
             *(("waiting", each.waiting) for each in (*pod.init, pod.main)),

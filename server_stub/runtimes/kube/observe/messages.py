@@ -1,10 +1,10 @@
 """Maps status words and refusals of Kubernetes to the reasons of a job, and turns its texts into short messages for
 users, with the important numbers. Pure.
 
-A status word is for machines (`ErrImagePull`). Sources, at
-Kubernetes 1.36: pkg/kubelet/container/sync_result.go, pkg/kubelet/images/types.go,
-pkg/kubelet/kuberuntime/kuberuntime_container.go, pkg/kubelet/eviction, staging/src/k8s.io/api/core/v1/types.go. The
-texts have no fixed form and may change with a release, so an unknown text is passed on unchanged.
+A status word is for machines (`ErrImagePull`). Sources, at Kubernetes 1.36: pkg/kubelet/container/sync_result.go,
+pkg/kubelet/images/types.go, pkg/kubelet/kuberuntime/kuberuntime_container.go, pkg/kubelet/eviction,
+staging/src/k8s.io/api/core/v1/types.go. The texts have no fixed form and may change with a release, so an unknown text
+is passed on unchanged.
 """
 
 from __future__ import annotations
@@ -242,8 +242,8 @@ def _words(by_reason: Mapping[Reason, str]) -> dict[str, Reason]:
 
 
 TABLE: Mapping[StatusField, Mapping[str, Reason]] = {
-    # state.waiting.reason of a container that does not run yet. Of these a worker's container has no CrashLoopBackOff,
-    # and CreateContainerConfigError means a Secret or ConfigMap that isn't there yet.
+    # state.waiting.reason of a container that does not run yet: CreateContainerConfigError means a Secret or ConfigMap
+    # that isn't there yet; CrashLoopBackOff is that of an init container, or of a worker that has not reported
     "waiting": _words(
         {
             Reason.STARTING: "ContainerCreating PodInitializing CreateContainerConfigError CreateContainerError "
