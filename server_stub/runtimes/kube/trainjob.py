@@ -47,8 +47,14 @@ MANAGER = "client-lib.io/server"
 REPLACED = 1_000_000
 """Number of lost pods of an elastic job that are replaced; the server ends the attempt long before."""
 _PATCHED = {
-    *("volumes", "securityContext", "terminationGracePeriodSeconds", "nodeSelector", "tolerations", "affinity"),
-    *("serviceAccountName", "imagePullSecrets"),
+    "volumes",
+    "securityContext",
+    "terminationGracePeriodSeconds",
+    "nodeSelector",
+    "tolerations",
+    "affinity",
+    "serviceAccountName",
+    "imagePullSecrets",
 }
 """Fields of a pod that a TrainJob may set."""
 _BY_TRAINER = {"name", "image", "command", "env", "envFrom", "resources", "securityContext", "volumeMounts"}
