@@ -1,5 +1,5 @@
-"""How often the creation of an attempt's objects is repeated, by the answers of the API server, and how many attempts
-that have ended are removed at once."""
+"""How often the creation of an attempt's objects is repeated, by the answers of the API server, how many attempts that
+have ended are removed at once, and the tokens of the first attempts."""
 
 from __future__ import annotations
 
