@@ -15,6 +15,7 @@ server tells a follower. `reported to SUCCEEDED`: from the last worker's report 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import json
 import os
@@ -35,7 +36,7 @@ from kube_place import KINDS, Place, becomes, own_cluster, own_place
 from proc import cpu_s, memory_of
 
 from client_lib import Job
-from server_stub.runtimes.kube.api import Api, Change, Listed, ObjectWatch, connect
+from server_stub.runtimes.kube.api import Api, ObjectWatch, connect
 
 WORKERS = 4
 NODES = 100
@@ -134,10 +135,10 @@ def machine_s() -> float:
 def succeeded(place: Place, api: Api, removed: bool) -> Iterator[set[str]]:
     """The objects of which the operator says so, as a watch tells (its metrics count some of them twice)."""
     names: set[str] = set()
-    threads = ThreadPoolExecutor(THREADS)
+    threads = ThreadPoolExecutor(THREADS + 1)  # one runs the loop of the watch
 
-    def take(change: Change) -> None:
-        for made in change.objects if isinstance(change, Listed) else [change.object]:
+    def take(*listed: dict[str, Any]) -> None:
+        for made in listed:
             conditions = made.get("status", {}).get("conditions") or []
             name, states = made["metadata"]["name"], {each["type"] for each in conditions if each["status"] == "True"}
             if name not in names and states & {"Succeeded", "Complete"}:
@@ -145,12 +146,19 @@ def succeeded(place: Place, api: Api, removed: bool) -> Iterator[set[str]]:
                 if removed:
                     threads.submit(api.request, "DELETE", f"{place.jobs}/{name}", BACKGROUND)
 
-    watch = ObjectWatch(api, place.jobs, {}, take)
-    watch.start()
+    async def started() -> ObjectWatch[dict[str, Any]]:
+        made = ObjectWatch(api, place.jobs, {}, dict, lambda listed: take(*listed), take, take)
+        made.start()
+        return made
+
+    loop = asyncio.new_event_loop()
+    threads.submit(loop.run_forever)
+    watch = asyncio.run_coroutine_threadsafe(started(), loop).result()
     try:
         yield names
     finally:
         watch.stop()
+        loop.call_soon_threadsafe(loop.stop)
         threads.shutdown()
 
 

@@ -10,7 +10,7 @@ import yaml
 from tests.cluster import Cluster
 from tests.cluster.errors import ApiError
 from tests.cluster.waiting import until
-from tests.kube.cases import BUILDERS, GOLDEN, Builder
+from tests.kube.cases import BUILDERS, GOLDEN, Builder, case
 
 DRY = "?dryRun=All&fieldValidation=Strict"
 PATHS = {
@@ -70,7 +70,7 @@ def pods_of(cluster: Cluster, job: str, count: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))
 def test_every_object_is_taken_strictly_and_its_pods_are_admitted(cluster: Cluster, name: str) -> None:
-    namespace = NAMESPACE[BUILDERS[name].cluster.settings.pod_security]
+    namespace = NAMESPACE[case(name).catalogue.pod_security]
     for made in golden(name):
         made["metadata"]["namespace"] = namespace
         cluster.api.create(PATHS[made["kind"]].format(namespace) + DRY, made)
