@@ -92,7 +92,8 @@ class Preparation:
             self._await_output(time.monotonic() + _OUTPUT_S)
 
     def kill(self) -> None:
-        """End what runs, with all that it has started."""
+        """End what runs, with all that it has started, and begin nothing more."""
+        self._steps = iter(())
         running, self._running = self._running, None
         if running:
             _kill(running)

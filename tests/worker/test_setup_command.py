@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -63,6 +64,25 @@ def test_a_stop_ends_it_with_all_that_it_has_started(worker: MakeWorker, portabl
     report = one.report()
     assert (report["reason"], report["exit_code"]) == ("Cancelled", 0)
     until(lambda: not one.left_over(), "its processes are gone")
+
+
+def test_a_stop_that_comes_before_the_preparation_prevents_it(worker: MakeWorker, tmp_path: Path) -> None:
+    program = """if True:
+        import socket, sys
+        from client_lib.worker import control
+        from client_lib.worker.launcher import run_worker
+
+        agents, launchers = socket.socketpair()
+        agents.sendall(control.order(control.STOP, grace_s=5.0))
+        code = run_worker(sys.argv[1], agent=launchers)
+        print(code, *control.Lines().feed(agents.recv(65536)))
+    """
+    one = worker("", setup="touch made; sleep 600")
+    command = [sys.executable, "-c", program, one.directory.path]
+    told = subprocess.run(command, stdout=subprocess.PIPE, timeout=60, check=True).stdout
+    assert told.decode().strip() == "0 {'event': 'ended'}"
+    assert not (tmp_path / "0" / "checkpoints").exists()
+    assert one.left_over() == []
 
 
 def test_its_time_is_limited(worker: MakeWorker) -> None:
