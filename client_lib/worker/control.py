@@ -263,7 +263,7 @@ class ControlServer:
     def _send(self, fd: int, data: bytes) -> None:
         try:
             self._peers[fd].sendall(data)
-        except OSError:  # gone, or its buffer is full: it reconnects and gets the newest event
+        except OSError:  # gone, or its buffer is full; a new connection gets the newest event
             self._drop(fd)
 
     def _drop(self, fd: int) -> None:

@@ -212,7 +212,7 @@ class MetricFiles:
         return next((os.path.relpath(folder, each) + "/" for each in above if folder.startswith(each + os.sep)), "")
 
     def _send_writes(self) -> None:
-        """Send the times at which checkpoints, and no files of metrics and logs, were written since the last ones."""
+        """Send the times of new writes to `checkpoint_dir`, apart from files of metrics and logs."""
         changes: List[float] = []
         times: List[float] = []
         for entry, _ in _entries([self._checkpoint_dir] if self._checkpoint_dir else []):

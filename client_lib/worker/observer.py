@@ -17,13 +17,13 @@ from client_lib.worker.control import ControlServer
 from client_lib.worker.directory import MARKER, Directory, runner_file
 from client_lib.worker.format import METRICS
 from client_lib.worker.loop import Loop
+from client_lib.worker.metrics import MetricFiles
 from client_lib.worker.plan import Process, WorkerPlan, of_no_rank
 from client_lib.worker.ranks import Ranks, start
 from client_lib.worker.system import System, below, content, describe, memory_of_limit, stat
 from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
-    from client_lib.worker.metrics import MetricFiles
     from client_lib.worker.stacks import StackTaker
 
 _WATCH_S = 2.0  # from the start of the ranks to the first look at what they do
@@ -119,12 +119,10 @@ class Observer:
 
     def _watch(self) -> None:
         loop, pids, since = self._loop, self._ranks.pids, self._ranks.started_at or time.time()
-        with contextlib.suppress(OSError, ImportError):  # the latter: an upgrade has removed the module
+        with contextlib.suppress(OSError):
             self._usage = UsageSampler(loop, self._system, pids, since, self._plan.gpus, self._log.add_usage)
             if not self._plan.python:
                 return
-            from client_lib.worker.metrics import MetricFiles  # here: ranks start without waiting for it
-
             folders = list({self._plan.working_dir_in(self._directory), self._plan.checkpoint_dir})
             sink, checkpoints = self._log.add_metrics, self._plan.checkpoint_dir
             self._metric_files = MetricFiles(loop, pids, folders, since, sink, checkpoints)

@@ -10,15 +10,13 @@ import glob
 import os
 import re
 import time
-from typing import TYPE_CHECKING, Callable, Dict, List, NamedTuple, Optional
+from typing import Callable, Dict, List, NamedTuple, Optional
 
 from client_lib.worker.disk import free_bytes
 from client_lib.worker.format import LAUNCHER, METRICS, NO_RANK, SegmentWriter
 from client_lib.worker.loop import Loop, Timer
+from client_lib.worker.metrics import LineMetrics
 from client_lib.worker.stamp import Sequence, Stamper
-
-if TYPE_CHECKING:
-    from client_lib.worker.metrics import LineMetrics
 
 _BLOCK = 65536  # a pipe holds no more; larger pipes are slower
 _RETRY_S = 0.5  # how often a full disk is tried again
@@ -255,8 +253,6 @@ class WorkerLog:
 
     def read_metrics(self, expression: str) -> None:
         """Read metrics from all lines with a regular expression that the job gives."""
-        from client_lib.worker.metrics import LineMetrics  # here: few jobs have one
-
         try:
             self._line_metrics = LineMetrics(expression, self.add_metrics, self.add_message)
         except re.error as error:
