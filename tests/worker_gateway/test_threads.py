@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import socket
 import subprocess
 import sys
@@ -12,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from client_lib.worker.format import SegmentWriter
-from client_lib.worker.pod import AgentThread
+from client_lib.worker.outcome import START_FAILED
+from client_lib.worker.pod import AgentEvent, AgentThread, Instruction
 from client_lib.worker.pod.log_carriers import SERVER, ServerCarrier, Spool
-from client_lib.worker.pod.peer_channel import StartBarrier
+from client_lib.worker.pod.peer_channel import PeerChannel, StartBarrier
 from client_lib.worker.pod.server_channel import ServerClient
 from tests.odd_server import OddServer, http
 from tests.waiting import until
@@ -120,3 +122,16 @@ def test_a_stranger_that_says_anything_leaves_the_start_barrier_as_it_is(hello: 
     assert says(hello) == b""
     ready = b'{"token": "token", "worker": 1, "uid": "uid-1"}\n{"state": "ready"}'
     assert json.loads(says(ready)) == {"do": "go"}
+
+
+def test_worker_0_is_stopped_by_the_failure_of_another_while_it_still_prepares() -> None:
+    port, events = free_port(), queue.SimpleQueue[AgentEvent]()
+    first, other = (
+        PeerChannel(pod_settings(None, worker, barrier_port=port), "token", post)
+        for worker, post in ((0, events.put), (1, lambda _: None))
+    )
+    for channel in (first, other):
+        channel.claim()
+        channel.start()
+    other.deliver({"reason": START_FAILED}, [], lambda: False)
+    assert events.get(timeout=DEADLINE_S) == AgentEvent(instruction=Instruction("stop"))

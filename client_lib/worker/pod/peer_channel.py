@@ -47,6 +47,8 @@ class PeerChannel:
     def start(self) -> None:
         if self._barrier is None:
             AgentThread("instructions", self._connect_to_barrier).start()
+        else:  # from now on the failure of another worker stops this one
+            self._barrier.update(0, self._state)
 
     def send_state(self, state: str) -> None:
         self._tell({**self._state, "state": state})
