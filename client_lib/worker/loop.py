@@ -34,7 +34,8 @@ class Timer:
 
 
 class Loop:
-    """Runs callbacks until `stop`. `after_round` is called once after each round of callbacks."""
+    """Runs callbacks until `stop`, after which no timer is called. `after_round` is called once after each round of
+    callbacks."""
 
     def __init__(self, after_round: Callable[[], object]) -> None:
         self._after_round = after_round
@@ -80,7 +81,7 @@ class Loop:
                 if self._selector.get_map().get(key.fd) is key:
                     key.data()
             now = time.monotonic()
-            while self._timers and self._timers[0][0] <= now:
+            while self._running and self._timers and self._timers[0][0] <= now:
                 heapq.heappop(self._timers)[2].callback()
             self._after_round()
 
