@@ -13,6 +13,7 @@ import pytest
 
 from client_lib.worker.plan import Process, WorkerPlan
 from client_lib.worker.warm import fit
+from client_lib.worker.warm.rank import fingerprint
 from tests.worker.conftest import Worker
 
 PATTERNS = [name for names, _ in fit.READ_AT_LOAD for name in names.split(", ")]
@@ -114,3 +115,11 @@ def test_what_training_packages_ask_for_when_they_are_imported_is_in_the_table()
     assert {"TORCH_LOGS", "HF_HOME"} <= set(names)
     known = fit.READ_LATER | HARMLESS.keys()
     assert [name for name in names if not fit.is_read_at_load(name) and name not in known] == []
+
+
+def test_a_link_to_nothing_among_the_packages_hides_none_of_them(tmp_path: Path) -> None:
+    (tmp_path / "broken.pth").symlink_to(tmp_path / "removed")
+    packages = {str(tmp_path / f"package{number}-1.0.dist-info") for number in range(50)}
+    for package in packages:
+        os.mkdir(package)
+    assert set(fingerprint((str(tmp_path),))) == packages

@@ -115,7 +115,8 @@ def fingerprint(paths: Tuple[str, ...]) -> Fingerprint:
         with contextlib.suppress(OSError):
             for entry in os.scandir(path):
                 if entry.name.endswith(_MARKS):
-                    found[entry.path] = entry.stat().st_mtime_ns
+                    with contextlib.suppress(OSError):  # removed since the listing, or a link to nothing
+                        found[entry.path] = entry.stat().st_mtime_ns
     return found
 
 
