@@ -170,9 +170,9 @@ def own_plan(
 
 
 def _inherited(pod: PodSettings) -> Dict[str, str]:
-    """The container's environment without the variables that the operator and the pod's template set for the pod: ranks
-    get numbers of their own, and torchrun would read PET_* as its options. After `conda activate`, if the job wants it.
-    """
+    """The container's environment, after `conda activate` if the job wants that, without the variables that the
+    operator and the pod's template set for the pod: ranks get numbers of their own, and torchrun would read PET_* as
+    its options."""
     kept = {
         name: value
         for name, value in pod.environment.items()
