@@ -17,7 +17,7 @@ import pytest
 from client_lib.worker.outputs import Patterns
 from client_lib.worker.outputs.collector import FileFinder, LookInterrupted, Sync
 from client_lib.worker.outputs.store import INDEX, DirectoryStore, LeftOut, NotKept, SourceFile, data_path, read_index
-from tests.small_disk import free, small_disk
+from tests.small_disk import fill, free, small_disk
 from tests.waiting import until
 from tests.worker.conftest import DEADLINE_S, Worker
 
@@ -284,6 +284,21 @@ def test_a_long_list_is_written_anew_when_most_of_it_is_old(tmp_path: Path) -> N
     store(tmp_path).close()
     assert (tmp_path / "outputs" / "1.0" / INDEX).stat().st_size < before / 100
     assert (kept(tmp_path), left_out(tmp_path)) == ({"a": "1"}, {"b": "why"})
+
+
+def test_a_store_is_opened_on_a_full_disk_though_its_list_could_be_shorter(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", "size=2m") as disk:
+        one = store(disk, limit=2**30)
+        put(one, tmp_path, "a", "x" * 2**20)
+        for size in (1, 2):
+            one.leave_out("b", size, "why")
+        one.close()
+        with open(disk / "outputs" / "1.0" / INDEX, "ab") as file:
+            file.write(b'{"path": "c", "si')
+        fill(disk)
+        store(disk, limit=2**30).forget("a")
+        assert free(disk) >= 2**20
+        assert (kept(disk), left_out(disk)) == ({}, {"b": "why"})
 
 
 def test_two_thousand_files_that_were_there_are_looked_through_in_little_time(tmp_path: Path) -> None:

@@ -148,9 +148,13 @@ class DirectoryStore:
         self._list = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         shortest = self.index.text()
         if os.fstat(self._list).st_size != len(shortest):  # superseded lines, or a part of one after a crash
-            os.close(self._list)
-            write_file(path, shortest, durable=True)
-            self._list = os.open(path, os.O_RDWR | os.O_APPEND)
+            try:
+                write_file(path, shortest, durable=True)
+            except OSError:  # the disk is full: `forget` must make room, and needs whole lines only
+                os.ftruncate(self._list, os.pread(self._list, os.fstat(self._list).st_size, 0).rfind(b"\n") + 1)
+            else:
+                os.close(self._list)
+                self._list = os.open(path, os.O_RDWR | os.O_APPEND)
         self._uses = Counter(kept.sha256 for kept in self.index.kept.values())
         """Number of paths with this content, by its digest."""
         self._bytes = sum({kept.sha256: kept.size for kept in self.index.kept.values()}.values())
