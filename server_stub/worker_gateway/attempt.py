@@ -46,8 +46,9 @@ class OpenAttempt:
     def __init__(self, group: WorkerGroup, on_change: Callable[[], None], spare: Spare) -> None:
         """Call `open` first."""
         self.group = group
+        self.on_change = on_change
+        """Called when the `change_key` of a view has changed."""
         self._spare = spare
-        self._on_change = on_change
         self._workers = self._new_workers()
         self.begun = False
         """Every worker was ready once, and ranks have been started."""
@@ -243,7 +244,7 @@ class OpenAttempt:
 
     def _notify(self) -> None:
         if not self._closed:
-            self._on_change()
+            self.on_change()
 
 
 async def _first_of(changed: asyncio.Event, stopping: asyncio.Event, timeout_s: float) -> None:
@@ -315,10 +316,13 @@ class WorkerRegistry:
         """Accept the workers of an attempt, with the state that earlier server processes have stored. Idempotent.
         Reads small files.
 
-        `on_change` is called on the event loop's thread when the `change_key` of a view has changed.
+        `on_change` is called on the event loop's thread when the `change_key` of a view has changed. It replaces the
+        one of an earlier call.
         """
         holder = Holder(group.job_id, group.attempt)
-        if holder not in self._open:
+        if found := self._open.get(holder):
+            found.on_change = on_change
+        else:
             attempt = OpenAttempt(group, on_change, self._spare)
             attempt.open()
             self._open[holder] = attempt

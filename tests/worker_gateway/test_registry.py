@@ -87,6 +87,18 @@ async def test_the_barrier_opens_though_all_say_at_once_that_they_are_ready(tmp_
         assert await server.again().say(1, "ready") == "go"
 
 
+async def test_who_opens_an_open_attempt_again_hears_of_its_changes(tmp_path: Path) -> None:
+    server = OneAttempt(tmp_path)
+    await server.say(0, "preparing")
+    heard = server.changes
+    later = OneAttempt(tmp_path, opens=False)
+    later.registry = server.registry
+    later.open()
+    await server.say(0, "ready")
+    assert (server.changes, later.changes > 0) == (heard, True)
+    assert [view.state for view in later.views] == ["ready", None]
+
+
 async def test_who_waits_for_an_order_gets_it_at_once(tmp_path: Path) -> None:
     server = OneAttempt(tmp_path)
     await server.say(0, "ready")
