@@ -283,9 +283,10 @@ class LogHub:
 
     def close(self) -> None:
         """End every followed stream without `@end`, so that its reader resumes at the next server. Call it when the
-        server begins to stop, before it waits for open answers."""
+        server begins to stop, before it waits for open answers. Another call does nothing."""
         self._closed = True
         for feed in list(self._feeds.values()):
             feed.close()
         if self._inotify:
             self._inotify.close()
+            self._inotify = None

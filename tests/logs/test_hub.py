@@ -59,6 +59,16 @@ def test_a_server_that_stops_ends_its_streams_without_an_end(tmp_path: Path, wri
     asyncio.run(scene())
 
 
+def test_a_hub_that_is_closed_again_stays_closed(tmp_path: Path, writer: LogWriter):
+    async def scene() -> None:
+        hub = LogHub(FileSource())
+        hub.close()
+        hub.close()
+        assert b"@end" not in b"".join([piece async for piece in stream(hub, read_job(tmp_path), FOLLOW, Frames())])
+
+    asyncio.run(scene())
+
+
 def test_followers_of_one_job_are_handed_the_same_bytes(tmp_path: Path, writer: LogWriter):
     async def scene() -> None:
         hub = LogHub(FileSource())
