@@ -203,8 +203,8 @@ class Feed:
     def _find_logs(self, oldest: int) -> bool:
         """Open the logs of the attempts from `oldest` on, where there are any; returns True if there was a new one."""
         attempts, workers = range(oldest, self.job.attempt + 1), range(self.job.n_workers)
-        wanted = {(attempt, worker) for attempt in attempts for worker in workers} - self.tails.keys()
-        return any([self._open_log(position) for position in wanted])
+        unknown = {(attempt, worker) for attempt in attempts for worker in workers} - self.tails.keys()
+        return any([self._open_log(position) for position in sorted(unknown)])  # followers read them in this order
 
     def _open_log(self, position: Position) -> bool:
         """Open a log; returns False if there is none."""

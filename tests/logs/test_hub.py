@@ -69,6 +69,27 @@ def test_a_hub_that_is_closed_again_stays_closed(tmp_path: Path, writer: LogWrit
     asyncio.run(scene())
 
 
+def test_logs_that_are_found_at_once_are_followed_in_their_order(tmp_path: Path):
+    async def scene() -> None:
+        write_job(tmp_path, n_workers=4, attempt=3)
+        places = [(attempt, worker) for attempt in (1, 2, 3) for worker in range(4)]
+        logs = [LogWriter(log_dir(tmp_path, *place)) for place in places]
+        hub = LogHub(FileSource())
+        body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
+        await anext(body)
+        coming = asyncio.ensure_future(until(body, b"attempt 3, worker 3"))
+        await asyncio.sleep(0.1)
+        for (attempt, worker), log in zip(places, logs, strict=True):
+            log.write(f"attempt {attempt}, worker {worker}")
+        text = await coming
+        at = [text.index(b"attempt %d, worker %d" % place) for place in places]
+        assert at == sorted(at)
+        await body.aclose()
+        hub.close()
+
+    asyncio.run(scene())
+
+
 def test_followers_of_one_job_are_handed_the_same_bytes(tmp_path: Path, writer: LogWriter):
     async def scene() -> None:
         hub = LogHub(FileSource())
