@@ -207,7 +207,8 @@ def merge(blocks: dict[Position, Block]) -> Iterator[Part]:
 
 def _end_before(data: bytes, at: int, position: Position, other: tuple[bytes, Position, int]) -> int:
     """The end of the records from `at` on that precede the record `other` of another log. Steps that double and a
-    bisection find short and long runs quickly. If times fall because a clock was set back, it is one such end."""
+    bisection find short and long runs quickly. If times fall because a clock was set back, there may be several such
+    ends; the result is one of them."""
 
     def is_late(begin: int) -> bool:
         return (time_of(data, begin), position) > other[:2]

@@ -1,5 +1,5 @@
-"""The open attempts whose workers run on other machines, found by the tokens of these workers; of each its workers, its
-start barrier, and requests that wait for an order. Event loop only.
+"""The open attempts whose workers run on other machines: the workers of each, its start barrier, the requests that wait
+for an order, and the tokens by which a request finds its attempt. Event loop only.
 
 A token names its attempt and is signed with a key of this server. Nothing is stored per token, so a token survives a
 restart.
