@@ -251,7 +251,7 @@ class Service:
         while active.public.version < decided:
             if (problem := active.not_saved) is not None:
                 raise type(problem)(f"the order was given, but can't be stored yet: {problem.message}")
-            await self._jobs.next_change(active.row.id)
+            await asyncio.wait({self._jobs.next_change(active.row.id)})
 
 
 def _driven(found: StoredJob) -> ActiveJob | None:

@@ -392,6 +392,34 @@ def test_a_long_poll_answers_at_the_next_change_and_at_once_for_a_final_job(benc
     in_server(bench, run)
 
 
+def test_an_order_whose_caller_goes_away_is_stored_and_others_are_told(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run(service: Service) -> None:
+        may_write, write = asyncio.Event(), service._store.write
+
+        async def slow_write(*args: Any, **kwargs: Any) -> Any:
+            await may_write.wait()
+            return await write(*args, **kwargs)
+
+        job = await bench.submit(name="one")
+        bench.runtime.runs(job.id)
+        await bench.until("one", State.RUNNING)
+        monkeypatch.setattr(service._store, "write", slow_write)
+        cancelling = asyncio.ensure_future(service.cancel(ANN, "one"))
+        waiting = asyncio.ensure_future(service.lookup.wait(ANN, "one", 2, 10))
+        await asyncio.sleep(0.02)
+        cancelling.cancel()
+        await asyncio.gather(cancelling, return_exceptions=True)
+        await asyncio.sleep(0.02)
+        assert not waiting.done()
+        may_write.set()
+        assert JobInfo.model_validate_json((await waiting).json).reason is Reason.STOPPING
+        await eventually(lambda: bench.runtime.stopped)
+
+    in_server(bench, run)
+
+
 def test_waiting_calls_that_go_away_leave_nothing_behind(bench: Bench) -> None:
     async def run(service: Service) -> None:
         await bench.submit(name="one")
