@@ -111,15 +111,19 @@ class Notifier:
     def ended(self, row: JobRow) -> None:
         """Send what is stored with the final state of a job."""
         if row.unsent:
-            self._tasks.begin(self._send(row, json.loads(row.unsent), is_stored=True))
+            self._tasks.begin(self._send_end(row, row.unsent))
 
     def tell(self, row: JobRow, info: JobInfo, event: Told) -> None:
         """Send that a running job hangs, or moves again. A server that ends meanwhile does not send it."""
         if info.spec.notify:
             self._tasks.begin(self._send(row, message_of(info, event)))
 
-    async def _send(self, row: JobRow, message: dict[str, Any], *, is_stored: bool = False) -> None:
-        """Send the message, or give up and log why. `is_stored`: it is kept until then."""
+    async def _send_end(self, row: JobRow, stored: str) -> None:
+        await self._send(row, json.loads(stored))
+        await self._store.write(rows.set_sent, row.seq)
+
+    async def _send(self, row: JobRow, message: dict[str, Any]) -> None:
+        """Send the message, or give up and log why."""
 
         def url_and_body() -> tuple[str, bytes]:  # all that is kept of the request for the minutes of the tries
             request = self._files.request_of(row)
@@ -130,8 +134,6 @@ class Notifier:
             await self._deliver(*await asyncio.to_thread(url_and_body))
         except (ClientLibError, Refused, OSError, ValueError, LookupError) as error:
             log.warning("job %s: its notification %r was not sent: %s", row.id, message["event"], error)
-        if is_stored:
-            await self._store.write(rows.set_sent, row.seq)
 
     async def _deliver(self, url: str, body: bytes) -> None:
         """Try until the receiver has taken the body. Raises the last problem."""

@@ -173,6 +173,24 @@ def test_a_restart_of_the_server_loses_no_end_and_repeats_none(
     assert [got["job"] for got in receiver.got] == ["one"]
 
 
+def test_a_damaged_notification_keeps_no_server_from_its_start(
+    bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "PAUSES_S", (600.0,))
+
+    async def first() -> None:
+        receiver.statuses = [503]
+        await ends(bench, notify=receiver.url)
+        await eventually(lambda: receiver.paths)
+        await bench.service._store.write(lambda c: c.exec_driver_sql("UPDATE jobs SET unsent = '{'") and None)
+
+    async def second() -> None:
+        assert (await bench.info("one")).state is State.SUCCEEDED
+
+    for run in (first, second):
+        with_server(bench, run)
+
+
 def test_a_receiver_that_does_not_answer_delays_no_job(bench: Bench, receiver: Receiver) -> None:
     async def run() -> None:
         receiver.may_answer.clear()
