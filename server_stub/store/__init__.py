@@ -16,7 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from sqlalchemy import Connection, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from client_lib.errors import ClientLibError, ServerError, StorageFull
+from client_lib.errors import ServerError, StorageFull
 from server_stub.files.request_log import DATA_ID, UNWRITTEN, RequestLog
 from server_stub.store import engines, group_rows, rows
 from server_stub.store.engines import (
@@ -179,9 +179,13 @@ class Store:
         try:
             return await writing
         except (SQLAlchemyError, OSError) as error:
+            if engines.is_full(error):
+                raise StorageFull("the disk of the server is full; nothing was stored") from error
+            if isinstance(error, OSError):
+                raise ServerError(f"the disk of the server fails: {error.strerror}; nothing was stored") from error
             raise self._translated(error) from error
 
-    def _translated(self, error: SQLAlchemyError | OSError) -> ClientLibError:
+    def _translated(self, error: SQLAlchemyError) -> StoreError:
         problem = translated(error)
         if isinstance(problem, StoreDamaged):
             if self._damage is None:

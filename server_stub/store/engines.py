@@ -21,7 +21,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DatabaseError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from client_lib.errors import ClientLibError, ServerError, StorageFull, Unavailable
+from client_lib.errors import ServerError, Unavailable
 from client_lib.worker import disk
 
 log = logging.getLogger(__name__)
@@ -240,12 +240,8 @@ def migrate(connection: sa.Connection) -> bool:
 # --- the meaning of errors
 
 
-def translated(error: SQLAlchemyError | OSError) -> ClientLibError:
-    """Our error for one of the database or of the disk."""
-    if is_full(error):
-        return StorageFull("the disk of the server is full; nothing was stored")
-    if isinstance(error, OSError):
-        return ServerError(f"the disk of the server fails: {error.strerror}; nothing was stored")
+def translated(error: SQLAlchemyError) -> StoreError:
+    """Our error for one of the database."""
     if found := damage(error):
         hint = f"its operator must stop it; {WAY_OUT}"
         return StoreDamaged(f"the database of the server is damaged: {found}", hint=hint)

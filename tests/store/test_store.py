@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy.exc import OperationalError
 
 from client_lib.errors import ServerError, StorageFull
 from client_lib.spec.states import IllegalTransition, Reason, State
@@ -337,6 +338,18 @@ def test_a_full_database_says_so_and_goes_on_when_there_is_room(tmp_path: Path) 
                 await store.write(added, row(1, info="x" * 400_000))
             await store.write(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 100000") and None)
             await store.write(added, row(1, info="x" * 400_000))
+
+    asyncio.run(run())
+
+
+def test_a_read_that_finds_no_room_raises_what_reads_raise(tmp_path: Path) -> None:
+    def read(connection: Connection) -> None:
+        raise OperationalError("SELECT", None, Exception("database or disk is full"))
+
+    async def run() -> None:
+        async with opened(f"sqlite:///{tmp_path}/test.db") as store:
+            with pytest.raises(StoreError):
+                await store.read(read)
 
     asyncio.run(run())
 
