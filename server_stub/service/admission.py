@@ -160,14 +160,14 @@ class Admission:
     ) -> None:
         """Check by the proof that this machine sees the folder of the script (of a command: its working directory),
         and that the workers can read it, the script and the working directory. Raises NotShared: with a hint."""
-        paths = _paths_read(request, script_path)
-        if not paths:
+        submitted_in = request.submitter.working_dir
+        folder = os.path.dirname(script_path) if script_path else submitted_in
+        if folder is None:  # a command that names no folder of the submitter runs anywhere
             return
-        folders = [paths[0], request.submitter.working_dir]
         # in a thread: a network folder may not answer
-        if proof is None or not await asyncio.to_thread(_proves, proof, folders):
-            raise NotShared(f"this server does not see the folder {paths[0]} of the submitter", hint=_UPLOAD)
-        for path in paths:
+        if proof is None or not await asyncio.to_thread(_proves, proof, [folder, submitted_in]):
+            raise NotShared(f"this server does not see the folder {folder} of the submitter", hint=_UPLOAD)
+        for path in _paths_read(request, folder, script_path):
             if why := await self._runtime.why_hidden(request.spec, user.name, path):
                 raise NotShared(why, hint=_UPLOAD)
 
@@ -188,14 +188,9 @@ class Admission:
         return request if values == request.secret_values else request.model_copy(update={"secret_values": values})
 
 
-def _paths_read(request: SubmitRequest, script_path: str | None) -> list[str]:
-    """The absolute paths that the workers of a job in place read: the folder of the script (of a command: its working
-    directory), the working directory and the script. []: a command that names no folder of the submitter."""
-    submitted_in = request.submitter.working_dir
-    folder = os.path.dirname(script_path) if script_path else submitted_in
-    if folder is None:
-        return []
-    base = submitted_in or folder
+def _paths_read(request: SubmitRequest, folder: str, script_path: str | None) -> list[str]:
+    """The absolute paths that the workers of a job in place read: `folder`, the working directory and the script."""
+    base = request.submitter.working_dir or folder
     read = (folder, request.spec.working_dir or base, script_path or folder)
     return list(dict.fromkeys(os.path.normpath(os.path.join(base, path)) for path in read))
 

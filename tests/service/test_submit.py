@@ -218,6 +218,21 @@ def test_a_folder_is_shared_only_where_the_nonce_proves_it(bench: Bench, tmp_pat
     in_server(bench, run)
 
 
+def test_the_folder_above_the_target_of_a_link_is_proven_where_it_is(bench: Bench, tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    (real / "sub").mkdir(parents=True)
+    (real / "train.py").touch()
+    (real / ".proof").write_text(bench.nonce)
+    (bench.scripts / "link").symlink_to(real / "sub")
+    code = CodeInPlace(proof=SharedFolderProof(path=str(real / ".proof"), nonce=bench.nonce))
+    request = bench.request(script=f"{bench.scripts}/link/../train.py").model_copy(update={"code": code})
+
+    async def run(service: Service) -> None:
+        await service.submits.submit(ANN, request, None)
+
+    in_server(bench, run)
+
+
 def test_a_resubmit_of_what_ran_in_place_needs_no_proof(bench: Bench) -> None:
     async def run(service: Service) -> None:
         await bench.submit(name="one")
