@@ -143,11 +143,12 @@ def _login(answer: Json, issuer: str, client_id: str, kind: str) -> Login:
     token = answer.get(kind)
     if not isinstance(token, str):
         raise Unauthorized(f"the issuer {issuer} sent no {kind}", hint="its client needs the scope openid")
-    life_s = float(answer.get("expires_in", 0))
-    with suppress(IndexError, ValueError, KeyError, TypeError):  # its own claims; `expires_in` is of the access token
+    try:  # its own claims; `expires_in` is of the access token
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
         life_s = float(claims["exp"] - claims["iat"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        life_s = float(answer.get("expires_in") or 0)
     now, refresh_token = time.time(), answer.get("refresh_token")
     return Login(
         token=token,

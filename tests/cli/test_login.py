@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import stat
@@ -102,6 +103,13 @@ def test_an_issuer_that_is_busy_ends_no_login(issuer: Issuer, url: str, file: Pa
     issuer.busy = 1
     assert logins.endpoint(url).token == kept[url]["token"]
     assert (issuer.busy, logins.endpoint(url).token == kept[url]["token"]) == (0, False)
+
+
+def test_the_claims_of_a_token_count_whatever_the_answer_says_of_its_life() -> None:
+    claims = base64.urlsafe_b64encode(json.dumps({"iat": 1000, "exp": 1100}).encode()).decode().rstrip("=")
+    for expires_in in (None, "soon", 5):
+        login = logins._login({"id_token": f"a.{claims}.b", "expires_in": expires_in}, "issuer", "client", "id_token")
+        assert 90 < login["ends"] - time.time() <= 100
 
 
 def test_a_login_that_the_issuer_has_ended_says_so(issuer: Issuer, url: str, cli: Run, file: Path) -> None:
