@@ -121,19 +121,12 @@ def _head(line: bytes) -> tuple[int, Frame | None]:
     raise BadResponse(f"this is no log stream: {line[:80]!r}")
 
 
-def _records(
-    open_stream: OpenStream,
-    params: Params,
-    retry_s: float,
-    on_state: OnState | None = None,
-    on_gap: OnGap | None = None,
-) -> Iterator[Records]:
-    """The records of one job's log, each exactly once, over as many connections as needed.
+def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterator[Frame]:
+    """The frames of one job's log, each exactly once, over as many connections as needed.
 
     Raises the errors of `open_stream`, and the last failure after `retry_s` without any frame from the server.
     """
     wanted, offsets = dict(params), dict[Position, int]()  # the offsets are the cursor
-    facts: dict[str, Any] = {}
     frame_at, pause_s = time.monotonic(), FIRST_PAUSE_S
     while True:
         began = frame_at
@@ -145,19 +138,14 @@ def _records(
                 frame_at = time.monotonic()
                 if isinstance(frame, Records):
                     offsets[frame.attempt, frame.worker] = frame.end
-                    yield frame
                 elif isinstance(frame, JobStatus):
                     # the cursor of the first one stands after the lines that tail and since skipped: a request that
                     # repeats them would skip lines that came meanwhile
                     offsets.update(parse_cursor(frame.facts.pop("cursor", "")))
                     wanted = {name: value for name, value in wanted.items() if name not in ("tail", "since")}
-                    if on_state and frame.facts != facts:  # each connection begins with a status, each stream ends so
-                        on_state(frame.facts)
-                    facts = frame.facts
-                    if frame.last:
-                        return
-                elif on_gap:
-                    on_gap(frame)
+                yield frame
+                if isinstance(frame, JobStatus) and frame.last:
+                    return
         except Transient as error:
             failure = error.error
         except ClientLibError:  # also ServerUnreachable, which is an OSError: `open_stream` has retried it
@@ -243,7 +231,18 @@ def log_entries(
     `open_stream`, and after `retry_s` without an answer the last failure.
     """
     stamp, moment = "", _EPOCH
-    for attempt, worker, _, data in _records(open_stream, params, retry_s, on_state, on_gap):
+    facts: dict[str, Any] = {}
+    for frame in _resumed(open_stream, params, retry_s):
+        if isinstance(frame, JobStatus):
+            if on_state and frame.facts != facts:  # each connection begins with a status, each stream ends so
+                on_state(frame.facts)
+            facts = frame.facts
+            continue
+        if isinstance(frame, Gap):
+            if on_gap:
+                on_gap(frame)
+            continue
+        attempt, worker, _, data = frame
         for seq, written, rank, stream, kind, text in _FIELDS.findall(data.decode("utf-8", "replace")):
             if written != stamp:
                 stamp, moment = written, _EPOCH
@@ -261,11 +260,11 @@ def log_lines(open_stream: OpenStream, params: Params, *, retry_s: float = 30.0)
     own = "stream" not in params
     if own and "tail" in params:  # the server counts the tail; without one it is cheaper to send everything
         params = {**params, "stream": list(JOB_STREAMS)}
-    for line in _whole_lines(_records(open_stream, params, retry_s), own):
+    for line in _whole_lines(_resumed(open_stream, params, retry_s), own):
         yield line.decode("utf-8", "replace")
 
 
-def _whole_lines(received: Iterator[Records], own: bool) -> Iterator[bytes]:
+def _whole_lines(received: Iterator[Frame], own: bool) -> Iterator[bytes]:
     """Join records into lines. Holds unfinished lines (MAX_LINE each) and the last progress, nothing else."""
     unfinished: dict[tuple[int, bytes], bytes] = {}
     progress: dict[tuple[int, bytes], bytes] = {}
@@ -275,7 +274,10 @@ def _whole_lines(received: Iterator[Records], own: bool) -> Iterator[bytes]:
         for source in sorted({*unfinished, *progress}):
             yield from (held.pop(source) for held in (progress, unfinished) if source in held)
 
-    for attempt, worker, _, data in received:
+    for frame in received:
+        if not isinstance(frame, Records):
+            continue
+        attempt, worker, _, data = frame
         if attempt > newest:  # the previous attempt is complete
             newest = attempt
             yield from flushed()

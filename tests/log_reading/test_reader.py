@@ -138,6 +138,17 @@ def test_tail_is_asked_for_once_only():
     assert facts == [{"state": "RUNNING"}, {"state": "SUCCEEDED"}]
 
 
+@pytest.mark.parametrize("frame", [STATE, b"@gap 1 0 5\n"], ids=["state", "gap"])
+def test_an_error_of_a_callback_is_raised_and_the_stream_is_not_asked_for_again(frame: bytes):
+    def fail(_: object) -> None:
+        raise BrokenPipeError
+
+    bodies = Bodies(frame + END, frame + END)
+    with pytest.raises(BrokenPipeError):
+        list(log_entries(bodies, {}, on_state=fail if frame == STATE else None, on_gap=fail))
+    assert len(bodies.asked) == 1
+
+
 def test_an_error_of_the_server_is_raised_at_once():
     with pytest.raises(NotFound):
         list(log_lines(Bodies(NotFound("no job named x")), {}))
