@@ -145,7 +145,7 @@ class LogOutput:
                     if entry.stream == LAUNCHER and "stream" not in params:
                         self.say(f"job {self.name}, worker {entry.worker}: {entry.text}\n")
                     else:
-                        self._feed(entry)
+                        self._feed(entry, is_live=self.collapse and "follow" in params)
         except _OutputGone as gone:
             raise gone.args[0] from None
         except (KeyboardInterrupt, ClientLibError):
@@ -188,11 +188,12 @@ class LogOutput:
             if self._silence and not self._silence.finished.is_set():  # set: a line came first
                 self.say(f"job {self.name} RUNNING: {self.waits_for}\n")
 
-    def _feed(self, entry: LogEntry) -> None:
+    def _feed(self, entry: LogEntry, *, is_live: bool) -> None:
+        """`is_live`: held lines are written when no line comes, as the next one may come much later."""
         with self._lock:
             self._write(self._printer.feed(entry))
             self._fed_at = time.monotonic()
-            if self.collapse and self._idle is None:
+            if is_live and self._idle is None:
                 self._idle = _started(COLLAPSE.total_seconds(), self._write_held)
 
     def _write_held(self) -> None:
@@ -353,7 +354,7 @@ class _Line:
         """Lines of several ranks that may become one. A line of no rank is like no other."""
         one, two = self.entry, other.entry
         return (
-            one.rank is not None
+            None not in (one.rank, two.rank)
             and (one.text, one.stream, one.kind, one.attempt) == (two.text, two.stream, two.kind, two.attempt)
             and self.starts_inside == other.starts_inside
         )

@@ -108,6 +108,11 @@ def test_collapsing_keeps_the_order_of_each_rank():
     assert printed(LogPrinter(collapse=True), *lines) == "[0] a\n[1] x\n[1] a\n[0-1] b\n"
 
 
+def test_a_line_of_no_rank_joins_none_of_a_rank():
+    lines = [entry("a"), entry("a", rank=None)]
+    assert printed(LogPrinter(collapse=True), *lines) == "[0] a\n[stdout] a\n"
+
+
 def test_the_same_line_twice_is_two_lines():
     assert printed(LogPrinter(collapse=True), entry("a"), entry("a")) == "[0] a\n[0] a\n"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta, timezone
@@ -141,6 +142,17 @@ def test_lines_that_wait_for_their_twins_appear_although_nothing_follows():
         printing.result()
     assert out.getvalue() == "[0-1] loading\n"
     assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
+
+
+def test_lines_of_a_log_that_is_not_followed_wait_for_their_twins_over_a_slow_network():
+    def slow(params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
+        yield STATE + records(("0 stdout", b"loading"))
+        time.sleep(3 * text_output.COLLAPSE.total_seconds())
+        yield records(("1 stdout", b"loading"), begin=1000) + END
+
+    out = io.StringIO()
+    LogOutput("train-1", out, collapse=True).write(slow, {})
+    assert out.getvalue() == "[0-1] loading\n"
 
 
 def test_ctrl_c_prints_the_lines_that_wait_for_their_twins():
