@@ -350,14 +350,10 @@ class _Line:
     number: int = 0
     """Counts held lines."""
 
-    def is_like(self, other: _Line) -> bool:
-        """Lines of several ranks that may become one. A line of no rank is like no other."""
-        one, two = self.entry, other.entry
-        return (
-            None not in (one.rank, two.rank)
-            and (one.text, one.stream, one.kind, one.attempt) == (two.text, two.stream, two.kind, two.attempt)
-            and self.starts_inside == other.starts_inside
-        )
+    def __post_init__(self) -> None:
+        entry = self.entry
+        self.likeness = (entry.text, entry.stream, entry.kind, entry.attempt, self.starts_inside, entry.rank is None)
+        """Equal for lines of several ranks that may become one. A line of no rank becomes part of no other."""
 
 
 class _Collapser:
@@ -374,7 +370,8 @@ class _Collapser:
         rank, now = line.entry.rank, line.entry.time
         # a twin never stands before another line of the same rank
         behind = self._newest.get(rank, 0) - self._count + len(self._held)
-        twin = next((held for held in islice(self._held, max(0, behind), None) if held.is_like(line)), None)
+        later, likeness = islice(self._held, max(0, behind), None), line.likeness
+        twin = None if rank is None else next((held for held in later if held.likeness == likeness), None)
         if twin:
             twin.ranks.append(rank)
         else:
