@@ -18,6 +18,7 @@ from server_stub.store.rows import Added, JobFilters, JobRow, NewJob, add_jobs, 
 from server_stub.store.tables import events, groups, idempotency_keys, jobs
 
 _EARLIER = "-earlier-"
+_AT_ONCE = 1000  # jobs: a statement has a limited number of parameters
 
 
 @dataclass
@@ -50,7 +51,10 @@ def add_group(connection: Connection, new: NewGroup, first: int) -> Added:
 def add_lost(connection: Connection, lost: Sequence[NewJob], infos: Sequence[GroupInfo]) -> int:
     """Store jobs and groups that were rebuilt, with an event for the end of jobs that have ended; the number of the
     jobs that were stored."""
-    added = [(job.row, new.seq) for job, new in zip(lost, add_jobs(connection, lost), strict=True) if new.seq]
+    stored: list[Added] = []
+    for begin in range(0, len(lost), _AT_ONCE):
+        stored += add_jobs(connection, lost[begin : begin + _AT_ONCE])
+    added = [(job.row, new.seq) for job, new in zip(lost, stored, strict=True) if new.seq]
     for row, seq in added:
         if row.state.final:
             shown = json.loads(row.info)

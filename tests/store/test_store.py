@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import sqlite3
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
@@ -20,7 +22,7 @@ from client_lib.spec.states import IllegalTransition, Reason, State
 from client_lib.spec.wire import Event
 from server_stub.files import request_log
 from server_stub.files.request_log import UNWRITTEN, Place, RequestLog
-from server_stub.store import Store, StoreError, rows
+from server_stub.store import Store, StoreError, group_rows, rows
 from server_stub.store.rows import Added, JobFilters, JobRow, Key, NewJob
 from tests.store.postgresql import Server
 
@@ -184,6 +186,20 @@ def test_more_rows_than_one_statement_takes_are_stored(url: str) -> None:
             assert counted == len(labels)
             found = await store.read(rows.page, JobFilters(("ann",), labels={"key-150": "x"}), 10)
             assert [(job.seq, job.info) for job in found] == [(seq, row().info)]
+
+    asyncio.run(run())
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="sqlite3 can't set limits")
+def test_more_lost_jobs_than_one_statement_takes_are_stored(tmp_path: Path) -> None:
+    def add_lost(connection: Connection) -> int:
+        sqlite: Any = connection.connection.driver_connection
+        sqlite.setlimit(9, 5000)  # SQLITE_LIMIT_VARIABLE_NUMBER, which is 32766 unless a distribution changes it
+        return group_rows.add_lost(connection, [NewJob(row(number), {}, None) for number in range(1, 4001)], [])
+
+    async def run() -> None:
+        async with opened(f"sqlite:///{tmp_path}/test.db") as store:
+            assert await store.write(add_lost) == 4000
 
     asyncio.run(run())
 
