@@ -142,9 +142,8 @@ idempotency_keys = sa.Table(
     sa.Column("owner", sa.Text, primary_key=True),
     sa.Column("key", sa.Text, primary_key=True),
     sa.Column("fingerprint", sa.String(64), nullable=False),
-    sa.Column(
-        "job_id", sa.String(32), nullable=False
-    ),  # no foreign key: it outlives the job, so that a repeat is known
+    # no foreign key: it outlives the job, so that a repeat is known
+    sa.Column("job_id", sa.String(32), nullable=False),
     sa.Column("created_at", UtcTime, nullable=False),
 )
 
@@ -160,8 +159,7 @@ removals = sa.Table(  # files of deleted jobs that are not removed yet
 server = sa.Table(  # one row: the one server of this database
     "server",
     metadata,
-    sa.Column(
-        "generation", sa.Integer, nullable=False
-    ),  # counts the servers that have opened it; only the newest may write
+    # counts the servers that have opened it; only the newest may write
+    sa.Column("generation", sa.Integer, nullable=False),
     sa.Column("data_id", sa.String(32)),  # of the data directory with the requests, logs and outputs of the jobs
 )
