@@ -128,8 +128,8 @@ class ActiveJob(StoredJob):
 
 
 class ActiveJobs:
-    """The active jobs of one server, and for each that somebody waits for a future, without threads, timers or polling.
-    The newest changes of states are kept until the process ends."""
+    """The active jobs of one server, with a future for each job whose change a call waits for; there are no threads,
+    timers or polling. The newest changes of states are kept until the process ends."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, ActiveJob] = {}
