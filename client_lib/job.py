@@ -170,7 +170,8 @@ class Job(Generic[R]):
         text = os.fspath(given["script"]) if given["script"] is not None else ""
         given |= with_names({"after": after, "checkpoint_from": checkpoint_from})
         spec = arguments.checked_spec({name: given[name] for name in JobSpec.model_fields} | old)
-        self._set_up(_Draft(spec, text, call, attached=earlier.get("detached") not in (None, True)), client)
+        attached = earlier.get("detached") is not None and not earlier["detached"]
+        self._set_up(_Draft(spec, text, call, attached), client)
 
     @classmethod
     def of(cls, client: Api, info: JobInfo) -> Job:

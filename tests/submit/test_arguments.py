@@ -55,6 +55,13 @@ def test_the_source_of_job_names_none_of_them_but_tools_that_look_at_its_signatu
     assert set(inspect.signature(Job.__init__).parameters) >= set(TODAY)
 
 
+@pytest.mark.parametrize(("detached", "attached"), [(False, True), (0, True), (True, False), ("yes", False)])
+def test_a_job_that_is_not_detached_is_followed_by_its_submit(detached: Any, attached: bool) -> None:
+    with pytest.warns(DeprecationWarning, match="detached"):
+        job: Job = Job(script="train.py", detached=detached)
+    assert job._draft.attached is attached
+
+
 def spec_of(**old: Any) -> Any:
     with pytest.warns(DeprecationWarning, match="deprecated"):
         return Job(script="train.py", **old).spec
