@@ -283,8 +283,10 @@ def _head(root: Path) -> tuple[str, str, str]:
     common = folder / (_content(folder / "commondir") or ".")
     head = _content(folder / "HEAD")
     ref = head.removeprefix("ref: ")
-    packed = re.search(rf"^(\S+) {re.escape(ref)}$", _content(common / "packed-refs"), re.MULTILINE)
-    commit = head if ref == head else _content(common / ref) or (packed[1] if packed else "")
+    commit = head if ref == head else _content(common / ref)
+    if not commit:  # the file of all packed refs may be large
+        packed = re.search(rf"^(\S+) {re.escape(ref)}$", _content(common / "packed-refs"), re.MULTILINE)
+        commit = packed[1] if packed else ""
     url = re.search(r'^\[remote "origin"\][^\[]*?^\s*url\s*=\s*(.+)$', _content(common / "config"), re.MULTILINE)
     return commit, ref.removeprefix("refs/heads/") if ref != head else "", url[1] if url else ""
 
