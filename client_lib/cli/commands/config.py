@@ -172,10 +172,11 @@ def login(connection: Connection) -> None:
         offer = read(rest, paths.LOGIN, "issuer")
     except Unauthorized as unknown:  # as older servers answer to any path
         raise NotSupported("this server's version has no login", hint="its operator gives you a token") from unknown
-    logins.log_in(
-        *(url, offer, connection.config),
-        show=lambda link, code: printer.hint(harmless(f"open {link} and confirm the code {code}")),
-    )
+
+    def show(link: str, code: str) -> None:
+        printer.hint(harmless(f"open {link} and confirm the code {code}"))
+
+    logins.log_in(url, offer, connection.config, show)
     printer.hint(f"logged in at {url} as {connection.server_info()['user']}")
 
 
