@@ -20,8 +20,9 @@ from typer import Option
 
 from client_lib.cli import PROGRAM, job_options, printer
 from client_lib.cli.connection import Connection
-from client_lib.errors import InvalidRequest
+from client_lib.errors import InvalidRequest, JobFailed
 from client_lib.job import Job
+from client_lib.reports import explanation
 from client_lib.spec.command_line import option_names, split_script
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.validation import validated
@@ -137,6 +138,16 @@ def submit(described: DescribedJob, check: bool) -> JobInfo:
         )
     assert job.last_info is not None
     return job.last_info
+
+
+def end_of_followed(job: Job) -> JobInfo:
+    """Wait for the end of a job whose log was just printed; Ctrl-C prints that the job keeps running. Raises JobFailed
+    or JobCancelled; the report does not repeat the log."""
+    with printer.hint_on_interrupt(job.name or ""):
+        try:
+            return job.wait()
+        except JobFailed as failed:
+            raise explanation.ended(failed.info, printed=True) from None
 
 
 def find_python(environ: Mapping[str, str]) -> str:

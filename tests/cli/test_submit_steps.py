@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from client_lib.cli.commands import server
+from client_lib.cli.connection import Connection
 from client_lib.cli.submit_steps import find_python, undeclared
 from client_lib.errors import InvalidRequest
+from client_lib.job import Job
+from client_lib.spec.wire import JobInfo
 
 
 @pytest.mark.parametrize(
@@ -27,6 +31,20 @@ def test_a_script_declares_an_option_in_many_ways(source: str) -> None:
 
 def test_an_option_that_the_script_does_not_mention_is_found() -> None:
     assert undeclared("parser.add_argument('--lr')", ["--n-workers", "--name"]) == ["--n-workers", "--name"]
+
+
+def test_ctrl_c_while_the_doctor_waits_after_the_log_tells_how_to_stop_the_job(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(self: Job, timeout: float | None = None, *, follow: bool = False) -> JobInfo:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Job, "submit", lambda *_, **__: "")
+    monkeypatch.setattr(Job, "logs", lambda *_, **__: None)
+    monkeypatch.setattr(Job, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        server._check_gang(Connection("local", None), 1, None)
+    assert "keeps running; `client-lib logs -f" in capsys.readouterr().err
 
 
 # --- the interpreter of a job

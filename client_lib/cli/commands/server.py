@@ -196,7 +196,8 @@ def _check_gang(connection: Connection, n_workers: int, instance_type: str | Non
             client=connection.api,
         )
         job.submit(python=submit_steps.find_python(os.environ))
-    job.wait(follow=True)
+    job.logs(follow=True)
+    submit_steps.end_of_followed(job)
     return ExitCode.DONE
 
 

@@ -29,9 +29,9 @@ from client_lib.cli.parameters import (
     key_value,
 )
 from client_lib.cli.submit_steps import DescribedJob, NoCheck
-from client_lib.errors import InvalidRequest, JobFailed
+from client_lib.errors import InvalidRequest
 from client_lib.job import Job
-from client_lib.reports import explanation, table
+from client_lib.reports import table
 from client_lib.spec.wire import JobInfo, Manifest
 from client_lib.submit.changes import with_arguments
 
@@ -281,11 +281,7 @@ def _announce(job: Job, info: JobInfo, output: str, follow: bool, collapse: bool
             printer.hint(notice)
         return ExitCode.DONE
     job.logs(follow=True, collapse=collapse)
-    with printer.hint_on_interrupt(info.name):
-        try:
-            info = job.wait()
-        except JobFailed as failed:  # the report does not repeat the log
-            raise explanation.ended(failed.info, printed=True) from None
+    info = submit_steps.end_of_followed(job)
     ended = table.state(info.model_dump(mode="json"), datetime.now(timezone.utc))
     printer.hint(f"{info.name} {ended}")
     printer.advise(f"`client-lib logs {info.name}` shows it again")
