@@ -87,7 +87,7 @@ def merged(found: Mapping[_Origin, Index]) -> tuple[list[OutputFile], list[Outpu
             name = path
             if seen:
                 apart = (f"worker-{worker}/{path}{'_' * more}" for more in count())
-                name = next(name for name in apart if name not in newest)
+                name = next(name for name in apart if name not in newest and name not in files)
             seen.add(kept.sha256)
             files[name] = OutputFile(
                 path=name,
