@@ -384,7 +384,7 @@ class TrainerStatus:
         self._socket.bind(("127.0.0.1", 0))
         self._socket.listen(_OPEN_MAX)
         self._socket.setblocking(False)
-        self._open: Dict[socket.socket, bytes] = {}  # what was received
+        self._open: Dict[socket.socket, bytes] = {}  # bytes received so far
         authorities = next(filter(os.path.exists, _AUTHORITIES), "")  # for clients that read it also for http
         url = "http://127.0.0.1:%d/" % self._socket.getsockname()[1]
         self.variables = dict(zip(TRAINER_STATUS, (url, token_file, authorities)))  # noqa: B905  # Python 3.8

@@ -536,7 +536,7 @@ def _end(status: int) -> None:
     _note_imports()
     try:
         if _sender and os.getpid() == _PID:
-            _sender.send()  # what was not sent yet
+            _sender.send()  # the entries that are not sent yet
     except Exception:  # noqa: BLE001  (see its `run`)
         pass
     if "torch" not in sys.modules and status != _INTERRUPTED and not _forked:

@@ -38,7 +38,7 @@ def test_every_change_in_a_folder_is_noticed(tmp_path: Path):
         inotify, changed = Inotify(), asyncio.Event()
         inotify.watch(tmp_path, changed.set)
         for act in changes:
-            await asyncio.sleep(0.06)  # what came before is over
+            await asyncio.sleep(0.06)  # earlier events have been taken
             changed.clear()
             act()
             await asyncio.wait_for(changed.wait(), 2)
@@ -75,7 +75,7 @@ def test_logs_beyond_the_limit_of_watches_are_followed(
     tmp_path: Path, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
 ):
     def watch(*_: object) -> None:
-        raise OSError(28, "No space left on device")  # what the kernel says at the limit
+        raise OSError(28, "No space left on device")  # the error of the kernel at its limit
 
     monkeypatch.setattr(Inotify, "watch", watch)
 

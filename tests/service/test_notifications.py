@@ -151,15 +151,19 @@ def test_a_redirect_is_not_followed(bench: Bench, receiver: Receiver) -> None:
     with_server(bench, run)
 
 
+async def ends_unsent(bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a job end whose notification is refused once, and not repeated before the end of this server."""
+    monkeypatch.setattr(notifications, "PAUSES_S", (600.0,))
+    receiver.statuses = [503]
+    await ends(bench, notify=receiver.url)
+    await eventually(lambda: receiver.paths)
+
+
 def test_a_restart_of_the_server_loses_no_end_and_repeats_none(
     bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notifications, "PAUSES_S", (600.0,))
-
     async def first() -> None:
-        receiver.statuses = [503]
-        await ends(bench, notify=receiver.url)
-        await eventually(lambda: receiver.paths)
+        await ends_unsent(bench, receiver, monkeypatch)
 
     async def second() -> None:
         await eventually(lambda: receiver.got)
@@ -176,12 +180,8 @@ def test_a_restart_of_the_server_loses_no_end_and_repeats_none(
 def test_a_damaged_notification_keeps_no_server_from_its_start(
     bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notifications, "PAUSES_S", (600.0,))
-
     async def first() -> None:
-        receiver.statuses = [503]
-        await ends(bench, notify=receiver.url)
-        await eventually(lambda: receiver.paths)
+        await ends_unsent(bench, receiver, monkeypatch)
         await bench.service._store.write(lambda c: c.exec_driver_sql("UPDATE jobs SET unsent = '{'") and None)
 
     async def second() -> None:
