@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -74,6 +75,7 @@ class _File(BaseModel):
     volumes: list[dict[str, object]] = []
 
 
+@lru_cache(256)
 def parse(name: str) -> Size | None:
     """The size in the name itself, with 0 for missing parts; None: the name follows no pattern."""
     if match := _CPU.fullmatch(name):

@@ -178,8 +178,8 @@ def test_a_taken_name_is_refused_and_a_missing_one_is_drawn(bench: Bench) -> Non
 
 
 def test_a_drawn_name_that_is_taken_is_drawn_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    letters = iter("aaaaaaaaaabbbbb")
-    monkeypatch.setattr("secrets.choice", lambda _: next(letters))
+    drawn = iter([b"\0\0\0\0\0", b"\0\0\0\0\0", b"\x08\x42\x10\x84\x21"])  # base32 of the last: bbbbbbbb
+    monkeypatch.setattr("secrets.token_bytes", lambda _: next(drawn))
 
     async def run(service: Service) -> None:
         names = [(await bench.submit()).name for _ in range(2)]
