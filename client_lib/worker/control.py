@@ -37,9 +37,12 @@ import os
 import socket
 import struct
 import time
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
 
 from client_lib.worker.directory import remove
+
+if TYPE_CHECKING:  # clients load the frames alone
+    from client_lib.worker.loop import Loop
 
 READY, STARTED, ENDED = "ready", "started", "ended"
 GO, STOP, EXIT = "go", "stop", "exit"
@@ -62,6 +65,7 @@ _HEAD = struct.Struct(">cI")
 _PATH_MAX = 100  # bytes; sun_path holds 104 on macOS and 108 on Linux, with a NUL
 _LINE_MAX = 512 * 1024
 _SESSION_S = 5.0
+_AGAIN_S = 0.1  # how often a peer whose buffer is full is tried again
 Message = Dict[str, Any]
 
 
@@ -189,42 +193,42 @@ class ControlConnection:
 
 
 class ControlServer:
-    """The launcher's end, without a thread: driven by the callbacks of an event loop.
+    """The launcher's end, without a thread: driven by its event loop.
 
     `on_instruction` gets every message but the order for a session, `on_session` that with the peer, which this server
-    then leaves alone; `watch(fd, callback)` and `forget(fd)` are the loop's (loop.py).
+    then leaves alone.
     """
 
     def __init__(
         self,
         path: str,
         on_instruction: Callable[[Message], None],
-        watch: Callable[[int, Callable[[], None]], None],
-        forget: Callable[[int], None],
+        loop: "Loop",
         on_session: Callable[[Message, socket.socket], None],
     ) -> None:
-        self._on_instruction, self._watch, self._forget = on_instruction, watch, forget
-        self._on_session = on_session
+        self._on_instruction, self._loop, self._on_session = on_instruction, loop, on_session
         self._path = path
         self._peers: Dict[int, socket.socket] = {}
+        self._unsent: Dict[int, bytes] = {}  # of peers whose buffers are full
         self._newest: Optional[bytes] = None
         self._socket = _listen(path)
-        watch(self._socket.fileno(), self._accept)
+        loop.watch(self._socket.fileno(), self._accept)
 
     def announce(self, event: str, **more: object) -> None:
-        """Send the event to all peers, and to each that connects later. A peer that does not read is dropped."""
+        """Send the event to all peers, and to each that connects later. One that does not read gets it when it does."""
         self._newest = encode({"event": event, **more})
-        self.tell(event, **more)
+        for fd in list(self._peers):
+            self._send(fd, self._newest)
 
     def tell(self, event: str, **more: object) -> None:
-        """Send the event to all peers that are connected now."""
-        for fd in list(self._peers):
+        """Send the event to all peers that are connected now, except those that do not read."""
+        for fd in [fd for fd in self._peers if fd not in self._unsent]:
             self._send(fd, encode({"event": event, **more}))
 
     def close(self) -> None:
         for fd in list(self._peers):
             self._drop(fd)
-        self._forget(self._socket.fileno())
+        self._loop.forget(self._socket.fileno())
         self._socket.close()
         remove(self._path)
 
@@ -240,13 +244,14 @@ class ControlServer:
         peer.setblocking(False)
         fd, lines = peer.fileno(), Lines()
         self._peers[fd] = peer
-        self._watch(fd, lambda: self._read(fd, lines))
+        self._loop.watch(fd, lambda: self._read(fd, lines))
         if self._newest:
             self._send(fd, self._newest)
 
     def _read(self, fd: int, lines: Lines) -> None:
+        peer = self._peers[fd]
         try:
-            data = self._peers[fd].recv(65536)
+            data = peer.recv(65536)
         except BlockingIOError:
             return
         except OSError:
@@ -254,21 +259,40 @@ class ControlServer:
         if not data:
             self._drop(fd)
         for message in lines.feed(data):
-            if message.get("do") == SESSION:
+            if message.get("do") != SESSION:
+                self._on_instruction(message)
+            elif self._peers.get(fd) is peer:  # it is still connected, after an answer to an earlier message
                 self._forget(fd)
-                self._on_session(message, self._peers.pop(fd))
+                self._on_session(message, peer)
                 return
-            self._on_instruction(message)
 
     def _send(self, fd: int, data: bytes) -> None:
+        """Send what the peer's buffer takes, and the rest as soon as it takes more. The peer may be unable to connect
+        again (pod/launcher_process.py), so it is dropped only if it has gone."""
+        waits = fd in self._unsent
+        self._unsent[fd] = self._unsent.get(fd, b"") + data
+        if not waits:
+            self._send_rest(fd, self._peers[fd])
+
+    def _send_rest(self, fd: int, peer: socket.socket) -> None:
+        if self._peers.get(fd) is not peer:
+            return
         try:
-            self._peers[fd].sendall(data)
-        except OSError:  # gone, or its buffer is full; a new connection gets the newest event
+            while self._unsent[fd]:
+                self._unsent[fd] = self._unsent[fd][peer.send(self._unsent[fd]) :]
+            del self._unsent[fd]
+        except BlockingIOError:
+            self._loop.call_later(_AGAIN_S, lambda: self._send_rest(fd, peer))
+        except OSError:
             self._drop(fd)
 
     def _drop(self, fd: int) -> None:
-        self._forget(fd)
-        self._peers.pop(fd).close()
+        self._forget(fd).close()
+
+    def _forget(self, fd: int) -> socket.socket:
+        self._loop.forget(fd)
+        self._unsent.pop(fd, None)
+        return self._peers.pop(fd)
 
 
 def _listen(path: str) -> socket.socket:

@@ -92,9 +92,7 @@ class Launcher:
         self._loop.on_signal(signal.SIGCHLD, self._reap)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._loop.on_signal(signum, lambda: self._stop(self._plan.grace_s))
-        self._control = ControlServer(
-            self._directory.control, self._carry_out, self._loop.watch, self._loop.forget, self._begin_session
-        )
+        self._control = ControlServer(self._directory.control, self._carry_out, self._loop, self._begin_session)
         if agent is not None:
             self._control.take(agent)
         self._observer = Observer(

@@ -43,7 +43,7 @@ class Loop:
         self._timers: List[Tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._signals: Dict[int, Callback] = {}
-        self._running = True
+        self._running = False
         self._wakeup, wakeup_write = os.pipe()
         for fd in (self._wakeup, wakeup_write):
             os.set_blocking(fd, False)
@@ -73,6 +73,7 @@ class Loop:
         self._running = False
 
     def run(self) -> None:
+        self._running = True
         while self._running:
             wait_s = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
             ready = [key for key, _ in self._selector.select(wait_s)]

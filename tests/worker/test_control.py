@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import selectors
 import socket
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,26 +16,32 @@ from hypothesis import strategies as st
 
 from client_lib.worker import control
 from client_lib.worker.control import ControlServer, Lines, Message
+from client_lib.worker.loop import Loop
 
 
 class Polled:
-    """A server on a selector that the test turns by hand."""
+    """A server on a loop that the test turns by hand."""
 
     def __init__(self, path: str) -> None:
-        self.selector = selectors.DefaultSelector()
         self.orders: list[Message] = []
-        self.server = ControlServer(path, self.orders.append, self._watch, self.selector.unregister, self._hand_over)
+        self.loop = Loop(self._note_round)
+        self.server = ControlServer(path, self._carry_out, self.loop, self._hand_over)
+
+    def _carry_out(self, order: Message) -> None:
+        self.orders.append(order)
+        self.server.announce(control.STARTED)
 
     def _hand_over(self, order: Message, peer: socket.socket) -> None:
         self.orders.append(order)
         peer.close()
 
-    def _watch(self, fd: int, callback: Callable[[], None]) -> None:
-        self.selector.register(fd, selectors.EVENT_READ, callback)
+    def _note_round(self) -> None:
+        self.loop.stop()
 
     def turn(self) -> None:
-        for key, _ in self.selector.select(0.2):
-            key.data()
+        """One round, which ends after 0.2 s at the latest."""
+        self.loop.call_later(0.2, lambda: None)
+        self.loop.run()
 
 
 @pytest.fixture
@@ -77,13 +83,35 @@ def test_the_newest_event_is_told_to_all_and_to_who_comes_later(polled: Polled, 
     assert polled.orders == [{"do": "go"}]
 
 
-def test_a_peer_that_does_not_read_is_dropped_and_the_others_are_not(polled: Polled, tmp_path: Path) -> None:
-    deaf = control.connect(str(tmp_path / "control.sock"))
+def test_a_peer_that_reads_nothing_for_long_gets_the_last_events_after_all(polled: Polled) -> None:
+    """The agent of a pod can't connect again."""
+    deaf, launchers = socket.socketpair()
+    polled.server.take(launchers)
+    for number in range(10_000):
+        polled.server.tell(control.QUIET, ranks={"0": number}, more="x" * 100)
+    polled.server.announce(control.STARTED)
+    polled.server.announce(control.ENDED)
+    reader, got, until = control.ControlConnection(deaf), [], time.monotonic() + 10
+    while got[-1:] != [{"event": "ended"}] and time.monotonic() < until:
+        polled.turn()
+        with contextlib.suppress(socket.timeout):
+            while message := reader.receive(0.01):
+                got.append(message)
+    assert got[-2:] == [{"event": "started"}, {"event": "ended"}]
+    assert [message["ranks"]["0"] for message in got[:-2]] == list(range(len(got) - 2))
+    reader.send(control.order(control.GO))
     polled.turn()
-    for _ in range(100_000):
-        polled.server.announce("x" * 100)
-    assert len(polled.server._peers) == 0
+    assert polled.orders == [{"do": "go"}]
     deaf.close()
+
+
+def test_a_peer_that_asks_for_a_session_and_is_gone_is_dropped(polled: Polled) -> None:
+    ours, launchers = socket.socketpair()
+    polled.server.take(launchers)
+    ours.sendall(control.order(control.GO) + control.order(control.SESSION))
+    ours.close()
+    polled.turn()
+    assert polled.orders == [{"do": "go"}]
 
 
 def test_the_socket_is_this_users_alone_and_gone_after_the_end(tmp_path: Path) -> None:
