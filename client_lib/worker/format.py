@@ -147,25 +147,8 @@ def end_of(path: str) -> "tuple[int, int]":
     return end, int(whole.rpartition(b"\n")[2].split(b" ", 1)[0]) if newline else -1
 
 
-def surplus(sizes: "dict[int, int]", room: int, limit: int) -> "list[int]":
-    """Offsets of the segments to remove, so that the log keeps the first half of the limit, and of the newest records
-    as many as fit together with `room` bytes for the newest segment.
-
-    `sizes`: bytes of the existing segments by their offsets, in order.
-    """
-    found, too_many = [], sum(sizes.values()) + room - limit
-    for start in list(sizes)[:-1]:
-        if too_many > 0 and start >= limit // 2:
-            found.append(start)
-            too_many -= sizes[start]
-    return found
-
-
-class SegmentWriter:
-    """The only writer of one log directory, whose size has a limit. `add` collects, `flush` writes.
-
-    A full disk stalls the log alone: unwritten records wait here, and the caller stops reading the ranks' pipes.
-    """
+class Segments:
+    """The segments of one log directory, for its only writer. A log over its limit loses its middle."""
 
     def __init__(self, path: str, limit_bytes: int, segment_bytes: int, begin: "tuple[int, int]" = (0, 0)) -> None:
         """`begin`: (offset, seq) of the first record of an empty log."""
@@ -175,17 +158,10 @@ class SegmentWriter:
         self.removed_bytes = 0
         self._limit = limit_bytes
         self._segment = max(1, min(segment_bytes, limit_bytes // 8))  # small enough that a middle can be removed
-        self._waiting = bytearray()
-        self._is_cut = False  # they begin within a record, which must not be the beginning of a segment
-        self._lives = False  # some of them are of the ranks
-        self._fd: "int | None" = None
-        self._room = 0
-        self._sizes: "dict[int, int]" = {}  # of the segments that exist, by their offsets
-        os.makedirs(path, mode=0o700, exist_ok=True)
-        self._resume()
+        self._sizes: "dict[int, int]" = {}  # of the segments that exist, by their offsets, in order
 
     def _resume(self) -> None:
-        """Continue after the last whole record of an earlier launcher; an incomplete one is cut off."""
+        """Continue after the last whole record of an earlier writer; an incomplete one is cut off."""
         self._sizes = dict(segments(self.path))
         for last in reversed(list(self._sizes)):
             size, seq = end_of(self._file(last))
@@ -196,6 +172,41 @@ class SegmentWriter:
                 return
             del self._sizes[last]
             os.unlink(self._file(last))
+
+    def _begin(self, offset: int) -> int:
+        """Begin a segment, and return its descriptor. The log keeps the first half of its limit, and of the newest
+        records as many as fit together with this segment."""
+        fd = os.open(self._file(offset), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._sizes[offset] = 0
+        too_many = sum(self._sizes.values()) + self._segment - self._limit
+        for start in list(self._sizes)[:-1]:
+            if too_many > 0 and start >= self._limit // 2:
+                size = self._sizes.pop(start)
+                too_many -= size
+                self.removed_bytes += size
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self._file(start))
+        return fd
+
+    def _file(self, start: int) -> str:
+        return os.path.join(self.path, segment_name(start))
+
+
+class SegmentWriter(Segments):
+    """Writes the log of a launcher. `add` collects, `flush` writes.
+
+    A full disk stalls the log alone: unwritten records wait here, and the caller stops reading the ranks' pipes.
+    """
+
+    def __init__(self, path: str, limit_bytes: int, segment_bytes: int, begin: "tuple[int, int]" = (0, 0)) -> None:
+        super().__init__(path, limit_bytes, segment_bytes, begin)
+        self._waiting = bytearray()
+        self._is_cut = False  # they begin within a record, which must not be the beginning of a segment
+        self._lives = False  # some of them are of the ranks
+        self._fd: "int | None" = None
+        self._room = 0
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        self._resume()
 
     def add(self, records: bytes, *, lives: bool = True) -> None:
         """`lives` False: they are no sign of life of the ranks, and leave the file's time as it is."""
@@ -209,7 +220,9 @@ class SegmentWriter:
         try:
             while self._waiting:
                 if self._room <= 0 and not self._is_cut:
-                    self._begin_segment()
+                    begun = self._begin(self.offset)
+                    self.close()
+                    self._fd, self._room = begun, self._segment
                 assert self._fd is not None
                 written = os.write(self._fd, self._waiting)
                 self._sizes[max(self._sizes)] += written
@@ -233,15 +246,3 @@ class SegmentWriter:
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
-
-    def _begin_segment(self) -> None:
-        fd = os.open(self._file(self.offset), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        self.close()
-        self._fd, self._room = fd, self._segment
-        self._sizes[self.offset] = 0
-        for start in surplus(self._sizes, self._segment, self._limit):
-            self.removed_bytes += self._sizes.pop(start)
-            os.unlink(self._file(start))
-
-    def _file(self, start: int) -> str:
-        return os.path.join(self.path, segment_name(start))

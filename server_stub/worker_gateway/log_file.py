@@ -19,7 +19,7 @@ from typing import NamedTuple
 from client_lib.errors import InvalidRequest
 from client_lib.spec.request import LogLengths
 from client_lib.worker.directory import read_json, sync, write_all, write_json
-from client_lib.worker.format import Record, end_of, parse, segment_name, segments, surplus
+from client_lib.worker.format import Record, Segments, parse
 from server_stub.files.job_dirs import opener
 
 SYNC_EVERY_S = 1.0  # fdatasync at each arrival would cost more than the rest; the worker keeps what is not durable
@@ -31,33 +31,19 @@ _CHANGE_S = 0.001  # a smaller change is not written
 _DELAYS_S = 0.3  # three times the longest delay of a record in an agent
 
 
-class LogFile:
+class LogFile(Segments):
     """The only writer of a log directory on this machine."""
 
     def __init__(self, folder: Path, limit_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> None:
         """Call `open` first."""
-        self.next_seq = 0
-        """Number of the next expected record."""
-        self.length = 0
-        self._folder = folder
-        self._limit = limit_bytes
-        self._segment = max(1, min(segment_bytes, limit_bytes // 8))  # the limit must leave room to remove a middle
-        self._sizes: dict[int, int] = {}
-        """Size of each segment by its start offset, in order."""
+        super().__init__(str(folder), limit_bytes, segment_bytes)
         self._synced_at = 0.0
         self._durable = 0
         self._clock = WorkerClock(folder.parent)
 
     def open(self) -> None:
         """Continue the files; half a record, which a crash has left, is cut off."""
-        self._sizes = dict(segments(self._folder))
-        for start in reversed(self._sizes):  # the last one may be empty
-            self._sizes[start], last = end_of(str(self._path(start)))
-            self.next_seq = last + 1
-            if self.next_seq:
-                break
-        if self._sizes:
-            self.length = self._last + self._sizes[self._last]
+        self._resume()
 
     def put(self, offset: int, data: bytes, *, gap: bool) -> int:
         """Store whole records that begin at `offset`, without those that are stored already. Returns how many are
@@ -66,15 +52,15 @@ class LogFile:
         Records that would leave a hole are ignored unless `gap` is set: then the worker has lost what is between.
         Raises InvalidRequest for anything but whole records.
         """
-        if offset > self.length and not gap:
+        if offset > self.offset and not gap:
             return 0
-        new = data[max(0, self.length - offset) :]
+        new = data[max(0, self.offset - offset) :]
         if not new:
             return 0
         first, last = _ends(new)
         missing = max(0, first.seq - self.next_seq)
-        if offset > self.length:
-            self._begin(offset)
+        if offset > self.offset:
+            self._begin_segment(offset)
         self._append(new)
         self.next_seq = last.seq + 1
         self._clock.note(last.time, time.time())
@@ -91,64 +77,51 @@ class LogFile:
         for first, last, run in _runs(records, self.next_seq):
             if first > self.next_seq:
                 missing += first - self.next_seq
-                self._begin(self.length + 1 if self._sizes else self.length)
+                self._begin_segment(self.offset + 1 if self._sizes else self.offset)
             self._append(run)
             new += last - first + 1
             self.next_seq = last + 1
         return new, missing
 
     def lengths(self) -> LogLengths:
-        return LogLengths(length=self.length, durable=self._durable, next_seq=self.next_seq)
+        return LogLengths(length=self.offset, durable=self._durable, next_seq=self.next_seq)
 
     def sync(self) -> None:
         """Make everything durable."""
-        if self._durable < self.length:
-            descriptor = os.open(self._path(self._last), os.O_RDONLY)
+        if self._durable < self.offset:
+            descriptor = os.open(self._file(max(self._sizes)), os.O_RDONLY)
             try:
                 os.fdatasync(descriptor)
             finally:
                 os.close(descriptor)
-            self._durable = self.length
+            self._durable = self.offset
         self._synced_at = time.monotonic()
-
-    # --- files
-
-    @property
-    def _last(self) -> int:
-        return next(reversed(self._sizes))
-
-    def _path(self, start: int) -> Path:
-        return self._folder / segment_name(start)
 
     def _append(self, data: bytes) -> None:
         """Append any amount of data. Each segment begins with a record."""
         while data:
-            if not self._sizes or self._sizes[self._last] >= self._segment:
-                self._begin(self.length)
-            start = self._last
+            if not self._sizes or self._sizes[max(self._sizes)] >= self._segment:
+                self._begin_segment(self.offset)
+            start = max(self._sizes)
             cut = data.find(b"\n", self._segment - self._sizes[start] - 1) + 1 or len(data)
-            with open(self._path(start), "ab", buffering=0) as file:
+            with open(self._file(start), "ab", buffering=0) as file:
                 try:
                     write_all(file.fileno(), data[:cut])
                 except OSError:  # a full disk may have stored a part
                     file.truncate(self._sizes[start])
                     raise
             self._sizes[start] += cut
-            self.length += cut
+            self.offset += cut
             data = data[cut:]
 
-    def _begin(self, offset: int) -> None:
+    def _begin_segment(self, offset: int) -> None:
         """Begin a segment after making the one before durable, so that a loss of power leaves no hole between them."""
         if self._sizes:
             self.sync()
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(self._path(offset), os.O_WRONLY | os.O_CREAT, 0o600))
-        sync(self._folder)
-        self._sizes[offset] = 0
-        self._durable = self.length = offset
-        for start in surplus(self._sizes, self._segment, self._limit):
-            del self._sizes[start]
-            self._path(start).unlink(missing_ok=True)
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        os.close(self._begin(offset))
+        sync(self.path)
+        self._durable = self.offset = offset
 
 
 def _ends(records: bytes) -> tuple[Record, Record]:

@@ -40,7 +40,7 @@ def test_what_is_here_already_is_passed_over(tmp_path: Path) -> None:
     assert log.put(0, text, gap=False) == 0
     assert log.put(len(records(0, 5)), records(5, 12), gap=False) == 0
     assert stored(tmp_path) == records(0, 12)
-    assert (log.length, log.next_seq) == (len(records(0, 12)), 12)
+    assert (log.offset, log.next_seq) == (len(records(0, 12)), 12)
 
 
 def test_nothing_is_taken_behind_what_is_missing_unless_it_is_gone(tmp_path: Path) -> None:
@@ -48,10 +48,10 @@ def test_nothing_is_taken_behind_what_is_missing_unless_it_is_gone(tmp_path: Pat
     log.put(0, records(0, 2), gap=False)
     behind = len(records(0, 7))
     assert log.put(behind, records(7, 9), gap=False) == 0
-    assert log.length == len(records(0, 2))
+    assert log.offset == len(records(0, 2))
     assert log.put(behind, records(7, 9), gap=True) == 5
     assert log.put(behind, records(7, 9), gap=True) == 0
-    assert log.length == len(records(0, 9))
+    assert log.offset == len(records(0, 9))
     assert [path.name for path in sorted((tmp_path / "log").iterdir())] == [f"{0:020}.log", f"{behind:020}.log"]
 
 
@@ -68,8 +68,8 @@ def test_half_a_record_that_a_crash_left_is_cut_off_and_sent_again(tmp_path: Pat
     with segment.open("ab") as file:
         file.write(record(3)[:20])
     log = opened(tmp_path)
-    assert (log.length, log.next_seq) == (len(records(0, 3)), 3)
-    log.put(log.length, record(3), gap=False)
+    assert (log.offset, log.next_seq) == (len(records(0, 3)), 3)
+    log.put(log.offset, record(3), gap=False)
     assert stored(tmp_path) == records(0, 4)
 
 
@@ -77,24 +77,24 @@ def test_a_segment_that_was_begun_and_never_written_is_gone_on_with(tmp_path: Pa
     opened(tmp_path).put(0, records(0, 3), gap=False)
     (tmp_path / "log" / f"{len(records(0, 3)):020}.log").touch()
     log = opened(tmp_path)
-    assert (log.length, log.next_seq) == (len(records(0, 3)), 3)
+    assert (log.offset, log.next_seq) == (len(records(0, 3)), 3)
 
 
 def test_head_and_tail_of_a_long_log_are_kept(tmp_path: Path) -> None:
     log = opened(tmp_path, limit=64_000, segment=8_000)
     for first in range(0, 20_000, 500):
-        log.put(log.length, records(first, first + 500), gap=False)
+        log.put(log.offset, records(first, first + 500), gap=False)
     kept = stored(tmp_path)
     assert len(kept) <= 64_000
     assert kept.startswith(record(0))
     assert kept.endswith(record(19_999))
-    assert log.length == len(records(0, 20_000))
+    assert log.offset == len(records(0, 20_000))
 
 
 def test_what_is_answered_as_durable_is_not_more_than_there_is(tmp_path: Path) -> None:
     log = opened(tmp_path)
     log.put(0, records(0, 3), gap=False)
-    log.put(log.length, records(3, 4), gap=False)
+    log.put(log.offset, records(3, 4), gap=False)
     before = log.lengths()
     assert before.durable <= before.length == len(records(0, 4))
     log.sync()
@@ -137,7 +137,7 @@ def test_whatever_is_sent_the_log_holds_each_record_once_and_in_order(
     assert seqs == sorted(set(seqs))
     assert log.next_seq == (seqs[-1] + 1 if seqs else 0)
     assert log.next_seq - len(seqs) == missing
-    assert log.length == len(records(0, log.next_seq))
+    assert log.offset == len(records(0, log.next_seq))
 
 
 def test_the_clock_of_the_worker_is_known_by_the_newest_records(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_the_clock_of_the_worker_is_known_by_the_newest_records(tmp_path: Path) 
     for seq in range(3):
         stamp = datetime.fromtimestamp(time.time() + 60, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         old = record(2 * seq, "old")
-        log.put(log.length, old + f"{2 * seq + 1} {stamp} 0 stdout new\n".encode(), gap=False)
+        log.put(log.offset, old + f"{2 * seq + 1} {stamp} 0 stdout new\n".encode(), gap=False)
     known = read_clock(tmp_path)
     assert known
     assert known.ahead_s == pytest.approx(60, abs=0.5)
