@@ -18,7 +18,7 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, WarmPoolInfo, WorkerInfo
 from server_stub.runtimes import Attempt, Clock, FailingRank, Observation, Sink
 from server_stub.worker_gateway import Quiet
-from server_stub.worker_gateway.views import Processes, StackDump
+from server_stub.worker_gateway.worker import Processes, StackDump
 
 
 @dataclass

@@ -6,8 +6,8 @@ in the same files as those of the local runtime (`worker_dir`), so logs, results
 runtime decides what a state means.
 """
 
-from server_stub.worker_gateway.attempt import OpenAttempt, WorkerRegistry
-from server_stub.worker_gateway.views import NOTICED_S, SILENT_S, Quiet, StackDump, WorkerGroup, WorkerView, quiet_since
+from server_stub.worker_gateway.attempt import SILENT_S, OpenAttempt, WorkerGroup, WorkerRegistry
+from server_stub.worker_gateway.worker import NOTICED_S, Quiet, StackDump, WorkerView, quiet_since
 
 __all__ = [
     "NOTICED_S",

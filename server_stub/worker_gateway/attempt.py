@@ -13,7 +13,8 @@ import hmac
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,23 +24,52 @@ from client_lib.worker.directory import read_json, write_file, write_json
 from client_lib.worker.report import Report
 from server_stub.files.room import Spare, refusing_full_disk
 from server_stub.worker_gateway.sessions import worker_of
-from server_stub.worker_gateway.views import (
-    SILENT_S,
-    PodStart,
-    StackDump,
-    State,
-    WorkerGroup,
-    WorkerView,
-    must_stay,
-    next_order,
-)
-from server_stub.worker_gateway.worker import RemoteWorker
+from server_stub.worker_gateway.worker import PodStart, RemoteWorker, StackDump, State, WorkerView
 
 PREFIX = "clw_"  # lets scanners recognise a leaked token
 _KEY_BYTES = 32
 _EXPIRED = "this worker's token has ended with its attempt"
 FILE = "gate.json"
 """In the folder of an attempt: {open: every worker was ready once, closed: it is over and its token has expired}."""
+SILENT_S = 600.0
+"""The longest wait for a silent agent: of an ended peer, of a complete gang, and for a log that does not grow."""
+
+
+@dataclass(frozen=True)
+class WorkerGroup:
+    """One attempt whose workers connect to this server."""
+
+    job_id: str
+    job_name: str
+    attempt: int
+    folder: Path
+    """`attempt_dir`; it holds the file of the start barrier."""
+    workers: tuple[Path, ...]
+    """`worker_dir` of each worker, for `log/`, `report.json` and `results/`."""
+    processes_per_worker: int
+    snapshot: Path | None
+    """The archive that these workers may fetch."""
+    function: Path | None
+    log_limit_bytes: int
+    """Bound for the log of one worker, whose head and tail are kept."""
+    inputs: Callable[[], Awaitable[Iterator[bytes]]] | None = None
+    """Packs what these workers get of other jobs as a tar.gz; None: nothing."""
+    may_return: Callable[[WorkerView], bool] | None = None
+    """True for a lost worker that another pod, or another start of its container, may replace (elastic jobs). None:
+    the first pod owns a worker to the end, and the first failed worker stops the others; with a function the runtime
+    alone stops an attempt, for it may survive a failure."""
+
+
+def next_order(
+    worker: WorkerView, others: Sequence[WorkerView], barrier_open: bool, stop: WorkerOrder | None
+) -> WorkerOrder:
+    """The next order for a worker. `others`: the workers that it waits for before it leaves."""
+    if worker.state == "ended":
+        leaves = worker.drained and all(other.drained for other in others)
+        return WorkerOrder(do="exit" if leaves else "wait")
+    if stop is not None:
+        return stop
+    return WorkerOrder(do="go" if barrier_open and worker.state in ("ready", "started") else "wait")
 
 
 class OpenAttempt:
@@ -59,8 +89,8 @@ class OpenAttempt:
         self._closed = False
 
     def _new_workers(self) -> list[RemoteWorker]:
-        numbered, limit = enumerate(self.group.workers), self.group.log_limit_bytes
-        return [RemoteWorker(number, folder, limit, self._spare, self._notify) for number, folder in numbered]
+        limit, tell = self.group.log_limit_bytes, self._notify
+        return [RemoteWorker(at, folder, limit, self._spare, tell) for at, folder in enumerate(self.group.workers)]
 
     def open(self) -> None:
         """Restore the stored state and accept the workers."""
@@ -106,18 +136,7 @@ class OpenAttempt:
     async def stacks(self, limit_s: float) -> list[StackDump]:
         """Take the stacks of the workers, by number; a problem for a worker that has not sent them within `limit_s`.
         One call at a time."""
-        return list(await asyncio.gather(*(self._stacks_of(worker, limit_s) for worker in self._workers)))
-
-    async def _stacks_of(self, worker: RemoteWorker, limit_s: float) -> StackDump:
-        number = worker.view.worker
-        if not worker.view.runs_ranks:
-            return StackDump(number, [], f"worker {number} runs no ranks now")
-        if worker.stacks.supported is False:
-            return StackDump(number, [], f"worker {number}: its version can't take stacks")
-        taken = await worker.stacks.take(limit_s)
-        if taken is None:
-            return StackDump(number, [], f"worker {number} did not answer within {limit_s:g} s")
-        return StackDump(number, taken)
+        return list(await asyncio.gather(*(worker.take_stacks(limit_s) for worker in self._workers)))
 
     async def begin_session(self, request: Mapping[str, Any]) -> socket.socket:
         worker = self._workers[worker_of(request, len(self._workers), self.group.processes_per_worker)]
@@ -198,7 +217,12 @@ class OpenAttempt:
                 return wanted.model_copy(update={"session": mark})
             if wanted.do != known or stopping.is_set() or loop.time() >= until:
                 return wanted
-            await _first_of(changed, stopping, until - loop.time())
+            waits = [asyncio.ensure_future(event.wait()) for event in (changed, stopping)]
+            try:
+                await asyncio.wait(waits, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for wait in waits:
+                    wait.cancel()
 
     def _order(self, worker: RemoteWorker) -> WorkerOrder:
         """Raises Unauthorized if the attempt is closed, Conflict if its pods were given up."""
@@ -206,12 +230,17 @@ class OpenAttempt:
             raise Unauthorized(_EXPIRED)
         if self._workers[worker.view.worker] is not worker:
             raise Conflict("the pods of this attempt were given up: nothing may start in them")
-        waited_for: list[WorkerView] = []
-        if worker.view.state == "ended" and must_stay(worker.view, self.group) and not self._released:
-            silent_since = time.monotonic() - SILENT_S
-            waited_for = [each.view for each in self._workers if each.view.pod_uid and each.last_contact > silent_since]
+        view, waited_for = worker.view, list[WorkerView]()
+        if view.state == "ended" and not self._released:
+            # Worker 0 and failed workers wait for the others: the operator takes the end of the master, or the first
+            # failed pod, for the end of the whole job and deletes all running pods. In an elastic job it takes the
+            # first success of any pod for that, and a lost worker must leave soon, because only then it starts again.
+            rule = self.group.may_return
+            if (view.worker == 0 or view.failed) if rule is None else not (view.failed and rule(view)):
+                since = time.monotonic() - SILENT_S
+                waited_for = [each.view for each in self._workers if each.view.pod_uid and each.last_contact > since]
         stop = self._ordered or (WorkerOrder(do="stop") if self._failed else None)
-        return next_order(worker.view, waited_for, self.begun, stop)
+        return next_order(view, waited_for, self.begun, stop)
 
     async def take_report(self, worker: RemoteWorker, report: Report) -> None:
         """Raises InvalidRequest for the report of another worker."""
@@ -245,15 +274,6 @@ class OpenAttempt:
     def _notify(self) -> None:
         if not self._closed:
             self.on_change()
-
-
-async def _first_of(changed: asyncio.Event, stopping: asyncio.Event, timeout_s: float) -> None:
-    waits = [asyncio.ensure_future(event.wait()) for event in (changed, stopping)]
-    try:
-        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait in waits:
-            wait.cancel()
 
 
 class Holder(NamedTuple):

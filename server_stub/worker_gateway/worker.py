@@ -1,4 +1,4 @@
-"""One remote worker: its owner, its state and what it has sent. A request is answered when its content is on disk."""
+"""One remote worker: what is known of it, and what it has sent. A request is answered when its content is on disk."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import os
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import replace
+from collections.abc import AsyncIterator, Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
 from client_lib.errors import Conflict, TooLarge
 from client_lib.spec.request import LogLengths
+from client_lib.spec.states import Reason
 from client_lib.worker.directory import Directory, read_json, write_json
 from client_lib.worker.function_runner import RESULTS
 from client_lib.worker.report import Report
@@ -24,13 +25,106 @@ from server_stub.files.snapshots import batches
 from server_stub.worker_gateway import report as reports
 from server_stub.worker_gateway.log_file import CLOCK_FILE, LogFile
 from server_stub.worker_gateway.sessions import SessionOrders
-from server_stub.worker_gateway.views import NOTICED_S, PodStart, Processes, State, WorkerView, quiet_since
 
 FACTS = "worker.json"
 """File in the worker's directory with the fields in _KEPT."""
 _KEPT = ("pod_uid", "pod", "start", "former", "displaced", "state", "missing")
 P = ParamSpec("P")
 T = TypeVar("T")
+
+State = Literal["preparing", "ready", "started", "ended"]
+NOTICED_S = 120.0
+"""A job mentions an agent that has been silent for this long; agents ask for orders every 30 s."""
+
+
+Quiet = tuple[tuple[int, float], ...]
+"""Ranks that do nothing (client_lib.worker.observer), and since when (monotonic seconds)."""
+
+
+def quiet_since(told: Mapping[int, float], before: Quiet, now: float) -> Quiet:
+    """The quiet ranks, by a worker's message, which tells for how many seconds each has done nothing. A rank that was
+    quiet `before` keeps its time, so that a repeated message changes nothing."""
+    known = dict(before)
+    bounded = {rank: min(max(0.0, seconds), 1e9) for rank, seconds in told.items()}  # the job can send any number
+    return tuple((rank, known.get(rank, now - bounded[rank])) for rank in sorted(told))
+
+
+Processes = list[dict[str, Any]]
+"""The processes of a worker as its launcher has written them (client_lib.worker.stacks), not checked."""
+
+
+class StackDump(NamedTuple):
+    """The answer of one worker that was asked for the stacks of its ranks."""
+
+    worker: int
+    processes: Processes
+    problem: str = ""
+    """The reason why there are none, as a sentence."""
+
+
+class PodStart(NamedTuple):
+    """One start of the container of one pod."""
+
+    pod_uid: str
+    start: str
+    """"" if it is not known or does not matter."""
+
+
+@dataclass(frozen=True)
+class WorkerView:
+    """The state of one worker, as it has reported it."""
+
+    worker: int
+    pod_uid: str | None = None
+    """The pod that owns this worker: the first to connect, or its replacement. None: none has connected."""
+    pod: str | None = None
+    """The name of that pod."""
+    start: str = ""
+    """The start of its container that owns this worker."""
+    former: tuple[PodStart, ...] = ()
+    """Previous owners; they never become owners again."""
+    displaced: bool = False
+    """Its owner is lost: another pod has asked for its place and was refused."""
+    state: State | None = None
+    """The latest reported state; survives a restart of the server."""
+    next_seq: int = 0
+    """Number of the next expected record."""
+    signs_of_life: int = 0
+    """A counter that changes when a rank has written something, even if that is no record yet."""
+    quiet: Quiet = ()
+    """Its ranks that do nothing now."""
+    missing: int = 0
+    """Lost records: those that did not fit into the worker's spool while this server was down."""
+    report: Report | None = None
+    """Its report.json."""
+    silent_s: float = 0.0
+    """Seconds since its agent was last heard of, if they are more than NOTICED_S; without the time before its
+    first request and the time in which no server ran."""
+
+    @property
+    def drained(self) -> bool:
+        """The report and the whole log have arrived."""
+        return self.report is not None and self.next_seq >= self.report["log_end_seq"]
+
+    @property
+    def failed(self) -> bool:
+        return self.report is not None and self.report["reason"] != Reason.COMPLETED
+
+    @property
+    def runs_ranks(self) -> bool:
+        return self.state == "started" and self.report is None
+
+    @property
+    def change_key(self) -> Hashable:
+        """A value that changes with every change but those of the log and the signs of life."""
+        return (
+            *(self.pod_uid, self.start, self.displaced, self.state, self.missing),
+            *(self.report is not None, self.drained, self.quiet),
+        )
+
+    def has_lost_place(self, start: PodStart) -> bool:
+        """True for a previous owner, and for other starts of a pod that has been replaced by another pod."""
+        return start in self.former or any(each.pod_uid == start.pod_uid != self.pod_uid for each in self.former)
 
 
 class StackOrders:
@@ -104,6 +198,17 @@ class RemoteWorker:
         if self.view.pod_uid is None or silent_s <= NOTICED_S:
             return self.view
         return replace(self.view, silent_s=silent_s)
+
+    async def take_stacks(self, limit_s: float) -> StackDump:
+        """Order the stacks of its ranks; a problem if they have not come within `limit_s`."""
+        who, taken = f"worker {self.view.worker}", None
+        if not self.view.runs_ranks:
+            problem = f"{who} runs no ranks now"
+        elif self.stacks.supported is False:
+            problem = f"{who}: its version can't take stacks"
+        else:
+            problem, taken = f"{who} did not answer within {limit_s:g} s", await self.stacks.take(limit_s)
+        return StackDump(self.view.worker, taken or [], problem if taken is None else "")
 
     @property
     def _report_path(self) -> str:

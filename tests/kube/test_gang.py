@@ -30,8 +30,7 @@ from server_stub.runtimes.kube.runtime import KubeRuntime
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import ClusterOptions, Object
 from server_stub.worker_gateway import SILENT_S, WorkerRegistry
-from server_stub.worker_gateway.views import NOTICED_S, State
-from server_stub.worker_gateway.worker import RemoteWorker
+from server_stub.worker_gateway.worker import NOTICED_S, RemoteWorker, State
 from tests.kube.cases import CLUSTER, Builder, cluster_with, offering
 from tests.kube.test_cluster import Recorded
 from tests.worker_reports import report
