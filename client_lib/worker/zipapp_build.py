@@ -11,23 +11,25 @@ import marshal
 import os
 import sys
 import zipfile
-from typing import Iterator
+from pathlib import Path
 
 _MAIN = b"import sys, os\nfrom client_lib.worker.__main__ import main\nos._exit(main(sys.argv[1:]))\n"
 _RARE = ("outputs/", "requirements", "function_runner", "pod/peer_channel", "rank_runner", "stacks", "zipapp")
 """Beginnings of the names of modules that few pods import, or that are run from a copy of their source."""
+_UNUSED = "warm/"  # by pods
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build(target: str) -> None:
-    here = os.path.dirname(os.path.abspath(__file__))
+    here = Path(__file__).resolve().parent
     files = {"__main__.py": _MAIN, "client_lib/__init__.py": b""}
-    for name in sorted(_sources(here)):
-        with open(os.path.join(here, name), "rb") as file:
-            source = file.read()
-        inside = "client_lib/worker/" + name.replace(os.sep, "/")
+    for path in sorted(here.rglob("*.py")):
+        name, source = path.relative_to(here).as_posix(), path.read_bytes()
+        if name.startswith(_UNUSED):
+            continue
+        inside = "client_lib/worker/" + name
         files[inside] = source
-        if not name.replace(os.sep, "/").startswith(_RARE):
+        if not name.startswith(_RARE):
             files[inside + "c"] = _compiled(inside, source)
     with open(target, "wb") as out:
         out.write(b"#!/usr/bin/env python3\n")
@@ -44,15 +46,6 @@ def _compiled(name: str, source: bytes) -> bytes:
     # version 2 has no references between objects, which differ from one run to the next; 3.14 has constants that need 5
     version = 2 if sys.version_info < (3, 14) else marshal.version
     return importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code, version)
-
-
-def _sources(here: str) -> Iterator[str]:
-    """Relative paths of all modules except the warm pool, which pods do not use."""
-    for folder, below, names in os.walk(here):
-        below[:] = [name for name in below if name not in ("warm", "__pycache__")]
-        for name in names:
-            if name.endswith(".py"):
-                yield os.path.relpath(os.path.join(folder, name), here)
 
 
 if __name__ == "__main__":

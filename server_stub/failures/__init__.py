@@ -13,9 +13,11 @@ import re
 import signal as signals
 import stat
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import PurePosixPath
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
 from client_lib.spec.command_line import parse_toml
 from client_lib.spec.request import CodeInPlace, CodeSnapshot
@@ -49,30 +51,18 @@ _SIGNALS = {
 _MISSING_FILE = re.compile(r"No such file or directory: b?'([^'\n]+)'|can't open file '([^'\n]+)'")
 
 
-@dataclass(frozen=True)
-class Cause:
+class Cause(BaseModel):
     """An entry of `causes.toml`, which describes the fields."""
 
     symptom: str
     hint: str
-    shows: re.Pattern[str] | None
-    signal: int | None
-
-    def matches(self, rank: RankReport, output: str) -> bool:
-        if self.signal and (rank.signal == self.signal or rank.exit_code == 128 + self.signal):
-            return True
-        return bool(self.shows and self.shows.search(output))
+    shows: Annotated[re.Pattern[str] | None, BeforeValidator("|".join)] = None
+    signal: int | None = None
 
 
-CAUSES = [
-    Cause(
-        entry["symptom"],
-        entry["hint"],
-        re.compile("|".join(entry["shows"])) if "shows" in entry else None,
-        entry.get("signal"),
-    )
-    for entry in parse_toml(files(__package__).joinpath("causes.toml").read_text("utf-8"), "causes.toml")["causes"]
-]
+CAUSES = TypeAdapter(list[Cause]).validate_python(
+    parse_toml(files(__package__).joinpath("causes.toml").read_text("utf-8"), "causes.toml")["causes"]
+)
 """The first that matches is the one that a report shows."""
 
 
@@ -123,14 +113,14 @@ def hint_for(rank: RankReport, python: str | None = None, beside_submitter: str 
             "that the workers see"
         )
     output = _output(rank)
-    cause = next((cause for cause in CAUSES if cause.matches(rank, output)), None)
-    if cause is None:
-        return None
-    found = cause.shows.search(output) if cause.shows else None
-    groups = found.groupdict() if found else {}
-    if "package" in groups:
-        groups["package"] = PACKAGES.get(groups["package"], groups["package"])
-    return cause.hint.format(python=python or "python", **groups)
+    for cause in CAUSES:
+        found = cause.shows.search(output) if cause.shows else None
+        if found or (cause.signal and cause.signal in (rank.signal, (rank.exit_code or 0) - 128)):
+            groups = found.groupdict() if found else {}
+            if "package" in groups:
+                groups["package"] = PACKAGES.get(groups["package"], groups["package"])
+            return cause.hint.format(python=python or "python", **groups)
+    return None
 
 
 def missing_file(rank: RankReport) -> str | None:
@@ -159,17 +149,12 @@ def script_change(info: JobInfo, script_path: str) -> str | None:
     if not (isinstance(info.code, CodeInPlace) and info.code.sha256):
         return None
     try:
-        now = hashlib.sha256(_read_file(script_path)).hexdigest()
+        with open(script_path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a device or a pipe may have no end
+                return None
+            now = hashlib.sha256(file.read()).hexdigest()
     except OSError:  # gone or unreadable: its ranks report that
         return None
     if now == info.code.sha256:
         return None
     return f"{script_path} was changed after it was submitted; attempt {info.attempt} runs it as it is now"
-
-
-def _read_file(path: str) -> bytes:
-    """Raises OSError: it is a device or a pipe, which may have no end."""
-    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{path} is no regular file")
-        return file.read()
