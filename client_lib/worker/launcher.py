@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional, cast
+from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
 from client_lib.worker import control, disk, report
 from client_lib.worker.control import ControlServer
@@ -352,7 +352,7 @@ class Launcher:
             from client_lib.worker.stacks import within_bounds  # here: loaded only where stacks were taken
 
             content["stacks"] = within_bounds(self._stacks, _STACKS_MAX)
-        return cast(report.Report, report.storable(content))
+        return dict(report.storable(content))
 
     def _ended(self, exit: Exit) -> Ended:
         error_file, rank = self._directory.error_file(exit.rank), exit.rank

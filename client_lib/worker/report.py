@@ -7,7 +7,7 @@ import itertools
 import json
 import os
 import re
-from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, TypedDict
+from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from client_lib.worker.directory import Directory, read_json
 from client_lib.worker.outcome import (
@@ -32,27 +32,9 @@ _TIMES = ("started_at", "ended_at", "failed_at")
 _UNCAUGHT = 1  # exit code of Python after an uncaught exception
 
 
-class Report(TypedDict, total=False):
-    """Content of report.json. `outputs` is there for a worker that keeps outputs, `stacks` for one whose ranks had been
-    silent when they were stopped, `last_lines` for one whose setup failed; the other keys are always there."""
-
-    protocol: int
-    worker: int
-    attempt: int
-    exit_code: int
-    reason: str
-    """A value of client_lib.spec.states.Reason."""
-    message: str
-    started_at: Optional[str]
-    ended_at: str
-    first_failing_rank: Optional[int]
-    ranks: List[Dict[str, Any]]
-    log_end_seq: int
-    log_end_offset: int
-    outputs: Dict[str, Any]
-    last_lines: List[str]
-    stacks: List[Dict[str, Any]]
-    """The processes of the ranks before the stop, as in stacks.json."""
+Report = Dict[str, Any]
+"""Content of report.json: that of `as_json`, and for some workers `outputs`, `last_lines` of a failed setup, and
+`stacks`, the processes of silent ranks before their stop. `server_stub.worker_gateway.report` describes the fields."""
 
 
 def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
@@ -197,26 +179,23 @@ _LISTENS = "0A"  # state of a socket, as in include/net/tcp_states.h
 
 
 def _with_holder(exception: Optional[str], owner: str) -> Optional[str]:
-    """The exception, with a last line that names the holder of the port if that is known. `owner`: the reader."""
+    """The exception, with a last line that names the holder of the port if that is visible to this process:
+    `port 29500 is held by job train-x7k2m (process 4711)`. `owner`: the reader, who sees no name of another's job."""
     found = re.search(_PORT, exception) if exception and _IN_USE in exception else None
-    holder = holder_of(int(found.group(1)), owner) if found else None
-    return "%s\nport %s is held by %s" % (exception, found.group(1), holder) if found and holder else exception
-
-
-def holder_of(port: int, owner: str) -> Optional[str]:
-    """`job train-x7k2m (process 4711)`, without the name of another owner's job; None: no process that is visible to
-    this one."""
-    sockets = set()
+    if not found:
+        return exception
+    port, sockets = found.group(1), set()
     for path in ("/proc/net/tcp", "/proc/net/tcp6"):
         for fields in map(str.split, content(path).decode().splitlines()[1:]):
-            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == port:
+            if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == int(port):
                 sockets.add("socket:[%s]" % fields[9])
-    for pid in pids() if sockets else ():
-        if not sockets.isdisjoint(open_files(pid)):
-            job = _job_of(pid, owner)
-            line = content("/proc/%d/cmdline" % pid).replace(b"\0", b" ").decode("utf-8", "replace").strip()
-            return "%s (process %d)" % (job, pid) if job else "process %d (%s)" % (pid, line[:200] or "ended since")
-    return None
+    holder = next((pid for pid in pids() if not sockets.isdisjoint(open_files(pid))), None) if sockets else None
+    if holder is None:
+        return exception
+    job, line = _job_of(holder, owner), content("/proc/%d/cmdline" % holder).replace(b"\0", b" ")
+    command = line.decode("utf-8", "replace").strip()[:200] or "ended since"
+    told = "%s (process %d)" % (job, holder) if job else "process %d (%s)" % (holder, command)
+    return "%s\nport %s is held by %s" % (exception, port, told)
 
 
 def _job_of(pid: int, owner: str) -> Optional[str]:

@@ -230,7 +230,7 @@ def _failed_as_a_whole(
 
 def _lost_peer(report: Report) -> bool:
     """True if the preflight of a worker failed because that of another one had ended."""
-    return report["reason"] == Reason.PREFLIGHT_FAILED and report["exit_code"] == PEER_LOST
+    return (report["reason"], report["exit_code"]) == (Reason.PREFLIGHT_FAILED, PEER_LOST)
 
 
 def quiet(workers: Sequence[WorkerStatus]) -> Quiet:

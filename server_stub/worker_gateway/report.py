@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timezone
-from typing import Annotated, cast
+from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -98,7 +98,7 @@ def parse(text: bytes | str) -> Report:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(map(str, first["loc"]))
         raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from error
-    return cast(Report, storable(json.loads(text)))
+    return dict(storable(json.loads(text)))
 
 
 def read(path: str, opener: Opener | None = None) -> Report | None:
