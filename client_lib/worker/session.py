@@ -85,9 +85,26 @@ class _Target(NamedTuple):
 
 
 def _connected(port: int) -> _Target:
-    """Raises OSError: nothing listens on the port."""
-    connection = socket.create_connection(("localhost", port), _CONNECT_S)
-    connection.settimeout(None)
+    """Raises OSError: nothing listens on the port.
+
+    By address: to find that of a name takes locks, and the thread that sends outputs may have held one of them when
+    this process was forked.
+    """
+
+    def connect(family: int, address: str) -> socket.socket:
+        connection = socket.socket(family)
+        connection.settimeout(_CONNECT_S)
+        connection.connect((address, port))
+        connection.settimeout(None)
+        return connection
+
+    try:
+        connection = connect(socket.AF_INET, "127.0.0.1")
+    except OSError as error:
+        try:
+            connection = connect(socket.AF_INET6, "::1")
+        except OSError:
+            raise error from None
     return _Target(connection.sendall, lambda: connection.shutdown(socket.SHUT_WR), {control.DATA: connection.fileno()})
 
 

@@ -182,6 +182,42 @@ def test_a_session_ends_with_the_attempt_while_its_user_reads_nothing() -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=30, check=True)
 
 
+def test_a_connection_needs_no_lock_that_another_thread_of_the_launcher_holds() -> None:
+    """The thread that sends outputs may be in any call when the session is forked: here it resolves its first name."""
+    script = """
+        import importlib.machinery, os, socket, sys, threading
+        from client_lib.worker import session
+        from client_lib.worker.plan import Process
+        from client_lib.worker.system import choose
+
+        class Waits:
+            def find_spec(self, name, path, target=None):
+                return importlib.machinery.ModuleSpec(name, self) if name == "encodings.idna" else None
+
+            def create_module(self, spec):
+                return None
+
+            def exec_module(self, module):
+                begun.set()
+                threading.Event().wait()
+
+        sessions = session.Sessions(choose(), [Process(0, 0, [], dict(os.environ), "/")])
+        begun = threading.Event()
+        sys.meta_path.insert(0, Waits())
+        threading.Thread(target=lambda: socket.getaddrinfo("server", 80), daemon=True).start()
+        begun.wait()
+        user, workers = socket.socketpair()
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            sessions.begin({"port": listening.getsockname()[1]}, workers)
+            listening.settimeout(10.0)
+            listening.accept()
+        sessions.end()
+        os.wait()
+        os._exit(0)
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=30, check=True)
+
+
 @pytest.mark.parametrize("portable", [False, True])
 def test_a_session_ends_with_the_ranks_and_changes_nothing_of_their_end(worker: Make, portable: bool) -> None:
     one = runs(worker(WAITS.replace("1000", "2"), portable=portable))

@@ -4,7 +4,8 @@ Links are followed only within the directory: a link to a file inside counts as 
 change is detected by size, times and inode: the kernel's change time cannot be set back.
 
 Copying may take long, and the launcher must go on reading pipes and instructions: the scans run in a thread, which
-reports its end to the loop through a pipe, and starts after the ranks were forked.
+reports its end to the loop through a pipe, and starts after the ranks were forked. What the launcher forks later must
+take no lock that the thread may hold: it execs at once, or is a session, which resolves no names (session.py).
 """
 
 import _thread
