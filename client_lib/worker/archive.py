@@ -75,7 +75,7 @@ def unpack(path: str, target: str, max_files: int = MAX_FILES, max_bytes: int = 
                 blocks = sum(max(0, member.size) // _ON_DISK + 1 for member in archive)  # at most
                 check_room(incomplete, blocks * _ON_DISK, keep_free)
         with reading(path, max_files, max_bytes) as archive, naming(target):
-            _Unpacker(incomplete, keep_free).unpack(archive, max_files, max_bytes)
+            _extract(archive, os.path.realpath(incomplete), max_files, max_bytes, keep_free)
         os.rename(incomplete, target)
     except BaseException:
         shutil.rmtree(incomplete, ignore_errors=True)
@@ -101,67 +101,58 @@ def reading(path: str, max_files: int, max_bytes: int) -> Iterator[tarfile.TarFi
             raise
 
 
-class _Unpacker:
-    def __init__(self, target: str, keep_free: int) -> None:
-        self._target, self._keep_free = os.path.realpath(target), keep_free
-
-    def unpack(self, archive: tarfile.TarFile, files_left: int, bytes_left: int) -> None:
-        links: List[Tuple[str, str]] = []  # made last: nothing can be written through them
-        for member in archive:
-            files_left, bytes_left = files_left - 1, bytes_left - member.size
-            if files_left < 0:
-                raise ArchiveRefused("it holds too many files")
-            if bytes_left < 0 or member.size < 0:
-                raise ArchiveRefused("it unpacks to more than is allowed")
-            parts = [part for part in member.name.split("/") if part not in ("", ".")]
-            if member.name.startswith("/") or ".." in parts or "\0" in member.name:
-                raise ArchiveRefused("%r lies outside of it" % member.name)
-            place = os.path.join(self._target, *parts)
-            if member.isdir():
-                self._folder(place)
-            elif member.issym():
-                links.append((place, member.linkname))
-            elif member.isreg() and not member.issparse():
-                self._file(archive, member, place)
-            else:
-                raise ArchiveRefused("%r is neither a file, a folder nor a symbolic link" % member.name)
-        for place, to in links:
-            self._link(place, to)
-        for place, _ in links:  # when all are there: one link may redirect another
-            self._check_inside(place, place)
-
-    def _folder(self, place: str) -> None:
-        try:
-            os.makedirs(place, mode=0o755, exist_ok=True)
-        except (FileExistsError, NotADirectoryError) as error:
-            raise ArchiveRefused("%r is a file and a folder" % self._name(place)) from error
-
-    def _file(self, archive: tarfile.TarFile, member: tarfile.TarInfo, place: str) -> None:
-        self._folder(os.path.dirname(place))
-        mode = 0o755 if member.mode & stat.S_IXUSR else 0o644
-        try:
-            fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-        except (FileExistsError, IsADirectoryError) as error:
-            raise ArchiveRefused("%r is in it twice" % member.name) from error
-        with os.fdopen(fd, "wb") as file:
-            source = cast(BinaryIO, archive.extractfile(member))
-            for data in iter(lambda: source.read(_BLOCK), b""):
-                check_room(self._target, len(data), self._keep_free)  # others write to the disk, too
-                file.write(data)
-
-    def _link(self, place: str, to: str) -> None:
-        self._check_inside(os.path.dirname(place), place)
-        self._folder(os.path.dirname(place))
+def _extract(archive: tarfile.TarFile, root: str, files_left: int, bytes_left: int, keep_free: int) -> None:
+    """`root`: an empty folder, without links in its path."""
+    links: List[Tuple[str, str]] = []  # made last: nothing can be written through them
+    for member in archive:
+        files_left, bytes_left = files_left - 1, bytes_left - member.size
+        if files_left < 0:
+            raise ArchiveRefused("it holds too many files")
+        if bytes_left < 0 or member.size < 0:
+            raise ArchiveRefused("it unpacks to more than is allowed")
+        parts = [part for part in member.name.split("/") if part not in ("", ".")]
+        if member.name.startswith("/") or ".." in parts or "\0" in member.name:
+            raise ArchiveRefused("%r lies outside of it" % member.name)
+        place = os.path.join(root, *parts)
+        if member.isdir():
+            _make_folder(place, root)
+        elif member.issym():
+            links.append((place, member.linkname))
+        elif member.isreg() and not member.issparse():
+            _make_folder(os.path.dirname(place), root)
+            mode = 0o755 if member.mode & stat.S_IXUSR else 0o644
+            try:
+                fd = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
+            except (FileExistsError, IsADirectoryError) as error:
+                raise ArchiveRefused("%r is in it twice" % member.name) from error
+            with os.fdopen(fd, "wb") as file:
+                source = cast(BinaryIO, archive.extractfile(member))
+                for data in iter(lambda: source.read(_BLOCK), b""):  # noqa: B023  # called at once
+                    check_room(root, len(data), keep_free)  # others write to the disk, too
+                    file.write(data)
+        else:
+            raise ArchiveRefused("%r is neither a file, a folder nor a symbolic link" % member.name)
+    for place, to in links:
+        _check_inside(os.path.dirname(place), place, root)
+        _make_folder(os.path.dirname(place), root)
+        name = os.path.relpath(place, root)
         if not to or "\0" in to or os.path.isabs(to):
-            raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
+            raise ArchiveRefused("the link %r leads outside of it" % name)
         try:
             os.symlink(to, place)
         except FileExistsError as error:
-            raise ArchiveRefused("%r is in it twice" % self._name(place)) from error
+            raise ArchiveRefused("%r is in it twice" % name) from error
+    for place, _ in links:  # when all are there: one link may redirect another
+        _check_inside(place, place, root)
 
-    def _check_inside(self, path: str, place: str) -> None:
-        if not (os.path.realpath(path) + os.sep).startswith(self._target + os.sep):
-            raise ArchiveRefused("the link %r leads outside of it" % self._name(place))
 
-    def _name(self, place: str) -> str:
-        return os.path.relpath(place, self._target)
+def _make_folder(place: str, root: str) -> None:
+    try:
+        os.makedirs(place, mode=0o755, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ArchiveRefused("%r is a file and a folder" % os.path.relpath(place, root)) from error
+
+
+def _check_inside(path: str, link: str, root: str) -> None:
+    if not (os.path.realpath(path) + os.sep).startswith(root + os.sep):
+        raise ArchiveRefused("the link %r leads outside of it" % os.path.relpath(link, root))
