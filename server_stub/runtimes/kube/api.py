@@ -115,8 +115,10 @@ class Api:
                 headers=headers,
                 timeout=urllib3.Timeout(connect=CONNECT_S, read=stream_s or READ_S),
                 retries=False,
-                preload_content=stream_s is None,
+                preload_content=False,  # an error whose text breaks off has a status nevertheless
             )
+            if response.status < 300 and stream_s is None:
+                response.read(cache_content=True)
         except urllib3.exceptions.HTTPError as error:
             raise ApiError(0, f"{self.host} does not answer: {error}") from error
         if response.status >= 300:

@@ -1,0 +1,95 @@
+"""Answers of an API server that break off: what is known of the request, and what happens when it is repeated."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+import pytest
+from kubernetes import client
+
+from server_stub.runtimes.kube.api import Api, ApiError
+from server_stub.runtimes.kube.cluster import ObjectsApi
+from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
+from tests.kube.cases import CLUSTER, Builder
+
+
+class Breaking:
+    """Keeps the objects that it is sent, or refuses all with `refusal`; the first answer to each method breaks off."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {}
+        self.refusal: int | None = None
+        self.methods: list[str] = []
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> tuple[int, Any]:
+        path, name = handler.path.partition("?")[0], ""
+        if self.refusal is not None:
+            return self.refusal, {"message": "no"}
+        if handler.command == "GET":
+            name = path.rpartition("/")[2]
+            return (200, self.objects[name]) if name in self.objects else (404, {"message": "not found"})
+        sent = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
+        name = sent["metadata"]["name"]
+        if name in self.objects:
+            return 409, {"message": "exists"}
+        self.objects[name] = {**sent, "metadata": {**sent["metadata"], "uid": f"uid-{len(self.objects)}"}}
+        return 201, self.objects[name]
+
+    def handle(self, handler: BaseHTTPRequestHandler) -> None:
+        status, found = self.answer(handler)
+        body = json.dumps(found).encode()
+        breaks_off = handler.command not in self.methods
+        self.methods.append(handler.command)
+        handler.send_response(status)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body[:5] if breaks_off else body)
+
+
+@pytest.fixture
+def breaking() -> Iterator[tuple[Breaking, Api]]:
+    state = Breaking()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            state.handle(self)
+
+        def do_POST(self) -> None:
+            state.handle(self)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+    configuration = client.Configuration()
+    configuration.host = f"http://127.0.0.1:{server.server_address[1]}"
+    yield state, Api(configuration)
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("status", [403, 422, 500])
+def test_a_refusal_whose_text_breaks_off_is_still_that_refusal(breaking: tuple[Breaking, Api], status: int) -> None:
+    state, api = breaking
+    state.refusal = status
+    with pytest.raises(ApiError, match=f"HTTP status {status}") as refused:
+        api.create("/things", {"metadata": {"name": "x"}})
+    assert refused.value.status == status
+
+
+def test_a_creation_whose_answer_breaks_off_may_be_repeated(breaking: tuple[Breaking, Api]) -> None:
+    """It was carried out: the next try finds what the first one made."""
+    state, api = breaking
+    workload = Builder().build("train").objects().workload
+    objects = ObjectsApi(api, CLUSTER.namespace, PYTORCHJOB)
+    with pytest.raises(ApiError) as broken:
+        objects.create_workload(workload)
+    assert broken.value.status == 0
+    state.methods.append("GET")
+    assert objects.create_workload(workload)["metadata"]["uid"] == "uid-0"
+    assert len(state.objects) == 1
