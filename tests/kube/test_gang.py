@@ -55,7 +55,7 @@ class Site:
         cluster = Cluster.of(cast(Any, None), case.cluster, registry)
         self.registry = registry
         self.inventory = cluster.inventory
-        self.inventory.list_workloads(PYTORCHJOB.name, ())
+        self.inventory.take_list(PYTORCHJOB.name, ())
         self.said: list[Observation] = []
         self._news = asyncio.Event()
         self.cluster = replace(cluster, objects=cast(Any, self), logs=cast(Any, self))
@@ -79,7 +79,7 @@ class Site:
         meta = {"uid": f"pod-{worker}", "labels": labels}
         pod = parse_pod({"metadata": meta, "spec": {"nodeName": "n"}, "status": state}, [PYTORCHJOB])
         assert pod is not None
-        self.inventory.put_pod(pod)
+        self.inventory.put(pod)
 
     async def agent(self, worker: int, state: State) -> RemoteWorker:
         """The worker, whose agent has just reported this state."""
@@ -90,7 +90,7 @@ class Site:
 
     def look(self) -> None:
         """Let the gang look at its state now, as it does every few seconds."""
-        self.inventory.list_workloads(PYTORCHJOB.name, filter(None, [self.inventory.workload(self.key)]))
+        self.inventory.take_list(PYTORCHJOB.name, filter(None, [self.inventory.workload(self.key)]))
 
     def says(self, text: str) -> Callable[[], bool]:
         return lambda: text in self.said[-1].message
@@ -108,8 +108,8 @@ class Site:
         self._loop.call_soon_threadsafe(self._remove_all)
 
     def _remove_all(self) -> None:
-        self.inventory.list_pods(())
-        self.inventory.list_workloads(PYTORCHJOB.name, ())
+        self.inventory.take_list("Pod", ())
+        self.inventory.take_list(PYTORCHJOB.name, ())
 
     # --- PodLogs
 

@@ -11,7 +11,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, observe, taken_away
 from server_stub.runtimes.kube.observe.ending import Losses
-from server_stub.runtimes.kube.observe.inventory import Container, ContainerEnd, StatusReason, WorkerPod
+from server_stub.runtimes.kube.observe.inventory import Container, StatusReason, WorkerPod
 from server_stub.runtimes.verdict import Stage
 from server_stub.worker_gateway import WorkerView
 from tests.kube.test_observe import sight
@@ -121,7 +121,7 @@ def test_an_attempt_has_ended_well_when_worker_0_has_though_another_is_lost() ->
 
 
 def test_a_first_worker_whose_container_was_started_again_says_why_it_ended() -> None:
-    main = Container("pytorch", running_since="now", before=ContainerEnd(137, "OOMKilled", ""))
+    main = Container("pytorch", running_since="now", before=StatusReason("OOMKilled", exit_code=137))
     _, _, seen = judged([view(0, displaced=True), view(1)], [pod_of(0, main=main, memory_limit="1Gi"), pod_of(1)])
     assert seen.workers[0].lost_reason is Reason.OUT_OF_MEMORY
     assert seen.workers[0].lost_because == "worker 0 was killed for using more than its 1 GiB of memory"

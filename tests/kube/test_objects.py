@@ -197,7 +197,7 @@ async def test_a_few_have_their_turn_and_the_others_follow() -> None:
     await eventually(lambda: len(deleted) >= REMOVALS_AT_ONCE)
     await asyncio.sleep(0.5)  # time for more, of which there must be none
     assert sorted(deleted) == list(range(REMOVALS_AT_ONCE))
-    usual.inventory.list_workloads(PYTORCHJOB.name, ())  # none is there any more
+    usual.inventory.take_list(PYTORCHJOB.name, ())  # none is there any more
     await asyncio.wait_for(asyncio.gather(*tasks), 10)
     assert sorted(deleted) == list(range(2 * REMOVALS_AT_ONCE))
 

@@ -17,7 +17,6 @@ from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, messages, observe, taken_away
 from server_stub.runtimes.kube.observe.inventory import (
     Container,
-    ContainerEnd,
     Event,
     StatusReason,
     parse_event,
@@ -322,7 +321,7 @@ def test_a_digest_in_the_termination_message_is_as_good_as_a_report() -> None:
     }
     pod = sight("term").pods[0]
     assert pod.main.ended is not None
-    ended = replace(pod.main.ended, message=json.dumps(digest))
+    ended = replace(pod.main.ended, text=json.dumps(digest))
     seen = observe(replace(sight("term"), pods=(replace(pod, main=replace(pod.main, ended=ended)),)))
     assert seen.workers[0].stage is Stage.ENDED
     assert seen.workers[0].report == digest
@@ -406,12 +405,12 @@ def test_who_stopped_the_workers_is_told_from_what_was_deleted() -> None:
         taken_away(replace(case, workload=None), "PyTorchJob train")[1]
         == "PyTorchJob train was deleted by someone else"
     )
-    pods = (replace(case.pods[0], deleting=True), case.pods[1])
+    pods = (replace(case.pods[0], ends_by="2026-11-23T18:00:00Z"), case.pods[1])
     assert taken_away(replace(case, pods=pods), "PyTorchJob train") == (
         Reason.DELETED_EXTERNALLY,
         f"the pod of worker {pods[0].worker} was deleted by someone else",
     )
-    both = tuple(replace(pod, deleting=True, ends_by=f"2026-11-23T18:00:0{pod.worker}Z") for pod in case.pods)
+    both = tuple(replace(pod, ends_by=f"2026-11-23T18:00:0{pod.worker}Z") for pod in case.pods)
     assert taken_away(replace(case, pods=both), "x")[1] == "the pod of worker 0 was deleted by someone else"
 
 
@@ -461,7 +460,9 @@ CONDITION = st.fixed_dictionaries(
     {"type": st.sampled_from(["PodScheduled", "DisruptionTarget", "Ready", "Suspended", "Created"])},
     optional={"status": st.sampled_from(["True", "False", "Unknown"]), "reason": ANY_WORD, "message": TEXT},
 )
-CONTAINERS = st.lists(st.fixed_dictionaries({"name": st.sampled_from(["pytorch", "init"]), "state": STATE}), max_size=2)
+CONTAINERS = st.lists(
+    st.fixed_dictionaries({"state": STATE}, optional={"name": st.sampled_from(["pytorch", "init"])}), max_size=2
+)
 POD = st.builds(
     lambda status, spec, index, uid, gone: (
         {
@@ -486,7 +487,9 @@ POD = st.builds(
             "initContainerStatuses": CONTAINERS,
         },
     ),
-    st.fixed_dictionaries({}, optional={"nodeName": TEXT, "containers": st.just([{"name": "pytorch", "image": "x"}])}),
+    st.fixed_dictionaries(
+        {}, optional={"nodeName": TEXT, "containers": st.just([{}, {"name": "pytorch", "image": "x"}])}
+    ),
     st.integers(0, 2),
     st.sampled_from("abc"),
     st.sampled_from([{}, {"deletionTimestamp": "2026-11-21T12:01:00Z"}]),
@@ -540,7 +543,7 @@ def test_any_sight_means_something(
 
 def test_the_kubelets_word_for_a_memory_limit_completes_the_message_of_a_rank_that_failed() -> None:
     case = sight("running")
-    ended = ContainerEnd(1, "OOMKilled", "")
+    ended = StatusReason("OOMKilled", exit_code=1)
     pod = replace(case.pods[0], worker=0, uid="uid", main=Container("pytorch", ended=ended))
     report: Any = {"reason": "ExitCode", "message": "rank 0 ended with exit code 1", "exit_code": 1, "ranks": []}
     view = WorkerView(0, "uid", report=report)

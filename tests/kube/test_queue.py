@@ -124,7 +124,9 @@ def test_gangs_that_have_waited_for_one_slow_answer_all_take_it(monkeypatch: pyt
     async def look() -> None:
         found = queues.Queues(SlowApi(), "jobs", Inventory())  # type: ignore[arg-type]
         key = AttemptKey("id", 1)
-        waiting = Workload(PYTORCHJOB, key, "train", "uid", "", False, queue="team-a", suspended=True, conditions=())
+        waiting = Workload(
+            kind=PYTORCHJOB, key=key, name="train", uid="uid", created_at="", queue="team-a", suspended=True
+        )
         await asyncio.gather(*(found.place(waiting, gpus=False) for _ in range(5)))
 
     monkeypatch.setattr(queues, "LOOK_S", 0.15)

@@ -13,7 +13,7 @@ from server_stub.worker_gateway import WorkerView
 from tests.kube.test_observe import sight
 
 RUNNING: WorkerPod = replace(next(pod for pod in sight("running", 1).pods if pod.worker == 0), uid="uid", node="node1")
-DELETED = replace(RUNNING, deleting=True, grace_s=20.0)
+DELETED = replace(RUNNING, ends_by="2026-11-23T18:00:00Z", grace_s=20.0)
 EVICTED = replace(
     DELETED, disruption=StatusReason("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
 )

@@ -131,10 +131,10 @@ def test_the_first_kind_that_the_cluster_has_is_chosen(versions: list[str], kind
 
 def test_the_list_of_one_kind_leaves_those_of_another_alone() -> None:
     inventory = Inventory()
-    inventory.list_workloads("IndexedJob", [found("train")])
-    inventory.list_workloads(PYTORCHJOB.name, [])
+    inventory.take_list("IndexedJob", [found("train")])
+    inventory.take_list(PYTORCHJOB.name, [])
     assert inventory.workload(KEY) is not None
-    inventory.list_workloads("IndexedJob", [])
+    inventory.take_list("IndexedJob", [])
     assert inventory.workload(KEY) is None
 
 
@@ -143,10 +143,10 @@ def test_an_event_about_a_part_of_a_workload_is_its_own_unless_it_is_older() -> 
     inventory.put_event(Event("e1", "job-uid", "FailedCreate", "old", "2026-11-22T00:00:00Z", "Job/train-0"))
     inventory.put_event(Event("e2", "job-uid", "FailedCreate", "no quota", "2026-11-24T00:00:00Z", "Job/train-0"))
     inventory.put_event(Event("e3", "other", "FailedCreate", "other", "2026-11-24T00:00:00Z", "Job/train-1"))
-    inventory.put_workload(found("train"))
+    inventory.put(found("train"))
     assert [(each.about, each.message) for each in inventory.events(KEY)] == [("u", "no quota")]
-    inventory.workload_gone(found("train"))
-    inventory.put_workload(replace(found("train"), uid="v"))
+    inventory.gone(found("train"))
+    inventory.put(replace(found("train"), uid="v"))
     assert inventory.events(KEY) == ()
 
 

@@ -264,16 +264,15 @@ class Cluster:
         """Watches that keep the inventory up to date; each list of workloads goes, with the name of their kind, to
         `workloads_listed` instead."""
         api, core, seen = self.api, f"/api/v1/namespaces/{self.options.namespace}", self.inventory
-        pod = partial(parse_pod, kinds=self.kinds)
+        pod, pods_listed = partial(parse_pod, kinds=self.kinds), partial(seen.take_list, "Pod")
         found: list[ObjectWatch[Any]] = [
-            ObjectWatch(api, f"{core}/pods", _OURS, pod, seen.list_pods, seen.put_pod, seen.pod_gone),
+            ObjectWatch(api, f"{core}/pods", _OURS, pod, pods_listed, seen.put, seen.gone),
             ObjectWatch(api, f"{core}/events", _EVENTS, parse_event, seen.list_events, seen.put_event, seen.event_gone),
         ]
         for kind in self.kinds:
             path, absent = kind.collection(self.options.namespace), len(self.kinds) > 1
             read, listed = partial(parse_workload, kind=kind), partial(workloads_listed, kind.name)
-            take = (read, listed, seen.put_workload, seen.workload_gone)
-            found.append(ObjectWatch(api, path, _OURS, *take, may_be_absent=absent))
+            found.append(ObjectWatch(api, path, _OURS, read, listed, seen.put, seen.gone, may_be_absent=absent))
         return found
 
     def register(self, attempt: Attempt, changed: Callable[[], None]) -> OpenAttempt:

@@ -180,7 +180,7 @@ class AttemptObjects:
             known = parse_workload(workload, self._cluster.kind)
             if known is not None:
                 self.uid = known.uid
-                self._cluster.inventory.put_workload(known)
+                self._cluster.inventory.put(known)
         else:
             found = await call_in_thread(api.find_by_uid, self.name, self.uid)
             if found is None:  # it existed and is gone: the gang notices it
@@ -198,7 +198,7 @@ class AttemptObjects:
 
     async def are_gone(self) -> bool:
         """True if the workload was deleted; its absence from the inventory alone may be a late watch."""
-        if self.uid is None or not self._cluster.inventory.workloads_known(self._cluster.kind.name):
+        if self.uid is None or not self._cluster.inventory.is_listed(self._cluster.kind.name):
             return False
         try:
             return await call_in_thread(self._cluster.objects.find_by_uid, self.name, self.uid) is None
@@ -212,7 +212,7 @@ class AttemptObjects:
         while self.uid is not None and loop.time() < until:
             self._changed.clear()
             pods_are_gone = all(pod.gone for pod in inventory.pods(self._key))
-            known = inventory.workloads_known(self._cluster.kind.name)
+            known = inventory.is_listed(self._cluster.kind.name)
             if known and pods_are_gone and inventory.workload(self._key) is None:
                 return
             await is_set_within(self._changed, min(LOOK_AGAIN_S, until - loop.time()))

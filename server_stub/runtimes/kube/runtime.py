@@ -135,7 +135,7 @@ class KubeRuntime:
     def _workloads_listed(self, namespace: str, kind: str, workloads: Sequence[Workload]) -> None:
         """Take the list over, and remove those that an earlier server process recorded as ended but did not remove."""
         cluster = self._clusters[namespace]
-        cluster.inventory.list_workloads(kind, workloads)
+        cluster.inventory.take_list(kind, workloads)
         self._tasks.begin(self._look_around(namespace))
         for workload in workloads:
             if workload.key not in self._gangs and not workload.deleting:

@@ -124,7 +124,7 @@ def _worker(state: ClusterState, number: int, pod: WorkerPod | None) -> WorkerSt
         return WorkerStatus(number, Stage.ENDED, host, _judged(view.report, number, pod))
     if pod is not None and pod.over:
         ended = pod.main.ended
-        if ended is not None and (digest := read_digest(ended.message)) is not None:
+        if ended is not None and (digest := read_digest(ended.text)) is not None:
             return WorkerStatus(number, Stage.ENDED, host, _judged(digest, number, pod))
         claimed = view.pod_uid == pod.uid or not state.views
         if pod.gone and not (claimed or ended or pod.disruption or pod.refused):
@@ -155,19 +155,19 @@ def _cause(number: int, pod: WorkerPod) -> tuple[Reason, str]:
         reason = Reason.STORAGE_FULL if excess else meaning("refused", pod.refused.word)
         return reason, f"worker {number} was ended{_from(pod, 'on')}: {excess or _words(pod.refused)}"
     if ended is not None:
-        reason = meaning("ended", ended.reason)
+        reason = meaning("ended", ended.word)
         if reason is Reason.OUT_OF_MEMORY:
             return reason, messages.out_of_memory(number, pod.memory_limit)
         if reason is Reason.START_FAILED:
-            why = f"worker {number} could not be started: {ended.message or ended.reason}"
-            return reason, messages.no_program(ended.message, pod.image) or messages.shortened(why)
-        said = f": {messages.shortened(ended.message)}" if ended.message else ""
+            why = f"worker {number} could not be started: {_words(ended)}"
+            return reason, messages.no_program(ended.text, pod.image) or why
+        said = f": {messages.shortened(ended.text)}" if ended.text else ""
         return reason, f"worker {number} ended with exit code {ended.exit_code} and left no report{said}"
     if pod.unanswered:
         return Reason.NODE_LOST, f"worker {number} was lost{_from(pod, 'with')}: its pod can't be ended there"
     for init in pod.init:
         if init.ended is not None and init.ended.exit_code:
-            why = messages.shortened(init.ended.message) or "it waits there for worker 0's name in the cluster's DNS"
+            why = messages.shortened(init.ended.text) or "it waits there for worker 0's name in the cluster's DNS"
             text = f"worker {number}: its init container {init.name} ended with {init.ended.exit_code}: {why}"
             return Reason.START_FAILED, text
     return Reason.DELETED_EXTERNALLY, f"the pod of worker {number} was deleted by someone else"
@@ -177,7 +177,7 @@ def _judged(report: Report, number: int, pod: WorkerPod | None) -> Report:
     """The report, with OutOfMemory as its reason if a rank was killed and the container ran out of memory."""
     if pod is None:
         return report
-    killed = pod.main.ended is not None and pod.main.ended.reason == "OOMKilled"
+    killed = pod.main.ended is not None and pod.main.ended.word == "OOMKilled"
     reason, message = report.get("reason"), str(report.get("message"))
     if (killed and reason == Reason.SIGNAL) or (pod.memory_limit and reason == Reason.OUT_OF_MEMORY):
         text = messages.out_of_memory(number, pod.memory_limit)
@@ -228,7 +228,7 @@ def _blocker_of(worker: WorkerStatus, pod: WorkerPod | None, state: ClusterState
         return _unstarted_container(pod, state)
     blocker = Blocker(Reason.QUEUED, "waits for a node")
     if pod.scheduling is not None:
-        text = messages.unschedulable(pod.scheduling.text, dict(pod.requests), pod.created_at)
+        text = messages.unschedulable(pod.scheduling.text, pod.requests, pod.created_at)
         blocker = Blocker(meaning("scheduling", pod.scheduling.word), text or _words(pod.scheduling))
     if state.gang_scheduler == "none":
         return blocker
@@ -331,7 +331,7 @@ def _unknown(state: ClusterState) -> Iterator[str]:
             ("scheduling", pod.scheduling),
             ("refused", pod.refused),
             ("disruption", pod.disruption),
-            ("ended", StatusReason(pod.main.ended.reason) if pod.main.ended else None),
+            ("ended", pod.main.ended),
         ]
         for field, reason in found:
             if reason is not None and not is_known(field, reason.word):

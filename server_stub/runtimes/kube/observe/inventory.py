@@ -6,6 +6,7 @@ need. Parsing never fails: a field that a status lacks is None or empty, for eve
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,15 +30,10 @@ class StatusReason:
 
     word: str
     text: str = ""
+    """Of a container that ended its termination message: the digest of a report, or a text of the container runtime."""
     at: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ContainerEnd:
-    exit_code: int
-    reason: str
-    message: str
-    """Its termination message: the digest of a report, or a message of the container runtime."""
+    exit_code: int = 0
+    """Of a container that ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +43,46 @@ class Container:
     name: str
     waiting: StatusReason | None = None
     running_since: str | None = None
-    ended: ContainerEnd | None = None
+    ended: StatusReason | None = None
     image: str = ""
     """Image of a container that waits."""
-    before: ContainerEnd | None = None
+    before: StatusReason | None = None
     """End of the container before its last restart."""
     digest: str = ""
     """Name of the image with its digest; "": the image was not pulled yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerPod:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """An object of an attempt."""
+
     key: AttemptKey
-    worker: int
     name: str
     uid: str
     created_at: str
-    deleting: bool
+    ends_by: str = ""
+    """Time at which its time to end is over, as the cluster writes it; "": nobody deleted it."""
+
+    gone: bool = False
+    """It was deleted, and this is its last known state."""
+
+    @property
+    def deleting(self) -> bool:
+        return bool(self.ends_by)
+
+    @property
+    def kind_name(self) -> str:
+        return "Pod"
+
+    @property
+    def known_by(self) -> tuple[str, ...]:
+        """Its UID, and what its operator made for it, as `Kind/name`: an event is about one of them."""
+        return (self.uid,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerPod(Found):
+    worker: int
     phase: str
     refused: StatusReason | None
     """Reason why the kubelet or a controller ended the whole pod (status.reason)."""
@@ -75,17 +94,13 @@ class WorkerPod:
     disruption: StatusReason | None
     """Reason why the cluster evicts it (condition DisruptionTarget)."""
     image: str
-    requests: tuple[tuple[str, str], ...]
-    """Requests of its main container: resource and quantity."""
+    requests: Mapping[str, str]
+    """Requests of its main container by resource."""
     memory_limit: str | None
     init: tuple[Container, ...]
     main: Container
     grace_s: float = 0.0
     """Time to end after its deletion."""
-    ends_by: str = ""
-    """Time at which that is over, as the cluster writes it; "": nobody deleted it."""
-    gone: bool = False
-    """It was deleted, and this is its last known state."""
     unanswered: bool = False
     """Its time to end is over and no kubelet has ended it, see `ending.StuckPods`."""
 
@@ -95,26 +110,24 @@ class WorkerPod:
         return self.gone or self.unanswered or self.phase in ("Failed", "Succeeded") or self.main.ended is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload(Found):
     """The object that runs the pods of an attempt, such as a PyTorchJob."""
 
     kind: WorkloadKind
-    key: AttemptKey
-    name: str
-    uid: str
-    created_at: str
-    deleting: bool
-    queue: str | None
+    queue: str | None = None
     """Queue of Kueue."""
-    suspended: bool
+    suspended: bool = False
     """True while Kueue, or a user of the cluster, keeps it without pods."""
-    conditions: tuple[StatusReason, ...]
+    conditions: tuple[StatusReason, ...] = ()
     """Conditions with status True, by their types."""
 
     @property
+    def kind_name(self) -> str:
+        return self.kind.name
+
+    @property
     def known_by(self) -> tuple[str, ...]:
-        """Its UID, and what its operator made for it, as `Kind/name`: an event is about one of them."""
         return (self.uid, *self.kind.parts(self.name))
 
 
@@ -138,24 +151,19 @@ class Event:
 def parse_pod(raw: Json, kinds: Sequence[WorkloadKind]) -> WorkerPod | None:
     """The pod of a workload of any of these kinds; None: it belongs to no attempt."""
     meta, spec, status = _of(raw, "metadata"), _of(raw, "spec"), _of(raw, "status")
-    labels = _of(meta, "labels")
-    key = names.attempt_of(labels)
-    found = next(((kind, worker) for kind in kinds if (worker := kind.worker_of(labels)) is not None), None)
-    if key is None or found is None:
+    workers = ((kind, kind.worker_of(_of(meta, "labels"))) for kind in kinds)
+    kind, worker = next((each for each in workers if each[1] is not None), (None, None))
+    known = _parse_metadata(meta)
+    if known is None or kind is None or worker is None:
         return None
-    kind, worker = found
     conditions = {str(each.get("type")): each for each in status.get("conditions") or ()}
     placed, evicted = conditions.get("PodScheduled", {}), conditions.get("DisruptionTarget", {})
-    declared: Json = next((each for each in spec.get("containers") or () if each["name"] == kind.container), {})
+    declared = _called(kind.container, spec.get("containers"))
     resources = _of(declared, "resources")
-    main = next((each for each in status.get("containerStatuses") or () if each["name"] == kind.container), None)
+    main = _container(_called(kind.container, status.get("containerStatuses")))
     return WorkerPod(
-        key=key,
+        **known,
         worker=worker,
-        name=_text(meta, "name"),
-        uid=_text(meta, "uid"),
-        created_at=_text(meta, "creationTimestamp"),
-        deleting=meta.get("deletionTimestamp") is not None,
         phase=_text(status, "phase"),
         refused=_reason(status) if status.get("reason") is not None else None,
         node=_text(spec, "nodeName"),
@@ -163,31 +171,25 @@ def parse_pod(raw: Json, kinds: Sequence[WorkloadKind]) -> WorkerPod | None:
         scheduling=_reason(placed) if placed.get("status") == "False" else None,
         disruption=_reason(evicted) if evicted.get("status") == "True" else None,
         image=_text(declared, "image"),
-        requests=tuple(sorted(_of(resources, "requests").items())),
+        requests=_of(resources, "requests"),
         memory_limit=_of(resources, "limits").get("memory"),
-        init=tuple(_container(each) for each in status.get("initContainerStatuses") or ()),
-        main=_container(main) if main is not None else Container(kind.container),
+        init=tuple(map(_container, status.get("initContainerStatuses") or ())),
+        main=replace(main, name=kind.container),
         grace_s=float(meta.get("deletionGracePeriodSeconds") or 0),
-        ends_by=_text(meta, "deletionTimestamp"),
     )
 
 
 def parse_workload(raw: Json, kind: WorkloadKind) -> Workload | None:
     """The workload; None: it belongs to no attempt."""
     meta, spec = _of(raw, "metadata"), _of(raw, "spec")
-    labels = _of(meta, "labels")
-    key = names.attempt_of(labels)
-    if key is None:
+    known = _parse_metadata(meta)
+    if known is None:
         return None
     conditions = [each for each in _of(raw, "status").get("conditions") or () if each.get("status") == "True"]
     return Workload(
+        **known,
         kind=kind,
-        key=key,
-        name=_text(meta, "name"),
-        uid=_text(meta, "uid"),
-        created_at=_text(meta, "creationTimestamp"),
-        deleting=meta.get("deletionTimestamp") is not None,
-        queue=labels.get(names.QUEUE),
+        queue=_of(meta, "labels").get(names.QUEUE),
         suspended=_of(spec, "runPolicy").get("suspend", spec.get("suspend")) is True,
         conditions=tuple(_reason(each, "type") for each in conditions),
     )
@@ -207,6 +209,17 @@ def parse_event(raw: Json) -> Event:
     )
 
 
+def _parse_metadata(meta: Json) -> dict[str, Any] | None:
+    """The fields of Found; None: the object belongs to no attempt."""
+    key = names.attempt_of(_of(meta, "labels"))
+    sources = {"name": "name", "uid": "uid", "created_at": "creationTimestamp", "ends_by": "deletionTimestamp"}
+    return key and {"key": key} | {field: _text(meta, source) for field, source in sources.items()}
+
+
+def _called(name: str, containers: Sequence[Json] | None) -> Json:
+    return next((each for each in containers or () if each.get("name") == name), {})
+
+
 def _container(status: Json) -> Container:
     state, before = _of(status, "state"), _of(_of(status, "lastState"), "terminated")
     waiting, ended = _of(state, "waiting"), _of(state, "terminated")
@@ -214,19 +227,16 @@ def _container(status: Json) -> Container:
         name=_text(status, "name"),
         waiting=_reason(waiting) if waiting else None,
         running_since=_text(_of(state, "running"), "startedAt") if "running" in state else None,
-        ended=_ended(ended) if ended else None,
+        ended=_reason(ended) if ended else None,
         image=_text(status, "image"),
-        before=_ended(before) if before else None,
+        before=_reason(before) if before else None,
         digest=_text(status, "imageID").rpartition("://")[2],
     )
 
 
-def _ended(state: Json) -> ContainerEnd:
-    return ContainerEnd(int(state.get("exitCode") or 0), _text(state, "reason"), _text(state, "message"))
-
-
 def _reason(status: Json, word: str = "reason") -> StatusReason:
-    return StatusReason(_text(status, word), _text(status, "message"), _text(status, "lastTransitionTime"))
+    text, at, exit_code = _text(status, "message"), _text(status, "lastTransitionTime"), status.get("exitCode")
+    return StatusReason(_text(status, word), text, at, int(exit_code or 0))
 
 
 def _of(raw: Json, key: str) -> Json:
@@ -252,14 +262,14 @@ class Inventory:
     """
 
     def __init__(self) -> None:
-        self._workloads: dict[AttemptKey, Workload] = {}
-        self._pods: dict[AttemptKey, dict[str, WorkerPod]] = {}
+        self._found: defaultdict[type[Found], dict[AttemptKey, dict[str, Any]]] = defaultdict(dict)
+        """Workloads and pods by attempt and UID."""
         self._events: dict[str, dict[str, Event]] = {}
         self._key_of: dict[str, AttemptKey] = {}
-        """The attempt of a workload or a pod, by UID."""
+        """The attempt of a workload or a pod, by what an event is about."""
         self._followers: dict[AttemptKey, Callable[[], None]] = {}
         self._listed: set[str] = set()
-        """Kinds of workloads whose list is known."""
+        """Kinds whose list is known."""
 
     def follow(self, key: AttemptKey, changed: Callable[[], None]) -> None:
         """Call `changed` after each change of an object of this attempt."""
@@ -271,90 +281,71 @@ class Inventory:
         self.drop_gone(key)
 
     def drop_gone(self, key: AttemptKey) -> None:
-        for pod in [pod for pod in self._pods.get(key, {}).values() if pod.gone]:
-            self._remove_pod(pod)
+        for pod in self.pods(key):
+            if pod.gone:
+                self._remove(pod)
 
     def workload(self, key: AttemptKey) -> Workload | None:
-        return self._workloads.get(key)
+        """The newest one of the attempt."""
+        return next(reversed(self._found[Workload].get(key, {}).values()), None)
 
     def workloads(self) -> Iterable[Workload]:
         """Those of all attempts."""
-        return self._workloads.values()
+        return (each for of_attempt in self._found[Workload].values() for each in of_attempt.values())
 
     def pods(self, key: AttemptKey) -> tuple[WorkerPod, ...]:
         """The pods of an attempt, with those that are gone since it is followed."""
-        return tuple(self._pods.get(key, {}).values())
+        return tuple(self._found[WorkerPod].get(key, {}).values())
 
     def events(self, key: AttemptKey) -> tuple[Event, ...]:
         """Those about its pods and its workload, and about what the operator made for the workload: without those of an
         earlier workload with its name, and as if they were about the workload itself."""
-        found = [event for uid in self._pods.get(key, ()) for event in self._events.get(uid, {}).values()]
-        if workload := self._workloads.get(key):
+        found = [event for pod in self.pods(key) for event in self._events.get(pod.uid, {}).values()]
+        if workload := self.workload(key):
             for known_by in workload.known_by:
                 about = self._events.get(known_by, {}).values()
                 since = "" if known_by == workload.uid else workload.created_at
                 found += [replace(event, about=workload.uid) for event in about if event.at >= since]
         return tuple(found)
 
-    def workloads_known(self, kind: str) -> bool:
+    def is_listed(self, kind: str) -> bool:
         """True after the first list of this kind: a missing one does not exist, or was created a moment ago."""
         return kind in self._listed
 
     # --- changes from the watches
 
-    def list_workloads(self, kind: str, found: Iterable[Workload]) -> None:
-        there = {workload.uid: workload for workload in found}
+    def take_list(self, kind: str, found: Iterable[Found]) -> None:
+        """Take over all workloads, or pods, of this kind."""
+        there = {each.uid: each for each in found}
         self._listed.add(kind)
-        for workload in list(self._workloads.values()):
-            if workload.kind.name == kind and workload.uid not in there:
-                self.workload_gone(workload)
-        for workload in there.values():
-            self.put_workload(workload)
-        for changed in list(self._followers.values()):
+        for old in [old for by_key in self._found.values() for known in by_key.values() for old in known.values()]:
+            if old.kind_name == kind and old.uid not in there and not old.gone:
+                self.gone(old)
+        for each in there.values():
+            self.put(each)
+        for changed in [*self._followers.values()]:
             changed()
 
-    def put_workload(self, workload: Workload) -> None:
-        self._workloads[workload.key] = workload
-        for each in workload.known_by:
-            self._key_of[each] = workload.key
-        self._report_change(workload.key)
+    def put(self, found: Found) -> None:
+        self._found[type(found)].setdefault(found.key, {})[found.uid] = found
+        self._key_of.update(dict.fromkeys(found.known_by, found.key))
+        self._report_change(found.key)
 
-    def workload_gone(self, workload: Workload) -> None:
-        for each in workload.known_by:
+    def gone(self, found: Found) -> None:
+        if isinstance(found, WorkerPod) and found.key in self._followers:
+            self.put(replace(found, gone=True))
+        else:
+            self._remove(found)
+            self._report_change(found.key)
+
+    def _remove(self, found: Found) -> None:
+        for each in found.known_by:
             self._key_of.pop(each, None)
             self._events.pop(each, None)
-        known = self._workloads.get(workload.key)
-        if known is not None and known.uid == workload.uid:
-            del self._workloads[workload.key]
-            self._report_change(workload.key)
-
-    def list_pods(self, found: Iterable[WorkerPod]) -> None:
-        there = {pod.uid: pod for pod in found}
-        for pods in list(self._pods.values()):
-            for pod in [pod for pod in pods.values() if pod.uid not in there and not pod.gone]:
-                self.pod_gone(pod)
-        for pod in there.values():
-            self.put_pod(pod)
-
-    def put_pod(self, pod: WorkerPod) -> None:
-        self._pods.setdefault(pod.key, {})[pod.uid] = pod
-        self._key_of[pod.uid] = pod.key
-        self._report_change(pod.key)
-
-    def pod_gone(self, pod: WorkerPod) -> None:
-        if pod.key in self._followers:
-            self._pods.setdefault(pod.key, {})[pod.uid] = replace(pod, gone=True)
-            self._report_change(pod.key)
-        else:
-            self._remove_pod(pod)
-
-    def _remove_pod(self, pod: WorkerPod) -> None:
-        self._key_of.pop(pod.uid, None)
-        self._events.pop(pod.uid, None)
-        pods = self._pods.get(pod.key, {})
-        pods.pop(pod.uid, None)
-        if not pods:
-            self._pods.pop(pod.key, None)
+        known = self._found[type(found)].get(found.key, {})
+        known.pop(found.uid, None)
+        if not known:
+            self._found[type(found)].pop(found.key, None)
 
     def list_events(self, found: Iterable[Event]) -> None:
         self._events.clear()
