@@ -248,6 +248,12 @@ def test_a_catalogue_that_promises_too_much() -> None:
     assert "cpu.small: it wants 1 cores, and n1 gives 0.5 cores" in check.message
 
 
+def test_a_closed_node_takes_no_worker() -> None:
+    closed = {**NODE, "spec": {"unschedulable": True}}
+    check = checked(SmallApi(**{"/api/v1/nodes": {"items": [closed]}}))["catalogue"]
+    assert (check.ok, "there is no node that takes pods" in check.message) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("path", "name"), [("/api/v1/nodes", "catalogue"), ("/api/v1/namespaces/jobs", "pod security")]
 )

@@ -28,20 +28,17 @@ def catalogue() -> ClusterCatalogue:
     return read(CATALOGUE)
 
 
-def node(cpu: str = "64", memory: str = "512Gi", **more: Any) -> doctor.NodeFacts:
+def node(cpu: str = "64", memory: str = "512Gi", **more: Any) -> dict[str, Any]:
     allocatable = {"cpu": cpu, "memory": memory, "ephemeral-storage": "100Gi"} | more.pop("allocatable", {})
-    spec = {"taints": more.pop("taints", []), "unschedulable": more.pop("unschedulable", False)}
-    raw = {"metadata": {"name": "n1", "labels": more}, "spec": spec, "status": {"allocatable": allocatable}}
-    found = doctor.node_facts(raw)
-    assert found is not None
-    return found
+    spec = {"taints": more.pop("taints", [])}
+    return {"metadata": {"name": "n1", "labels": more}, "spec": spec, "status": {"allocatable": allocatable}}
 
 
 GPUS = {"nvidia.com/gpu": "8", "rdma/hca": "1"}
 TAINT = {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}
 
 
-def misfit(name: str, *nodes: doctor.NodeFacts) -> str | None:
+def misfit(name: str, *nodes: dict[str, Any]) -> str | None:
     return doctor.misfit(catalogue().find(name), catalogue(), nodes)
 
 
@@ -88,6 +85,5 @@ def test_a_node_whose_disk_is_too_small_or_unknown_is_named() -> None:
     assert misfit("cpu", node(allocatable={"ephemeral-storage": "0"})) is not None
 
 
-def test_a_closed_node_is_none() -> None:
-    assert doctor.node_facts({"metadata": {"name": "n1"}, "spec": {"unschedulable": True}}) is None
+def test_without_a_node_that_is_said() -> None:
     assert misfit("cpu") == "there is no node that takes pods"

@@ -6,7 +6,7 @@ The checks block. A check that the server may not make is reported, and is no fa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import compress
 from typing import Any, NamedTuple
 
 from client_lib.spec.job import JobSpec
@@ -22,6 +22,7 @@ KUEUE = "/apis/kueue.x-k8s.io"
 LEVEL = "pod-security.kubernetes.io/enforce"
 REFUSING = ("NoSchedule", "NoExecute")  # effects of taints
 LEVELS = ("privileged", "baseline", "restricted")  # each admits less than the one before
+Json = Mapping[str, Any]
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
@@ -54,17 +55,15 @@ def _checks(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
     parts += [f"all users see the same files on {', '.join(shared)}"] if shared else []
     if parts:
         yield checked("volumes", "; ".join(parts))
-    message = "pods of other jobs reach those of a job: network.isolated is false in the catalogue"
-    if catalogue.network.isolated:
-        message = "the pods of a job are reached by each other and this server alone, if the cluster's network plugin "
-        message += "enforces NetworkPolicies, which this check can't find out"
-    yield checked("network", message)
-    if url:
-        yield checked("worker connection", f"workers send their logs to {url}")
-    else:
-        message = "workers can't reach this server: their logs come from the cluster, which loses lines of fast output"
-        fix = "CLIENT_LIB_SERVER_WORKER_SERVER_URL, the URL of this server for pods"
-        yield checked("worker connection", message, fix)
+    open_ = "pods of other jobs reach those of a job: network.isolated is false in the catalogue"
+    isolated = (
+        "the pods of a job are reached by each other and this server alone, if the cluster's network plugin enforces "
+        "NetworkPolicies, which this check can't find out"
+    )
+    yield checked("network", isolated if catalogue.network.isolated else open_)
+    unreached = "workers can't reach this server: their logs come from the cluster, which loses lines of fast output"
+    fix = None if url else "CLIENT_LIB_SERVER_WORKER_SERVER_URL, the URL of this server for pods"
+    yield checked("worker connection", f"workers send their logs to {url}" if url else unreached, fix)
 
 
 def _in_namespace(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
@@ -134,7 +133,7 @@ def _catalogue(api: Api, catalogue: ClusterCatalogue) -> Check:
     listed = find(api, "/api/v1/nodes", may_be_hidden=True)
     if listed is None:
         return checked("catalogue", "not compared with the nodes: the server may not list them (k8s/base/nodes.yaml)")
-    nodes = [found for raw in listed["items"] if (found := node_facts(raw))]
+    nodes = [node for node in listed["items"] if not _part(node, "spec").get("unschedulable")]
     misfits = {each.name: misfit(each, catalogue, nodes) for each in catalogue.instance_types}
     wrong = [f"{name}: {why}" for name, why in misfits.items() if why]
     if wrong:
@@ -203,41 +202,19 @@ OPTIONAL = frozenset(
 # --- nodes: entries of the catalogue that no node fits, even if it were idle; without affinity, quotas and volumes
 
 
-@dataclass(frozen=True)
-class NodeFacts:
-    """One node that takes new pods."""
-
-    name: str
-    labels: Mapping[str, str]
-    taints: tuple[Mapping[str, str], ...]
-    allocatable: Mapping[str, float]
-
-
-def node_facts(raw: Mapping[str, Any]) -> NodeFacts | None:
-    """Parse a node; None: it takes no new pods."""
-    meta, spec, status = raw.get("metadata") or {}, raw.get("spec") or {}, raw.get("status") or {}
-    if spec.get("unschedulable"):
-        return None
-    sizes = {name: quantity(str(text)) for name, text in (status.get("allocatable") or {}).items()}
-    return NodeFacts(
-        name=str(meta.get("name", "")),
-        labels=dict(meta.get("labels") or {}),
-        taints=tuple(spec.get("taints") or ()),
-        allocatable={name: size for name, size in sizes.items() if size is not None},
-    )
-
-
-def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[NodeFacts]) -> str | None:
-    """Message why no node could take a worker of this type; None: one could."""
+def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[Json]) -> str | None:
+    """Message why none of these nodes could take a worker of this type; None: one could."""
     place = catalogue.placement(instance)
     keys = {key for key in (instance.together, instance.spread) if key is not None}
-    labelled = [n for n in nodes if place.node_selector.items() <= n.labels.items() and keys <= n.labels.keys()]
+    labels = [node["metadata"].get("labels") or {} for node in nodes]
+    fits = [place.node_selector.items() <= each.items() and keys <= each.keys() for each in labels]
+    labelled = [*compress(nodes, fits)]
     if not labelled:
-        labels = ", ".join([*(f"{key}={value}" for key, value in place.node_selector.items()), *sorted(keys)])
-        return f"no node has the labels {labels}" if labels else "there is no node that takes pods"
-    open_ = [each for each in labelled if _tolerated(each, place)]
-    if not open_:
-        taints = {taint.get("key", "") for each in labelled for taint in each.taints if taint["effect"] in REFUSING}
+        listed = ", ".join([*(f"{key}={value}" for key, value in place.node_selector.items()), *sorted(keys)])
+        return f"no node has the labels {listed}" if listed else "there is no node that takes pods"
+    untainted = [node for node in labelled if not _refusing_taints(node, place)]
+    if not untainted:
+        taints = {taint.get("key", "") for node in labelled for taint in _refusing_taints(node, place)}
         return f"its nodes have taints that it does not tolerate: {', '.join(sorted(taints))}"
     need = catalogue.needs(JobSpec(script="x.py", instance_type=instance.name))
     wanted = {"cpu": need.cpu_m / 1000, "memory": float(need.memory_mib * 2**20)}  # in cores, bytes and devices
@@ -246,23 +223,28 @@ def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[
         wanted[instance.gpu_resource] = float(need.gpus)
     wanted |= {name: quantity(text) or 0.0 for name, text in instance.extra_resources.items()}
 
-    def lacking(node: NodeFacts) -> list[str]:
-        return [name for name, size in wanted.items() if node.allocatable.get(name, 0.0) < size]
+    def lacks(node: Json) -> dict[str, float]:
+        """The resources of which the node has too little, and how much it has."""
+        there = _part(node, "status").get("allocatable") or {}
+        has = {name: quantity(str(there.get(name, 0))) or 0.0 for name in wanted}
+        return {name: size for name, size in has.items() if size < wanted[name]}
 
-    nearest = min(open_, key=lambda node: len(lacking(node)))
-    lacks = [
-        f"{amount(name, wanted[name])}, and {nearest.name} gives {amount(name, nearest.allocatable.get(name, 0.0))}"
-        for name in lacking(nearest)
-    ]
-    return f"it wants {'; '.join(lacks)}" if lacks else None
-
-
-def _tolerated(node: NodeFacts, place: Placement) -> bool:
-    refusing = [taint for taint in node.taints if taint.get("effect") in REFUSING]
-    return all(any(_tolerates(each, taint) for each in place.tolerations) for taint in refusing)
+    nearest = min(untainted, key=lambda node: len(lacks(node)))
+    gives = f"{nearest['metadata']['name']} gives"
+    why = [f"{amount(name, wanted[name])}, and {gives} {amount(name, has)}" for name, has in lacks(nearest).items()]
+    return f"it wants {'; '.join(why)}" if why else None
 
 
-def _tolerates(toleration: Toleration, taint: Mapping[str, str]) -> bool:
+def _refusing_taints(node: Json, place: Placement) -> list[Json]:
+    taints = [taint for taint in _part(node, "spec").get("taints") or () if taint.get("effect") in REFUSING]
+    return [taint for taint in taints if not any(_tolerates(each, taint) for each in place.tolerations)]
+
+
+def _tolerates(toleration: Toleration, taint: Json) -> bool:
     if toleration.effect not in (None, taint.get("effect")) or toleration.key not in (None, taint.get("key")):
         return False
     return toleration.operator == "Exists" or (toleration.value or "") == taint.get("value", "")
+
+
+def _part(node: Json, name: str) -> Json:
+    return node.get(name) or {}
