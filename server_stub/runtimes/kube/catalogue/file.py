@@ -61,10 +61,8 @@ def load_or_kept(path: Path | None, kept: Path) -> tuple[ClusterCatalogue, str]:
     try:
         found = load(path)
     except InvalidRequest as error:
-        if path is None:
-            raise
         try:
-            found = load(kept)
+            found = load(kept if path else None)
         except InvalidRequest:
             raise error from None
         since = datetime.fromtimestamp(kept.stat().st_mtime, timezone.utc)
@@ -91,7 +89,7 @@ def read(text: str) -> ClusterCatalogue:
         raise InvalidRequest(f"it is no YAML: {error}") from error
     except ValidationError as error:
         raise invalid_request(error, ClusterCatalogue, _line_in(text)) from error
-    if wrong := [*_names(found), *_sizes(found), *_volumes(found), *_security(found)]:
+    if wrong := [*_contradictions(found)]:
         raise InvalidRequest("\n".join(wrong))
     return found
 
@@ -125,70 +123,52 @@ def _line_in(text: str) -> Place:
     return line
 
 
-def _names(catalogue: ClusterCatalogue) -> Iterator[str]:
-    lists = {
-        "instance_types": [t.name for t in catalogue.instance_types],
-        "nodes": [n.name for n in catalogue.nodes],
-        "volumes": [v.name for v in catalogue.volumes],
+def _contradictions(catalogue: ClusterCatalogue) -> Iterator[str]:
+    """What is wrong between entries that are valid alone."""
+    volumes = {volume.name: volume for volume in catalogue.volumes}
+    always = [volume.always for volume in catalogue.volumes if volume.always is not None]
+    names = {
+        "instance_types": [each.name for each in catalogue.instance_types],
+        "nodes": [each.name for each in catalogue.nodes],
+        "volumes": [each.name for each in catalogue.volumes],
     }
-    for where, names in lists.items():
-        if (twice := _twice(names)) is not None:
+    for where, listed in names.items():
+        if (twice := _twice(listed)) is not None:
             yield f"{where} lists {twice!r} twice"
-    default = catalogue.defaults.instance_type
-    if default is not None and default not in lists["instance_types"]:
-        yield f"defaults.instance_type={default!r} is none of its instance_types ({_listed(lists['instance_types'])})"
-
-
-def _sizes(catalogue: ClusterCatalogue) -> Iterator[str]:
-    names = [node.name for node in catalogue.nodes]
+    kept, home = catalogue.checkpoints, catalogue.user.home
+    references: list[tuple[str, str | None, str]] = [
+        ("defaults.instance_type", catalogue.defaults.instance_type, "instance_types")
+    ]
+    references += [(f"instance type {t.name!r}: node", t.node, "nodes") for t in catalogue.instance_types]
+    references += [("checkpoints.volume", kept.volume, "volumes")] if kept else []
+    for entry, name, where in references:
+        if name is not None and name not in names[where]:
+            yield f"{entry}={name!r} is none of its {where} ({', '.join(names[where]) or 'it has none'})"
     for instance in catalogue.instance_types:
-        if instance.node is not None and instance.node not in names:
-            yield f"instance type {instance.name!r}: node={instance.node!r} is none of its nodes ({_listed(names)})"
         node = catalogue.node(instance)
         if node is not None and (instance.cpu > node.cpu or instance.memory_gib > node.memory_gib):
             yield f"instance type {instance.name!r} is larger than its node {node.name!r}"
-
-
-def _volumes(catalogue: ClusterCatalogue) -> Iterator[str]:
-    always = [volume.always for volume in catalogue.volumes if volume.always is not None]
     if (twice := _twice(always)) is not None:
         yield f"two volumes are always mounted at {twice}"
-    kept, home = catalogue.checkpoints, catalogue.user.home
     for path in [*always, *([kept.path] if kept else [])]:
         if not is_free(path):
             yield f"a volume can't be mounted at {path}: that folder is the container's own"
-    kept_for_all = [v.always for v in catalogue.volumes if v.always and v.users is None and not v.read_only]
-    if home is not None and not any(is_in(home, path) for path in kept_for_all):
+    for_all = [each.always for each in volumes.values() if each.always and each.users is None and not each.read_only]
+    if home is not None and not any(is_in(home, path) for path in for_all):
         yield f"user.home={home!r} is on no volume that is always mounted, for all users, and can be written to"
-    if kept is None:
-        return
-    volume = next((volume for volume in catalogue.volumes if volume.name == kept.volume), None)
-    if volume is None:
-        names = [volume.name for volume in catalogue.volumes]
-        yield f"checkpoints.volume={kept.volume!r} is none of its volumes ({_listed(names)})"
-    elif volume.read_only:
-        yield f"checkpoints.volume={kept.volume!r} is read_only"
-    elif volume.users is not None:
-        yield f"checkpoints.volume={kept.volume!r} is for some users alone, and all jobs have checkpoints"
-
-
-def _security(catalogue: ClusterCatalogue) -> Iterator[str]:
-    pod_security = catalogue.pod_security
-    if pod_security == "restricted" and catalogue.user.run_as_user == 0:
+    if kept and kept.volume in volumes:
+        if volumes[kept.volume].read_only:
+            yield f"checkpoints.volume={kept.volume!r} is read_only"
+        elif volumes[kept.volume].users is not None:
+            yield f"checkpoints.volume={kept.volume!r} is for some users alone, and all jobs have checkpoints"
+    level = catalogue.pod_security
+    if level == "restricted" and catalogue.user.run_as_user == 0:
         yield "user.run_as_user=0 is root, which pod_security=restricted does not admit"
-    if pod_security == "privileged":
-        return
     for instance in catalogue.instance_types:
-        for capability in instance.capabilities:
-            if capability not in _ADMITTED[pod_security]:
-                yield (
-                    f"instance type {instance.name!r}: pod_security={pod_security} does not admit the "
-                    f"capability {capability}"
-                )
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) or "it has none"
+        for capability in instance.capabilities if level != "privileged" else ():
+            if capability not in _ADMITTED[level]:
+                refuses = f"pod_security={level} does not admit the capability {capability}"
+                yield f"instance type {instance.name!r}: {refuses}"
 
 
 def _twice(names: Sequence[T]) -> T | None:
