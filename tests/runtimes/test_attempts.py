@@ -12,7 +12,7 @@ import pytest
 
 from client_lib.errors import Unavailable
 from client_lib.spec.states import Reason
-from server_stub.files.job_dirs import inputs_dir
+from server_stub.files.job_dirs import inputs_dir, log_dir
 from server_stub.runtimes import Source
 from server_stub.runtimes.local.launcher import leftovers
 from tests.processes import alive
@@ -185,6 +185,9 @@ async def test_logs_are_signs_of_life(tmp_path: Path) -> None:
         (tmp_path / "again").touch()
         await eventually(lambda: "again" in site.lines(job))
         assert site.runtime.signs_of_life("talks", 1) != life
+        removed = log_dir(job.job_dir, 1, 0) / "0"  # a file that is listed, and is not there when it is looked at
+        removed.symlink_to("nowhere")
+        assert site.runtime.signs_of_life("talks", 1) is not None
         site.runtime.stop("talks", 1, 1)
         await site.ended(job)
         assert site.runtime.signs_of_life("unknown", 1) == site.runtime.signs_of_life("unknown", 1)

@@ -11,6 +11,7 @@ import logging
 import socket
 from bisect import insort
 from collections.abc import Coroutine, Hashable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from operator import attrgetter
 from typing import Any
@@ -129,9 +130,12 @@ class LocalRuntime:
         gang = self._gangs.get(_key(job_id, attempt))
         if gang is None:
             return None
-        logs = [log_dir(gang.job_dir, attempt, worker) for worker in range(gang.record.workers)]
-        # samples of the launcher do not change these times
-        return sum(file.stat().st_mtime_ns for log in logs for file in log.glob("*"))
+        written = 0
+        for worker in range(gang.record.workers):
+            for segment in log_dir(gang.job_dir, attempt, worker).glob("*"):
+                with suppress(FileNotFoundError):  # removed since the listing
+                    written += segment.stat().st_mtime_ns  # samples of the launcher do not change these times
+        return written
 
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
         gang = self._gangs.get(_key(job_id, attempt))
