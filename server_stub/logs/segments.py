@@ -15,16 +15,17 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from heapq import merge
 from itertools import groupby, islice
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
 from client_lib.spec.paths import Position
 from server_stub.files.job_dirs import OpenFile
-from server_stub.logs.records import Block, LogQuery, line_pattern, time_of
+from server_stub.logs.records import STAMP, Block, LogQuery, line_pattern, time_of
 
 BLOCK = 64 * 1024  # more is not faster (pipes, sockets and caches like this size) and every follower may hold one
 _RECORD = 32 * 1024  # more than the longest record: MAX_TEXT and its head
+_HEAD = 64  # more than seq and time of a record
 _NAME = re.compile(r"\d{20}\.log")
 _PROGRESS_OR_PART = re.compile(rb"\S+ \S+ \S+ \S*[+~] ")
 _LATE = b"~"  # sorts after every time
@@ -168,11 +169,12 @@ def offset_of_time(reader: LogReader, stamp: bytes) -> int:
 
     Times are taken to grow. If a clock was set back, it is the offset of one such place.
     """
-    segments = reader.segments()
-    index = bisect_left(segments, stamp, key=lambda segment: time_of(reader.window(segment, 0, 64)))
+    begins = [(time_of(reader.window(segment, 0, _HEAD)), segment) for segment in reader.segments()]
+    begins = [each for each in begins if len(each[0]) == STAMP]  # without those that have no record yet
+    index = bisect_left(begins, stamp, key=itemgetter(0))
     if not index:
         return 0
-    segment = segments[index - 1]  # it begins with an older record
+    segment = begins[index - 1][1]  # it begins with an older record
 
     def time_after(at: int) -> bytes:
         """The time of the first whole record that begins after `at`."""

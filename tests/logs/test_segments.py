@@ -8,7 +8,7 @@ import pytest
 
 from client_lib.errors import InvalidRequest
 from server_stub.logs.records import parse_since
-from server_stub.logs.segments import BLOCK, LogReader
+from server_stub.logs.segments import BLOCK, LogReader, offset_of_time
 from tests.logs.support import START, LogWriter, stamp
 
 
@@ -92,6 +92,19 @@ def test_the_record_before_an_offset_may_lie_in_the_segment_before(tmp_path: Pat
     assert reader.record_before(len(first)) == first
     assert reader.record_before(len(first + last)) == last
     assert reader.record_before(0) is None
+
+
+@pytest.mark.parametrize("cut", [b"", b"2 2026-11-2"])
+def test_since_finds_older_lines_before_a_segment_that_has_no_record(tmp_path: Path, cut: bytes):
+    log, reader = LogWriter(tmp_path), LogReader(tmp_path)
+    old = log.write("old", at=1)
+    middle = log.write("middle", at=3)
+    for _ in range(3):
+        log.new_segment()
+        log.append([cut])  # what a killed writer, or one that has just begun a segment, leaves
+        log.offset += 1
+    begins = [0, len(old), len(old + middle)]
+    assert [offset_of_time(reader, stamp(at).encode()) for at in (0, 2, 4)] == begins
 
 
 @pytest.mark.parametrize(
