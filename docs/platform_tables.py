@@ -11,7 +11,7 @@ from client_lib.job import Job
 from client_lib.spec.job import JobSpec
 from client_lib.spec.validation import descriptions
 from client_lib.submit import arguments as legacy
-from server_stub.runtimes.fields import FIELDS, Support
+from server_stub.runtimes.fields import FIELDS
 
 _OTHERWISE = {
     "base_image": "not pulled: your interpreter runs the script, and a notice says so",
@@ -27,6 +27,7 @@ _OTHERWISE |= dict.fromkeys(
 """Texts for fields that the table of the runtimes describes too briefly."""
 
 _ON_A_CLUSTER = {
+    "gpus": "refused by name",
     "base_image": "honoured; the catalogue may pull another image for it",
     "type": "honoured; `pytorch_elastic` where pods reach the server, else refused by name",
     "checkpoint_dir": "honoured; a notice where it is on no volume",
@@ -71,9 +72,8 @@ def _row(name: str) -> tuple[str, ...]:
 def _support(name: str, runtime: str, otherwise: dict[str, str]) -> str:
     if name in otherwise:
         return otherwise[name]
-    if (reason := FIELDS[name].reason(runtime)) is not None:
-        return f"no effect, and a notice says so: {reason}"
-    return "refused by name" if FIELDS[name].support(runtime) is Support.REJECTED else "honoured"
+    reason = getattr(FIELDS[name], runtime)
+    return "honoured" if reason is None else f"no effect, and a notice says so: {reason}"
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from enum import Enum, auto
 from typing import NamedTuple
 
 from client_lib.errors import InvalidRequest, NotSupported
@@ -17,39 +16,22 @@ ON_CPU = "the job runs on the CPU"
 _FUNCTION = re.compile(r"\w+\(\)")
 
 
-class Support(Enum):
-    """The treatment of a field of the spec by a runtime."""
-
-    YES = auto()
-    BY_SERVICE = auto()  # supported by the service, in the same way for every runtime
-    REJECTED = auto()  # an error if it is set
-    IGNORED_WITH_NOTICE = auto()  # it has no effect, or another one than usual, and a notice tells the user
-
-
 class Row(NamedTuple):
-    """The support of one field; a text is IGNORED_WITH_NOTICE with a fixed notice, which gives this reason."""
+    """The reasons why a field has no effect on a runtime, each for a notice; None: it has one, or a rule of the runtime
+    refuses it or makes a notice of its own."""
 
-    local: Support | str
-    kubernetes: Support | str
-
-    def support(self, runtime: str) -> Support:
-        found: Support | str = getattr(self, runtime)
-        return Support.IGNORED_WITH_NOTICE if isinstance(found, str) else found
-
-    def reason(self, runtime: str) -> str | None:
-        """Reason why the field has no effect; None: it has one, or a rule of the runtime makes the notice."""
-        found: Support | str = getattr(self, runtime)
-        return found if isinstance(found, str) else None
+    local: str | None = None
+    kubernetes: str | None = None
 
 
-_EVERYWHERE = Row(Support.YES, Support.YES)
-_SERVICE = Row(Support.BY_SERVICE, Support.BY_SERVICE)
-_ONE_MACHINE = Row("there is one machine, this one", Support.YES)
+_EVERYWHERE = Row()
+_SERVICE = Row()  # the service does it, in the same way for every runtime
+_ONE_MACHINE = Row(local="there is one machine, this one")
 _ELASTIC = Row(*["only type 'pytorch_elastic' reads it"] * 2)  # for that type there is no notice
 
 FIELDS: dict[str, Row] = {
     "script": _EVERYWHERE,
-    "base_image": Row(Support.IGNORED_WITH_NOTICE, Support.YES),  # the catalogue may pull another one, with a notice
+    "base_image": _EVERYWHERE,  # local: a notice names the interpreter; kubernetes: a notice if another one is pulled
     "type": _EVERYWHERE,  # kubernetes: pytorch_elastic only if pods reach the server
     "args": _EVERYWHERE,
     "flags": _EVERYWHERE,
@@ -57,7 +39,7 @@ FIELDS: dict[str, Row] = {
     "secrets": _EVERYWHERE,
     "code": _SERVICE,
     "working_dir": _EVERYWHERE,
-    "warm": Row(Support.YES, "every pod starts its own processes"),
+    "warm": Row(kubernetes="every pod starts its own processes"),
     "observe": _EVERYWHERE,
     "metrics": _EVERYWHERE,
     "conda_env": _EVERYWHERE,
@@ -71,16 +53,16 @@ FIELDS: dict[str, Row] = {
     "instance_type": _EVERYWHERE,  # local: with a notice about sizes that are not enforced
     "n_workers": _EVERYWHERE,
     "processes_per_worker": _EVERYWHERE,
-    "gpus": Row(Support.YES, Support.REJECTED),
+    "gpus": _EVERYWHERE,  # kubernetes: refused
     "volumes": _EVERYWHERE,  # local: the path must be this machine's own
-    "shm_size_class": Row("/dev/shm is this machine's own", Support.YES),
-    "tmp_storage": Row("/tmp is this machine's own", Support.YES),
+    "shm_size_class": Row(local="/dev/shm is this machine's own"),
+    "tmp_storage": Row(local="/tmp is this machine's own"),
     "include_nodes": _ONE_MACHINE,
     "exclude_nodes": _ONE_MACHINE,
-    "internet": Row("the job reaches what this machine reaches", Support.YES),
+    "internet": Row(local="the job reaches what this machine reaches"),
     "region": Row("the job runs on this machine", "the job runs on this server's cluster"),
     "priority_class": _EVERYWHERE,  # kubernetes: with a notice if the catalogue has none for it
-    "queue_name": Row("there is one queue, by priority_class", Support.YES),  # kubernetes: only with a Kueue
+    "queue_name": Row(local="there is one queue, by priority_class"),  # kubernetes: only with a Kueue
     "allocation_name": Row(_ONE_MACHINE.local, "capacity is shared by priority_class and queue_name"),
     "after": _SERVICE,
     "max_retry": _SERVICE,
@@ -111,7 +93,8 @@ def ignored(spec: JobSpec, runtime: str) -> list[str]:
     for name, row in FIELDS.items():
         if name not in spec.model_fields_set:  # most are not: this runs at each submit
             continue
-        reason, value = row.reason(runtime), getattr(spec, name)
+        reason: str | None = getattr(row, runtime)
+        value = getattr(spec, name)
         unset = value in (None, "default") or (name == "warm" and not value)
         if reason is None or unset or (is_elastic and row is _ELASTIC):
             continue

@@ -43,7 +43,7 @@ def test_what_means_nothing_is_named_once(field: str, value: Any) -> None:
     assert notice.startswith(f"{field}={value!r} has no effect here: ")
 
 
-@pytest.mark.parametrize("field", sorted(name for name, row in FIELDS.items() if row.reason("kubernetes")))
+@pytest.mark.parametrize("field", sorted(name for name, row in FIELDS.items() if row.kubernetes))
 def test_what_is_not_asked_for_is_not_named(field: str) -> None:
     spec: dict[str, Any] = {field: "default" if field in ("elastic_min_workers", "elastic_max_workers") else None}
     assert of(**spec).notices() == []

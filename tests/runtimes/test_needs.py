@@ -9,7 +9,6 @@ import pytest
 from client_lib.errors import ClientLibError, InvalidRequest, NeverFits
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Submitter
-from server_stub.runtimes.fields import FIELDS, Support
 from server_stub.runtimes.instance_types import Catalogue
 from server_stub.runtimes.local.machine import Gpu, Machine
 from server_stub.runtimes.local.needs import Needs, needs, notices
@@ -198,7 +197,6 @@ def test_a_field_that_means_nothing_here_is_named_once(field: str, value: object
     lines = said(**{field: value})
     assert len(lines) == 1
     assert lines[0].startswith(f"{field}={value!r} ")
-    assert FIELDS[field].support("local") is Support.IGNORED_WITH_NOTICE
 
 
 def test_a_plain_spec_is_worth_no_notice() -> None:
