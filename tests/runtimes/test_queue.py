@@ -30,7 +30,7 @@ ATTEMPT = Attempt(
 
 
 def waiting(key: str, priority: int = 1, second: int = 0) -> Waiting:
-    return Waiting(key, priority, START + timedelta(seconds=second), second, NEEDS, lambda: ATTEMPT)
+    return Waiting(key, priority, START + timedelta(seconds=second), NEEDS, lambda: ATTEMPT)
 
 
 def test_the_order_is_that_of_priority_then_acceptance() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local.needs import Needs
-from server_stub.runtimes.local.scheduling import MANY, Capacity, Waiting, decide, far_back, grant
+from server_stub.runtimes.local.scheduling import MANY, Capacity, Waiting, decide, grant
 
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
 EIGHT = Capacity(
@@ -30,7 +30,7 @@ def queue(*wanted: Needs, priorities: tuple[int, ...] = ()) -> list[Waiting]:
     """Named a, b, c … in the order of submission."""
     levels = priorities or (0,) * len(wanted)
     waiting = [
-        Waiting(chr(ord("a") + n), level, START + timedelta(seconds=n), n, each, never_taken)
+        Waiting(chr(ord("a") + n), level, START + timedelta(seconds=n), each, never_taken)
         for n, (each, level) in enumerate(zip(wanted, levels, strict=True))
     ]
     return sorted(waiting, key=lambda w: w.order)
@@ -61,15 +61,18 @@ def test_what_does_not_fit_says_for_what_it_waits_and_how_many_are_before_it() -
     }
 
 
-def test_of_a_long_queue_only_the_front_is_looked_at() -> None:
+def test_of_a_long_queue_only_the_front_is_looked_at_again() -> None:
     full = replace(EIGHT, free_gpus=frozenset(), cpu_jobs=2)
     waiting = queue(*[of(0)] * 100)
-    decision = decide(waiting, full)
-    assert len(decision.waits) == MANY + 1
-    assert decision.waits[waiting[MANY].key].startswith("21st of more than 20; waits for its turn")
-    assert far_back(waiting[-1], decision.left) == (
+    waits = decide(waiting, full).waits
+    assert len(waits) == 100
+    assert waits[waiting[MANY].key].startswith("21st of more than 20; waits for its turn")
+    assert waits[waiting[-1].key] == (
         "more than 20 jobs before it; waits for its turn: jobs without GPUs run 2 at a time"
     )
+    for each in waiting:
+        each.message = waits[each.key]
+    assert len(decide(waiting, full).waits) == MANY + 1
 
 
 def test_priority_goes_before_submission() -> None:

@@ -9,11 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from bisect import insort
 from collections.abc import Coroutine, Hashable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
-from operator import attrgetter
 from typing import Any
 
 from client_lib.errors import ClientLibError, Conflict, ServerError
@@ -52,11 +50,9 @@ class LocalRuntime:
         self._sink: Sink | None = None
         self._warm = WarmPools(options.settings.data_dir / "warm")
         self._waiting: dict[str, Waiting] = {}
-        self._queue: list[Waiting] = []
-        """The same attempts in their order."""
+        """As they arrived."""
         self._gangs: dict[str, Gang] = {}
         self._tasks = Tasks(_log, "a task of the local runtime failed")
-        self._arrivals = 0
         self._admitting = False
         self._look_again: asyncio.TimerHandle | None = None
 
@@ -110,17 +106,13 @@ class LocalRuntime:
         except ClientLibError as error:  # it fitted when it was accepted: the machine has changed
             self._report_end(key, Reason.START_FAILED, error.message)
             return
-        self._arrivals += 1
-        order = attempt.spec.priority_class.order
-        waiting = Waiting(key, order, attempt.created_at, self._arrivals, wanted, lambda: attempt)
-        self._waiting[key] = waiting
-        insort(self._queue, waiting, key=attrgetter("order"))
+        priority = attempt.spec.priority_class.order
+        self._waiting[key] = Waiting(key, priority, attempt.created_at, wanted, lambda: attempt)
         self._admit_soon()
 
     def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
         key = _key(job_id, attempt)
-        if key in self._waiting:
-            self._dequeue(key)
+        if self._waiting.pop(key, None):
             self._report_end(key, Reason.CANCELLED, "stopped while it waited")
             self._admit_soon()
         elif key in self._gangs:
@@ -151,14 +143,14 @@ class LocalRuntime:
 
     def _admit_soon(self) -> None:
         """Admit after this turn of the loop: attempts found again must hold their resources before others start."""
-        if not self._admitting and self._sink is not None and self._queue:
+        if not self._admitting and self._sink is not None and self._waiting:
             self._admitting = True
             self._tasks.begin(self._admit())
 
     async def _admit(self) -> None:
         try:
-            await asyncio.sleep(len(self._queue) * PAUSE_PER_WAITING_S)
-            if any(waiting.needs.wants_gpus for waiting in self._queue):
+            await asyncio.sleep(len(self._waiting) * PAUSE_PER_WAITING_S)
+            if any(waiting.needs.wants_gpus for waiting in self._waiting.values()):
                 await self._host.gpus.look()
             self._admitting = False
             self._admit_now()
@@ -168,29 +160,20 @@ class LocalRuntime:
             self._look_again_later()
 
     def _admit_now(self) -> None:
-        schedule = scheduling.decide(self._queue, self._host.capacity(self._running()))
-        for key, granted in schedule.grants.items():
-            self._begin(self._dequeue(key), granted)
-        for waiting in self._queue:
-            if why := schedule.waits.get(waiting.key):
+        capacity = self._host.capacity(self._running())
+        grants, waits = scheduling.decide(self._waiting.values(), capacity)
+        for key, granted in grants.items():
+            self._begin(self._waiting.pop(key), granted)
+        for key, why in waits.items():
+            if waiting := self._waiting.get(key):
                 self._report_wait(waiting, why)
-            elif not waiting.message:
-                self._report_wait(waiting, scheduling.far_back(waiting, schedule.left))
-        if schedule.waits and schedule.left.held_gpus:
+        if waits and capacity.held_gpus:
             self._look_again_later()
 
     def _look_again_later(self) -> None:
-        if self._look_again is None:
-            self._look_again = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._admit_again)
-
-    def _admit_again(self) -> None:
-        self._look_again = None
-        self._admit_soon()
-
-    def _dequeue(self, key: str) -> Waiting:
-        waiting = self._waiting.pop(key)
-        self._queue.remove(waiting)
-        return waiting
+        if self._look_again is not None:
+            self._look_again.cancel()
+        self._look_again = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, self._admit_soon)
 
     # --- running attempts
 

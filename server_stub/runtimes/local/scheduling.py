@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import attrgetter
+from typing import NamedTuple
 
 from server_stub.runtimes import Attempt, place
 from server_stub.runtimes.local.needs import Needs
@@ -25,10 +27,8 @@ Grant = tuple[tuple[int, ...], ...]
 class Waiting:
     key: str
     priority: int
-    """Higher values start first."""
+    """Higher values start first, and within one of them what was created first."""
     created_at: datetime
-    arrival: int
-    """Orders attempts that were created at the same time."""
     needs: Needs
     take: Callable[[], Attempt]
     """Returns the attempt, to be started. Raises ServerError if it cannot be read from disk."""
@@ -36,8 +36,8 @@ class Waiting:
     """The last reported reason why it waits; empty: not reported yet."""
 
     @property
-    def order(self) -> tuple[int, datetime, int]:
-        return (-self.priority, self.created_at, self.arrival)
+    def order(self) -> tuple[int, datetime]:
+        return (-self.priority, self.created_at)
 
     def unload(self) -> None:
         """Drop the attempt, mostly the environment of its submitter, from memory if it is on disk. Call it once."""
@@ -69,22 +69,21 @@ class Capacity:
         return not self.free_gpus if needs.wants_gpus else self.cpu_jobs >= self.max_cpu_jobs
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(NamedTuple):
     grants: dict[str, Grant]
     """Attempts to start, in this order."""
     waits: dict[str, str]
-    """Key -> reason why it waits. Attempts far back in the queue for which nothing is left are left out."""
-    left: Capacity
+    """Key -> reason why it waits. An attempt far back in the queue, for which nothing is left, keeps its first one."""
 
 
 def decide(queue: Collection[Waiting], capacity: Capacity) -> Schedule:
-    """Start the attempts of `queue` (in their order) that fit, and give the reason why each of the others waits."""
+    """Start the attempts of `queue` (as they arrived) that fit, and give the reason why each of the others waits."""
     grants: dict[str, Grant] = {}
     waits: dict[str, str] = {}
-    for waiting in queue:
+    for waiting in sorted(queue, key=attrgetter("order")):
         needs = waiting.needs
-        if len(waits) > MANY and capacity.exhausted_for(needs):
+        far_back = len(waits) > MANY and capacity.exhausted_for(needs)
+        if far_back and waiting.message:
             continue
         usable = sorted(capacity.free_gpus & set(needs.allowed))
         why = _obstacle(needs, usable, capacity)
@@ -94,17 +93,12 @@ def decide(queue: Collection[Waiting], capacity: Capacity) -> Schedule:
             continue
         waits[waiting.key] = why
         reachable = [index for index in needs.allowed if index not in capacity.held_gpus]
-        if len(reachable) >= needs.least_gpus:
+        if not far_back and len(reachable) >= needs.least_gpus:
             kept = usable[: needs.least_gpus]
             capacity = _taken(capacity, needs, (tuple(kept),), len(kept))
     total = len(queue) - len(grants)
     placed = {key: _place_of(number, total) + why for number, (key, why) in enumerate(waits.items(), 1)}
-    return Schedule(grants, placed, capacity)
-
-
-def far_back(waiting: Waiting, left: Capacity) -> str:
-    """The reason why an attempt waits that `decide` has left out."""
-    return f"more than {MANY} jobs before it; {_obstacle(waiting.needs, [], left) or 'waits for its turn'}"
+    return Schedule(grants, placed)
 
 
 def grant(needs: Needs, usable: Sequence[int]) -> Grant:
