@@ -118,7 +118,7 @@ def check(
 
     try:
         if file.suffix == ".toml":
-            names = [each.name for each in instance_types.load(file).sizes]
+            names = [each.name for each in instance_types.load(file).instance_types]
         else:
             names = [each.name for each in cluster_catalogue.load(file).instance_types]
     except InvalidRequest as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -65,16 +64,6 @@ class Reserve(BaseModel):
     memory_gib: Annotated[float, Field(ge=0)] = 0
 
 
-class _File(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    default: str | None = None
-    by_pattern: bool = True
-    instance_types: list[Size] = []
-    reserve: Reserve = Reserve()  # without effect on one machine, like `volumes`; accepted as in a cluster's catalogue
-    volumes: list[dict[str, object]] = []
-
-
 @lru_cache(256)
 def parse(name: str) -> Size | None:
     """The size in the name itself, with 0 for missing parts; None: the name follows no pattern."""
@@ -103,33 +92,33 @@ def find_type(name: str, listed: Sequence[S], by_pattern: Callable[[Size], S | N
     return found
 
 
-@dataclass(frozen=True)
-class Catalogue:
-    """The instance types of one server: the list, then, if allowed, names by pattern."""
+class Catalogue(BaseModel):
+    """The instance types of one machine: the list, then, if allowed, names by pattern."""
 
-    sizes: Sequence[Size] = ()
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    instance_types: list[Size] = []
     default: str | None = None
     """Type of a job that names none; None: the runtime decides."""
     by_pattern: bool = True
+    reserve: Reserve = Reserve()  # without effect on one machine, like `volumes`; accepted as in a cluster's catalogue
+    volumes: list[dict[str, object]] = []
 
     def find(self, name: str) -> Size:
         """The type called `name`. One by pattern without cores and memory takes them, per GPU, from a listed type of
         its family. Raises InvalidRequest as `find_type`."""
         if not self.by_pattern:
-            return find_type(name, self.sizes, None)
+            return find_type(name, self.instance_types, None)
         patterns = "; names like a100.8gpu or cpu.8C.32G are read by pattern"
-        return find_type(name, self.sizes, self._completed, patterns)
+        return find_type(name, self.instance_types, self._completed, patterns)
 
     def _completed(self, size: Size) -> Size:
-        if not size.gpus:
-            return size
-        like = next((s for s in self.sizes if s.gpus and s.family == size.family), None)
+        like = next((s for s in self.instance_types if size.gpus and s.gpus and s.family == size.family), None)
         if like is None:
             return size
         share = size.gpus / like.gpus
-        return size.model_copy(
-            update={"cpu": size.cpu or like.cpu * share, "memory_gib": size.memory_gib or like.memory_gib * share}
-        )
+        missing = {"cpu": size.cpu or like.cpu * share, "memory_gib": size.memory_gib or like.memory_gib * share}
+        return size.model_copy(update=missing)
 
 
 def load(path: Path) -> Catalogue:
@@ -138,11 +127,10 @@ def load(path: Path) -> Catalogue:
     Raises InvalidRequest naming the file and what is wrong in it.
     """
     try:
-        content = _File.model_validate(tomllib.loads(path.read_text("utf-8")))
+        catalogue = Catalogue.model_validate(tomllib.loads(path.read_text("utf-8")))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
         raise InvalidRequest(f"the catalogue {path} can't be read: {error}") from error
-    catalogue = Catalogue(content.instance_types, content.default, content.by_pattern)
-    names = [size.name for size in catalogue.sizes]
+    names = [size.name for size in catalogue.instance_types]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise InvalidRequest(f"the catalogue {path} lists {twice!r} twice")
     if catalogue.default is not None:

@@ -42,27 +42,27 @@ A100 = Size(name="a100.8gpu", gpus=8, cpu=128, memory_gib=1944)
 
 def test_a_listed_type_wins_over_its_pattern() -> None:
     odd = Size(name="a100.8gpu", gpus=4)
-    assert Catalogue([odd]).find("a100.8gpu") is odd
+    assert Catalogue(instance_types=[odd]).find("a100.8gpu") is odd
 
 
 def test_a_short_name_takes_cores_and_memory_from_its_family() -> None:
-    size = Catalogue([A100]).find("a100.2gpu")
+    size = Catalogue(instance_types=[A100]).find("a100.2gpu")
     assert (size.gpus, size.cpu, size.memory_gib) == (2, 32, 486)
 
 
 def test_what_a_name_says_itself_is_kept() -> None:
-    assert Catalogue([A100]).find("a100.2gpu.24C.192G").memory_gib == 192
+    assert Catalogue(instance_types=[A100]).find("a100.2gpu.24C.192G").memory_gib == 192
 
 
 @pytest.mark.parametrize("by_pattern", [True, False])
 def test_an_unknown_type_is_refused_with_those_that_there_are(by_pattern: bool) -> None:
     with pytest.raises(InvalidRequest, match=r"'a100' is unknown; this server has: a100\.8gpu"):
-        Catalogue([A100], by_pattern=by_pattern).find("a100")
+        Catalogue(instance_types=[A100], by_pattern=by_pattern).find("a100")
 
 
 def test_patterns_can_be_switched_off() -> None:
     with pytest.raises(InvalidRequest, match=r"a100\.4gpu"):
-        Catalogue([A100], by_pattern=False).find("a100.4gpu")
+        Catalogue(instance_types=[A100], by_pattern=False).find("a100.4gpu")
 
 
 def test_a_catalogue_is_read_from_its_file(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class Host:
         else:
             names = [gpu.name for gpu in self.gpus.known]
             sizes = of_machine(self.machine.cores, self.machine.memory_gib, names)
-            self._catalogue = Catalogue(sizes)
+            self._catalogue = Catalogue(instance_types=sizes)
 
     # --- a request
 
@@ -121,7 +121,7 @@ class Host:
                 available=len(capacity.free_gpus) // size.gpus if size.gpus and capacity.gpus else on_cpu,
                 **size.model_dump(exclude={"gpu_memory_gib"}),
             )
-            for size in self._catalogue.sizes
+            for size in self._catalogue.instance_types
         ]
 
     # --- checks
