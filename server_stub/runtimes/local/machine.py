@@ -4,8 +4,6 @@ lists them; and its ports, of which each job gets one."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import hashlib
 import os
 import platform
 import shutil
@@ -13,8 +11,11 @@ import signal
 import socket
 import subprocess
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from client_lib.errors import Unavailable
@@ -143,10 +144,6 @@ def visible(gpus: Sequence[Gpu], names: Sequence[str] | None) -> list[Gpu]:
     return chosen
 
 
-class NvidiaSmiFailed(Exception):
-    """nvidia-smi exists but fails; the message holds its output."""
-
-
 class Gpus:
     """The GPUs of this machine at the last call of `look`."""
 
@@ -165,50 +162,44 @@ class Gpus:
         self.failure = None
         try:
             if program is not None:
-                self.known = await _ask(program)
-        except NvidiaSmiFailed as error:
+                # one after the other: cancelling one when the other fails would leave its pipe to a loop that may close
+                gpus = await _answer(program, f"--query-gpu={GPU_FIELDS}")
+                processes = await _answer(program, f"--query-compute-apps={PROCESS_FIELDS}")
+                self.known = parse(gpus, processes, _program_of)
+        except (OSError, ValueError) as error:  # OSError also: this process has too many open files
             self.failure = str(error)
         self._asked_at = time.monotonic()
 
 
-async def _ask(program: str) -> list[Gpu]:
-    # one after the other: cancelling one when the other fails would leave its pipe to a loop that may be closed
-    gpus = await _answer(program, f"--query-gpu={GPU_FIELDS}")
-    processes = await _answer(program, f"--query-compute-apps={PROCESS_FIELDS}")
-    try:
-        return parse(gpus, processes, lambda pid: content(f"/proc/{pid}/comm").decode("utf-8", "replace").strip())
-    except (ValueError, OSError) as error:  # OSError: this process has too many open files
-        raise NvidiaSmiFailed(str(error)) from error
+def _program_of(pid: int) -> str:
+    return content(f"/proc/{pid}/comm").decode("utf-8", "replace").strip()
 
 
 async def _answer(program: str, query: str) -> str:
-    command = [program, query, "--format=csv,noheader,nounits"]
+    """The output of nvidia-smi. Raises OSError: it can't be started, fails, or gives no answer in time."""
     try:
         child = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            *(program, query, "--format=csv,noheader,nounits"),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
         )
     except OSError as error:  # of another architecture, or the limit of processes is reached
-        raise NvidiaSmiFailed(f"{program} could not be started: {error}") from error
+        raise OSError(f"{program} could not be started: {error}") from error
     try:
         output, _ = await asyncio.wait_for(child.communicate(), TIMEOUT_S)
-    except BaseException as error:
-        await _end(child)
-        if isinstance(error, asyncio.TimeoutError):
-            raise NvidiaSmiFailed(f"{program} gave no answer in {TIMEOUT_S:.0f} s") from error
-        raise
+    except asyncio.TimeoutError as error:
+        raise OSError(f"{program} gave no answer in {TIMEOUT_S:.0f} s") from error
+    finally:
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGKILL)  # child.kill() may take the exit status away from who waits for it
+        with suppress(asyncio.TimeoutError):  # a process stuck in the driver never ends
+            await asyncio.wait_for(child.communicate(), _END_S)  # closes its pipe, which another process may hold open
     text = output.decode("utf-8", "replace")
     if child.returncode:
-        raise NvidiaSmiFailed(f"{program} ended with {child.returncode}: {text.strip()}")
+        raise OSError(f"{program} ended with {child.returncode}: {text.strip()}")
     return text
-
-
-async def _end(child: asyncio.subprocess.Process) -> None:
-    """End the process and close its pipe, which may be open after the process has ended."""
-    if child.returncode is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child.pid, signal.SIGKILL)  # child.kill() may take the exit status away from the task that waits
-    with contextlib.suppress(asyncio.TimeoutError):  # a process stuck in the driver never ends
-        await asyncio.wait_for(child.communicate(), _END_S)
 
 
 # --- ports
@@ -233,8 +224,8 @@ def outside(ephemeral: tuple[int, int]) -> list[int]:
 
 def in_turn(ports: Sequence[int], key: str) -> Iterator[int]:
     """Each of `ports` once, starting at a position that depends on `key`."""
-    start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:4], "big") % len(ports)
-    return (ports[(start + step) % len(ports)] for step in range(len(ports)))
+    start = zlib.crc32(key.encode()) % len(ports)
+    return chain(ports[start:], ports[:start])
 
 
 def is_free(port: int) -> bool:
