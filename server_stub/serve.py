@@ -66,9 +66,6 @@ def serve(settings: Settings, *, recover: bool = False) -> None:
     """
     _raise_open_files()
     server_files.prepare(settings.state_dir, settings.data_dir)
-    tokens, user_accounts = _tokens(settings)
-    if user_accounts is not None:
-        _let_in(user_accounts.all(), settings.data_dir)
     facts = server_files.facts(__version__, settings.data_dir)
     with server_files.locked([settings.state_dir, settings.data_dir], facts) as locks, _listen(settings) as listening:
         facts["url"] = _url(listening)
@@ -77,7 +74,7 @@ def serve(settings: Settings, *, recover: bool = False) -> None:
         loop = uvloop.new_event_loop()  # run() would wait for threads, perhaps of a file system that does not answer
         asyncio.set_event_loop(loop)
         try:
-            loop.run_until_complete(_run(settings, tokens, user_accounts, listening, facts, locks, recover))
+            loop.run_until_complete(_run(settings, listening, facts, locks, recover))
         finally:
             loop.run_until_complete(loop.shutdown_asyncgens())
             loop.close()
@@ -96,13 +93,14 @@ def _raise_open_files() -> None:
 
 async def _run(
     settings: Settings,
-    tokens: CurrentTokens,
-    user_accounts: UserAccounts | None,
     listening: socket.socket,
     facts: server_files.Facts,
     locks: Sequence[server_files.DirectoryLock],
     recover: bool,
 ) -> None:
+    tokens, user_accounts = _tokens(settings)
+    if user_accounts is not None:
+        _let_in(user_accounts.all(), settings.data_dir)
     room = Room(settings.data_dir, settings.min_free_bytes)
     room.open()
     snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, room)

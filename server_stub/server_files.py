@@ -20,6 +20,7 @@ from typing import Any
 
 from client_lib.errors import Conflict, ServerError
 from client_lib.spec import state_dir
+from client_lib.worker.directory import write_file
 from client_lib.worker.system import boot_id
 from server_stub.http.users_file import new_token
 
@@ -138,7 +139,7 @@ def prepare(settings_state_dir: Path, data_dir: Path) -> None:
 
 
 def write_server_json(directory: Path, content: Facts) -> None:
-    """Write the file atomically with mode 0600. Call it once the server listens."""
+    """Call it once the server listens."""
     _write_private(directory / state_dir.SERVER_JSON, json.dumps(content))
 
 
@@ -151,7 +152,8 @@ def remove_server_json(directory: Path) -> None:
 
 
 def local_token(directory: Path) -> str:
-    """The token of the local server. Its file is made at the first start, and its mode is set to 0600 at each start."""
+    """The token of the local server. Its file is made at the first start, and its mode is set to 0600 at each start.
+    Call it under the lock of the directory: two first servers would make two tokens."""
     path = directory / state_dir.TOKEN
     with suppress(FileNotFoundError):
         path.chmod(0o600)
@@ -164,12 +166,7 @@ def local_token(directory: Path) -> str:
 
 def _write_private(path: Path, text: str) -> None:
     """Raises ServerError: the directory can't be written."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        new.unlink(missing_ok=True)
-        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(text)
-        new.replace(path)
+        write_file(str(path), text.encode())
     except OSError as error:
-        new.unlink(missing_ok=True)
         raise ServerError(f"{path} can't be written: {error.strerror}") from error

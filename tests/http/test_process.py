@@ -22,8 +22,9 @@ import pytest
 import requests
 
 from client_lib import __version__
-from client_lib.errors import InvalidRequest
+from client_lib.errors import Conflict, InvalidRequest
 from client_lib.spec import paths
+from server_stub import server_files
 from server_stub.http import users_file
 from server_stub.runtimes.local.accounts import are_possible
 from server_stub.serve import serve
@@ -120,6 +121,13 @@ def test_a_second_server_on_one_state_directory_too(start: Start, tmp_path: Path
     said = start("--data-dir", str(tmp_path / "data2")).refused()
     assert f"pid {facts['pid']}" in said
     assert json.loads((tmp_path / "state" / "server.json").read_text()) == facts
+
+
+def test_a_second_server_that_is_refused_leaves_the_token_as_it_is(tmp_path: Path) -> None:
+    with server_files.locked([tmp_path], server_files.facts("1", tmp_path)):
+        with pytest.raises(Conflict):  # before the first one has made its token, too
+            serve(Settings(state_dir=tmp_path))
+        assert not (tmp_path / "token").exists()
 
 
 def test_what_a_killed_server_left_is_taken_over(start: Start) -> None:
