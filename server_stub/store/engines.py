@@ -1,7 +1,7 @@
 """Opens SQLite or PostgreSQL (one connection that writes, a few that read), brings it to the newest schema, and
 translates the errors of both.
 
-To change the schema: change `tables`, add a file to `migrations/versions`, set HEAD.
+To change the schema: change `tables`, add a file to `migrations/versions` for older databases, set HEAD.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 
 from client_lib.errors import ServerError, Unavailable
 from client_lib.worker import disk
+from server_stub.store import tables
 
 log = logging.getLogger(__name__)
 NO_ANSWER = "the database of the server does not answer now"
@@ -35,7 +36,6 @@ WAY_OUT = (
 _PASSING = ("08", "40", "53", "55", "57", "58")
 HEAD = "0007"
 MIGRATIONS = Path(__file__).parent / "migrations"
-_VERSION = sa.table("alembic_version", sa.column("version_num"))
 READERS = 4
 SILENCE_S = 6.0  # without a byte from PostgreSQL after a statement; with connect_timeout it bounds a call
 _WAL = 4000  # pages between two checkpoints; SQLite's default of 1000 is reached every 60 submits
@@ -215,25 +215,29 @@ def _parts(file: Path) -> list[Path]:
 
 
 def migrate(connection: sa.Connection) -> bool:
-    """Run the missing migrations inside the connection's transaction, by Alembic, which is imported only for them.
-    Returns True if the database was empty. Raises ServerError: it was written by a newer version."""
+    """Make the tables of an empty database, or run the missing migrations by Alembic, inside the connection's
+    transaction. Returns True if the database was empty. Raises ServerError: it was written by a newer version."""
+    version = tables.alembic_version
     current = None
-    if sa.inspect(connection).has_table(_VERSION.name):
-        current = connection.execute(sa.select(_VERSION.c.version_num)).scalar()
-    if current == HEAD:
-        return False
-    if current is not None and current > HEAD:
+    if sa.inspect(connection).has_table(version.name):
+        current = connection.execute(sa.select(version.c.version_num)).scalar()
+    if current is None:
+        tables.metadata.create_all(connection)
+        connection.execute(sa.insert(version), {"version_num": HEAD})
+        connection.execute(sa.insert(tables.server), {"generation": 0})
+    elif current > HEAD:
         raise ServerError(
             f"the database is at schema {current}, which is newer than this version knows ({HEAD})",
             hint="install the newer version of client-lib again, or use another data directory",
         )
-    from alembic import command  # imported here: 150 ms that only a new or older database pays
-    from alembic.config import Config
+    elif current < HEAD:
+        from alembic import command  # here: 150 ms that only an older database pays
+        from alembic.config import Config
 
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS))
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
     return current is None
 
 

@@ -17,14 +17,20 @@ from alembic.script import ScriptDirectory
 from client_lib.errors import ServerError
 from server_stub.store import Store
 from server_stub.store.engines import HEAD, MIGRATIONS, migrate, writing_engine
-from server_stub.store.tables import metadata
+from server_stub.store.tables import alembic_version, metadata, server
+from tests.store import schema_0_1
 
 
-def test_the_migrations_make_the_tables_of_the_code(url: str) -> None:
+@pytest.mark.parametrize("old", [False, True], ids=["new", "0.1.0"])
+def test_a_new_database_and_a_migrated_one_have_the_tables_of_the_code(url: str, old: bool) -> None:
     engine = writing_engine(url)
     with engine.begin() as connection:
-        migrate(connection)
+        if old:
+            schema_0_1.create(connection)
+        assert migrate(connection) is not old
         assert compare_metadata(MigrationContext.configure(connection), metadata) == []
+        assert connection.execute(sa.select(alembic_version)).all() == [(HEAD,)]
+        assert connection.execute(sa.select(server.c.generation)).all() == [(0,)]
     engine.dispose()
 
 
@@ -55,4 +61,4 @@ def test_alembic_is_not_loaded_when_there_is_nothing_to_migrate(tmp_path: Path) 
     )
     command = [sys.executable, "-c", program, f"sqlite:///{tmp_path}/test.db"]
     loaded = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip() for _ in range(2)]
-    assert loaded == ["True", "False"]
+    assert loaded == ["False", "False"]
