@@ -120,10 +120,18 @@ Examples:
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        printer.data(f"{PROGRAM} {__version__}")
+        raise typer.Exit
+
+
 @app.callback()
 def group(
     ctx: typer.Context,
-    version: Annotated[bool, Option("--version", help="Show the version.")] = False,
+    version: Annotated[  # noqa: ARG001  its callback answers, whatever follows
+        bool, Option("--version", help="Show the version.", is_eager=True, callback=_show_version)
+    ] = False,
     endpoint: ServerOption = None,
     profile: ProfileOption = None,
 ) -> None:
@@ -132,9 +140,6 @@ def group(
     With nothing configured a small local server is started on demand. `client-lib COMMAND --help` shows the options of
     a command.
     """
-    if version:
-        printer.data(f"{PROGRAM} {__version__}")
-        raise typer.Exit
     help_without_command(ctx)
     # options in front of the command become the defaults of its own
     given = {name: value for name, value in (("endpoint", endpoint), ("profile", profile)) if value is not None}

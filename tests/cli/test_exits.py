@@ -87,10 +87,12 @@ def test_a_server_that_can_not_start_says_why(cli: Run, wrong: list[str], code: 
     assert named in ended.stderr.splitlines()[0]
 
 
-def test_the_version(cli: Run) -> None:
+@pytest.mark.parametrize("behind", [[], ["nonsense"], ["list", "--nonsense"]])
+def test_the_version_whatever_follows(cli: Run, behind: list[str]) -> None:
     from client_lib import __version__
 
-    assert cli("--version").stdout == f"client-lib {__version__}\n"
+    shown = cli("--version", *behind)
+    assert (shown.returncode, shown.stdout, shown.stderr) == (0, f"client-lib {__version__}\n", "")
 
 
 @pytest.mark.parametrize(
