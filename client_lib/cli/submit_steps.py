@@ -160,9 +160,9 @@ def find_python(environ: Mapping[str, str]) -> str:
     windows = os.name == "nt"
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         below = "" if windows and variable == "CONDA_PREFIX" else "Scripts" if windows else "bin"
-        path = os.path.abspath(os.path.join(environ.get(variable, ""), below, "python.exe" if windows else "python"))
+        path = os.path.join(environ.get(variable, ""), below, "python.exe" if windows else "python")
         if environ.get(variable) and os.path.exists(path):  # a shell may name an environment that was removed
-            return path
+            return os.path.abspath(path)
     for name in ("python", "python3"):
         if found := shutil.which(name, path=environ.get("PATH", "")):
             return os.path.abspath(found)

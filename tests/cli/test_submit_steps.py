@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -74,6 +75,19 @@ def test_without_one_it_is_the_python_of_path(python: str) -> None:
 @pytest.mark.process
 def test_an_environment_that_was_removed_is_passed_over(python: str) -> None:
     assert find_python({"VIRTUAL_ENV": "/removed", "PATH": str(Path(python).parent)}) == python
+
+
+@pytest.mark.process
+def test_a_working_directory_that_was_removed_hides_no_python_of_path(
+    python: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed = tmp_path / "removed"
+    removed.mkdir()
+    monkeypatch.chdir(removed)
+    removed.rmdir()
+    monkeypatch.setattr(os, "environ", {"PATH": str(Path(python).parent)})
+    assert find_python(os.environ) == python
+    assert python in server._python()["message"]
 
 
 @pytest.mark.process

@@ -207,10 +207,11 @@ def _python() -> Json:
 
     try:
         path = submit_steps.find_python(os.environ)
-        line = [path, "-c", _HAS_TORCH]
-        torch = subprocess.run(line, timeout=IMPORT_S, check=False, capture_output=True).returncode == 0
     except ClientLibError as problem:
         return _check("python", False, problem.message, problem.hint)
+    line = [path, "-c", _HAS_TORCH]
+    try:
+        torch = subprocess.run(line, timeout=IMPORT_S, check=False, capture_output=True).returncode == 0
     except (OSError, subprocess.TimeoutExpired) as error:
         return _check("python", False, f"jobs of this shell get {path}, which doesn't run: {error}", None)
     fix = None if torch else f"{path} -m pip install torch, or activate the environment that has it"
