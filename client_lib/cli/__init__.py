@@ -4,7 +4,7 @@ app          the group of commands: its table names the module of each, which is
 commands/    the commands, those of one subject in one module
 parameters   options and arguments that several commands share;  job_options  the options of a job, made from its spec
 submit_steps what submit, render and run share: `-c job.yaml`, `submit torchrun ...`, the interpreter
-connection   the server of a command: reads as plain dicts, all other calls by the SDK;  http_client  HTTP for both
+connection   the server of a command: reads as plain dicts, all other calls by the SDK
 printer      the one place that prints
 """
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from client_lib.cli import http_client, printer
+from client_lib.cli import printer
 from client_lib.errors import InvalidRequest, NotFound, ServerUnreachable
 from client_lib.reports import table
 from client_lib.spec import paths
-from client_lib.transport import config, local_server
+from client_lib.transport import config, http_client, local_server
 from client_lib.transport.config import Endpoint
-from client_lib.transport.failures import READ_S, bad_content
-from client_lib.transport.rest import Params, Rest
+from client_lib.transport.rest import Rest
 
 if TYPE_CHECKING:
     from client_lib.transport.api import Api
@@ -82,13 +80,13 @@ class Connection:
             printer.hint(f"the newest job is {newest['name']}")
             return newest
         try:
-            return read(self.rest, paths.job(name), "name")
+            return self.rest.read(paths.job(name), "name")
         except NotFound:
             if group := self.group(name):
                 return group
             full = self.full_name(name)
         printer.hint(f"{name} is {full}")
-        return read(self.rest, paths.job(full), "name")
+        return self.rest.read(paths.job(full), "name")
 
     def newest(self) -> Json:
         """The newest job. Raises NotFound: there is no job at all."""
@@ -133,7 +131,7 @@ class Connection:
         while cursor is not None and (limit is None or len(found) < limit):
             size = PAGE if limit is None else min(PAGE, limit - len(found))
             params = {key: value for key, value in {**asked, "limit": str(size), "cursor": cursor}.items() if value}
-            page = read(self.rest, paths.JOBS, "jobs", params)
+            page = self.rest.read(paths.JOBS, "jobs", params)
             both = [*page["jobs"], *map(table.group_as_job, page.get("groups", []))]
             found += sorted(both, key=lambda job: job["created_at"], reverse=True) if grouped else both
             cursor = page.get("next_cursor")
@@ -142,7 +140,7 @@ class Connection:
     def group(self, name: str) -> Json | None:
         """A group as the row of a job; None: there is none, or the server is older than groups."""
         try:
-            return table.group_as_job(read(self.rest, paths.group(name), "counts"))
+            return table.group_as_job(self.rest.read(paths.group(name), "counts"))
         except NotFound:
             return None
 
@@ -157,31 +155,8 @@ class Connection:
 
     def items(self, path: str, key: str) -> list[Json]:
         """The list under `key` in the answer to GET."""
-        found: list[Json] = read(self.rest, path, key)[key]
+        found: list[Json] = self.rest.read(path, key)[key]
         return found
 
     def server_info(self) -> Json:
-        return read(self.rest, paths.INFO, "runtime")
-
-
-def read(
-    rest: Rest,
-    path: str,
-    key: str,
-    params: Params | None = None,
-    *,
-    read_s: float = READ_S,
-    retry_s: float | None = None,
-) -> Json:
-    """The JSON object of a good answer to GET, which holds `key`.
-
-    Raises as Rest.call does, and BadResponse for another answer.
-    """
-    body = rest.call("GET", path, params=params, read_s=read_s, retry_s=retry_s)
-    try:
-        found = json.loads(body)
-    except ValueError as error:
-        raise bad_content(rest.endpoint.url, "JSON", body) from error
-    if not isinstance(found, dict) or key not in found:
-        raise bad_content(rest.endpoint.url, f"JSON with {key!r}", body)
-    return found
+        return self.rest.read(paths.INFO, "runtime")

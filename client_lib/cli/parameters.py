@@ -129,10 +129,10 @@ def _offering(*kinds: str) -> Callable[[typer.Context, str], list[tuple[str, str
     def offered(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         """Names of `jobs` or `groups` that begin with `incomplete`. A shell waits: no server is started, no request
         repeated, and no error printed, which would stand in the line."""
-        from client_lib.cli import http_client
-        from client_lib.cli.connection import Connection, read
+        from client_lib.cli.connection import Connection
         from client_lib.errors import ClientLibError
         from client_lib.spec import paths
+        from client_lib.transport import http_client
         from client_lib.transport.rest import Rest
 
         connection = Connection(ctx.params.get("endpoint"), ctx.params.get("profile"))
@@ -142,7 +142,7 @@ def _offering(*kinds: str) -> Callable[[typer.Context, str], list[tuple[str, str
                 rest = Rest(connection.running, connection.config, http_client.connect)
                 params = {"limit": str(COMPLETED), "name": incomplete or None}
                 params |= {"grouped": "true"} if kind == "groups" else {}
-                names = read(rest, paths.JOBS, "jobs", params, read_s=COMPLETION_S, retry_s=0)[kind]
+                names = rest.read(paths.JOBS, "jobs", params, read_s=COMPLETION_S, retry_s=0)[kind]
                 found += [(each["name"], each["state"]) for each in names]
         return found
 

@@ -1,8 +1,4 @@
-"""Failures of a call as our errors: no answer at all, or an answer with a bad status.
-
-Both transports translate here: `http` (requests, for the SDK) and `cli.http_client` (http.client). `rest` decides how
-often a call is repeated. Standard library only.
-"""
+"""Failures of a call as our errors: no answer at all, or an answer with a bad status. Standard library only."""
 
 from __future__ import annotations
 

@@ -2,14 +2,13 @@
 
 A running server holds a lock for its whole life, and only that proves that it runs; `server.json` holds its address,
 and remains after the server has died. A client that starts one holds `start.lock`, so that ten clients at once start
-one. Standard library only. `spec.state_dir` has the paths.
+one. `spec.state_dir` has the paths.
 
 A newer client replaces an older server that has no jobs; one with jobs is used, with a warning.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
 import os
@@ -19,19 +18,19 @@ import socket
 import sys
 import time
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from client_lib import __version__
-from client_lib.errors import Conflict, NotSupported, ServerError
+from client_lib.errors import ClientLibError, Conflict, NotSupported, ServerError
 from client_lib.spec import paths
 from client_lib.spec.state_dir import SERVER_JSON, SERVER_LOCK, SERVER_LOG, START_LOCK, TOKEN, make_private, state_dir
 from client_lib.spec.states import State
-from client_lib.transport import logins
+from client_lib.transport import http_client, logins
 from client_lib.transport.config import Config, Endpoint
+from client_lib.transport.rest import Rest
 from client_lib.worker.directory import MARKER, is_held, locked
 
 if TYPE_CHECKING:
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
 
 START_S = 60.0  # a cold disk reads the server's libraries for some seconds; longer means that something is wrong
 STOP_S = 15.0
+_ANSWER_S = 5.0
 POLL_S = 0.003
 IDLE_EXIT_S = "1800"  # a server that we started ends after half an hour with no running job and no request
 LIBRARIES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "pydantic_settings", "prometheus_client")
@@ -288,14 +288,11 @@ def _ordered(version: str) -> tuple[int, ...]:
 
 def _has_jobs(running: Running) -> bool:
     """Some job isn't final. A server that can't be asked counts as one with jobs: it is left alone."""
-    endpoint = running.endpoint
+    rest = Rest(lambda: running.endpoint, Config(running.url, retry_s=0), http_client.connect)
+    asked = ({"state": state, "limit": 1} for state in (State.RUNNING, State.PENDING, State.RESTARTING))
     try:
-        with closing(http.client.HTTPConnection(urlsplit(endpoint.url).netloc, timeout=5)) as connection:
-            for state in (State.RUNNING, State.PENDING, State.RESTARTING):
-                path, headers = f"{paths.JOBS}?state={state}&limit=1", {"Authorization": f"Bearer {endpoint.token}"}
-                connection.request("GET", path, headers=headers)
-                if json.loads(connection.getresponse().read())["jobs"]:
-                    return True
-        return False
-    except (OSError, http.client.HTTPException, ValueError, KeyError):
+        return any(rest.read(paths.JOBS, "jobs", params, read_s=_ANSWER_S)["jobs"] for params in asked)
+    except ClientLibError:
         return True
+    finally:
+        rest.close()

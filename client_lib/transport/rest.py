@@ -1,7 +1,7 @@
 """Calls one server: finds it, repeats calls while it does not answer, and raises every failure as one of our errors.
 
-The caller chooses the library: `http` (requests) for the SDK; `cli.http_client` for the command line, because requests
-takes a quarter of the time of a `client-lib submit` to load. `failures` translates for both.
+The caller chooses the library: `http` (requests) for the SDK; `http_client` for the command line, because requests
+takes a quarter of the time of a `client-lib submit` to load. `Transport` is what both have in common.
 
 Calls are repeated with exponential back-off, full jitter and the server's Retry-After, for a bound in seconds:
 
@@ -14,19 +14,30 @@ carries an Idempotency-Key.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from client_lib import errors
+from client_lib import __version__, errors
 from client_lib.spec import paths
 from client_lib.spec.paths import HEARTBEAT_S
 from client_lib.transport.config import Config, Endpoint
-from client_lib.transport.failures import READ_S, Transient
+from client_lib.transport.failures import (
+    ERROR_BODY_MAX,
+    READ_S,
+    FailureRow,
+    Transient,
+    bad_content,
+    check_endpoint_rules,
+    error_of_answer,
+    translated,
+)
 
 if TYPE_CHECKING:
     import tenacity
@@ -35,6 +46,7 @@ T = TypeVar("T")
 
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 5.0
+BLOCK = 256 * 1024  # bytes of a body that are read at once
 WARN_AFTER_S = 2.0  # a server that is back sooner is not worth a warning
 
 _log = logging.getLogger("client_lib")
@@ -69,13 +81,51 @@ class Reply(NamedTuple):
     """The body as it arrives, also the last bytes before a cut. Raises Transient for a body that breaks off."""
 
 
-class Transport(Protocol):
-    """Connections to one endpoint, for any number of threads."""
+class Transport(ABC):
+    """Connections to one endpoint, for any number of threads. A subclass sends by its library."""
 
-    def open(self, request: Request) -> AbstractContextManager[Reply]:
-        """Raises the error that any other answer means, or Transient if the next try may succeed."""
+    failures: Sequence[FailureRow]
+    """Those of the library, as our errors."""
 
+    def __init__(self, endpoint: Endpoint, config: Config) -> None:
+        check_endpoint_rules(endpoint, config)
+        self.url = endpoint.url
+        self.headers = {"User-Agent": f"client-lib/{__version__}", "Accept-Encoding": "identity"}
+        if endpoint.token:
+            self.headers["Authorization"] = f"Bearer {endpoint.token}"
+        self.trusted = config.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE")
+        """File or folder of certificate authorities; None: the default ones."""
+
+    @abstractmethod
+    def send(self, request: Request) -> AbstractContextManager[Any]:
+        """The answer with its `status`, `reason` and `headers`, its body unread."""
+
+    @abstractmethod
+    def body(self, answer: Any) -> Iterator[bytes]:
+        """The body as it arrives."""
+
+    @abstractmethod
     def close(self) -> None: ...
+
+    @contextmanager
+    def open(self, request: Request) -> Iterator[Reply]:
+        """Raises the error that any other answer means, or Transient if the next try may succeed."""
+        with ExitStack() as opened:
+            with translated(self.failures, self.url, request.read_s):
+                answer = opened.enter_context(self.send(request))
+            blocks = self._blocks(answer, request)
+            if not 200 <= answer.status < 300:
+                body = b""
+                with suppress(Transient, errors.ClientLibError):  # of a body that breaks off; the status is enough
+                    while len(body) < ERROR_BODY_MAX and (block := next(blocks, b"")):
+                        body += block
+                url, header = self.url + request.path, answer.headers.get
+                raise error_of_answer(request.method, url, answer.status, answer.reason, header, body)
+            yield Reply(answer.status, blocks)
+
+    def _blocks(self, answer: Any, request: Request) -> Iterator[bytes]:
+        with translated(self.failures, self.url, request.read_s):
+            yield from self.body(answer)
 
 
 Connect = Callable[[Endpoint, Config], Transport]
@@ -148,6 +198,20 @@ class Rest:
                 raise
 
         return self._repeated(attempt, self._config.retry_s if retry_s is None else retry_s)
+
+    def read(
+        self, path: str, key: str, params: Params | None = None, *, read_s: float = READ_S, retry_s: float | None = None
+    ) -> dict[str, Any]:
+        """The JSON object of a good answer to GET, which holds `key`. Raises as `call`, and BadResponse for another
+        answer."""
+        body = self.call("GET", path, params=params, read_s=read_s, retry_s=retry_s)
+        try:
+            found = json.loads(body)
+        except ValueError as error:
+            raise bad_content(self.endpoint.url, "JSON", body) from error
+        if not isinstance(found, dict) or key not in found:
+            raise bad_content(self.endpoint.url, f"JSON with {key!r}", body)
+        return found
 
     @contextmanager
     def stream(

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from client_lib import errors
-from client_lib.cli import http_client
+from client_lib.transport import http_client
 from client_lib.transport.api import Api
 from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.failures import Transient

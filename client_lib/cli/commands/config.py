@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from client_lib.cli import http_client, printer
-from client_lib.cli.connection import Connection, read
+from client_lib.cli import printer
+from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command, key_value, profile_names
 from client_lib.errors import Conflict, InvalidRequest, NotSupported, Unauthorized
 from client_lib.reports.table import harmless
 from client_lib.spec import paths
-from client_lib.transport import config, logins
+from client_lib.transport import config, http_client, logins
 from client_lib.transport.config import LOCAL, Endpoint
 from client_lib.transport.rest import Rest
 from client_lib.worker.directory import write_file
@@ -169,7 +169,7 @@ def login(connection: Connection) -> None:
         )
     rest = Rest(lambda: Endpoint(url), connection.config, http_client.connect)
     try:
-        offer = read(rest, paths.LOGIN, "issuer")
+        offer = rest.read(paths.LOGIN, "issuer")
     except Unauthorized as unknown:  # as older servers answer to any path
         raise NotSupported("this server's version has no login", hint="its operator gives you a token") from unknown
 

@@ -12,7 +12,7 @@ import typer
 from typer import Argument, Option
 
 from client_lib.cli import printer
-from client_lib.cli.connection import Connection, Json, read
+from client_lib.cli.connection import Connection, Json
 from client_lib.cli.parameters import JSON, CommandApp, JobName, JobOrNewest, TableJsonOrCsv, TextOrJson, WholeJobNames
 from client_lib.errors import Conflict, Forbidden
 from client_lib.reports import curves
@@ -61,7 +61,7 @@ def metrics(
     if watch and output != "text":
         raise typer.BadParameter("--watch prints text; leave out -o")
     params = {"rank": rank, "points": str(_SHOWN if output == "text" else _WRITTEN)}
-    fetch = partial(read, connection.rest, paths.job(job["name"], "metrics"), "curves", params)
+    fetch = partial(connection.rest.read, paths.job(job["name"], "metrics"), "curves", params)
     found = fetch()
     if output == JSON:
         printer.data_json(found)
@@ -143,7 +143,7 @@ def _measured(connection: Connection, names: list[str]) -> list[tuple[Json, list
     for name, job in jobs.items():
         of_job: list[Json] = []
         try:
-            of_job = read(connection.rest, paths.job(name, "metrics"), "curves", _OF_RANK_0)["curves"]
+            of_job = connection.rest.read(paths.job(name, "metrics"), "curves", _OF_RANK_0)["curves"]
         except (Conflict, Forbidden) as refused:
             printer.hint(refused.message)
         found.append((job, of_job))

@@ -19,8 +19,8 @@ from urllib.parse import quote
 import typer
 from typer import Argument, Option
 
-from client_lib.cli import ExitCode, http_client, printer
-from client_lib.cli.connection import Connection, Json, read
+from client_lib.cli import ExitCode, printer
+from client_lib.cli.connection import Connection, Json
 from client_lib.cli.parameters import (
     JSON,
     NAME,
@@ -35,7 +35,7 @@ from client_lib.errors import ClientLibError
 from client_lib.reports.table import aligned, stamp
 from client_lib.spec import paths
 from client_lib.spec.state_dir import SERVER_LOG, make_private, state_dir
-from client_lib.transport import local_server
+from client_lib.transport import http_client, local_server
 from client_lib.transport.config import resolve
 from client_lib.transport.rest import Rest
 from client_lib.worker.directory import write_file
@@ -266,7 +266,7 @@ def status(output: TextOrJson = "text") -> int:
         info: Json = {}
         with suppress(ClientLibError):
             rest = Rest(lambda: running.endpoint, resolve(running.url), http_client.connect)
-            info = read(rest, paths.INFO, "runtime", read_s=INFO_S, retry_s=0)
+            info = rest.read(paths.INFO, "runtime", read_s=INFO_S, retry_s=0)
         facts |= {"url": running.url, "pid": running.pid, "version": running.version, "started_at": running.started_at}
         facts |= {"data_dir": running.data_dir, "answers": bool(info), "warm_pools": info.get("warm_pools", [])}
         facts["disk_mib"] = _disk_mib(Path(running.data_dir)) if running.data_dir else {}

@@ -1,0 +1,117 @@
+"""Transport of the command line, over http.client: what `transport.http` is for the SDK.
+
+requests takes as long to load as all else that `list`, `status` and `logs` do (benchmarks/start_up.py), and a command
+makes a few calls, one after another. A server behind a proxy is called by requests, which knows proxies.
+"""
+
+from __future__ import annotations
+
+import http.client
+import os
+import select
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlencode, urlsplit
+
+from client_lib.errors import ServerUnreachable
+from client_lib.spec.paths import is_loopback
+from client_lib.transport.config import Config, Endpoint
+from client_lib.transport.failures import CONNECT_S, HTTP_CLIENT_FAILURES, Transient
+from client_lib.transport.rest import BLOCK, Request, Transport
+
+
+def connect(endpoint: Endpoint, config: Config) -> Transport:
+    server = urlsplit(endpoint.url)
+    if not is_loopback(server.hostname or ""):
+        from urllib.request import getproxies, proxy_bypass
+
+        if not {server.scheme, "all"}.isdisjoint(getproxies()) and not proxy_bypass(server.netloc):
+            from client_lib.transport.http import RequestsTransport
+
+            return RequestsTransport(endpoint, config)
+    return HttpClientTransport(endpoint, config)
+
+
+class HttpClientTransport(Transport):
+    """A connection is used again after an answer that was read to its end."""
+
+    failures = HTTP_CLIENT_FAILURES
+
+    def __init__(self, endpoint: Endpoint, config: Config) -> None:
+        super().__init__(endpoint, config)
+        self._parts = urlsplit(endpoint.url)
+        self._idle: list[http.client.HTTPConnection] = []
+
+    @contextmanager
+    def send(self, request: Request) -> Iterator[http.client.HTTPResponse]:
+        target = self._parts.path + request.path
+        if request.params:
+            target += "?" + urlencode(request.params, doseq=True)
+        headers, data = {**self.headers, **request.headers}, request.body
+        if data is not None:
+            headers["Content-Length"] = str(len(data))
+        connection = self._free() or self._connected()
+        try:
+            connection.sock.settimeout(request.read_s)
+            try:
+                connection.request(request.method, target, data, headers)
+            except (BrokenPipeError, ConnectionResetError):
+                pass  # the server refuses an upload before it has read it: its answer has the reason
+            response = connection.getresponse()
+            yield response
+        except BaseException:
+            connection.close()
+            raise
+        if response.isclosed():  # read to its end
+            self._idle.append(connection)
+        else:
+            response.close()
+            connection.close()
+
+    def body(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
+        while block := answer.read1(BLOCK):
+            yield block
+        if answer.length:  # bytes that were announced and did not come
+            raise http.client.IncompleteRead(b"", answer.length)
+        answer.close()
+
+    def close(self) -> None:
+        while connection := self._free():
+            connection.close()
+
+    def _free(self) -> http.client.HTTPConnection | None:
+        """An idle connection that the server has not closed."""
+        while True:
+            try:
+                connection = self._idle.pop()
+            except IndexError:
+                return None
+            if connection.sock and not select.select([connection.sock], [], [], 0)[0]:
+                return connection
+            connection.close()
+
+    def _connected(self) -> http.client.HTTPConnection:
+        host, port = self._parts.hostname or "", self._parts.port  # without a port, http.client looks for one in `::1`
+        connection: http.client.HTTPConnection
+        if self._parts.scheme == "https":
+            tls = _tls(self.trusted)
+            connection = http.client.HTTPSConnection(host, port or 443, timeout=CONNECT_S, context=tls)
+        else:
+            connection = http.client.HTTPConnection(host, port or 80, timeout=CONNECT_S)
+        try:
+            connection.connect()
+        except TimeoutError as error:
+            raise Transient(
+                ServerUnreachable(f"{self.url} does not answer (no connection within {CONNECT_S:g} s)")
+            ) from error
+        return connection
+
+
+def _tls(ca_bundle: str | None) -> ssl.SSLContext:
+    """The authorities that the SDK trusts, too."""
+    import certifi
+
+    trusted = ca_bundle or certifi.where()
+    folder = os.path.isdir(trusted)
+    return ssl.create_default_context(cafile=None if folder else trusted, capath=trusted if folder else None)
