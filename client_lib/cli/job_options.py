@@ -16,7 +16,6 @@ from itertools import chain
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import typer
-from pydantic.fields import FieldInfo
 from typer import Argument, Option
 
 from client_lib.cli.parameters import Command, CommandApp, key_value
@@ -66,6 +65,8 @@ class Reading(NamedTuple):
     """The type, for typer; str where `parse` reads the text."""
     parse: Callable[[str], Any] | None = None
     metavar: str | None = None
+    container: Any = None
+    """list or dict, to which each use of the option adds."""
 
 
 def _whole(text: str) -> int:
@@ -97,10 +98,6 @@ def _watchdog(text: str) -> dict[str, Any]:
     if "sub_actions" in given:
         given["sub_actions"] = given["sub_actions"].split("+")
     return given
-
-
-_NUMBERS = Reading(str, lambda text: [_whole(part) for part in text.split(",")], "NUMBERS")
-_BY_NAME = {"env_variables": Reading(str, _variable, "NAME[=VALUE]"), "flags": Reading(str, _flag, "KEY[=VALUE]")}
 
 
 _SCRIPT = Annotated[
@@ -165,30 +162,31 @@ def job_command(app: CommandApp, name: str | None = None, *, examples: str = "")
 def _parameters() -> tuple[inspect.Parameter, ...]:
     found = []
     for heading, name in [(heading, name) for heading, names in HEADINGS.items() for name in names]:
-        field = JobSpec.model_fields[name]
-        reading, names = reading_of(name, field), option_names(name)
+        reading, names = reading_of(name), option_names(name)
         if reading.kind is bool:
             names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
         option = Option(*names, metavar=reading.metavar, parser=reading.parse, rich_help_panel=heading)
-        kind = reading.kind if _container(field) is None else list[reading.kind]  # type: ignore[name-defined]
+        kind = list[reading.kind] if reading.container else reading.kind  # type: ignore[name-defined]
         annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
         found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
     return tuple(found)
 
 
-def reading_of(name: str, field: FieldInfo) -> Reading:
+@cache
+def reading_of(name: str) -> Reading:
     """The way in which the option of a field reads its text.
 
     Raises TypeError for a type that no option can read yet: a new kind of field needs an entry here.
     """
-    container = _container(field)
-    leaves = _leaves(get_args(container)[0] if get_origin(container) is list else field.annotation)
-    if name in _BY_NAME:
-        return _BY_NAME[name]
-    if get_origin(container) is dict:
-        return Reading(str, key_value, "KEY=VALUE")
-    if container is not None and leaves == [int]:
-        return _NUMBERS
+    annotation = JobSpec.model_fields[name].annotation
+    held = next((leaf for leaf in _leaves(annotation) if get_origin(leaf) in (list, dict)), None)
+    container = get_origin(held)
+    if container is dict:
+        special = {"env_variables": (_variable, "NAME[=VALUE]"), "flags": (_flag, "KEY[=VALUE]")}
+        return Reading(str, *special.get(name, (key_value, "KEY=VALUE")), dict)
+    leaves = _leaves(get_args(held)[0] if container is list else annotation)
+    if container is list and leaves == [int]:
+        return Reading(str, lambda text: [_whole(part) for part in text.split(",")], "NUMBERS", list)
     if leaves == [int, Literal["default"]]:
         return Reading(str, lambda text: text if text == "default" else _whole(text), "NUMBER|default")
     if leaves == [HealthParams]:
@@ -196,13 +194,8 @@ def reading_of(name: str, field: FieldInfo) -> Reading:
     kind, *others = leaves
     is_simple = isinstance(kind, type) and issubclass(kind, str | int | float | bool | Enum)
     if not others and (is_simple or get_origin(kind) is Literal):
-        return Reading(kind)
-    raise TypeError(f"no option can read {name}: {field.annotation}")
-
-
-def _container(field: FieldInfo) -> Any:
-    """The list or dict that the field holds, or None."""
-    return next((leaf for leaf in _leaves(field.annotation) if get_origin(leaf) in (list, dict)), None)
+        return Reading(kind, container=container)
+    raise TypeError(f"no option can read {name}: {annotation}")
 
 
 def _leaves(annotation: Any) -> list[Any]:
@@ -219,14 +212,13 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields that were set on the command line, in the spec's types."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        field = JobSpec.model_fields.get(name)
-        if field is None or value is None:
-            continue
-        if name not in POSITIONAL and get_origin(_container(field)) is dict:
-            value = dict(value)
-        elif name not in POSITIONAL and reading_of(name, field) is _NUMBERS:
-            value = list(chain.from_iterable(value))
-        found[name] = value
+        if name in JobSpec.model_fields and value is not None:
+            reading = reading_of(name)
+            if reading.container is dict:
+                value = dict(value)
+            elif reading.container is list and reading.parse:  # each use of the option gives several
+                value = list(chain.from_iterable(value))
+            found[name] = value
     if found.get("log_file") == "":
         found["log_file"] = None
     return found
@@ -253,7 +245,6 @@ def changes(texts: Sequence[str], spec: JobSpec) -> dict[str, Any]:
 
 
 def _set(name: str, text: str, so_far: Any, stored: Any) -> Any:
-    field = JobSpec.model_fields[name]
     if not text:
         return None
     if name == "args" and len(text.split()) > 1:
@@ -261,24 +252,22 @@ def _set(name: str, text: str, so_far: Any, stored: Any) -> Any:
             f"--set args={shlex.quote(text)} is one argument with a space in it",
             hint=f"write all arguments at the end, behind `--`: -- {text}",
         )
-    reading = reading_of(name, field)
-    value: Any
+    kind, parse, _, container = reading_of(name)
     try:
-        if reading.parse:
-            value = reading.parse(text)
-        elif reading.kind is bool:
+        if parse:
+            value = parse(text)
+        elif kind is bool:
             value = BOOLEANS[text.lower()]
         else:  # words of a closed list are checked by the spec
-            value = reading.kind(text) if reading.kind in (int, float) else text
+            value = kind(text) if kind in (int, float) else text
     except typer.BadParameter as wrong:
         raise InvalidRequest(f"--set {name}: {wrong.message}") from wrong
     except (KeyError, ValueError):
-        wants = {bool: "neither true nor false", int: "not a whole number"}.get(reading.kind, "not a number")
+        wants = {bool: "neither true nor false", int: "not a whole number"}.get(kind, "not a number")
         raise InvalidRequest(f"--set {name}: {text!r} is {wants}") from None
-    kind = get_origin(_container(field))
-    if kind is dict:
+    if container is dict:
         return {**(stored if so_far is None else so_far), **dict([value])}
-    if kind is list:
+    if container is list:
         return [*(so_far or []), *(value if isinstance(value, list) else [value])]
     return value
 

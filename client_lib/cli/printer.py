@@ -23,8 +23,6 @@ from client_lib.reports.table import Row, aligned, harmless, one_line, without_c
 if TYPE_CHECKING:
     import logging
 
-    from rich.status import Status
-
     from client_lib.reports.explanation import Part
     from client_lib.spec.wire import JobInfo
     from client_lib.transport.download import Progress
@@ -42,8 +40,9 @@ STATE_COLOURS = {
 STYLES = {"summary": "bold red", "exception": "bold", "hint": "yellow", "next": "dim"}
 """Styles of the parts of a report."""
 _FIELD = re.compile(r"\b(?P<field>[a-z_]+)=(?:\['(?P<items>[^\]]*)'\]|(?P<value>'[^']*'|\d+\b))")
-_handlers: list[logging.Handler] = []
-_spinners: list[_Spinner] = []
+_notices: list[logging.Handler] = []
+_shown: list[Callable[[str], None]] = []
+"""Functions that change the text of what `progress` shows; the last one is that of the innermost block."""
 
 
 def data(text: str) -> None:
@@ -52,7 +51,7 @@ def data(text: str) -> None:
 
 
 def data_at_once(text: str) -> None:
-    """Print and flush: for lines that a user watches as they come."""
+    """For lines that a user watches as they come."""
     data(text)
     sys.stdout.flush()
 
@@ -96,7 +95,7 @@ def failure(info: JobInfo, file: TextIO, before: str = "", *, printed: bool = Fa
 def report(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
     """Print a report or an explanation. On a terminal it has colours (unless NO_COLOR is set), and advice is wrapped
     between words. `before`: text in front of the first line."""
-    console: Console | None = None
+    console = None
     if file.isatty():
         from rich.console import Console
         from rich.text import Text
@@ -136,29 +135,27 @@ def _option(found: re.Match[str]) -> str:
 
 def advise(text: str) -> None:
     """Print advice on stderr until the user has submitted ADVISED jobs by the command line."""
-    if _submits() <= ADVISED:
+    if _submits()[1] <= ADVISED:
         hint(text)
 
 
 def count_submit() -> None:
-    if _submits() <= ADVISED:
+    file, submits = _submits()
+    if submits <= ADVISED:
         with suppress(OSError):  # if the folder can't be written to, advice is printed for ever
-            _submits_file().parent.mkdir(parents=True, exist_ok=True)
-            with _submits_file().open("a") as file:
-                file.write(".")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("a") as opened:
+                opened.write(".")
 
 
-def _submits() -> int:
-    with suppress(OSError):
-        return _submits_file().stat().st_size
-    return 0
-
-
-def _submits_file() -> Path:
-    """The file beside the configuration file that has one character for each submit."""
+def _submits() -> tuple[Path, int]:
+    """The file beside the configuration file that has one character for each submit, and their number."""
     from client_lib.transport.config import config_file
 
-    return config_file().with_name(f".{config_file().name}.runs")
+    file = config_file().with_name(f".{config_file().name}.runs")
+    with suppress(OSError):
+        return file, file.stat().st_size
+    return file, 0
 
 
 # --- what the SDK logs
@@ -173,22 +170,22 @@ def show_notices() -> None:
         def emit(self, record: logging.LogRecord) -> None:
             if record.levelno > logging.DEBUG:
                 hint(record.getMessage())
-            elif _spinners:
-                _spinners[-1].update(record.getMessage())
+            elif _shown:
+                _shown[-1](record.getMessage())
 
-    if not _handlers:
-        _handlers.append(Hints())
+    if not _notices:
+        _notices.append(Hints())
         log = logging.getLogger("client_lib")
         log.setLevel(logging.DEBUG)
-        log.addHandler(_handlers[0])
+        log.addHandler(_notices[0])
 
 
 def end_notices() -> None:
     """Leave the logger as it was, for a program that goes on after `app.run`."""
-    while _handlers:
+    while _notices:
         import logging
 
-        logging.getLogger("client_lib").removeHandler(_handlers.pop())
+        logging.getLogger("client_lib").removeHandler(_notices.pop())
 
 
 def table(columns: Row, rows: Iterable[Row], *, cut: Row = (), whole: bool = False) -> None:
@@ -231,45 +228,39 @@ def progress(doing: str) -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    spinner = _Spinner(doing)
-    _spinners.append(spinner)
+    lock, status, text = threading.Lock(), None, doing
+
+    def appear() -> None:
+        nonlocal status
+        from rich.console import Console  # what is quick does not load it
+        from rich.text import Text
+
+        with lock:
+            if not timer.finished.is_set():  # set: the block has ended
+                status = Console(stderr=True).status(Text(text))
+                status.start()
+
+    def update(doing: str) -> None:
+        nonlocal text
+        with lock:
+            text = one_line(doing)
+            if status is not None:
+                from rich.text import Text
+
+                status.update(Text(text))
+
+    timer = threading.Timer(PATIENCE_S, appear)
+    timer.daemon = True
+    timer.start()
+    _shown.append(update)
     try:
-        yield spinner.update
+        yield update
     finally:
-        _spinners.remove(spinner)
-        spinner.stop()
-
-
-class _Spinner:
-    """A rich status that appears late, so that what is quick shows nothing and doesn't load rich."""
-
-    def __init__(self, doing: str) -> None:
-        self._doing = doing
-        self._lock = threading.Lock()
-        self._status: Status | None = None
-        self._timer = threading.Timer(PATIENCE_S, self._appear)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _appear(self) -> None:
-        from rich.console import Console
-
-        with self._lock:
-            if not self._timer.finished.is_set():  # set: stop() came first
-                self._status = Console(stderr=True).status(escaped(self._doing))
-                self._status.start()
-
-    def update(self, doing: str) -> None:
-        with self._lock:
-            self._doing = one_line(doing)
-            if self._status is not None:
-                self._status.update(escaped(self._doing))
-
-    def stop(self) -> None:
-        with self._lock:
-            self._timer.cancel()
-            if self._status is not None:
-                self._status.stop()
+        _shown.remove(update)
+        with lock:
+            timer.cancel()
+            if status is not None:
+                status.stop()
 
 
 @contextmanager
@@ -282,13 +273,13 @@ def transfer(title: str) -> Iterator[Callable[[Progress], None]]:
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar
 
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
     with Bar(*columns, TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
-        task = bar.add_task(escaped(title), total=None)
+        task = bar.add_task(title, total=None)
 
         def update(now: Progress) -> None:
             doing = f"{title}: {now.files} of {now.all_files} files"
-            bar.update(task, description=escaped(doing), completed=now.size, total=now.all_size)
+            bar.update(task, description=doing, completed=now.size, total=now.all_size)
 
         yield update
 
@@ -296,17 +287,10 @@ def transfer(title: str) -> Iterator[Callable[[Progress], None]]:
 @contextmanager
 def hint_on_interrupt(name: str) -> Iterator[None]:
     """Ctrl-C in the block stops following the job `name`; print that the job keeps running, and how to stop it."""
-    from client_lib.log_reading import text_output as log_output
-
     try:
         yield
     except KeyboardInterrupt:
-        hint(log_output.keeps_running(name).rstrip())
+        from client_lib.log_reading.text_output import keeps_running
+
+        hint(keeps_running(name).rstrip())
         raise
-
-
-def escaped(text: str) -> str:
-    """`text` for rich, its square brackets escaped."""
-    from rich.markup import escape
-
-    return escape(text)

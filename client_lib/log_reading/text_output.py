@@ -21,8 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from itertools import islice
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from client_lib.errors import ClientLibError, WaitTimeout
 from client_lib.log_reading.reader import Gap, LogEntry, Params, log_entries
@@ -43,7 +42,7 @@ FEW = 4  # ranks; from here on one bar is drawn for all
 _MAX_HELD = 1000  # held lines
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 95)  # of ranks, steady; red is for failures
 _STEP = re.compile(r".*(?<![\d.])(\d+)/\d")  # the last: `580/1000` of tqdm's `Epoch 1/3: 58%|...| 580/1000`
-_PREFIX = re.compile(r"^(?P<stamp>\d\S*Z )?(?P<head>\[(?P<rank>\d+)\])")
+_PREFIX = re.compile(r"(\d\S*Z )?(?P<head>\[(?P<rank>\d+)\])")
 
 _Source = tuple[int, int, "int | None", str]
 
@@ -77,8 +76,8 @@ class TextOut(Protocol):
     def isatty(self) -> bool: ...
 
 
-class OpenLogs(Protocol):
-    def __call__(self, params: Params, *, deadline: float | None = None) -> Iterator[bytes]: ...
+OpenLogs = Callable[..., Iterator[bytes]]
+"""Takes Params, and `deadline`, a value of time.monotonic() or None."""
 
 
 class _OutputGone(Exception):
@@ -250,7 +249,7 @@ class LogPrinter:
     """`[rank]` has the colour of its rank."""
 
     def __post_init__(self) -> None:
-        self._collapser = _Collapser() if self.collapse else None
+        self._held: deque[_Line] = deque()  # for COLLAPSE, so that the same line of other ranks can join
         self._going_on: set[_Source] = set()
         self._bars: dict[_Source, str] = {}
         self._drawn = 0
@@ -265,19 +264,39 @@ class LogPrinter:
         bar = self._bars.pop(source, None)
         # a line ends a progress bar, whose last state is printed as a line where nothing is redrawn
         ended = [] if bar is None or self.columns is not None or self.bars_beside else [f"{bar}\n"]
-        line = _Line(entry, source in self._going_on, [entry.rank])
+        starts_inside = source in self._going_on
         (self._going_on.add if entry.kind == GOES_ON else self._going_on.discard)(source)
-        return self._write(ended + self._rendered(self._collapser.feed(line) if self._collapser else [line]))
+        likeness = (entry.text, entry.stream, entry.kind, entry.attempt, starts_inside, entry.rank is None)
+        line = _Line(entry, starts_inside, [entry.rank], likeness)
+        return self._write(ended + self._rendered(self._released(line) if self.collapse else [line]))
 
     def idle(self) -> str:
         """Release held lines: no line came for a moment."""
-        return self._write(self._rendered(self._collapser.flush())) if self._collapser else ""
+        held, self._held = self._held, deque()
+        return self._write(self._rendered(held))
 
     def close(self) -> str:
         """Return everything that is held, and the last progress."""
         bars, self._bars = [*self._bars.values()], {}
-        held = self._rendered(self._collapser.flush()) if self._collapser else []
-        return self._write(held + [f"{self._painted(bar)}\n" for bar in bars])
+        return self.idle() + self._write([f"{self._painted(bar)}\n" for bar in bars])
+
+    def _released(self, line: _Line) -> list[_Line]:
+        """Hold the line, or join it to the same one of other ranks; the lines that wait no longer. Each rank's own
+        order is kept."""
+        rank, twin = line.entry.rank, None
+        for held in reversed(self._held) if rank is not None else ():
+            if rank in held.ranks:  # a twin never stands before another line of the same rank
+                break
+            if held.likeness == line.likeness:
+                twin = held
+        if twin:
+            twin.ranks.append(rank)
+        else:
+            self._held.append(line)
+        aged, now = [], line.entry.time
+        while self._held and (now - self._held[0].entry.time > COLLAPSE or len(self._held) > _MAX_HELD):
+            aged.append(self._held.popleft())
+        return aged
 
     def _rendered(self, lines: Iterable[_Line]) -> list[str]:
         return [
@@ -296,7 +315,11 @@ class LogPrinter:
 
     def _painted(self, text: str) -> str:
         """The same text, a `[rank]` near its beginning in the colour of that rank."""
-        return _PREFIX.sub(_in_colour, text, count=1) if self.colours and self.prefix else text
+        found = _PREFIX.match(text) if self.colours and self.prefix else None
+        if not found:
+            return text
+        colour, (start, end) = _COLOURS[int(found["rank"]) % len(_COLOURS)], found.span("head")
+        return f"{text[:start]}\x1b[{colour}m{text[start:end]}\x1b[39m{text[end:]}"
 
     def _write(self, lines: list[str]) -> str:
         return self.clear() + "".join(lines) + self._drawing() if lines else ""
@@ -337,53 +360,10 @@ class LogPrinter:
         return bars, f"  [{spans(ranks)}] step {min(steps)} to {max(steps)}" if is_one else ""
 
 
-def _in_colour(prefix: re.Match[str]) -> str:
-    colour = _COLOURS[int(prefix.group("rank")) % len(_COLOURS)]
-    return f"{prefix.group('stamp') or ''}\x1b[{colour}m{prefix.group('head')}\x1b[39m"
-
-
-@dataclass
-class _Line:
+class _Line(NamedTuple):
     entry: LogEntry
     starts_inside: bool
     ranks: list[int | None]
-    number: int = 0
-    """Counts held lines."""
-
-    def __post_init__(self) -> None:
-        entry = self.entry
-        self.likeness = (entry.text, entry.stream, entry.kind, entry.attempt, self.starts_inside, entry.rank is None)
-        """Equal for lines of several ranks that may become one. A line of no rank becomes part of no other."""
-
-
-class _Collapser:
-    """Holds lines for COLLAPSE, so that the same line of other ranks can join. Each rank's own order is kept."""
-
-    def __init__(self) -> None:
-        self._held: deque[_Line] = deque()
-        self._newest: dict[int | None, int] = {}
-        """rank -> number of the newest held line that it is part of."""
-        self._count = 0
-
-    def feed(self, line: _Line) -> list[_Line]:
-        """Lines that wait no longer."""
-        rank, now = line.entry.rank, line.entry.time
-        # a twin never stands before another line of the same rank
-        behind = self._newest.get(rank, 0) - self._count + len(self._held)
-        later, likeness = islice(self._held, max(0, behind), None), line.likeness
-        twin = None if rank is None else next((held for held in later if held.likeness == likeness), None)
-        if twin:
-            twin.ranks.append(rank)
-        else:
-            self._count += 1
-            line.number = self._count
-            self._held.append(line)
-        self._newest[rank] = (twin or line).number
-        aged = []
-        while self._held and (now - self._held[0].entry.time > COLLAPSE or len(self._held) > _MAX_HELD):
-            aged.append(self._held.popleft())
-        return aged
-
-    def flush(self) -> list[_Line]:
-        held, self._held = [*self._held], deque()
-        return held
+    """Those of its twins, too."""
+    likeness: tuple[Any, ...]
+    """Equal for lines of several ranks that may become one. A line of no rank becomes part of no other."""
