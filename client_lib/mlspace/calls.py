@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import html
-import operator
 import re
 import sys
 import warnings
@@ -25,6 +24,8 @@ from client_lib.transport.api import configured
 
 if TYPE_CHECKING:
     import rich.table
+
+Row = Mapping[str, Any]
 
 # --- jobs
 
@@ -238,68 +239,38 @@ def _text(column: str, value: Any) -> str:
 
 # --- conditions
 
-Row = Mapping[str, Any]
-_COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.In: lambda value, among: value in among,
-    ast.NotIn: lambda value, among: value not in among,
-}
+_PARTS = (
+    *(ast.Expression, ast.Name, ast.Load, ast.Constant, ast.List, ast.Tuple, ast.BoolOp, ast.And, ast.Or, ast.UnaryOp),
+    *(ast.Not, ast.USub, ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn),
+)
 _SIGNS = {"&": " and ", "|": " or ", "~": " not "}  # in Python they bind more tightly than a comparison
 
 
 def condition(text: str) -> Callable[[Row], bool]:
-    """A predicate for rows, written as for `DataFrame.query`. It is parsed, never evaluated: columns, text, numbers,
-    comparisons (also chained, and `in` with a list), `and or not` and their signs `& | ~`.
+    """A predicate for rows, written as for `DataFrame.query`: columns, text, numbers, comparisons (also chained, and
+    `in` with a list), `and or not` and their signs `& | ~`. Nothing else is evaluated.
 
     Raises InvalidRequest: `text` is no such condition; when called, an unknown column or values that can't be compared.
     """
     words = re.sub(r"""'[^']*'|"[^"]*"|[&|~]""", lambda found: _SIGNS.get(found[0], found[0]), text)
     try:
-        tree = ast.parse(words.strip(), mode="eval").body
+        tree = ast.parse(words.strip(), mode="eval")
     except SyntaxError as error:
         raise InvalidRequest(f"query {text!r} is no condition", hint="write one such as 'gpu >= 1'") from error
+    for node in ast.walk(tree):
+        if not isinstance(node, _PARTS):
+            raise InvalidRequest(f"query {text!r}: {ast.unparse(node)!r} can't stand in a condition")
+        if isinstance(node, ast.Compare):  # pandas' meaning of `region == ["SR003", "SR005"]`
+            is_list = [isinstance(right, ast.List | ast.Tuple) for right in node.comparators]
+            pairs = zip(node.ops, is_list, strict=True)
+            node.ops = [ast.In() if among and isinstance(kind, ast.Eq) else kind for kind, among in pairs]
+    code = compile(tree, "query", "eval")
 
     def holds(row: Row) -> bool:
         try:
-            return bool(_value(tree, row))
-        except (TypeError, LookupError) as error:
-            raise InvalidRequest(f"query {text!r}: {error}", hint=f"columns: {', '.join(row)}") from error
+            return bool(eval(code, {"__builtins__": {}}, dict(row)))
+        except (TypeError, NameError) as error:
+            why = f"there is no column {error.name}" if isinstance(error, NameError) else error
+            raise InvalidRequest(f"query {text!r}: {why}", hint=f"columns: {', '.join(row)}") from error
 
     return holds
-
-
-def _value(node: ast.AST, row: Row) -> Any:
-    match node:
-        case ast.Name(id=column):
-            if column not in row:
-                raise LookupError(f"there is no column {column}")
-            return row[column]
-        case ast.Constant(value=value):
-            return value
-        case ast.List(elts=items) | ast.Tuple(elts=items):
-            return [_value(item, row) for item in items]
-        case ast.UnaryOp(op=ast.Not(), operand=part):
-            return not _value(part, row)
-        case ast.UnaryOp(op=ast.USub(), operand=part):
-            return -_value(part, row)
-        case ast.BoolOp(op=join, values=parts):
-            return (all if isinstance(join, ast.And) else any)(_value(part, row) for part in parts)
-        case ast.Compare(left=first, ops=kinds, comparators=others) if {
-            type(kind) for kind in kinds
-        } <= _COMPARISONS.keys():
-            return all(
-                _compared(kind, _value(left, row), _value(right, row))
-                for left, kind, right in zip([first, *others], kinds, others, strict=False)
-            )
-    raise TypeError(f"{ast.unparse(node)!r} can't stand in a condition")
-
-
-def _compared(kind: ast.cmpop, left: Any, right: Any) -> Any:
-    if isinstance(right, list) and isinstance(kind, ast.Eq):
-        return left in right  # pandas' meaning of `region == ["SR003", "SR005"]`
-    return _COMPARISONS[type(kind)](left, right)
