@@ -9,7 +9,7 @@ import inspect
 import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -58,37 +58,14 @@ class Call:
     @property
     def shown(self) -> list[str]:
         """The arguments as people read them, each cut (`epochs=3`), without those that each rank fills."""
-        by_place = [_shown(value) for place, value in enumerate(self.args) if str(place) not in self.fill]
-        by_name = [f"{name}={_shown(value)}" for name, value in self.kwargs.items()]
-        all_of_them = [*by_place, *by_name]
-        return all_of_them if len(all_of_them) <= _MOST_SHOWN else [*all_of_them[:_MOST_SHOWN], "…"]
+        shown = [_shown(value) for place, value in enumerate(self.args) if str(place) not in self.fill]
+        shown += [f"{name}={_shown(value)}" for name, value in self.kwargs.items()]
+        return shown if len(shown) <= _MOST_SHOWN else [*shown[:_MOST_SHOWN], "…"]
 
 
 def _shown(value: Any) -> str:
     words = " ".join(_REPR.repr(value).split())
     return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", "?", words)
-
-
-def call_of(function: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Call:
-    """Raises InvalidRequest: the function does not take these arguments, or can't be called in a rank."""
-    function = getattr(function, "__client_lib_function__", function)
-    if inspect.iscoroutinefunction(function):
-        raise InvalidRequest(
-            f"{name_of(function)} is an async function", hint="submit a function that calls asyncio.run(...)"
-        )
-    if isinstance(args, str | bytes):
-        raise InvalidRequest(f"args={args!r}: give the arguments of {name_of(function)} as a tuple, ({args!r},)")
-    call = Call(function, tuple(args or ()), dict(kwargs or {}))
-    try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some of C have none
-        return call
-    if _missing(call, signature):
-        call = _around_ranks(call, signature)
-        missing = _missing(call, signature)
-        if missing:
-            raise InvalidRequest(f"{call.name}() is not given {', '.join(map(repr, missing))}")
-    return _filled(call, signature)
 
 
 def name_of(function: Callable[..., Any]) -> str:
@@ -97,46 +74,53 @@ def name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", None) or type(function).__name__
 
 
-def _open(call: Call, signature: inspect.Signature) -> set[str]:
-    """Names of the parameters that the arguments leave open."""
+def call_of(function: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Call:
+    """Raises InvalidRequest: the function does not take these arguments, or can't be called in a rank."""
+    function = getattr(function, "__client_lib_function__", function)
+    name = name_of(function)
+    if inspect.iscoroutinefunction(function):
+        raise InvalidRequest(f"{name} is an async function", hint="submit a function that calls asyncio.run(...)")
+    if isinstance(args, str | bytes):
+        raise InvalidRequest(f"args={args!r}: give the arguments of {name} as a tuple, ({args!r},)")
+    places, named, fill = list(args or ()), dict(kwargs or {}), dict[str, str]()
     try:
-        bound = signature.bind_partial(*call.args, **call.kwargs).arguments
-    except TypeError as error:
-        raise InvalidRequest(f"{call.name}() does not take these arguments: {error}") from None
-    return {p.name for p in signature.parameters.values() if p.kind not in _VARIABLE and p.name not in bound}
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some of C have none
+        return Call(function, tuple(places), named)
+    parameters = signature.parameters.values()
 
+    def left_open() -> tuple[list[inspect.Parameter], list[str]]:
+        """The parameters without an argument, and the names of those that need one."""
+        try:
+            bound = signature.bind_partial(*places, **named).arguments
+        except TypeError as error:
+            raise InvalidRequest(f"{name}() does not take these arguments: {error}") from None
+        found = [p for p in parameters if p.kind not in _VARIABLE and p.name not in bound]
+        return found, [p.name for p in found if p.default is p.empty and p.name not in RANKS]
 
-def _missing(call: Call, signature: inspect.Signature) -> list[str]:
-    """The open parameters that need a value, without those of RANKS."""
-    names = _open(call, signature) - RANKS.keys()
-    return [n for n, p in signature.parameters.items() if n in names and p.default is inspect.Parameter.empty]
-
-
-def _filled(call: Call, signature: inspect.Signature) -> Call:
-    """Fill the open parameters of RANKS by keyword, positional-only ones by place."""
-    args, names = call.args, _open(call, signature) & RANKS.keys()
-    fill = call.fill | {name: name for name in names}
-    for place, parameter in enumerate(signature.parameters.values()):
-        if parameter.name in names and parameter.kind is inspect.Parameter.POSITIONAL_ONLY:
-            args = (*args[:place], None, *args[place:])
-            fill[str(place)] = fill.pop(parameter.name)
-    return replace(call, args=args, fill=fill)
-
-
-def _around_ranks(call: Call, signature: inspect.Signature) -> Call:
-    """The arguments put around the parameters of RANKS, which get a place of their own: `f(rank, lr)` called with
-    `(0.1,)`."""
-    left, placed = list(call.args), list[Any]()
-    fill: dict[str, str] = {}
-    for parameter in signature.parameters.values():
-        if parameter.kind not in _POSITIONAL or not left:
-            break
-        if parameter.name in RANKS and parameter.name not in call.kwargs:
-            fill[str(len(placed))] = parameter.name
-            placed.append(None)
-        else:
-            placed.append(left.pop(0))
-    return replace(call, args=(*placed, *left), fill=fill)
+    unbound, missing = left_open()
+    if missing:  # the arguments may stand around the parameters of RANKS: `f(rank, lr)` called with `(0.1,)`
+        given, places = places, []
+        for parameter in parameters:
+            if parameter.kind not in _POSITIONAL or not given:
+                break
+            if parameter.name in RANKS and parameter.name not in named:
+                fill[str(len(places))] = parameter.name
+                places.append(None)
+            else:
+                places.append(given.pop(0))
+        places += given
+        unbound, missing = left_open()
+    if missing:
+        raise InvalidRequest(f"{name}() is not given {', '.join(map(repr, missing))}")
+    for place, parameter in enumerate(parameters):
+        if parameter.name in RANKS and parameter in unbound:
+            if parameter.kind is parameter.POSITIONAL_ONLY:
+                places.insert(place, None)
+                fill[str(place)] = parameter.name
+            else:
+                fill[parameter.name] = parameter.name
+    return Call(function, tuple(places), named, fill)
 
 
 def taken_from(given: dict[str, Any]) -> Call | None:
