@@ -17,6 +17,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from itertools import pairwise
 from math import isfinite
@@ -60,22 +61,19 @@ class Bound:
 
     def __init__(self, check: Callable[[Any], None], *, first: bool = False, **schema: object) -> None:
         """`first`: check before the entries of a list or mapping are checked. `schema`: the bound as JSON Schema."""
-        self._check, self._first, self._schema = check, first, schema
+        self.check, self._first, self._schema = check, first, schema
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        make = core_schema.with_info_before_validator_function if self._first else _after
-        return make(self._checked, handler(source))
+        before, after = core_schema.with_info_before_validator_function, core_schema.with_info_after_validator_function
+        return (before if self._first else after)(self._checked, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         return handler(schema) | self._schema
 
     def _checked(self, value: T, info: ValidationInfo) -> T:
         if info.context is not STORED:
-            self._check(value)
+            self.check(value)
         return value
-
-
-_after = core_schema.with_info_after_validator_function
 
 
 def within(least: int, most: int) -> Bound:
@@ -98,24 +96,16 @@ def up_to(most: int, kind: str = "array") -> Bound:
     return Bound(check, first=True, **{"maxItems" if kind == "array" else "maxProperties": most})
 
 
-def _text(most: int) -> Bound:
-    return Bound(lambda value: _check_text(value, most), maxLength=most, pattern=r"^[^\x00]*$")
-
-
-def _line(most: int) -> Bound:
+def _text(most: int, *, is_line: bool = False) -> Bound:
     def check(value: str) -> None:
-        _check_text(value, most)
-        if found := _CONTROL.search(value):  # like a newline
+        if not is_storable(value):  # it is not shown: it may be a secret
+            raise ValueError("holds a NUL byte or half of a character; no process, file name or database can hold one")
+        if len(value) > most:
+            raise ValueError(f"has {len(value)} characters; at most {most} are allowed")
+        if is_line and (found := _CONTROL.search(value)):  # like a newline
             raise ValueError(f"holds the control character {found.group()!r}")
 
-    return Bound(check, maxLength=most, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")
-
-
-def _check_text(value: str, most: int) -> None:
-    if not is_storable(value):  # it is not shown: it may be a secret
-        raise ValueError("holds a NUL byte or half of a character; no process, file name or database can hold one")
-    if len(value) > most:
-        raise ValueError(f"has {len(value)} characters; at most {most} are allowed")
+    return Bound(check, maxLength=most, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$" if is_line else r"^[^\x00]*$")
 
 
 def is_storable(text: str) -> bool:
@@ -123,20 +113,23 @@ def is_storable(text: str) -> bool:
     return "\0" not in text and (text.isascii() or _SURROGATE.search(text) is None)
 
 
+_ARGUMENT = _text(ARGUMENT_MAX)
+
+
 def _check_scalar(value: str | int | float | bool | None) -> None:
     if isinstance(value, str):
-        _check_text(value, ARGUMENT_MAX)
+        _ARGUMENT.check(value)
     elif isinstance(value, float) and not isfinite(value):
         raise ValueError(f"{value} is no number that JSON has; write it as a text")
     elif isinstance(value, int) and abs(value) > INTEGER_MAX:
         raise ValueError("has more than 128 bits; write it as a text")
 
 
-Text = Annotated[str, _text(ARGUMENT_MAX)]
+Text = Annotated[str, _ARGUMENT]
 """Argument of a process, or prose: tabs, newlines and escapes are allowed."""
-Line = Annotated[str, _line(PATH_MAX)]
+Line = Annotated[str, _text(PATH_MAX, is_line=True)]
 """Path, pattern or version, without control characters."""
-Label = Annotated[str, _line(LABEL_MAX)]
+Label = Annotated[str, _text(LABEL_MAX, is_line=True)]
 """Name of something, without control characters."""
 Scalar = Annotated[str | int | float | bool | None, Bound(_check_scalar)]
 """Value of an option or a variable."""
@@ -209,24 +202,16 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
     """The text below each field of `model`, also of those that it inherits; nothing where the source isn't there."""
     found: dict[str, str] = {}
     for kind in reversed(model.__mro__):
-        if vars(kind).get("__pydantic_fields__"):
-            found |= _texts(kind)
+        if not vars(kind).get("__pydantic_fields__"):
+            continue
+        with suppress(OSError):
+            [definition] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+            assert isinstance(definition, ast.ClassDef)
+            for field, text in pairwise(definition.body):
+                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                    assert isinstance(field.target, ast.Name)
+                    found[field.target.id] = inspect.cleandoc(ast.literal_eval(text.value))
     return found
-
-
-def _texts(kind: type) -> dict[str, str]:
-    try:
-        source = inspect.getsource(kind)
-    except OSError:
-        return {}
-    [definition] = ast.parse(textwrap.dedent(source)).body
-    assert isinstance(definition, ast.ClassDef)
-    return {
-        field.target.id: inspect.cleandoc(text.value.value)
-        for field, text in pairwise(definition.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant) and isinstance(text.value.value, str)
-    }
 
 
 # --- errors as sentences
