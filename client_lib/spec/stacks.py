@@ -72,6 +72,13 @@ class ProcessStacks(Lenient):
     def main_thread(self) -> ThreadStack | None:
         return next((thread for thread in self.threads if thread.main), self.threads[-1] if self.threads else None)
 
+    @property
+    def script_frames(self) -> Sequence[Frame]:
+        """Frames of the main thread above multiprocessing's own: a forked child has all of the call that forked it."""
+        frames = self.main_thread.frames if self.main_thread else []
+        of_process = [frame.file.endswith("/multiprocessing/process.py") for frame in frames]
+        return frames[: of_process.index(True)] or frames if True in of_process else frames
+
 
 class RankStacks(Lenient):
     """One rank: its own process first, then its children."""
@@ -110,12 +117,11 @@ def read_worker(worker: int, processes: Iterable[dict[str, Any]]) -> list[RankSt
 
 def read_process(sent: dict[str, Any]) -> ProcessStacks:
     """The process as a launcher has sent it (client_lib.worker.stacks). Raises ValueError for other content."""
-    facts = {name: sent.get(name) for name in ("pid", "parent", "wchan", "cpu_s")}
-    state = str(sent.get("state", ""))
-    threads = parse(str(sent.get("dump") or ""))
+    facts: dict[str, Any] = {name: sent.get(name) for name in ("pid", "parent", "wchan", "cpu_s")}
+    name, state, threads = str(sent.get("name", "")), str(sent.get("state", "")), parse(str(sent.get("dump") or ""))
     problem = None if threads else str(sent.get("why") or "it has no Python threads")
-    shown = {"name": str(sent.get("name", "")), "state": _STATES.get(state, state), "problem": problem}
-    return ProcessStacks.model_validate({**facts, **shown, "threads": threads})
+    shown = {"name": name, "state": _STATES.get(state, state), "problem": problem, "threads": threads}
+    return ProcessStacks.model_validate(facts | shown)
 
 
 def parse(text: str) -> list[ThreadStack]:
@@ -170,10 +176,9 @@ def _same(processes: Sequence[tuple[int, ProcessStacks]]) -> list[tuple[list[int
 
 def place(process: ProcessStacks) -> str:
     """The place of the main thread on a line: the innermost function, and the user's lines that lead to it."""
-    thread = process.main_thread
-    if thread is None or not thread.frames:
-        return "no Python code" if thread else _without_stack(process)
-    frames = _since_start(thread.frames)
+    frames = process.script_frames
+    if not frames:
+        return "no Python code" if process.main_thread else _without_stack(process)
     inner, own = frames[0], [frame for frame in frames if not _INSTALLED.search(frame.file)]
     if own[:1] == [inner]:
         return " <- ".join(map(_at, own[:2]))
@@ -197,10 +202,9 @@ class Place(NamedTuple):
 
 def call(process: ProcessStacks) -> Place | None:
     """The place of the main thread; None: it has no stack of Python functions."""
-    thread = process.main_thread
-    if thread is None or not thread.frames:
+    frames = process.script_frames
+    if not frames:
         return None
-    frames = _since_start(thread.frames)
     own = next((number for number, frame in enumerate(frames) if not _INSTALLED.search(frame.file)), len(frames) - 1)
     below = frames[:own]
     called = [frame.function for frame in reversed(below) if frame.function not in _WRAPPERS]
@@ -214,12 +218,6 @@ def has_left(process: ProcessStacks) -> bool:
     thread = process.main_thread
     first = thread.frames[-1] if thread and thread.frames else None
     return first is not None and (_base(first), first.function) == ("threading.py", "_shutdown")
-
-
-def _since_start(frames: Sequence[Frame]) -> Sequence[Frame]:
-    """The frames above multiprocessing's own: a forked child has all frames of the call that has forked it."""
-    of_process = [frame.file.endswith("/multiprocessing/process.py") for frame in frames]
-    return frames[: of_process.index(True)] or frames if True in of_process else frames
 
 
 def _at(frame: Frame) -> str:
