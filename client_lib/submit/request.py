@@ -98,7 +98,7 @@ class Submission:
 
     def submit(self, key: str, on_upload: OnUpload | None = None) -> JobInfo:
         """The job, accepted. Raises what the server refuses it for."""
-        return self._send(lambda job: self.api.submit_request(self._recorded(job), key), self._upload(on_upload))
+        return self._send(lambda job: self.api.submit_request(self._recorded(job), key), on_upload)
 
     def submit_group(self, group: GroupRequest, key: str) -> GroupInfo:
         """The group, accepted; its `request` is replaced by that of this job. Raises as `submit`."""
@@ -109,11 +109,11 @@ class Submission:
                 asked = group.model_copy(update={"request": self._recorded(job, 0)})
             return self.api.submit_group(asked, key)
 
-        return self._send(post, self._upload(None))
+        return self._send(post)
 
     def render(self) -> Manifest:
         """The objects that `submit` would create; nothing is uploaded or created."""
-        return self._send(self.api.render_request, lambda *_: None)
+        return self._send(self.api.render_request, is_dry=True)
 
     def _recorded(self, request: SubmitRequest, most: int = DIFF_MAX) -> SubmitRequest:
         """The request with its provenance, without a patch that is longer than `most` characters."""
@@ -123,16 +123,14 @@ class Submission:
             ran = ran.model_copy(update={"diff": None, "missing": missing})
         return request.model_copy(update={"provenance": ran})
 
-    def _upload(self, on_upload: OnUpload | None) -> Upload:
+    def _send(self, post: Post[T], on_upload: OnUpload | None = None, *, is_dry: bool = False) -> T:
+        """Send the code as `spec.code` asks: in place if the server shares the folder, else (unless in_place is
+        required) as a snapshot. `is_dry`: upload nothing."""
+
         def upload(path: Path, sha256: str, ask: bool) -> None:
-            if not (ask and self.api.has_snapshot(sha256)):
+            if not is_dry and not (ask and self.api.has_snapshot(sha256)):
                 self.api.upload_snapshot(sha256, path, on_upload)
 
-        return upload
-
-    def _send(self, post: Post[T], upload: Upload) -> T:
-        """Send the code as `spec.code` asks: in place if the server shares the folder, else (unless in_place is
-        required) as a snapshot."""
         if self.spec.code != "snapshot":
             try:
                 return self._in_place(post, upload)
@@ -150,7 +148,7 @@ class Submission:
                     hint="make it writable, or give code='snapshot'",
                 )
             code = CodeInPlace(mode="in_place", sha256=self.source.sha256(), proof=proof)
-            return post(self._request(self.spec, code, function))
+            return post(_request(self.spec, code, self.submitter, function=function))
 
     def _as_snapshot(self, post: Post[T], upload: Upload) -> T:
         from client_lib.submit.snapshot import packed  # 20 ms that a job in place does not cost
@@ -184,7 +182,7 @@ class Submission:
                 size=archive.size,
             )
             _log.debug("submitting")
-            return post(self._request(spec, code, function))
+            return post(_request(spec, code, self.submitter, function=function))
 
     @contextmanager
     def _function(self, root: str | None, upload: Upload) -> Iterator[FunctionCode | None]:
@@ -200,10 +198,12 @@ class Submission:
                 raise too_large(self.call, f"{self.call.name} with what it needs: {refused.message}") from refused
             yield code
 
-    def _request(self, spec: JobSpec, code: Code, function: FunctionCode | None) -> SubmitRequest:
-        values = _secret_values(spec)
-        request = SubmitRequest(spec=spec, code=code, submitter=self.submitter, secret_values=values)
-        return request.model_copy(update={"function": function}) if function else request
+
+def _request(spec: JobSpec, code: Code, submitter: Submitter, **more: Any) -> SubmitRequest:
+    """`more`: fields that an older server may not know, and gets only where they are set."""
+    values = {name: os.environ[name] for name in spec.secrets if name in os.environ}
+    given = {name: value for name, value in more.items() if value is not None}
+    return SubmitRequest(spec=spec, code=code, submitter=submitter, secret_values=values, **given)
 
 
 def _check_packed(name: str, archive: Packed, root: Path, why: str) -> None:
@@ -221,16 +221,11 @@ def resubmit(
     ran = GitReading(Path(stored.spec.python_script or "x").absolute().parent).result
     if isinstance(stored.code, CodeSnapshot) and stored.provenance:
         ran = stored.provenance.model_copy(update={"command_line": ran.command_line})
-    more: dict[str, Any] = {"provenance": ran}
-    if stored.function:
-        more["function"] = stored.function
-    if before is not None:
-        more["checkpoints_of"] = before.id
 
     def send(code: Code) -> JobInfo:
-        here, values = _submitter(api, python), _secret_values(spec)
-        request = SubmitRequest(spec=spec, code=code, submitter=here, secret_values=values)
-        return api.submit_request(request.model_copy(update=more), key)
+        here, source_job = _submitter(api, python), before.id if before else None
+        more = {"provenance": ran, "function": stored.function, "checkpoints_of": source_job}
+        return api.submit_request(_request(spec, code, here, **more), key)
 
     if isinstance(stored.code, CodeSnapshot):
         return send(stored.code)
@@ -259,7 +254,3 @@ def _submitter(api: Api, python: str | None) -> Submitter:
     """The caller's environment for a server of this machine; another server gets the working directory only."""
     cwd = os.getcwd()
     return submitter(os.environ, cwd, python) if api.runs_here() else Submitter(working_dir=cwd)
-
-
-def _secret_values(spec: JobSpec) -> dict[str, str]:
-    return {name: os.environ[name] for name in spec.secrets if name in os.environ}
