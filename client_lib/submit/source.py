@@ -64,8 +64,8 @@ def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -
         words = [script.strip()] if whole.is_file() else split_script(script)
     except ValueError as error:
         raise InvalidRequest(f"script: {error}") from None
-    path = _absolute(words[0], cwd)
-    if words[0].endswith(".py") and not job_type.is_command:
+    word, path = words[0], _absolute(words[0], cwd)
+    if word.endswith(".py") and not job_type.is_command:
         try:
             path.open("rb").close()
         except FileNotFoundError:
@@ -77,28 +77,23 @@ def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -
         except OSError as error:
             raise InvalidRequest(f"script: {path} can't be read: {error.strerror}") from None
         return Source(shlex.join([str(path), *words[1:]]), path, cwd)
-    return Source(_command(words, path, script, job_type, in_conda), None, cwd)
-
-
-def _command(words: list[str], path: Path, script: str, job_type: JobType, in_conda: bool) -> str:
-    """A file of the caller's directory is named as a shell would want it, so that it is found and started."""
-    word = words[0]
     if path.is_dir():
         raise InvalidRequest(f"script={word!r} is a directory", hint="give the file that runs")
     if not path.is_file():
         if os.sep in word and not os.path.isabs(word):
             raise InvalidRequest(f"script={word!r}: there is no {path}", hint=_nearest(path))
-        return script
+        return Source(script, None, cwd)
+    # a file of the caller's directory is named as a shell would want it, so that it is found and started
     program = word if os.sep in word else f"./{word}"
-    if os.access(path, os.X_OK):
-        return shlex.join([program, *words[1:]])
-    interpreter = {".sh": "bash", ".py": "python" if in_conda else ""}.get(path.suffix)
-    if interpreter:
-        return shlex.join([interpreter, program, *words[1:]])
-    fix = f"python {script}" if path.suffix == ".py" else f"chmod +x {path}"
-    raise InvalidRequest(
-        f"script={script!r}: {path} can't be executed, and type={str(job_type)!r} runs a command", hint=f"write {fix}"
-    )
+    started = [program]
+    if not os.access(path, os.X_OK):
+        interpreter = {".sh": "bash", ".py": "python" if in_conda else None}.get(path.suffix)
+        if interpreter is None:
+            what = f"script={script!r}: {path} can't be executed, and type={str(job_type)!r} runs a command"
+            fix = f"python {script}" if path.suffix == ".py" else f"chmod +x {path}"
+            raise InvalidRequest(what, hint=f"write {fix}")
+        started = [interpreter, program]
+    return Source(shlex.join([*started, *words[1:]]), None, cwd)
 
 
 def check_program(source: Source, path: str | None) -> None:
@@ -110,13 +105,12 @@ def check_program(source: Source, path: str | None) -> None:
 
     program = split_script(source.text)[0]
     names = (program, "python3") if program == "python" else (program,)  # the worker takes either
-    if any(shutil.which(name, path=path) for name in names):
-        return
-    where = "" if os.sep in program else " on PATH"
-    raise InvalidRequest(
-        f"script={source.text!r}: there is no program {program!r}{where}, and the job runs on this machine",
-        hint="give its path; a shell's own commands run with bash -c",
-    )
+    if not any(shutil.which(name, path=path) for name in names):
+        where = "" if os.sep in program else " on PATH"
+        raise InvalidRequest(
+            f"script={source.text!r}: there is no program {program!r}{where}, and the job runs on this machine",
+            hint="give its path; a shell's own commands run with bash -c",
+        )
 
 
 def _nearest(path: Path) -> str:
@@ -184,16 +178,16 @@ def place_in_root(source: Source, spec: JobSpec, root: Path) -> tuple[str | None
     Raises InvalidRequest for a `working_dir` that is not in the root.
     """
     script = _relative(source.script, root) if source.script else None
-    if spec.working_dir is not None:
-        wanted = _absolute(spec.working_dir, source.cwd)
-        inside = _relative(wanted, root)
-        if inside is None:
-            raise InvalidRequest(
-                f"working_dir={str(wanted)!r} is not in the snapshot's folder {root}",
-                hint="give a folder below it, or code='in_place' where the server shares the folder",
-            )
-        return script, inside
-    return script, _relative(source.cwd, root) or (os.path.dirname(script) if script else "") or "."
+    if spec.working_dir is None:
+        return script, _relative(source.cwd, root) or (os.path.dirname(script) if script else "") or "."
+    wanted = _absolute(spec.working_dir, source.cwd)
+    inside = _relative(wanted, root)
+    if inside is None:
+        raise InvalidRequest(
+            f"working_dir={str(wanted)!r} is not in the snapshot's folder {root}",
+            hint="give a folder below it, or code='in_place' where the server shares the folder",
+        )
+    return script, inside
 
 
 def _relative(path: Path, root: Path) -> str | None:
@@ -312,16 +306,15 @@ def _line(text: str) -> str:
 
 def files_of(patch: str) -> list[tuple[list[str], str]]:
     """Names (of a file that was moved the old and the new one) and part of the patch, for each file in it."""
-    parts = re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)[1:]
-    return [(_names(part), part) for part in parts]
-
-
-def _names(part: str) -> list[str]:
-    header = part.partition("\n")[0].removeprefix("diff --git ")
-    if moved := _MOVED.findall(part.partition("\n@@ ")[0]):
-        return [_unquoted(name) for name in moved]
-    before, after = _unquoted(header[: len(header) // 2]), _unquoted(header[len(header) // 2 + 1 :])
-    return [after if before == after else after[2:]]  # the same: a patch without `a/` and `b/`
+    found = []
+    for part in re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)[1:]:
+        names = [_unquoted(name) for name in _MOVED.findall(part.partition("\n@@ ")[0])]
+        if not names:
+            header = part.partition("\n")[0].removeprefix("diff --git ")
+            before, after = _unquoted(header[: len(header) // 2]), _unquoted(header[len(header) // 2 + 1 :])
+            names = [after if before == after else after[2:]]  # the same: a patch without `a/` and `b/`
+        found.append((names, part))
+    return found
 
 
 def _unquoted(name: str) -> str:
