@@ -51,7 +51,7 @@ def data(text: str) -> None:
 
 
 def data_at_once(text: str) -> None:
-    """For lines that a user watches as they come."""
+    """Print a line of data that a user watches as it comes."""
     data(text)
     sys.stdout.flush()
 

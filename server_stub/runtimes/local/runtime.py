@@ -50,7 +50,7 @@ class LocalRuntime:
         self._sink: Sink | None = None
         self._warm = WarmPools(options.settings.data_dir / "warm")
         self._waiting: dict[str, Waiting] = {}
-        """As they arrived."""
+        """Attempts in the order of their arrival."""
         self._gangs: dict[str, Gang] = {}
         self._tasks = Tasks(_log, "a task of the local runtime failed")
         self._admitting = False
