@@ -11,9 +11,12 @@ import pytest
 from client_lib.spec.states import Reason
 from server_stub.http.api.answers import JsonText
 
-FIRST_REASONS = {reason.value for reason in Reason} - {
-    *("Hung", "SetupFailed", "PreflightFailed", "StorageFull", "ServerError")
+FIRST_REASONS = {
+    *("Queued", "Unschedulable", "ImagePull", "CodeFetch", "Starting", "Running", "Stopping", "Completed", "Preempted"),
+    *("NodeLost", "OutOfMemory", "ExitCode", "Signal", "LauncherLost", "StartFailed", "Timeout", "HungSilent"),
+    *("Cancelled", "DeletedExternally"),
 }
+"""The whole list of version 0.1.0."""
 
 
 def answered(content: dict[str, Any], user_agent: str) -> dict[str, Any]:

@@ -54,6 +54,7 @@ _FIRST_REASONS = {
     Reason.PREFLIGHT_FAILED: Reason.START_FAILED,
     Reason.STORAGE_FULL: Reason.START_FAILED,
     Reason.SERVER_ERROR: Reason.LAUNCHER_LOST,
+    Reason.DEPENDENCY_FAILED: Reason.START_FAILED,
 }
 """The nearest reasons that the first clients know. They can't read an answer with another one."""
 
