@@ -105,7 +105,5 @@ def allocate(fd: int, size: int) -> None:
 
 
 def give_up(path: str) -> None:
-    try:
+    with contextlib.suppress(OSError):
         os.unlink(path)
-    except OSError:
-        pass

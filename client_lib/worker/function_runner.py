@@ -235,7 +235,12 @@ class ResultFile:
         self.write(kind, sentence)
 
     def write_raised(self, error: BaseException) -> None:
-        text = traceback_of(error)
+        import traceback
+
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:  # our frames come first
+            trace = trace.tb_next
+        text = "".join(traceback.format_exception(type(error), error, trace))
         try:
             self.write(RAISED, text, error)
         except Exception:  # noqa: BLE001  (pickling runs the code of any class; the text remains)
@@ -245,13 +250,8 @@ class ResultFile:
         if os.getpid() != self._pid:
             return  # a fork of the rank: the exception propagates in both processes
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
-        header = {
-            "protocol": PROTOCOL,
-            "outcome": outcome,
-            "rank": self.rank,
-            "text": text,
-            "world_size": self._world_size,
-        }
+        header = {"protocol": PROTOCOL, "outcome": outcome, "rank": self.rank, "text": text}
+        header["world_size"] = self._world_size
         if outcome in (VALUE, RAISED):
             cloudpickle = _cloudpickle()
             header.update(here(cloudpickle.__version__))
@@ -263,16 +263,6 @@ class ResultFile:
             file.flush()
             os.fsync(file.fileno())
         os.replace(new, self._path)
-
-
-def traceback_of(error: BaseException) -> str:
-    """The text that the interpreter prints, without our frames."""
-    import traceback
-
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    return "".join(traceback.format_exception(type(error), error, trace))
 
 
 def _run_as_module(namespace: Dict[str, Any]) -> None:

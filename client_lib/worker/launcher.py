@@ -86,7 +86,9 @@ class Launcher:
         self._sessions: Optional[Sessions] = None
 
     def run(self, agent: Optional[socket.socket] = None) -> None:
-        _reset_ignored_signals()
+        for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # `execute` resets these two
+            if signal.getsignal(signum) is signal.SIG_IGN:  # by nohup, or a shell that started the server behind it
+                signal.signal(signum, signal.SIG_DFL)
         with contextlib.suppress(OSError):  # a launcher that continues the work of another may have none
             disk.take_reserve(self._directory.reserve, self._plan.processes_per_worker)
         self._loop.on_signal(signal.SIGCHLD, self._reap)
@@ -128,7 +130,9 @@ class Launcher:
 
     def _carry_out(self, instruction: control.Message) -> None:
         if instruction.get("do") == control.GO:
-            self._go()
+            if self._processes and not self._ordered and self._outcome is None:
+                self._ordered = True
+                self._preparation.preflight(self._processes, self._start)
         elif instruction.get("do") == control.STOP:
             grace_s = instruction.get("grace_s")
             self._peer_failed = grace_s is None
@@ -139,18 +143,11 @@ class Launcher:
     def _begin_session(self, request: control.Message, peer: socket.socket) -> None:
         """Start a process that serves the session of this connection."""
         with contextlib.closing(peer), contextlib.suppress(OSError, ImportError):  # can't fork: no session
-            if not self._ranks.running:
-                return
-            if self._sessions is None:
+            if self._ranks.running:
                 from client_lib.worker.session import Sessions  # here: few jobs have any
 
-                self._sessions = Sessions(self._system, self._processes)
-            self._sessions.begin(request, peer)
-
-    def _go(self) -> None:
-        if self._processes and not self._ordered and self._outcome is None:
-            self._ordered = True
-            self._preparation.preflight(self._processes, self._start)
+                self._sessions = self._sessions or Sessions(self._system, self._processes)
+                self._sessions.begin(request, peer)
 
     def _start(self) -> None:
         self._gone = True
@@ -290,12 +287,12 @@ class Launcher:
         # our report stops other workers
         if done and (self._plan.n_workers == 1 or self._time_for_peers_s() == 0):
             self._system.close()
-            if not self._outputs or self._ranks.started_at is None:
+            if self._outputs and self._ranks.started_at is not None:
+                if self._ranks.failed:
+                    self._outputs.hurry(self._plan.grace_s)  # the other workers are stopped only after the report
+                self._outputs.finish(self._finish)  # no process of the ranks is alive, so the files are complete
+            else:
                 self._finish()
-                return
-            if self._ranks.failed:
-                self._outputs.hurry(self._plan.grace_s)  # the other workers are stopped only after the report
-            self._outputs.finish(self._finish)  # no process of the ranks is alive, so the files are complete
             return
         if left and passed > _SETTLE_S:
             kill = passed > _SETTLE_S + min(self._plan.grace_s, _LEFT_OVER_GRACE_S) or self._cancelled
@@ -391,10 +388,3 @@ def run_worker(
             disk.give_up(directory.reserve)  # room for the text of the error
         raise
     return 0
-
-
-def _reset_ignored_signals() -> None:
-    """Ranks must not inherit ignored signals from a server that nohup, or a shell in the background, has started."""
-    for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # `execute` resets these two
-        if signal.getsignal(signum) is signal.SIG_IGN:
-            signal.signal(signum, signal.SIG_DFL)

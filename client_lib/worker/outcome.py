@@ -142,7 +142,11 @@ def is_peer_loss(
     that wraps the loss of a peer into an exception of its own is not.
     """
     if exception:
-        text = _first_of_chain(traceback) or exception
+        chain = traceback or ""
+        ends = [chain.find(marker) for marker in CHAINED if marker in chain]
+        first = chain[: min(ends, default=0)].splitlines()
+        frames = [number for number, line in enumerate(first) if line.startswith("  ")]
+        text = "\n".join(first[frames[-1] + 1 :] if frames else first) or exception
     elif signal is not None:
         # the output of an uncaught C++ exception; earlier lines may hold warnings about retried connections
         starts = [number for number, line in enumerate(last_lines) if "terminate called" in line]
@@ -150,17 +154,6 @@ def is_peer_loss(
     else:
         text = last_lines[-1] if last_lines else ""
     return re.search("|".join(_PEER_LOST), text, re.IGNORECASE | re.DOTALL) is not None
-
-
-def _first_of_chain(traceback: Optional[str]) -> str:
-    """The message of the first exception in a printed chain; "" if it holds one exception only."""
-    text = traceback or ""
-    ends = [text.find(marker) for marker in CHAINED if marker in text]
-    if not ends:
-        return ""
-    first = text[: min(ends)].splitlines()
-    frames = [number for number, line in enumerate(first) if line.startswith("  ")]
-    return "\n".join(first[frames[-1] + 1 :] if frames else first)
 
 
 class Raised(NamedTuple):

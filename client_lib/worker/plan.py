@@ -299,9 +299,19 @@ def _environment(plan: WorkerPlan, directory: Directory, local_rank: int) -> Dic
     rank = plan.worker * per_worker + local_rank
     numbers = (rank, plan.world_size, local_rank, per_worker, plan.worker, plan.worker)
     of_ranks = dict(zip(_OF_RANKS, map(str, numbers)))  # noqa: B905  # `strict` is of Python 3.10
-    seen = {name: value for name, value in plan.environment.items() if name in own or name not in _STALE}
+    seen = {}  # first what any setting of the user overrides
+    if plan.default_threads is not None:
+        seen["OMP_NUM_THREADS"] = str(plan.default_threads)
+    several = plan.world_size > 1 or plan.type == ELASTIC
+    if plan.observe and several and "TORCH_NCCL_TRACE_BUFFER_SIZE" not in plan.environment:
+        seen["TORCH_FR_BUFFER_SIZE"] = "256"  # PyTorch's own 2000 take rank_runner 10 ms at each reading
+    if plan.gpus:
+        seen["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the numbering of nvidia-smi, by which devices are chosen
+    if plan.gpus == []:
+        seen["ACCELERATE_USE_CPU"] = "true"  # otherwise accelerate and Trainer train every rank alone
+    seen.update((name, value) for name, value in plan.environment.items() if name in own or name not in _STALE)
     seen.update((name, value) for name, value in _defaults(plan, of_ranks).items() if name not in own)
-    seen = {**_if_absent(plan), **seen, **of_ranks}
+    seen.update(of_ranks)
     hidden = [STDIN, RANK_VARIABLES, METRICS_PIPE]
     if not plan.has_ranks:
         hidden += of_ranks
@@ -343,18 +353,3 @@ def _defaults(plan: WorkerPlan, of_ranks: Dict[str, str]) -> Dict[str, str]:
         role = "mpimaster-0" if plan.worker == 0 else "mpiworker-%d" % (plan.worker - 1)
         set_by_us["PMIX_HOSTNAME"] = "%s-%s" % (plan.job, role)
     return set_by_us
-
-
-def _if_absent(plan: WorkerPlan) -> Dict[str, str]:
-    """Variables that any setting of the user overrides."""
-    absent = {}
-    if plan.default_threads is not None:
-        absent["OMP_NUM_THREADS"] = str(plan.default_threads)
-    several = plan.world_size > 1 or plan.type == ELASTIC
-    if plan.observe and several and "TORCH_NCCL_TRACE_BUFFER_SIZE" not in plan.environment:
-        absent["TORCH_FR_BUFFER_SIZE"] = "256"  # PyTorch's own 2000 take rank_runner 10 ms at each reading
-    if plan.gpus:
-        absent["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the numbering of nvidia-smi, by which devices are chosen
-    if plan.gpus == []:
-        absent["ACCELERATE_USE_CPU"] = "true"  # otherwise accelerate and Trainer train every rank alone
-    return absent

@@ -63,7 +63,15 @@ def _begin() -> None:
     _PID = os.getpid()
     several = os.environ.get("WORLD_SIZE") != os.environ.get("LOCAL_WORLD_SIZE")
     _master = os.environ.get("MASTER_ADDR", "") if several else ""
-    _register_stacks()
+    try:  # the handler is C: it also runs while a thread holds the interpreter's lock
+        import faulthandler
+
+        fd = os.open(_own_file(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        os.dup2(fd, _STACKS_FD, inheritable=False)
+        os.close(fd)
+        faulthandler.register(_STACKS_SIGNAL, file=_STACKS_FD, all_threads=True, chain=False)
+    except (OSError, ImportError, ValueError):  # not requested: there is no folder; or no such signal here
+        pass
     try:
         _signal.signal(_UNWINDING_SIGNAL, _answer_unwinding)
     except (OSError, ValueError):  # no such signal here
@@ -86,20 +94,6 @@ def run_forked(argv: list[str]) -> None:
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
         sys.path.insert(0, "")
     _end(_run(_main_module(sys.modules["__main__"], argv[0])))
-
-
-def _register_stacks() -> None:
-    """Write the stacks of all threads to a file of this rank at each signal of the launcher, if it requests that. The
-    handler is C: it also runs while a thread holds the interpreter's lock."""
-    try:
-        import faulthandler
-
-        fd = os.open(_own_file(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        os.dup2(fd, _STACKS_FD, inheritable=False)
-        os.close(fd)
-        faulthandler.register(_STACKS_SIGNAL, file=_STACKS_FD, all_threads=True, chain=False)
-    except (OSError, ImportError, ValueError):  # not requested: there is no folder; or no such signal here
-        pass
 
 
 def _own_file(kind: str = "") -> str:
@@ -365,7 +359,7 @@ def _import_distributed(module: Any, load: Callable[[Any], None]) -> None:
             if init_method in (None, "env://"):
                 _wait_for_master()
         result = init(backend, init_method, *args, **kwargs)
-        _kept.extend(_process_groups(module))
+        _keep_process_groups(module)
         _begin_entries()
         return result
 
@@ -496,10 +490,10 @@ def _period(kinds: list[Any]) -> int:
     return 0
 
 
-def _process_groups(module: Any) -> list[Any]:
-    """The groups in torch's `_world`, before 2.0 in a table of the module."""
+def _keep_process_groups(module: Any) -> None:
+    """Keep the groups in torch's `_world`, before 2.0 in a table of the module."""
     world = getattr(module, "_world", None)
-    return list(world.pg_map if world else getattr(module, "_pg_map", ()))
+    _kept.extend(world.pg_map if world else getattr(module, "_pg_map", ()))
 
 
 def _refuse_own_master(init_method: str) -> None:
@@ -549,8 +543,7 @@ def _end(status: int) -> None:
         atexit._run_exitfuncs()  # the only way to call them without an exit
     except BaseException:  # noqa: BLE001  (3.8 raises an exception that it has printed already)
         pass
-    distributed = sys.modules.get("torch.distributed.distributed_c10d")
-    _kept.extend(_process_groups(distributed) if distributed else ())
+    _keep_process_groups(sys.modules.get("torch.distributed.distributed_c10d"))
     _release_objects()
     status = _flush() or status
     if status == _INTERRUPTED:

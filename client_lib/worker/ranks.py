@@ -45,10 +45,8 @@ class Ranks:
         self.started_at: Optional[float] = None
         """Time at which all had been started, in seconds since 1970; None: they were not."""
         self._system, self._add_pipe = system, add_pipe
-        self._running: Dict[int, int] = {}  # pid -> rank
-        self._agents: Set[int] = set()
-        self._groups: Set[int] = set()
-        self._began_at: Dict[int, float] = {}
+        self._running: Dict[int, Process] = {}  # by pid
+        self._began_at: Dict[int, float] = {}  # of all that were started, by pid, which is also that of their group
         self._stopped_at: Optional[float] = None
         self._asked_to_end: Set[int] = set()  # groups and processes that got their one SIGTERM
         self._asked_why: Set[int] = set()  # ranks that were asked whether they unwind
@@ -65,11 +63,7 @@ class Ranks:
         """Start all, in the order of their ranks. Raises OSError naming what could not be started."""
         for process in processes:
             started = start(process, self._system.before_exec, run)
-            self._running[started.pid] = process.rank
-            self._groups.add(started.pid)
-            if process.is_agent:
-                self._agents.add(started.pid)
-            self._began_at[process.rank] = time.time()
+            self._running[started.pid], self._began_at[started.pid] = process, time.time()
             shown = NO_RANK if process.is_agent else str(process.rank)
             self._add_pipe(process.rank, "stdout", started.stdout, shown)
             self._add_pipe(process.rank, "stderr", started.stderr, shown)
@@ -78,23 +72,24 @@ class Ranks:
     def record(self) -> Dict[str, object]:
         """Content of processes.json."""
         return {
-            str(rank): {"pid": pid, "pgid": pid, "start_time": start_time(pid)} for pid, rank in self._running.items()
+            str(process.rank): {"pid": pid, "pgid": pid, "start_time": start_time(pid)}
+            for pid, process in self._running.items()
         }
 
     def pids(self) -> Dict[int, int]:
         """The running processes and their ranks; -1: an agent, whose ranks are its children."""
-        return {pid: -1 if pid in self._agents else rank for pid, rank in self._running.items()}
+        return {pid: -1 if process.is_agent else process.rank for pid, process in self._running.items()}
 
     def reap(self) -> List[Exit]:
         """Reap every child that has ended, ranks and adopted orphans. Returns the ranks."""
         ended = []
         for pid, status in ended_children():
-            if pid in self._running:
-                rank = self._running.pop(pid)
+            process = self._running.pop(pid, None)
+            if process:
                 self._system.rank_ended(pid)
                 by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
                 code = None if by is not None else os.WEXITSTATUS(status)
-                ended.append(Exit(rank, code, by, self._began_at[rank], time.time(), self._stopped_at))
+                ended.append(Exit(process.rank, code, by, self._began_at[pid], time.time(), self._stopped_at))
         self.exits += ended
         return ended
 
@@ -116,7 +111,7 @@ class Ranks:
 
     def left_over(self) -> List[int]:
         """Processes of ranks that have all ended."""
-        return self._system.descendants(MARKER) or [group for group in self._groups if _kill_group(group, 0)]
+        return self._system.descendants(MARKER) or [group for group in self._began_at if _kill_group(group, 0)]
 
     def signal_left_over(self, signum: int) -> None:
         """Signal the processes of ranks that have ended, SIGTERM once."""

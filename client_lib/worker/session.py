@@ -42,34 +42,33 @@ class Sessions:
 
     def begin(self, request: Request, peer: socket.socket) -> None:
         """Hand the connection over to a new process. Raises OSError: none is free."""
-        if os.fork() == 0:
+        if os.fork() != 0:
+            return
+        try:
+            reset_signals()
+            # the launcher sends it to what is left; the pipe says the same
+            signal.signal(signal.SIGTERM, lambda *_: None)
+            os.setsid()
+            self._system.before_exec()
+            os.close(self._open)
+            peer.setblocking(True)
+            peer.sendall(control.encode({"event": control.SESSION}))
             try:
-                self._run_child(request, peer)
-            finally:
-                os._exit(0)
+                target = _connected(request["port"]) if request.get("port") else _started(request, self._processes)
+            except (OSError, ValueError) as error:  # the latter for a NUL in an argument
+                what = "port %s" % request["port"] if request.get("port") else getattr(error, "filename", None)
+                why = "%s: %s" % (what, getattr(error, "strerror", None) or error)
+                peer.sendall(control.json_frame(control.EXITED, {"error": why}))
+            else:
+                _Session(peer, self._over, target).run()
+            self._system.rank_ended(os.getpid())
+        finally:
+            os._exit(0)
 
     def end(self) -> None:
         """End all sessions: the ranks have ended."""
         os.close(self._open)
         os.close(self._over)
-
-    def _run_child(self, request: Request, peer: socket.socket) -> None:
-        reset_signals()
-        signal.signal(signal.SIGTERM, lambda *_: None)  # the launcher sends it to what is left; the pipe says the same
-        os.setsid()
-        self._system.before_exec()
-        os.close(self._open)
-        peer.setblocking(True)
-        peer.sendall(control.encode({"event": control.SESSION}))
-        try:
-            target = _connected(request["port"]) if request.get("port") else _started(request, self._processes)
-        except (OSError, ValueError) as error:  # the latter for a NUL in an argument
-            what = "port %s" % request["port"] if request.get("port") else getattr(error, "filename", None)
-            why = "%s: %s" % (what, getattr(error, "strerror", None) or error)
-            peer.sendall(control.json_frame(control.EXITED, {"error": why}))
-        else:
-            _Session(peer, self._over, target).run()
-        self._system.rank_ended(os.getpid())
 
 
 class _Target(NamedTuple):

@@ -90,7 +90,8 @@ class _Process(NamedTuple):
 def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> List[Taken]:
     """The stacks of the processes that belong to a rank, the rank's own process before its children. `folder` has the
     files of the ranks; `until`: monotonic time."""
-    processes = {pid: seen for pid in pids[:_PROCESSES_MAX] for seen in [_look(pid, folder)] if seen is not None}
+    looks = ((pid, _look(pid, folder)) for pid in pids[:_PROCESSES_MAX])
+    processes = {pid: seen for pid, seen in looks if seen is not None}
     taken: Dict[int, Taken] = {}
     queues: Dict[str, List[_Process]] = {}
     for seen in sorted(processes.values(), key=lambda each: (each.started, each.pid)):
@@ -151,11 +152,10 @@ def _rank_of(process: _Process, processes: Dict[int, _Process], ranks: Dict[int,
 def _ask_all(queue: List[_Process], taken: Dict[int, Taken], until: float) -> None:
     """Ask the processes that share one file, one after the other."""
     for process in queue:
-        of_process = taken[process.pid]
+        of_process, now = taken[process.pid], time.monotonic()
         if not catches(process.pid, SIGNAL):
             of_process["why"] = "it has no handler for stacks any more"
             continue
-        now = time.monotonic()
         of_process["dump"] = _ask(process, until if process is queue[-1] else min(until, now + _PROCESS_S))
         if of_process["dump"] is None:
             of_process["why"] = "it did not answer within %.1f s" % (time.monotonic() - now)

@@ -45,7 +45,7 @@ class _File:
     def __init__(self, path: str, from_end: bool) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(self.fd)
-        self.identity = (status.st_dev, status.st_ino)
+        self.identity = _identity(status)
         self._position = status.st_size if from_end else 0
         self._before = self._bytes_before()
         self._written_at = status.st_mtime_ns
@@ -131,9 +131,14 @@ class _Tail:
 
     def _search(self, from_end: bool = False) -> None:
         self._searched_at = time.monotonic()
-        for path in self._matches():
+        found: Dict[object, str] = {}  # by identity: one file may have two paths
+        for pattern in self._patterns:
+            for path in sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]:
+                with contextlib.suppress(OSError):
+                    found.setdefault(_identity(os.stat(path)), path)
+        for identity, path in found.items():
             known = self._files.get(path)
-            if known is not None and known.identity == _identity(path):
+            if known is not None and known.identity == identity:
                 continue
             if known is not None:
                 while self._read(path):
@@ -144,15 +149,6 @@ class _Tail:
                 with contextlib.suppress(OSError):  # removed again, or unreadable: the next search tries again
                     self._files[path] = _File(path, from_end)
 
-    def _matches(self) -> List[str]:
-        found: Dict[object, str] = {}  # by identity: one file may have two paths
-        for pattern in self._patterns:
-            for path in sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]:
-                identity = _identity(path)
-                if identity and identity not in found:
-                    found[identity] = path
-        return list(found.values())
-
 
 def _patterns(pattern: str, folders: List[str]) -> List[str]:
     if os.path.isabs(pattern):
@@ -161,11 +157,7 @@ def _patterns(pattern: str, folders: List[str]) -> List[str]:
     return [os.path.join(glob.escape(root) if glob.has_magic(pattern) else root, pattern) for root in roots]
 
 
-def _identity(path: str) -> Optional[object]:
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
+def _identity(status: os.stat_result) -> object:
     return status.st_dev, status.st_ino
 
 
@@ -304,19 +296,17 @@ class WorkerLog:
         return not self.stalled
 
     def _try_again(self) -> None:
-        if not (self.ends or self._has_room()) or not self._writer.flush():
+        try:
+            has_room = self.ends or free_bytes(self._writer.path) >= _ROOM
+        except OSError:
+            has_room = False
+        if not has_room or not self._writer.flush():
             self._loop.call_later(_RETRY_S, self._try_again)
             return
         self.stalled = False
         self.active_at = time.monotonic()
         for fd, stamper in self._pipes.items():
             self._take(fd, stamper)
-
-    def _has_room(self) -> bool:
-        try:
-            return free_bytes(self._writer.path) >= _ROOM
-        except OSError:
-            return False
 
     def _add(self, records: bytes) -> None:
         self._writer.add(records)

@@ -252,19 +252,17 @@ class OpenAttempt:
 
     async def take_result(self, worker: RemoteWorker, rank: int, chunks: AsyncIterator[bytes], max_bytes: int) -> None:
         """Raises NotFound if this worker has no such rank, TooLarge, StorageFull."""
-        if not self._is_rank_of(rank, worker.view.worker):
-            raise NotFound(f"rank {rank} is none of worker {worker.view.worker}")
+        number, owner = worker.view.worker, rank // self.group.processes_per_worker
+        # the agents of an elastic job number the ranks by themselves
+        is_its_own = owner == number if self.group.may_return is None else owner < len(self._workers)
+        if not is_its_own:
+            raise NotFound(f"rank {rank} is none of worker {number}")
         await worker.take_result(rank, chunks, max_bytes)
 
     # --- within
 
     def _stops_the_others(self, view: WorkerView) -> bool:
         return view.failed and self.group.may_return is None
-
-    def _is_rank_of(self, rank: int, worker: int) -> bool:
-        owner = rank // self.group.processes_per_worker
-        # the agents of an elastic job number the ranks by themselves
-        return owner == worker if self.group.may_return is None else owner < len(self._workers)
 
     def _wake_all(self) -> None:
         """Let all requests that wait for an order check it again."""

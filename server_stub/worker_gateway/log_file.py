@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Iterator
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -139,23 +140,16 @@ def _ends(records: bytes) -> tuple[Record, Record]:
 
 def _runs(text: bytes, wanted: int) -> Iterator[tuple[int, int, bytes]]:
     """(first seq, last seq, records) of each run without a hole, from the record `wanted` on."""
-    run: list[bytes] = []
-    first = following = wanted
+    new: list[tuple[int, bytes]] = []
     for line in text.split(b"\n")[:-1]:
-        try:
+        with contextlib.suppress(ValueError):  # other output of the pod
             seq = parse(line).seq
-        except ValueError:  # other output of the pod
-            continue
-        if seq < following:
-            continue
-        if seq > following or not run:
-            if run:
-                yield first, following - 1, b"".join(run)
-            run, first = [], seq
-        run.append(line + b"\n")
-        following = seq + 1
-    if run:
-        yield first, following - 1, b"".join(run)
+            if seq >= wanted:
+                new.append((seq, line + b"\n"))
+                wanted = seq + 1
+    for _, numbered in groupby(enumerate(new), lambda each: each[1][0] - each[0]):
+        run = [each for _, each in numbered]
+        yield run[0][0], run[-1][0], b"".join(line for _, line in run)
 
 
 # --- the clock

@@ -122,10 +122,6 @@ class WorkerView:
             *(self.report is not None, self.drained, self.quiet),
         )
 
-    def has_lost_place(self, start: PodStart) -> bool:
-        """True for a previous owner, and for other starts of a pod that has been replaced by another pod."""
-        return start in self.former or any(each.pod_uid == start.pod_uid != self.pod_uid for each in self.former)
-
 
 class StackOrders:
     """Orders for the stacks of one remote worker, each with a mark, which the worker sends with its answer.
@@ -226,7 +222,9 @@ class RemoteWorker:
             if view.pod_uid is None:
                 await self._store(**owner)
                 return
-            if may_return is not None and not view.has_lost_place(claimant):
+            # a previous owner, or another start of a pod that has been replaced by another pod
+            replaced = any(each.pod_uid == claimant.pod_uid != view.pod_uid for each in view.former)
+            if may_return is not None and not replaced and claimant not in view.former:
                 if may_return(view):  # the log is continued
                     await on_disk(Path(self._report_path).unlink, missing_ok=True)
                     former = (*view.former, PodStart(view.pod_uid, view.start))
