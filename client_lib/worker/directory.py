@@ -30,8 +30,7 @@ class Directory:
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
         self.plan = self._below("plan.json")  # the plan (plan.py); 0600, it holds the environment
-        self.lock = self._below("lock")
-        """Held by the launcher for its whole life; content: JSON {pid, start_time, boot_id, host}."""
+        self.lock = self._below("lock")  # held by the launcher for its whole life: {pid, start_time, boot_id, host}
         self.control = self._below("control.sock")  # control.py
         self.output = self._below("launcher.out")  # errors of a launcher that cannot even start
         self.processes = self._below("processes.json")
@@ -50,8 +49,7 @@ class Directory:
         self.stacks_taken = self._below("stacks.json")  # the stacks of all ranks, as they were last taken
         self.work = self._below("work")  # the unpacked snapshot; complete as soon as it is there
         self.inputs = self._below("inputs")  # in a pod: the outputs of the jobs that this one waited for
-        self.outputs = self._below("outputs")
-        """The files of the working directory before the ranks ran (outputs/collector.py)."""
+        self.outputs = self._below("outputs")  # the files before the ranks ran (outputs/collector.py)
         self.environment = self._below("environment.json")  # the environment with extra packages (requirements.py)
         self.reserve = self._below("reserve")  # takes up room that is needed at the end on a full disk (disk.py)
         self.report = self._below("report.json")  # the end of the worker (report.py); complete as soon as it is there

@@ -71,7 +71,7 @@ def _all_wait(waiting: Mapping[int, Place], quiet: Mapping[int, datetime], ended
     if ended:
         who = f"{named(ended, 'worker')} {_have(ended)} ended"
         return Hang(frozenset(waiting), f"{_waits(waiting, quiet)}; {who}")
-    groups = sorted(_grouped(waiting).values(), key=lambda ranks: (len(ranks), ranks))
+    groups = [ranks for _, ranks in reversed(_grouped(waiting))]
     if len(waiting) == 1:
         return None
     if len(groups) == 1:
@@ -83,8 +83,7 @@ def _all_wait(waiting: Mapping[int, Place], quiet: Mapping[int, datetime], ended
 def _waits(waiting: Mapping[int, Place], quiet: Mapping[int, datetime]) -> str:
     """`ranks 0, 2-7 have waited in all_reduce (train.py:41) since 12:00:58 UTC`"""
     since = min((quiet[rank] for rank in waiting if rank in quiet), default=max(quiet.values()))
-    groups = sorted(_grouped(waiting).items(), key=lambda group: (-len(group[1]), group[1]))
-    (first, ranks), *rest = groups[:_NAMED]
+    (first, ranks), *rest = _grouped(waiting)[:_NAMED]
     others = "".join(f", {named(others)} {_are(others)} in {place}" for place, others in rest)
     return f"{named(ranks)} {_have(ranks)} waited in {first} since {since:%H:%M:%S} UTC{others}"
 
@@ -95,8 +94,8 @@ def _stands(elsewhere: Mapping[int, ProcessStacks]) -> str:
     for rank, process in elsewhere.items():
         place = call(process)
         places[rank] = _LEFT if has_left(process) else f"in {place}" if place else process.state
-    groups = sorted(_grouped(places).items(), key=lambda group: (-len(group[1]), group[1]))
-    told = [f"{named(ranks)} {(_have if place == _LEFT else _are)(ranks)} {place}" for place, ranks in groups[:_NAMED]]
+    groups = _grouped(places)[:_NAMED]
+    told = [f"{named(ranks)} {(_have if place == _LEFT else _are)(ranks)} {place}" for place, ranks in groups]
     missing = f" and {_have([*elsewhere])} not entered it" if {*places.values()} != {_LEFT} else ""
     return f"{', '.join(told)}{missing}"
 
@@ -109,8 +108,9 @@ def _are(ranks: Sequence[int]) -> str:
     return "is" if len(ranks) == 1 else "are"
 
 
-def _grouped(places: Mapping[int, object]) -> dict[str, list[int]]:
+def _grouped(places: Mapping[int, object]) -> list[tuple[str, list[int]]]:
+    """The places and the ranks there, most ranks first."""
     groups: dict[str, list[int]] = {}
     for rank, place in sorted(places.items()):
         groups.setdefault(str(place), []).append(rank)
-    return groups
+    return sorted(groups.items(), key=lambda group: (-len(group[1]), group[1]))
