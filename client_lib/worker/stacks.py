@@ -12,7 +12,7 @@ process, and for one that does not answer, only the state in /proc is read.
 import os
 import threading
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Set
+from typing import Any, Callable, Dict, List, NoReturn, Optional, Set
 
 from client_lib.worker.directory import MARKER, Directory, remove, write_json
 from client_lib.worker.loop import Loop
@@ -27,6 +27,7 @@ _POLL_S = 0.001
 _DUMP_MAX = 512 * 1024  # bytes of one process
 _ALL_MAX = 8 * 1024 * 1024  # of all: the server takes 16 MiB in one request
 _PROCESSES_MAX = 1000
+_UNSENT = ("session", "started", "file")  # read for this module alone
 _STOPPED = "T"  # it would answer when it is continued
 
 Taken = Dict[str, Any]
@@ -74,96 +75,84 @@ class StackTaker:
             on_taken()
 
 
-class _Process(NamedTuple):
-    pid: int
-    parent: int
-    session: int
-    state: str
-    cpu_s: float
-    started: int
-    """In clock ticks since the boot: a process has started before its children."""
-    name: str
-    file: Optional[str]
-    """The open file to which it writes its stacks."""
-
-
 def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> List[Taken]:
     """The stacks of the processes that belong to a rank, the rank's own process before its children. `folder` has the
     files of the ranks; `until`: monotonic time."""
     looks = ((pid, _look(pid, folder)) for pid in pids[:_PROCESSES_MAX])
-    processes = {pid: seen for pid, seen in looks if seen is not None}
-    taken: Dict[int, Taken] = {}
-    queues: Dict[str, List[_Process]] = {}
-    for seen in sorted(processes.values(), key=lambda each: (each.started, each.pid)):
-        rank = _rank_of(seen, processes, ranks)
-        if rank < 0:
+    processes = {pid: process for pid, process in looks if process is not None}
+    taken: List[Taken] = []
+    queues: Dict[str, List[Taken]] = {}
+    for process in sorted(processes.values(), key=lambda each: (each["started"], each["pid"])):
+        process["rank"] = _rank_of(process, processes, ranks)
+        if process["rank"] < 0:
             continue
-        why = None if seen.file else "it has no handler for stacks: it is no Python process of the rank runner"
-        if seen.state == _STOPPED:
-            why = "it is stopped by a signal"
-        taken[seen.pid] = {
-            "rank": rank,
-            "pid": seen.pid,
-            "parent": seen.parent,
-            "name": seen.name,
-            "state": seen.state,
-            "wchan": _read("/proc/%d/wchan" % seen.pid).strip("0\n") or None,
-            "cpu_s": seen.cpu_s,
-            "dump": None,
-            "why": why,
-        }
-        if why is None:
-            queues.setdefault(seen.file or "", []).append(seen)
-    threads = [threading.Thread(target=_ask_all, args=(queue, taken, until)) for queue in queues.values()]
+        taken.append(process)
+        if process["state"] == _STOPPED:
+            process["why"] = "it is stopped by a signal"
+        elif not process["file"]:
+            process["why"] = "it has no handler for stacks: it is no Python process of the rank runner"
+        else:
+            queues.setdefault(process["file"], []).append(process)
+    threads = [threading.Thread(target=_ask_all, args=(queue, until)) for queue in queues.values()]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return within_bounds(sorted(taken.values(), key=lambda each: int(each["rank"])), _ALL_MAX)
+    taken.sort(key=lambda each: int(each["rank"]))
+    return within_bounds([{name: each[name] for name in each if name not in _UNSENT} for each in taken], _ALL_MAX)
 
 
-def _look(pid: int, folder: str) -> Optional[_Process]:
+def _look(pid: int, folder: str) -> Optional[Taken]:
     """Read a process from /proc; None: there is no such process."""
-    fields = stat("/proc/%d" % pid)
+    fields, beginning = stat("/proc/%d" % pid), os.path.realpath(folder) + os.sep
     if not fields or fields[0] in "ZX":
         return None
-    cpu_s = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    name = _read("/proc/%d/comm" % pid).rstrip("\n")
-    beginning = os.path.realpath(folder) + os.sep
-    file = next((path for path in open_files(pid) if path.startswith(beginning)), None)
-    return _Process(pid, int(fields[1]), int(fields[3]), fields[0], cpu_s, int(fields[19]), name, file)
+    return {
+        "pid": pid,
+        "parent": int(fields[1]),
+        "session": int(fields[3]),
+        "started": int(fields[19]),  # in clock ticks since the boot: a process has started before its children
+        "file": next((path for path in open_files(pid) if path.startswith(beginning)), None),  # for its stacks
+        "name": _read("/proc/%d/comm" % pid).rstrip("\n"),
+        "state": fields[0],
+        "wchan": _read("/proc/%d/wchan" % pid).strip("0\n") or None,
+        "cpu_s": (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"),
+        "dump": None,
+        "why": None,
+    }
 
 
-def _rank_of(process: _Process, processes: Dict[int, _Process], ranks: Dict[int, int]) -> int:
+def _rank_of(process: Taken, processes: Dict[int, Taken], ranks: Dict[int, int]) -> int:
     """The rank to which a process belongs: by its file, by its nearest ancestor, or, if that is gone, by its session;
     negative: none, as for torchrun's own agent."""
-    at: Optional[_Process] = process
+    at: Optional[Taken] = process
     while at is not None:
-        name = os.path.basename(at.file or "")
+        name = os.path.basename(at["file"] or "")
         if name.isdigit():
             return int(name)
-        if at.pid in ranks:
-            return ranks[at.pid]
-        above = processes.get(at.parent)
-        at = above if above and above.started <= at.started else None  # else its pid has passed to another one
-    return ranks.get(process.session, -1)
+        if at["pid"] in ranks:
+            return ranks[at["pid"]]
+        above = processes.get(at["parent"])
+        at = above if above and above["started"] <= at["started"] else None  # else its pid has passed to another one
+    return ranks.get(process["session"], -1)
 
 
-def _ask_all(queue: List[_Process], taken: Dict[int, Taken], until: float) -> None:
+def _ask_all(queue: List[Taken], until: float) -> None:
     """Ask the processes that share one file, one after the other."""
     for process in queue:
-        of_process, now = taken[process.pid], time.monotonic()
-        if not catches(process.pid, SIGNAL):
-            of_process["why"] = "it has no handler for stacks any more"
+        now = time.monotonic()
+        if not catches(process["pid"], SIGNAL):
+            process["why"] = "it has no handler for stacks any more"
             continue
-        of_process["dump"] = _ask(process, until if process is queue[-1] else min(until, now + _PROCESS_S))
-        if of_process["dump"] is None:
-            of_process["why"] = "it did not answer within %.1f s" % (time.monotonic() - now)
+        last = process is queue[-1]
+        process["dump"] = _ask(process["pid"], process["file"], until if last else min(until, now + _PROCESS_S))
+        if process["dump"] is None:
+            process["why"] = "it did not answer within %.1f s" % (time.monotonic() - now)
 
 
-def _ask(process: _Process, until: float) -> Optional[str]:
+def _ask(pid: int, path: str, until: float) -> Optional[str]:
     """The stacks that a process writes to its file; None: it does not answer."""
-    pid, path, bit = process.pid, process.file or "", 1 << (SIGNAL - 1)
+    bit = 1 << (SIGNAL - 1)
     blocked_before = _blocked_in(pid, bit)
     try:
         os.truncate(path, 0)  # it appends
