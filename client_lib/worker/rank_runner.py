@@ -228,22 +228,17 @@ def _run(module: Any) -> int:
         sys.stderr.write("%s\n" % (exit.code,))
         return 1
     except BaseException as error:  # noqa: BLE001  (any exception of the script is reported as the interpreter does)
-        _failed(error)
+        _remove_our_frames(error, set())
+        trace = error.__traceback__
+        _write_error_file(error)
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
+        vars(sys)["last_exc"] = error  # new in 3.12
+        try:
+            sys.excepthook(type(error), error, trace)
+        except BaseException:  # noqa: BLE001  (the user's hook failed: the interpreter then calls its own)
+            sys.__excepthook__(type(error), error, trace)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0
-
-
-def _failed(error: BaseException) -> None:
-    """Report the exception as the interpreter does, and in the error file."""
-    _remove_our_frames(error, set())
-    trace = error.__traceback__
-    _write_error_file(error)
-    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, trace
-    vars(sys)["last_exc"] = error  # new in 3.12
-    try:
-        sys.excepthook(type(error), error, trace)
-    except BaseException:  # noqa: BLE001  (the user's hook failed: the interpreter then calls its own)
-        sys.__excepthook__(type(error), error, trace)
 
 
 def _remove_our_frames(error: BaseException | None, seen: set[int]) -> None:
@@ -545,7 +540,15 @@ def _end(status: int) -> None:
         pass
     _keep_process_groups(sys.modules.get("torch.distributed.distributed_c10d"))
     _release_objects()
-    status = _flush() or status
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None and not stream.closed:
+                stream.flush()
+        except Exception:  # noqa: BLE001  (any failure has the interpreter's status for it)
+            status = 120
+    import ctypes
+
+    ctypes.CDLL(None).fflush(None)  # C's own streams
     if status == _INTERRUPTED:
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
         os.kill(os.getpid(), _signal.SIGINT)  # shows the parent the cause, as Python does since 3.8
@@ -604,21 +607,6 @@ def _finish_files(files: list[Any], *kinds: type | str) -> None:
                 file.flush()
         except Exception:  # noqa: BLE001  (the interpreter ignores these, too)
             pass
-
-
-def _flush() -> int:
-    """Flush Python's own streams and C's. Returns 120 if that fails, the interpreter's status for it."""
-    status = 0
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            if stream is not None and not stream.closed:
-                stream.flush()
-        except Exception:  # noqa: BLE001  (any failure has the same status)
-            status = 120
-    import ctypes
-
-    ctypes.CDLL(None).fflush(None)
-    return status
 
 
 if __name__ == "__main__":
