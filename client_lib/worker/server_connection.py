@@ -4,6 +4,7 @@ One object per thread: it holds one connection. Proxy variables are ignored (htt
 runs in the cluster, or the operator has configured its address.
 """
 
+import contextlib
 import http.client
 import json
 import os
@@ -89,8 +90,11 @@ class ServerConnection:
             self.close()
             raise Unreachable("%s: %s" % (type(error).__name__, error)) from error
         self.close()
+        message = "HTTP status %d" % answer.status
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            message = str(json.loads(text)["message"])
         is_final = 400 <= answer.status < 500 and answer.status not in (408, 425, 429)
-        raise (Rejected if is_final else Unreachable)(_message(text, answer.status), answer.status)
+        raise (Rejected if is_final else Unreachable)(message, answer.status)
 
     def _once(self, method: str, path: str, body: Optional[Body], wait_s: float) -> http.client.HTTPResponse:
         if self._connection.sock is None:  # new, or closed after an answer: a server that ends asks for that
@@ -103,10 +107,3 @@ class ServerConnection:
             headers["Content-Length"] = str(os.fstat(body.fileno()).st_size)
         self._connection.request(method, self._base + path, body=body, headers=headers)
         return self._connection.getresponse()
-
-
-def _message(body: bytes, status: int) -> str:
-    try:
-        return str(json.loads(body)["message"])
-    except (ValueError, KeyError, TypeError):
-        return "HTTP status %d" % status

@@ -95,8 +95,10 @@ class _Tail:
     """
 
     def __init__(self, pattern: str, folders: List[str], sink: Callable[[str, bytes], None]) -> None:
-        self._patterns = _patterns(pattern, folders)
-        self._search_s = _SEARCH_S if glob.has_magic(pattern) else 0.0
+        is_magic, roots = glob.has_magic(pattern), dict.fromkeys(os.path.realpath(folder) for folder in folders)
+        below = [os.path.join(glob.escape(root) if is_magic else root, pattern) for root in roots]
+        self._patterns = [pattern] if os.path.isabs(pattern) else below
+        self._search_s = _SEARCH_S if is_magic else 0.0
         self._sink = sink
         self._files: Dict[str, _File] = {}
         self._searched_at = 0.0
@@ -148,13 +150,6 @@ class _Tail:
             if os.path.isfile(path):
                 with contextlib.suppress(OSError):  # removed again, or unreadable: the next search tries again
                     self._files[path] = _File(path, from_end)
-
-
-def _patterns(pattern: str, folders: List[str]) -> List[str]:
-    if os.path.isabs(pattern):
-        return [pattern]
-    roots = list(dict.fromkeys(os.path.realpath(folder) for folder in folders))
-    return [os.path.join(glob.escape(root) if glob.has_magic(pattern) else root, pattern) for root in roots]
 
 
 def _identity(status: os.stat_result) -> object:
