@@ -216,17 +216,6 @@ def test_the_worker_goes_on_when_nobody_is_connected(worker: Make) -> None:
     assert one.lines() == ["done"]
 
 
-def test_a_peer_that_comes_later_is_told_the_newest_event(worker: Make) -> None:
-    one = worker("import time; time.sleep(1000)").start().go()
-    assert one.connection
-    one.connection.close()
-    one.connection = one._connect()
-    assert one.event() == "started"
-    one.stop(1.0)
-    assert one.event() == "ended"
-    assert one.event() is None
-
-
 def test_go_twice_starts_once(worker: Make) -> None:
     one = worker("import os; print(os.getpid())").start()
     assert one.connection
