@@ -27,6 +27,12 @@ def _checked_time(text: str) -> str:
     return at.astimezone(timezone.utc).isoformat() and text
 
 
+def _checked_protocol(number: int) -> int:
+    if number != PROTOCOL:
+        raise ValueError(f"this server reads reports of protocol {PROTOCOL}, and this one is of {number}")
+    return number
+
+
 _Time = Annotated[str, AfterValidator(_checked_time)]
 _Number = Annotated[int, Field(ge=0, le=2**53)]
 _Status = Annotated[int, Field(ge=-(2**31), lt=2**31)]
@@ -68,7 +74,7 @@ class KeptOutputs(_Strict):
 class WorkerReport(_Strict):
     """The fields of a report.json of `client_lib.worker` that the server reads; the others are stored too."""
 
-    protocol: Annotated[int, Field(ge=PROTOCOL, le=PROTOCOL)]
+    protocol: Annotated[int, AfterValidator(_checked_protocol)]
     worker: _Number
     attempt: _Number
     exit_code: _Status
