@@ -16,7 +16,7 @@ import pytest
 
 from client_lib.worker.outputs import Patterns
 from client_lib.worker.outputs.collector import FileFinder, LookInterrupted, Sync
-from client_lib.worker.outputs.store import INDEX, DirectoryStore, LeftOut, NotKept, SourceFile, data_path, read_index
+from client_lib.worker.outputs.store import INDEX, DirectoryStore, NotKept, SourceFile, data_path, read_index
 from tests.small_disk import fill, free, small_disk
 from tests.waiting import until
 from tests.worker.conftest import DEADLINE_S, Worker
@@ -187,11 +187,8 @@ def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
     sync.look(True)
     assert kept(tmp_path) == {"a": "a"}
     assert left_out(tmp_path) == dict.fromkeys("bc", "the time to keep it was over (grace_s)")
-    assert sync.summary() == (
-        1,
-        1,
-        [LeftOut("b", 1, left_out(tmp_path)["b"]), LeftOut("c", 1, left_out(tmp_path)["c"])],
-    )
+    late = [{"path": name, "size": 1, "why": left_out(tmp_path)[name]} for name in "bc"]
+    assert sync.report() == {"kept": 1, "bytes": 1, "left_out": late, "left_out_count": 2}
 
 
 def store(folder: Path, name: str = "1.0", limit: int = 100) -> DirectoryStore:

@@ -161,8 +161,10 @@ class Sync:
             try:
                 self._check_time()
                 why_not = self._keep(one, final)
-                if why_not:
-                    self._leave_out(one, why_not)
+                left = LeftOut(_shown(one.path), one.size, why_not or "")
+                if why_not and self._left_out.get(one.path) != left:
+                    self._store.leave_out(*left)
+                    self._left_out[one.path] = left
             except LookInterrupted:
                 if not final:
                     raise
@@ -173,9 +175,14 @@ class Sync:
                         self._store.leave_out(*self._left_out[one.path])
                 return
 
-    def summary(self) -> Tuple[int, int, List[LeftOut]]:
-        """(number of kept files, their bytes, those left out)."""
-        return len(self._kept), sum(size for size, _, _ in self._kept.values()), sorted(self._left_out.values())
+    def report(self) -> Dict[str, Any]:
+        left_out = sorted(self._left_out.values())
+        return {
+            "kept": len(self._kept),
+            "bytes": sum(size for size, _, _ in self._kept.values()),
+            "left_out": [left._asdict() for left in left_out[:_LEFT_OUT_MAX]],
+            "left_out_count": len(left_out),
+        }
 
     def _keep(self, one: Found, final: bool) -> Optional[str]:
         """Keep the newest version of a file, unless it is kept. Returns the reason why it can't be."""
@@ -186,35 +193,26 @@ class Sync:
             return one.why_not
         if not final and abs(time.time() - one.mtime_ns / 1e9) <= SETTLED_S:  # file systems may have another clock
             return None
+        path = os.path.realpath(os.path.join(self._finder.root, one.path))
         try:
-            self._open_and_keep(one, final)
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+            try:
+                at_rest = path if final and self._linkable else None
+                source = SourceFile(one.path, fd, one.executable, self._check_time, at_rest)
+                if not stat.S_ISREG(source.status.st_mode) or not path.startswith(self._finder.root + os.sep):
+                    raise BeingWritten(one.path)  # replaced since it was found
+                self._store.keep(source)
+            finally:
+                os.close(fd)
         except BeingWritten:
             return "it is still being written, though every rank has ended" if final else None
         except NotKept as refused:
             return str(refused)
         except OSError as error:
             return error.strerror or str(error)
+        self._kept[one.path] = (source.size, source.status.st_mtime_ns, source.status.st_ino)
+        self._left_out.pop(one.path, None)
         return None
-
-    def _open_and_keep(self, one: Found, final: bool) -> None:
-        path = os.path.realpath(os.path.join(self._finder.root, one.path))
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            at_rest = path if final and self._linkable else None
-            source = SourceFile(one.path, fd, one.executable, self._check_time, at_rest)
-            if not stat.S_ISREG(source.status.st_mode) or not path.startswith(self._finder.root + os.sep):
-                raise BeingWritten(one.path)  # replaced since it was found
-            self._store.keep(source)
-            self._kept[one.path] = (source.size, source.status.st_mtime_ns, source.status.st_ino)
-            self._left_out.pop(one.path, None)
-        finally:
-            os.close(fd)
-
-    def _leave_out(self, one: Found, why: str) -> None:
-        left = LeftOut(_shown(one.path), one.size, why)
-        if self._left_out.get(one.path) != left:
-            self._store.leave_out(*left)
-            self._left_out[one.path] = left
 
 
 def _shown(path: str) -> str:
@@ -263,11 +261,7 @@ class Collector:
         self._running.release()
 
     def report(self) -> Dict[str, Any]:
-        if self._sync is None:
-            return {"kept": 0, "bytes": 0, "left_out": [], "problem": self._problem}
-        files, size, left_out = self._sync.summary()
-        shown = [dict(left._asdict()) for left in left_out[:_LEFT_OUT_MAX]]
-        known = {"kept": files, "bytes": size, "left_out": shown, "left_out_count": len(left_out)}
+        known = self._sync.report() if self._sync else {"kept": 0, "bytes": 0, "left_out": []}
         return {**known, "problem": self._problem} if self._problem else known
 
     # --- in the thread

@@ -165,9 +165,17 @@ class DirectoryStore:
         temporary = self.incoming(str(os.getpid()))
         remove(temporary)
         try:
-            sha256 = self._link(source, temporary) or self._copy(source, temporary)
-            kept = Kept(source.path, source.size, sha256, source.status.st_mtime, source.executable)
-            self.adopt(kept, temporary)
+            if self._link(source, temporary):
+                sha256 = source.sha256()
+            else:
+                disk.check_room(self._folder, source.size, self._keep_free)
+                digest = hashlib.sha256()
+                with open(temporary, "wb", buffering=0) as file:
+                    for block in source.blocks():
+                        digest.update(block)
+                        write_all(file.fileno(), block)
+                sha256 = digest.hexdigest()
+            self.adopt(Kept(source.path, source.size, sha256, source.status.st_mtime, source.executable), temporary)
         finally:
             remove(temporary)
         self._room.take(self._bytes)  # less than `make_room` took if the same content was kept before
@@ -215,24 +223,14 @@ class DirectoryStore:
             self._bytes += kept.size
         self._drop(before)
 
-    def _link(self, source: SourceFile, temporary: str) -> Optional[str]:
-        """Link the file instead of copying it. Returns its digest, or None if it cannot be linked."""
-        if source.at_rest is None:
-            return None
+    def _link(self, source: SourceFile, temporary: str) -> bool:
+        """Link the file, which needs no copy then. False: it cannot be linked."""
         try:
-            os.link(source.at_rest, temporary)
+            if source.at_rest:
+                os.link(source.at_rest, temporary)
+            return source.at_rest is not None
         except OSError:  # another file system, or one without links
-            return None
-        return source.sha256()
-
-    def _copy(self, source: SourceFile, temporary: str) -> str:
-        digest = hashlib.sha256()
-        disk.check_room(self._folder, source.size, self._keep_free)
-        with open(temporary, "wb", buffering=0) as file:
-            for block in source.blocks():
-                digest.update(block)
-                write_all(file.fileno(), block)
-        return digest.hexdigest()
+            return False
 
     def _drop(self, before: Optional[Kept]) -> None:
         """Remove the content of a replaced file unless another path has the same."""
@@ -266,23 +264,18 @@ class _Room:
             return
         with locked(os.path.join(self._folder, _LOCK)):
             known = read_json(os.path.join(self._folder, _SIZES)) or {}
-            sizes = {name: size for name, size in known.items() if isinstance(size, int)}
-            if size > sizes.get(self._mine, 0):
-                self._make_room(sizes, size)
-            sizes[self._mine] = size
-            write_json(os.path.join(self._folder, _SIZES), sizes)
+            others = {name: size for name, size in known.items() if isinstance(size, int)}
+            now = others.pop(self._mine, 0)
+            stay = sum(size for name, size in others.items() if _attempt(name) >= _attempt(self._mine))
+            if size > now and stay + size > self._limit:
+                shown = (disk.megabytes(stay + now), disk.megabytes(self._limit))
+                raise NotKept("the job keeps %s without it, and may keep %s" % shown)
+            while size > now and sum(others.values()) + size > self._limit:
+                oldest = min(others, key=_attempt)
+                shutil.rmtree(os.path.join(self._folder, oldest), ignore_errors=True)
+                del others[oldest]
+            write_json(os.path.join(self._folder, _SIZES), {**others, self._mine: size})
         self._taken = size
-
-    def _make_room(self, sizes: Dict[str, int], size: int) -> None:
-        mine, now = _attempt(self._mine), sizes.pop(self._mine, 0)
-        stay = sum(size for name, size in sizes.items() if _attempt(name) >= mine)
-        if stay + size > self._limit:
-            shown = (disk.megabytes(stay + now), disk.megabytes(self._limit))
-            raise NotKept("the job keeps %s without it, and may keep %s" % shown)
-        while sum(sizes.values()) + size > self._limit:
-            oldest = min(sizes, key=_attempt)
-            shutil.rmtree(os.path.join(self._folder, oldest), ignore_errors=True)
-            del sizes[oldest]
 
 
 def _attempt(name: str) -> int:
