@@ -55,10 +55,6 @@ class _TooSlow(Exception):
     pass
 
 
-def _interrupt(*_: Any) -> None:
-    raise _TooSlow
-
-
 class LineMetrics:
     """Reads metrics from the lines of the ranks with the regular expression of the job (`metrics`). One per worker.
 
@@ -79,27 +75,28 @@ class LineMetrics:
         """Read whole records of the log."""
         if self._expression is None:
             return
+
+        def interrupt(*_: Any) -> None:
+            raise _TooSlow
+
         found: List[bytes] = []
         begin = time.process_time()
         left_s = _FIRST_S + _CPU_SHARE * (time.monotonic() - self._since) - self._spent
+        before = signal.signal(signal.SIGVTALRM, interrupt)
         try:
-            self._read_within(max(0.001, min(_BLOCK_S, left_s)), self._expression, records, found)
+            signal.setitimer(signal.ITIMER_VIRTUAL, max(0.001, min(_BLOCK_S, left_s)))
+            try:
+                for record in records.split(b"\n")[:-1]:
+                    self._read(self._expression, record, found)
+            finally:
+                signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
         except _TooSlow:
             self._expression = None
             self._say("the expression of `metrics` takes too long and was switched off")
+        signal.signal(signal.SIGVTALRM, before)
         self._spent += time.process_time() - begin
         if found:
             self._sink(b"".join(found))
-
-    def _read_within(self, limit_s: float, expression: "re.Pattern[str]", records: bytes, found: List[bytes]) -> None:
-        before = signal.signal(signal.SIGVTALRM, _interrupt)
-        try:
-            signal.setitimer(signal.ITIMER_VIRTUAL, limit_s)
-            for record in records.split(b"\n")[:-1]:
-                self._read(expression, record, found)
-        finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-            signal.signal(signal.SIGVTALRM, before)
 
     def _read(self, expression: "re.Pattern[str]", record: bytes, found: List[bytes]) -> None:
         _, _, rank, stream, text = record.split(b" ", 4)
@@ -183,9 +180,18 @@ class MetricFiles:
         return file.position != before
 
     def _search(self) -> None:
+        """Find event files that were changed since the start, and the table that was made since."""
         self._send_writes()
         tables = set()
-        for path in map(os.path.realpath, self._new_files()):
+        for entry, folder_at in _entries(self._folders):
+            if _EVENTS not in entry.name and (entry.name != _CSV or folder_at < self._since):
+                continue
+            try:
+                if entry.stat().st_mtime < self._since:
+                    continue
+            except OSError:
+                continue
+            path = os.path.realpath(entry.path)
             name = os.path.basename(path)
             if name == _CSV:
                 tables.add(path)
@@ -194,15 +200,6 @@ class MetricFiles:
                     self._events[path] = (rank if rank >= 0 else None, _Events(path, self._run(path, rank)))
         if self._csv is None and len(tables) == 1:
             self._csv = _Csv(tables.pop())
-
-    def _new_files(self) -> Iterator[str]:
-        """Paths of event files that were changed since the start, and of tables that were made since; the nearest
-        first."""
-        for entry, folder_at in _entries(self._folders):
-            if _EVENTS in entry.name or (entry.name == _CSV and folder_at >= self._since):
-                with contextlib.suppress(OSError):
-                    if entry.stat().st_mtime >= self._since:
-                        yield entry.path
 
     def _run(self, path: str, rank: int) -> str:
         """Path of the folder of an event file below that of another file of the rank, and a slash: TensorBoard names a

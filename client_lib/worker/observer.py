@@ -10,7 +10,7 @@ import os
 import signal
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Callable, Deque, Dict, List, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Callable, Deque, Dict, List, NamedTuple, Optional
 
 from client_lib.worker import control
 from client_lib.worker.control import ControlServer
@@ -19,7 +19,7 @@ from client_lib.worker.format import METRICS
 from client_lib.worker.loop import Loop
 from client_lib.worker.metrics import MetricFiles
 from client_lib.worker.plan import Process, WorkerPlan, of_no_rank
-from client_lib.worker.ranks import Ranks, start
+from client_lib.worker.ranks import Ranks, Started, start
 from client_lib.worker.system import System, below, content, describe, memory_of_limit, stat
 from client_lib.worker.worker_log import WorkerLog
 
@@ -71,7 +71,7 @@ class Observer:
 
     def start(self, process: Process, warm: bool) -> None:
         """The ranks run; `process`: one of them."""
-        self._loop.call_later(0.0, lambda: self._read_machine(process, warm))
+        self._loop.call_later(0.0, lambda: self._describe_machine(process, warm))
         if self._plan.observe:
             self._loop.call_later(_WATCH_S, self._watch)
 
@@ -104,7 +104,7 @@ class Observer:
         except (OSError, ImportError):
             taken()
 
-    def _read_machine(self, process: Process, warm: bool) -> None:
+    def _describe_machine(self, process: Process, warm: bool) -> None:
         """Log what this worker runs on, as the interpreter of the ranks sees it."""
         shown = {name: value for name, value in process.environment.items() if name not in self._plan.secrets}
         with contextlib.suppress(OSError):
@@ -112,10 +112,8 @@ class Observer:
                 self._log.add_metrics(describe(shown, has_python=warm))
                 return
             argv = [process.argv[0], runner_file("system.py", self._directory)]
-            environment = {**of_no_rank(shown), MARKER: ""}
-            reader = start(Process(-1, -1, argv, environment, process.working_dir), self._system.before_exec)
-            os.close(reader.stderr)
-            self._log.listen(reader.stdout, METRICS)
+            started = _start_apart(argv, of_no_rank(shown), process.working_dir, self._system)
+            self._log.listen(started.stdout, METRICS)
 
     def _watch(self) -> None:
         loop, pids, since = self._loop, self._ranks.pids, self._ranks.started_at or time.time()
@@ -127,10 +125,16 @@ class Observer:
             sink, checkpoints = self._log.add_metrics, self._plan.checkpoint_dir
             self._metric_files = MetricFiles(loop, pids, folders, since, sink, checkpoints)
             if self._plan.others_may_wait:
-                self._quiet = QuietRanks(loop, pids, self._tell_quiet, self._directory.stacks)
+                self._quiet = QuietRanks(
+                    loop, pids, lambda ranks: self._peers.tell(control.QUIET, ranks=ranks), self._directory.stacks
+                )
 
-    def _tell_quiet(self, ranks: Dict[int, float]) -> None:
-        self._peers.tell(control.QUIET, ranks=ranks)
+
+def _start_apart(argv: List[str], environment: Dict[str, str], folder: str, system: System) -> Started:
+    """Start a process that is no part of the worker; its stderr is not read. Raises OSError."""
+    started = start(Process(-1, -1, argv, {**environment, MARKER: ""}, folder), system.before_exec)
+    os.close(started.stderr)
+    return started
 
 
 # --- what the ranks use
@@ -158,7 +162,7 @@ class UsageSampler:
         self._loop, self._pids, self._since, self._sink = loop, pids, since, sink
         self._before = (since, 0.0)
         self._of_gpus: Dict[str, float] = {}
-        self._reader: Optional[Tuple[int, int]] = None  # pid of nvidia-smi, and its output
+        self._reader: Optional[Started] = None  # nvidia-smi
         self._rest = b""
         if gpus != []:
             self._watch_gpus(system, gpus)
@@ -168,8 +172,8 @@ class UsageSampler:
         """End nvidia-smi."""
         if self._reader:
             with contextlib.suppress(ProcessLookupError):  # it has just ended
-                os.kill(self._reader[0], signal.SIGKILL)
-            self._close()
+                os.kill(self._reader.pid, signal.SIGKILL)
+            self._close(self._reader)
 
     def _again(self) -> None:
         if not self._pids():
@@ -203,19 +207,15 @@ class UsageSampler:
 
     def _watch_gpus(self, system: System, gpus: Optional[List[str]]) -> None:
         argv = ["nvidia-smi", *_QUERY, *(["--id=" + ",".join(gpus)] if gpus else [])]
-        try:
-            started = start(Process(-1, -1, argv, {**os.environ, MARKER: ""}, "/"), system.before_exec)
-        except OSError:  # this machine has none
-            return
-        os.close(started.stderr)
-        self._reader = started.pid, started.stdout
-        self._loop.watch(started.stdout, lambda: self._read(started.stdout))
+        with contextlib.suppress(OSError):  # this machine has none
+            self._reader = reader = _start_apart(argv, dict(os.environ), "/", system)
+            self._loop.watch(reader.stdout, lambda: self._read(reader))
 
-    def _read(self, output: int) -> None:
-        data = os.read(output, 65536)
+    def _read(self, reader: Started) -> None:
+        data = os.read(reader.stdout, 65536)
         if not data:
             self._of_gpus = {}
-            self._close()
+            self._close(reader)
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
@@ -227,12 +227,10 @@ class UsageSampler:
                 except ValueError:  # the driver does not measure it on every device
                     continue
 
-    def _close(self) -> None:
-        if self._reader:
-            output = self._reader[1]
-            self._reader = None
-            self._loop.forget(output)
-            os.close(output)
+    def _close(self, reader: Started) -> None:
+        self._reader = None
+        self._loop.forget(reader.stdout)
+        os.close(reader.stdout)
 
 
 # --- quiet ranks
