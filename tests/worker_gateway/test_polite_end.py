@@ -138,7 +138,7 @@ def test_a_server_that_ends_politely_at_any_moment_costs_no_line_and_no_order(
             agent.channel.send_state("ready")
         for agent in agents:
             agent.end()
-            until(lambda: [order.instruction and order.instruction.do for order in agent.orders] == ["go"])  # noqa: B023  # called at once
+            until(lambda: agent.orders == [Instruction("go")])  # noqa: B023  # called at once
         for agent, folder in zip(agents, servers.workers, strict=True):
             assert stored(folder) == records(0, agent.written)
         assert "an error in the agent's thread" not in capfd.readouterr().err

@@ -4,28 +4,32 @@ It claims the worker, fetches the code, starts the launcher as its child and rep
 It sends the log by offset, keeps it in a spool while the server is unreachable, and exits when everything is delivered.
 Started as `python3 worker.pyz pod`. Every decision is the server's (server_stub.worker_gateway).
 
-    agent               from the claim to the exit code; only its main thread decides
+    agent               from the claim to the exit code, and the launcher; only its main thread decides
     settings            files and variables that the pod was started with, and the plan that they make
     server_channel      states, instructions, report and results, over HTTP
     peer_channel        the same between the pods alone, where no server is reachable (a port of worker 0)
-    launcher_process    the launcher
     log_carriers        the log, on its way to the server and to stdout
 
-Here is what all of them share: threads that survive errors, and the events that they post to the main thread.
+Here is what all of them share: threads that survive errors, and what they post to the main thread.
 """
 
 import random
 import threading
 import time
-from typing import Callable, Dict, NamedTuple, Optional
+from typing import Callable, NamedTuple, Optional, Union
 
+from client_lib.worker.control import Message
 from client_lib.worker.directory import write_all
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
 
 
+LEAVE = "leave"
+
+
 class Instruction(NamedTuple):
-    """Next step of the worker: wait, go, stop or exit."""
+    """Next step of the worker: wait, go, stop or exit. The main thread also gets `stacks`, to send those of the ranks,
+    and LEAVE: another pod owns the worker."""
 
     do: str
     grace_s: Optional[float] = None
@@ -35,17 +39,8 @@ class Instruction(NamedTuple):
     """Mark of a session of the user to take up, beside `do`."""
 
 
-class AgentEvent(NamedTuple):
-    """Wakes the agent's main thread: one of these has changed, or none of them and a child has ended."""
-
-    launcher: Optional[str] = None
-    instruction: Optional[Instruction] = None
-    replaced: bool = False
-    """Another pod owns the worker."""
-    stacks: bool = False
-    """The server has ordered the stacks of the ranks."""
-    quiet: Optional[Dict[str, float]] = None
-    """The ranks in the launcher's event with that name."""
+AgentEvent = Union[Instruction, Message, None]
+"""Wakes the agent's main thread: an instruction, or an event of the launcher (control.py); None: a child has ended."""
 
 
 def warn(text: str) -> None:

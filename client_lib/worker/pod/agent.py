@@ -4,15 +4,27 @@ Python compiles the zipapp at each start if its version is not the server's, 5 t
 or for few jobs, are imported where they are used.
 """
 
-import contextlib
 import os
 import queue
 import signal
+import socket
+import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional, TypeVar, Union
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Optional, TypeVar, Union
 
 from client_lib.worker import control, disk
-from client_lib.worker.directory import ALREADY_RAN, last_line, read_json, renew, runner_file, sha256_of, write_json
+from client_lib.worker.control import ControlConnection
+from client_lib.worker.directory import (
+    ALREADY_RAN,
+    Directory,
+    last_line,
+    read_json,
+    renew,
+    runner_file,
+    sha256_of,
+    write_json,
+)
 from client_lib.worker.outcome import (
     CANCELLED,
     CODE_FETCH,
@@ -23,8 +35,7 @@ from client_lib.worker.outcome import (
     WorkerOutcome,
 )
 from client_lib.worker.plan import ELASTIC, WorkerPlan
-from client_lib.worker.pod import AgentEvent, Backoff, Instruction, warn
-from client_lib.worker.pod.launcher_process import LauncherProcess
+from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.log_carriers import SERVER, STDOUT, ServerCarrier, Spool, StdoutCarrier
 from client_lib.worker.pod.server_channel import CONFLICT, Replaced, ServerChannel, ServerClient
 from client_lib.worker.pod.settings import (
@@ -50,6 +61,7 @@ STOPPED = 143  # exit code of a worker that was stopped: 128 + SIGTERM
 _POLL_S = 0.2  # between two checks of the spool's size
 _PRINT_S = 10.0  # longest time that stdout may take after the end: the server has the log in any case
 _DIGEST_TRIES = 3
+_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_POD_UID")  # to the launcher
 
 
 class NotStarted(Exception):
@@ -80,7 +92,7 @@ class Agent:
         self._plan = plan._replace(worker=pod.worker)
         self._events: "queue.SimpleQueue[AgentEvent]" = queue.SimpleQueue()
         self._terminated = False
-        self._instruction: Optional[Instruction] = None
+        self._told = ""  # the newest instruction
         self._replaced = False
         self._ended_at = 0.0
         self._launcher = LauncherProcess(files.directory, self._events.put)
@@ -88,14 +100,14 @@ class Agent:
         self._spool = Spool(files.directory.log, pod.spool_bytes, readers)
         self._to_stdout: Optional[StdoutCarrier] = None
         self._to_server: Optional[ServerCarrier] = None
-        self._channel = self._new_channel()
-
-    def _new_channel(self) -> "Union[ServerChannel, PeerChannel]":
-        if self._pod.server_url is None:
+        self._channel: "Union[ServerChannel, PeerChannel]"
+        if pod.server_url is None:
             from client_lib.worker.pod.peer_channel import PeerChannel
 
-            return PeerChannel(self._pod, self._token, self._events.put)
-        return ServerChannel(self._new_server, self._spool.newest, self._files.directory.control, self._events.put)
+            self._channel = PeerChannel(pod, token, self._events.put)
+        else:
+            newest, control_path = self._spool.newest, files.directory.control
+            self._channel = ServerChannel(self._new_server, newest, control_path, self._events.put)
 
     def _new_server(self) -> ServerClient:
         return ServerClient(self._pod, self._token, self._files.authorities)
@@ -103,7 +115,7 @@ class Agent:
     def run(self) -> int:
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._terminate)  # process 1 ignores a signal without a handler
-        signal.signal(signal.SIGCHLD, lambda *_: self._events.put(AgentEvent()))  # wakes the main thread
+        signal.signal(signal.SIGCHLD, lambda *_: self._events.put(None))  # wakes the main thread
         kills = out_of_memory_kills()
         os.makedirs(self._files.directory.path, exist_ok=True)
         self._launcher.fork()  # before the first thread; it loads its modules while the server answers
@@ -162,15 +174,14 @@ class Agent:
             self._note(self._events.get())
         if self._replaced:
             raise Replaced("this worker was taken over by another pod")
-        if self._terminated or self._is_told("stop"):
+        if self._terminated or self._told == control.STOP:
             raise NotStarted(CANCELLED, "stopped before its processes were started")
 
-    def _is_told(self, do: str) -> bool:
-        return self._instruction is not None and self._instruction.do == do
-
     def _note(self, event: AgentEvent) -> None:
-        self._instruction = event.instruction or self._instruction
-        self._replaced = self._replaced or event.replaced
+        if isinstance(event, Instruction) and event.do == LEAVE:
+            self._replaced = True
+        elif isinstance(event, Instruction) and event.do != control.STACKS:
+            self._told = event.do
 
     def _resume(self) -> None:
         """Continue after the last pod of this worker, or the last start of this container, has ended."""
@@ -258,30 +269,31 @@ class Agent:
             self._handle(self._next_event())
 
     def _next_event(self) -> AgentEvent:
-        """The next event; an empty one if there is none within _POLL_S."""
+        """The next event; None also if there is none within _POLL_S."""
         try:
             return self._events.get(timeout=_POLL_S)
         except queue.Empty:
-            return AgentEvent()
+            return None
 
     def _handle(self, event: AgentEvent) -> None:
         self._note(event)
-        if event.replaced:
-            warn("this worker was taken over by another pod")
-            self._launcher.kill()
-        elif event.launcher in (control.READY, control.STARTED):
-            self._channel.send_state(event.launcher)
-        elif event.stacks:
-            self._launcher.instruct(control.order(control.STACKS))
-        elif event.launcher == control.STACKS and isinstance(self._channel, ServerChannel):
+        if event is None:
+            return
+        if isinstance(event, Instruction):
+            if event.do == LEAVE:
+                warn("this worker was taken over by another pod")
+                self._launcher.kill()
+            elif event.do == control.STOP:
+                self._launcher.instruct(control.order(control.STOP, grace_s=event.grace_s))
+            elif event.do in (control.GO, control.STACKS):
+                self._launcher.instruct(control.order(event.do))
+        elif event.get("event") in (control.READY, control.STARTED):
+            self._channel.send_state(event["event"])
+        elif event.get("event") == control.STACKS and isinstance(self._channel, ServerChannel):
             taken = read_json(self._files.directory.stacks_taken) or {}
             self._channel.send_stacks(taken.get("processes") or [])
-        elif event.quiet is not None and isinstance(self._channel, ServerChannel):
-            self._channel.send_quiet(event.quiet)
-        elif event.instruction is not None and event.instruction.do == "go":
-            self._launcher.instruct(control.order(control.GO))
-        elif event.instruction is not None and event.instruction.do == "stop":
-            self._launcher.instruct(control.order(control.STOP, grace_s=event.instruction.grace_s))
+        elif event.get("event") == control.QUIET and isinstance(self._channel, ServerChannel):
+            self._channel.send_quiet(event["ranks"])
 
     def _look_after(self) -> None:
         """Reap every child that has ended (the launcher, and, as process 1, the orphans of the pod), and bound the
@@ -304,7 +316,7 @@ class Agent:
     def _report_of_dead(self, kills: int) -> "Report":
         status = self._launcher.status or 0
         if os.getpid() == 1:
-            with contextlib.suppress(ProcessLookupError):
+            with suppress(ProcessLookupError):
                 os.kill(-1, signal.SIGKILL)  # every other process of the pod: the dead launcher has left them
         signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         how = "ended" if signal_number is None else "was killed by signal %d" % signal_number
@@ -323,12 +335,15 @@ class Agent:
         self._write_termination_message(report)
         self._carry_the_rest()
         if self._channel.deliver(report, result_files(self._files.directory), self._given_up):
-            self._instruction = None  # an earlier instruction does not answer whether the worker may exit
+            self._told = ""  # an earlier instruction does not answer whether the worker may exit
             self._channel.send_state("ended")
-            while not (self._given_up() or self._terminated or self._is_told("exit")):
+            while not (self._given_up() or self._terminated or self._told == control.EXIT):
                 self._look_after()
                 self._note(self._next_event())
-        return exit_code(report)
+        if report["reason"] == CANCELLED:
+            return STOPPED
+        # 0 for a completed worker, and for no other: the operator takes the master's 0 for the success of the job
+        return 0 if report["reason"] == COMPLETED else min(int(report["exit_code"]) or 1, 255)
 
     def _carry_the_rest(self) -> None:
         to_server, to_stdout = self._to_server, self._to_stdout
@@ -360,15 +375,82 @@ class Agent:
             warn("the termination message could not be written: %s" % error)
 
 
-def exit_code(report: Mapping[str, Any]) -> int:
-    """0 for a completed worker, and for no other: the operator takes the master's 0 for the success of the job."""
-    if report["reason"] == COMPLETED:
-        return 0
-    if report["reason"] == CANCELLED:
-        return STOPPED
-    return min(int(report["exit_code"]) or 1, 255)
-
-
 def _has_digest(path: str, sha256: Optional[str]) -> bool:
     """`sha256` None: the digest is not known, and any file is accepted."""
     return sha256 is None or sha256_of(path) == sha256
+
+
+class LauncherProcess:
+    """The launcher, forked from the agent, which controls it over a pair of sockets (control.py): a new interpreter
+    would load the same modules once more."""
+
+    def __init__(self, directory: Directory, post: Callable[[AgentEvent], None]) -> None:
+        """`post` gets the launcher's events, on another thread."""
+        self._directory, self._post = directory, post
+        ours, self._launchers = socket.socketpair()
+        self._connection = ControlConnection(ours)
+        self._pid = 0
+        self.status: Optional[int] = None
+        """The status from os.waitpid; None: it is alive."""
+        self.error: Optional[OSError] = None
+        """The reason why it could not be forked, which can be reported after the claim."""
+
+    def fork(self) -> None:
+        """Fork the process that becomes the launcher. It loads the launcher's modules and waits for `start`; it ends if
+        the agent ends before. To be called while this process has one thread."""
+        try:
+            self._pid = os.fork()
+        except OSError as error:
+            self.error = error
+            return
+        if self._pid == 0:
+            self._connection.close()
+            self._become_launcher()
+        self._launchers.close()
+
+    def start(self) -> None:
+        self.instruct(b"\n")
+        AgentThread("control", self._listen).start()
+
+    def _become_launcher(self) -> NoReturn:
+        """Do what the program of `directory.launcher_command` does, once the first byte arrives."""
+        code = 1
+        try:
+            for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+                signal.signal(signum, signal.SIG_DFL)
+            os.setsid()  # a signal to the agent's group is the agent's to pass on
+            os.chdir(self._directory.path)
+            with open(os.devnull, "rb") as nothing, open(self._directory.output, "ab") as output:
+                for fd, file in enumerate((nothing, output, output)):
+                    os.dup2(file.fileno(), fd)
+            passed_on = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+            os.environ.clear()
+            os.environ.update(passed_on)
+            from client_lib.worker.launcher import run_worker  # here: the agent goes on meanwhile
+
+            code = run_worker(self._directory.path, agent=self._launchers) if self._launchers.recv(1) else 0
+        except BaseException:  # noqa: BLE001  # the agent's callers must not continue in this process
+            import traceback  # here: takes milliseconds
+
+            traceback.print_exc()
+        finally:
+            with suppress(OSError, ValueError):
+                sys.stderr.flush()  # Python 3.8 buffers it, and os._exit flushes nothing
+            os._exit(code)
+
+    def instruct(self, line: bytes) -> None:
+        with suppress(OSError):  # it is dead or dying: the agent will reap it
+            self._connection.send(line)
+
+    def kill(self) -> None:
+        if self._pid and self.status is None:
+            os.kill(self._pid, signal.SIGKILL)
+
+    def reaped(self, pid: int, status: int) -> None:
+        if pid == self._pid:
+            self.status = status
+
+    def _listen(self) -> None:
+        with suppress(OSError):  # the same as end of file
+            for message in iter(self._connection.receive, None):
+                self._post(message)

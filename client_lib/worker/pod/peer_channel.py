@@ -19,7 +19,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from client_lib.worker.control import ControlConnection, Message, encode
 from client_lib.worker.outcome import COMPLETED
-from client_lib.worker.pod import AgentEvent, AgentThread, Backoff, Instruction, warn
+from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.settings import PodSettings
 from client_lib.worker.server_connection import Unreachable
 
@@ -61,7 +61,7 @@ class PeerChannel:
         return True
 
     def _obey(self, do: str) -> None:
-        self._post(AgentEvent(replaced=True) if do == "leave" else AgentEvent(instruction=Instruction(do)))
+        self._post(Instruction(do))
 
     def _tell(self, state: Message) -> None:
         """Send the state now, or as soon as there is a connection."""
@@ -188,7 +188,7 @@ class StartBarrier:
                     continue
                 worker = self._admit(message, peer)
                 if worker is None:
-                    peer.sendall(encode({"do": "leave"}))
+                    peer.sendall(encode({"do": LEAVE}))
                     return
         if worker is not None:
             time.sleep(_NOTICE_S if self._states.get(worker, {}).get("state") == "ended" else _LOST_S)

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 
 from client_lib.worker import control
 from client_lib.worker.disk import is_full
-from client_lib.worker.pod import AgentEvent, AgentThread, Backoff, Instruction, warn
+from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.settings import PodSettings
 from client_lib.worker.server_connection import Body, Rejected, RequestFailed, ServerConnection, Unreachable
 
@@ -224,20 +224,20 @@ class ServerChannel:
             return False
         except Rejected as rejected:
             if rejected.status == CONFLICT:
-                self._post(AgentEvent(replaced=True))
+                self._post(Instruction(LEAVE))
             elif rejected.status == _UNAUTHORIZED:  # the attempt was closed: the server expects nothing of this worker
-                self._post(AgentEvent(instruction=Instruction("exit")))
+                self._post(Instruction(control.EXIT))
             return False
         self._answered_at = time.monotonic()
         if wait_s and instruction.stacks not in (None, self._stacks):
             self._stacks = instruction.stacks or ""
-            self._post(AgentEvent(stacks=True))
+            self._post(Instruction(control.STACKS))
         if instruction.session is not None:
             arguments = (self._new_server, instruction.session, self._control_path)
             threading.Thread(target=_carry_session, args=arguments, daemon=True).start()
         if wait_s and instruction.do != self._known:
             self._known = instruction.do
-            self._post(AgentEvent(instruction=instruction))
+            self._post(instruction)
         return True
 
 
