@@ -177,10 +177,6 @@ class Hidden:
     def names(self) -> Iterable[str]:
         return self._group_of
 
-    def count_packaged(self) -> int:
-        """Number of hidden modules outside of the standard library."""
-        return sum(len(group.modules) for group in self.groups if not group.standard)
-
     # --- learning, in the pool
 
     def in_order(self, names: list[str]) -> Iterator[str]:

@@ -82,27 +82,28 @@ class PoolProcess:
     def run(self) -> NoReturn:
         gc.disable()
         try:
-            preload(self._modules(), self._hidden)
+            names, refused = self._config["modules"], self._config["refused"]
+            if len(refused) > _REFUSED_MAX:
+                names = names[: min(names.index(name) for name in refused if name in names)]
+            preload([name for name in names if name not in refused], self._hidden)
         except Unfit as unfit:
             self._restart(unfit)
         self._hidden.end_learning()
         self._warm = Warm(str(self._config["python"]), self._environment, self._hidden, self._packages)
         gc.collect()
         gc.freeze()
-        self._send({"event": "ready", "modules": self._hidden.count_packaged()})
+        count = sum(len(group.modules) for group in self._hidden.groups if not group.standard)
+        self._send({"event": "ready", "modules": count})
         self._serve()
-
-    def _modules(self) -> List[str]:
-        names, refused = self._config["modules"], self._config["refused"]
-        if len(refused) > _REFUSED_MAX:
-            return list(names[: min(names.index(name) for name in refused if name in names)])
-        return [name for name in names if name not in refused]
 
     def _restart(self, unfit: Unfit) -> NoReturn:
         """Start again without the module: its effects on this process cannot be undone."""
         self._config["refused"][unfit.module] = unfit.why
         write_json(self._config_path, self._config)
-        end_children()
+        while has_children():  # of the import; they would survive the exec
+            for pid in content("/proc/self/task/%d/children" % os.getpid()).split():
+                os.kill(int(pid), signal.SIGKILL)
+            os.waitpid(-1, 0)
         os.execve(self._config["python"], [self._config["python"]] + sys.argv, self._environment)
 
     def _serve(self) -> NoReturn:
@@ -189,12 +190,20 @@ def preload(names: Sequence[str], hidden: Hidden) -> None:
     initial = _interpreter_state()
     checked: Set[str] = set()
 
+    roots = tuple(path + os.sep for path in folders() + standard())
+
+    def is_foreign(name: str) -> bool:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if not isinstance(file, str) or name.startswith(_OURS):
+            return False
+        return os.path.isabs(file) and not file.startswith(roots)
+
     def judge(name: str) -> None:
         new = [other for other in sys.modules if other not in checked]
         checked.update(new)
-        now = _interpreter_state()
+        foreign, now = next(filter(is_foreign, new), None), _interpreter_state()
         changed = ", ".join(part for part in _STATE_OF if initial[part] != now[part])
-        why = trouble() or _foreign(new) or (changed and "it changes " + changed)
+        why = trouble() or (foreign and foreign + " is no installed package") or (changed and "it changes " + changed)
         if why:
             raise Unfit(name, why)
 
@@ -212,15 +221,6 @@ def preload(names: Sequence[str], hidden: Hidden) -> None:
             raise Unfit(name, "its import fails: %s" % type(error).__name__) from error
 
 
-def _foreign(names: List[str]) -> Optional[str]:
-    roots = tuple(path + os.sep for path in folders() + standard())
-    for name in names:
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if isinstance(file, str) and os.path.isabs(file) and not file.startswith(roots) and not name.startswith(_OURS):
-            return "%s is no installed package" % name
-    return None
-
-
 def trouble() -> Optional[str]:
     """The reason why this process cannot be forked any more; None: it can."""
     if len(os.listdir("/proc/self/task")) > 1:
@@ -230,14 +230,6 @@ def trouble() -> Optional[str]:
     if any(target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri")) for target in open_files(os.getpid())):
         return "it opens a GPU"
     return None
-
-
-def end_children() -> None:
-    """Kill processes that an import has started: they would survive an exec."""
-    while has_children():
-        for pid in content("/proc/self/task/%d/children" % os.getpid()).split():
-            os.kill(int(pid), signal.SIGKILL)
-        os.waitpid(-1, 0)
 
 
 # --- the state of the interpreter

@@ -19,11 +19,10 @@ from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tupl
 from client_lib.worker import rank_runner
 from client_lib.worker.directory import MARKER
 from client_lib.worker.plan import Process, WorkerPlan
-from client_lib.worker.system import stat
+from client_lib.worker.system import content, stat
 from client_lib.worker.warm import ROOM, fit
 from client_lib.worker.warm.hidden import Hidden, ModuleGroup
 
-_IGNORED = (signal.SIGPIPE, signal.SIGXFSZ)  # by every Python
 _LIBRARY = re.compile(r"/[^/]*(gomp|iomp5|libomp|openblas)[^/]*\.so[^/]*$")
 _SETTERS = (
     "omp_set_num_threads",
@@ -43,8 +42,8 @@ class Warm:
     def __init__(self, python: str, environment: Dict[str, str], hidden: Hidden, packages: Fingerprint) -> None:
         """`environment`: the one that the pool was started with; `packages`: what was installed then."""
         self._packages = packages
-        names = {name.partition(".")[0] for name in hidden.names()}
-        self._pool = fit.PoolState(python, environment, frozenset(names))
+        names = frozenset(name.partition(".")[0] for name in hidden.names())
+        self._pool = fit.PoolState(python, environment, names)
         self._hidden = hidden
         self._added = {name: value for name, value in os.environ.items() if environment.get(name) != value}
         """Variables that the interpreter has set: LC_CTYPE, if the variables give it the locale "C"."""
@@ -55,7 +54,11 @@ class Warm:
         if plan.setup and fingerprint(folders()) != self._packages:
             return "its setup has changed the installed packages"
         for process in processes:
-            why = fit.refusal(self._pool, plan, process, _script_folder(process))
+            beside: List[str] = []
+            with contextlib.suppress(OSError, IndexError):  # the start reports it
+                script = os.path.join(process.working_dir, process.argv[2])
+                beside = os.listdir(os.path.dirname(os.path.realpath(script)))
+            why = fit.refusal(self._pool, plan, process, beside)
             if why:
                 return why
         return None
@@ -63,8 +66,14 @@ class Warm:
     def run(self, argv: List[str], environment: Dict[str, str]) -> NoReturn:
         """Run the script of `argv` (python, rank runner, script, arguments) and end the process."""
         try:
-            _close_descriptors()
-            _default_signals()
+            os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
+            for signum in signal.valid_signals():
+                if signal.getsignal(signum) not in (signal.SIG_DFL, None):
+                    signal.signal(signum, signal.SIG_DFL)
+            for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # by every Python
+                signal.signal(signum, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.pthread_sigmask(signal.SIG_SETMASK, ())
             relabel([argv[0]] + argv[2:], MARKER, environment[MARKER])
             self._forget(argv, environment)
             rank_runner.run_forked(argv[2:])
@@ -126,29 +135,6 @@ def given_environment() -> Dict[str, str]:
     return {name: value for name, equals, value in (entry.partition("=") for entry in entries) if name and equals}
 
 
-def _script_folder(process: Process) -> List[str]:
-    try:
-        return os.listdir(os.path.dirname(os.path.realpath(os.path.join(process.working_dir, process.argv[2]))))
-    except (OSError, IndexError):  # the start reports it
-        return []
-
-
-def _close_descriptors() -> None:
-    for fd in [int(name) for name in os.listdir("/proc/self/fd") if int(name) > 2]:
-        with contextlib.suppress(OSError):  # the descriptor of the listing itself
-            os.close(fd)
-
-
-def _default_signals() -> None:
-    for signum in signal.valid_signals():
-        if signal.getsignal(signum) not in (signal.SIG_DFL, None):
-            signal.signal(signum, signal.SIG_DFL)
-    for signum in _IGNORED:
-        signal.signal(signum, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-
-
 class ThreadCounts:
     """Sets the thread counts of the OpenMP and BLAS libraries that are loaded when this is made."""
 
@@ -177,21 +163,11 @@ def _set_torch(torch: Any, environment: Dict[str, str]) -> None:
     """Set torch's own count, which it takes from MKL: at most the number of cores."""
     count = int(environment.get("MKL_NUM_THREADS") or environment.get("OMP_NUM_THREADS") or 0)
     if torch.backends.mkl.is_available() and environment.get("MKL_DYNAMIC", "").lower() not in ("false", "0"):
-        count = min(count, _cores() or count)
+        siblings = "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list"
+        cores = {content(siblings % cpu) for cpu in os.sched_getaffinity(0)}  # physical ones; b"": not known
+        count = count if b"" in cores else min(count, len(cores))
     if count and count != torch.get_num_threads():
         torch.set_num_threads(count)
-
-
-def _cores() -> int:
-    """Number of physical cores that this process may use; 0: unknown."""
-    found = set()
-    for cpu in os.sched_getaffinity(0):
-        try:
-            with open("/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list" % cpu, "rb") as file:
-                found.add(file.read())
-        except OSError:
-            return 0
-    return len(found)
 
 
 def relabel(argv: List[str], marker: str, value: str) -> None:
