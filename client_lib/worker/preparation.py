@@ -74,14 +74,11 @@ class Preparation:
         self._running: Optional[Ranks] = None
         self._is_late = False
 
-    def start(self) -> None:
-        self._advance()
-
     def preflight(self, ranks: Sequence[Process], on_passed: Callable[[], None]) -> None:
         """Check the machines of all workers, which are ready, if the job wants that. `on_refused` is called if it
         fails."""
         self._steps = self._before_ranks(ranks, on_passed)
-        self._advance()
+        self.start()
 
     def reap(self) -> None:
         if self._running is None or not self._running.reap():
@@ -141,14 +138,12 @@ class Preparation:
                 )
                 for rank in ranks
             ]
-            what = "preflight of worker %d" % self._plan.worker
-            hangs = CannotStart(
-                outcome.PREFLIGHT_FAILED, "%s hangs: it has not ended within %g s" % (what, _PREFLIGHT_S)
-            )
-            yield _Step(what, checks, outcome.PREFLIGHT_FAILED, _PREFLIGHT_S, hangs)
+            what, reason = "preflight of worker %d" % self._plan.worker, outcome.PREFLIGHT_FAILED
+            hangs = CannotStart(reason, "%s hangs: it has not ended within %g s" % (what, _PREFLIGHT_S))
+            yield _Step(what, checks, reason, _PREFLIGHT_S, hangs)
         on_passed()
 
-    def _advance(self, ended: Optional[Exit] = None) -> None:
+    def start(self, ended: Optional[Exit] = None) -> None:
         """Begin the next step. `ended`: the first process of the step before that failed, or any of it."""
         try:
             if ended is not None:
@@ -160,6 +155,11 @@ class Preparation:
             self._on_refused(refused)
 
     def _begin(self, step: _Step) -> None:
+        def end_late() -> None:
+            if self._step is step and self._running and self._running.running:
+                self._is_late = True
+                _kill(self._running)
+
         self._step, self._running = step, Ranks(self._system, step.add_pipe or self._log.add_pipe)
         try:
             self._running.start(step.processes, step.run)
@@ -167,12 +167,7 @@ class Preparation:
             message = "%s could not be started: %s: %s" % (step.what, error.filename, error.strerror)
             raise CannotStart(outcome.START_FAILED, message) from error
         if step.limit_s is not None:
-            self._loop.call_later(step.limit_s, lambda: self._end_late(step))
-
-    def _end_late(self, step: _Step) -> None:
-        if self._step is step and self._running and self._running.running:
-            self._is_late = True
-            _kill(self._running)
+            self._loop.call_later(step.limit_s, end_late)
 
     def _await_output(self, until: float) -> None:
         if self._log.open_pipes and time.monotonic() < until:
@@ -180,7 +175,7 @@ class Preparation:
         elif self._running:
             exit = [*self._running.failed, *self._running.exits][0]
             self._running = None
-            self._advance(exit)
+            self.start(exit)
 
     def _check(self, exit: Exit) -> None:
         """Raises CannotStart: the step has failed, or took too long."""
@@ -245,7 +240,12 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _make_folders(plan: WorkerPlan, directory: Directory) -> None:
-    _check_mount(plan.checkpoint_dir)
+    mount = plan.checkpoint_dir  # the job would fail at its first checkpoint
+    if os.path.ismount(mount) and not os.access(mount, os.W_OK) and not os.statvfs(mount).f_flag & os.ST_RDONLY:
+        _refuse(
+            "user %d can't write to the checkpoint folder %s: Kubernetes made it on the volume with the owner root and "
+            "the mode of the volume's top folder" % (os.geteuid(), mount)
+        )
     if plan.checkpoints_from and plan.worker == 0:
         with _refusing("the checkpoints of the job before can't be copied"):
             copy_checkpoints(plan.checkpoints_from, plan.checkpoint_dir, plan.keep_free_bytes)
@@ -272,31 +272,16 @@ def _processes(plan: WorkerPlan, directory: Directory, script: Optional[str]) ->
     found = []
     for process in processes(plan, directory, option):
         program, *arguments = process.argv
-        if script is None:
-            program = _found(program, process.environment.get("PATH", os.defpath))
-        else:  # by a path that is valid in the working directory
+        if script is not None:  # by a path that is valid in the working directory
             arguments = [*agent, *runner, script if plan.snapshot else arguments[0], *arguments[1:]]
+        elif program == "python":
+            import shutil  # here: scripts do not need it
+
+            path = process.environment.get("PATH", os.defpath)
+            if not shutil.which("python", path=path) and shutil.which("python3", path=path):
+                program = "python3"  # on a system that has no `python`, such as Debian's images
         found.append(process._replace(argv=[program, *arguments]))
     return found
-
-
-def _found(program: str, path: str) -> str:
-    """The program; `python` becomes `python3` on a system that has no `python`, such as Debian's images."""
-    import shutil  # here: scripts do not need it
-
-    has_other = program == "python" and not shutil.which(program, path=path) and shutil.which("python3", path=path)
-    return "python3" if has_other else program
-
-
-def _check_mount(folder: str) -> None:
-    """Raises CannotStart: a mounted folder can't be written to. The job would fail at its first checkpoint."""
-    if not os.path.ismount(folder) or os.access(folder, os.W_OK) or os.statvfs(folder).f_flag & os.ST_RDONLY:
-        return
-    raise CannotStart(
-        outcome.START_FAILED,
-        "user %d can't write to the checkpoint folder %s: Kubernetes made it on the volume with the owner root and the "
-        "mode of the volume's top folder" % (os.geteuid(), folder),
-    )
 
 
 def copy_checkpoints(pattern: str, checkpoints: str, keep_free: int = 0) -> None:
@@ -335,10 +320,8 @@ def _move_up(folder: str) -> None:
 
 
 def copy_folder(source: str, target: str, keep_free: int) -> None:
-    """Copy a folder. `target`, which may be an empty folder, has a complete copy or none.
-
-    Raises OSError, also if fewer than `keep_free` bytes of the disk would stay free.
-    """
+    """Copy a folder. `target`, which may be an empty folder, has a complete copy or none. Raises OSError, also if fewer
+    than `keep_free` bytes of the disk would stay free."""
     import shutil
 
     incomplete = target + ".new"
