@@ -169,9 +169,7 @@ def _ask(python: str, variables: Dict[str, str]) -> Parent:
     path = shutil.which(python, path=variables.get("PATH"))
     if path is None:
         raise NotInstalled("there is no %s to install packages for" % python)
-    done = subprocess.run(
-        [path, "-c", _ASK], env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False
-    )
+    done = subprocess.run([path, "-c", _ASK], env=variables, capture_output=True, check=False)
     if done.returncode:
         errors = done.stderr.decode("utf-8", "replace").strip().splitlines()
         raise NotInstalled("%s can't list its packages: %s" % (python, errors[-1] if errors else "no message"))
