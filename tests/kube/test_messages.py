@@ -67,7 +67,7 @@ def test_why_an_image_can_not_be_pulled_depends_on_words_alone(cause: str, why: 
 )
 @given(noise=NOISE)
 def test_why_pods_are_not_made_depends_on_words_alone(text: str, said: str, noise: str) -> None:
-    assert messages.not_created(f"Error creating: {noise}: {text}", 2, 0)[0].startswith(said)
+    assert messages.not_created(f"Error creating: {noise}: {text}", 2, 0).message.startswith(said)
 
 
 @pytest.mark.parametrize(

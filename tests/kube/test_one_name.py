@@ -18,7 +18,7 @@ from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import connect
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.objects import AttemptObjects, Record
-from server_stub.runtimes.kube.observe.messages import Refusal, Retry
+from server_stub.runtimes.kube.observe.messages import Blocker
 from tests.cluster import Cluster as RealCluster
 from tests.kube.cases import Builder
 from tests.kube.test_real_api import PATHS
@@ -42,14 +42,14 @@ def attempt_of(owner: str, name: str, number: int = 1) -> Attempt:
 
 async def make(
     cluster: RealCluster, attempt: Attempt, ended: Sequence[Attempt] = (), goes: str | None = None
-) -> tuple[Refusal | None, AttemptObjects]:
+) -> tuple[Blocker | None, AttemptObjects]:
     """`ended`: of these something is left, which goes when the attempt waits for it: the PyTorchJob `goes`."""
     registry = cast(Any, SimpleNamespace(token=lambda *key: "token"))
     settings = replace(Builder().build("x").cluster, namespace=NAMESPACE)
     access = Cluster.of(connect(cluster.kubeconfig, None), settings, registry)
     access.ended.update(names.AttemptKey(each.job_id, each.number) for each in ended)
     making, said = AttemptObjects(attempt, access, Record(), asyncio.Event()), list[tuple[Reason, str]]()
-    while (blocked := await making.try_to_create()) is not None and blocked.retry is not Retry.NEVER:
+    while (blocked := await making.try_to_create()) is not None and not blocked.permanent:
         said.append((blocked.reason, blocked.message))
         owned = (  # nobody collects garbage here
             f"/api/v1/namespaces/{NAMESPACE}/configmaps/{goes}{names.PLAN}",

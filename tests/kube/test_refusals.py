@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_lib.spec.states import Reason
-from server_stub.runtimes.kube.observe.messages import Retry, refusal
+from server_stub.runtimes.kube.observe.messages import refusal
 
 WHAT = ("PyTorchJob train", "training operator")
 
@@ -15,26 +15,26 @@ WHAT = ("PyTorchJob train", "training operator")
 @pytest.mark.parametrize(
     ("status", "message", "reason", "retry", "said"),
     [
-        (0, "10.0.0.1 does not answer: refused", Reason.QUEUED, Retry.ALWAYS, "the Kubernetes API does not answer"),
+        (0, "10.0.0.1 does not answer: refused", Reason.QUEUED, "always", "the Kubernetes API does not answer"),
         (
             500,
             'Internal error occurred: failed calling webhook "validator.pytorchjob": connection refused',
             Reason.QUEUED,
-            Retry.ALWAYS,
+            "always",
             "the webhook validator.pytorchjob does not answer: does the training operator run?",
         ),
         (
             403,
             'admission webhook "validator.pytorchjob.x" denied the request: spec: Forbidden',
             Reason.START_FAILED,
-            Retry.NEVER,
+            "never",
             "the cluster refuses PyTorchJob train: admission webhook",
         ),
         (
             403,
             'pytorchjobs.kubeflow.org is forbidden: User "x" cannot create resource "pytorchjobs"',
             Reason.START_FAILED,
-            Retry.BRIEFLY,
+            "briefly",
             "this server may not make PyTorchJob train: ",
         ),
         (
@@ -42,37 +42,38 @@ WHAT = ("PyTorchJob train", "training operator")
             'pytorchjobs "train" is forbidden: exceeded quota: team, requested: count/pytorchjobs.kubeflow.org=1, '
             "used: count/pytorchjobs.kubeflow.org=5, limited: count/pytorchjobs.kubeflow.org=5",
             Reason.UNSCHEDULABLE,
-            Retry.ALWAYS,
+            "always",
             "quota 'team' allows 5 count/pytorchjobs.kubeflow.org, 5 are used",
         ),
         (
             404,
             "the server could not find the requested resource",
             Reason.START_FAILED,
-            Retry.BRIEFLY,
+            "briefly",
             "is the training operator installed, and the namespace there?",
         ),
         (
             400,
             'strict decoding error: unknown field "spec.foo"',
             Reason.START_FAILED,
-            Retry.NEVER,
+            "never",
             'the cluster refuses PyTorchJob train: strict decoding error: unknown field "spec.foo"',
         ),
         (
             422,
             "ValidatingAdmissionPolicy 'no-friday' with binding 'all' denied request: not today",
             Reason.START_FAILED,
-            Retry.NEVER,
+            "never",
             "the cluster's policy 'no-friday' refuses PyTorchJob train: not today",
         ),
     ],
 )
 def test_a_refusal_says_what_is_wrong_and_whether_to_ask_again(
-    status: int, message: str, reason: Reason, retry: Retry, said: str
+    status: int, message: str, reason: Reason, retry: str, said: str
 ) -> None:
     met = refusal(status, message, *WHAT)
-    assert (met.reason, met.retry) == (reason, retry)
+    again = "never" if met.permanent else "briefly" if met.brief else "always"
+    assert (met.reason, again) == (reason, retry)
     assert said in met.message
 
 

@@ -24,7 +24,7 @@ from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.objects import LOOK_AGAIN_S, AttemptObjects, Record
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, messages, observe, taken_away
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
-from server_stub.runtimes.kube.observe.messages import Refusal, Retry
+from server_stub.runtimes.kube.observe.messages import Blocker
 from server_stub.runtimes.verdict import Stage, Step, Verdict
 from server_stub.worker_gateway import NOTICED_S, SILENT_S, OpenAttempt
 
@@ -134,8 +134,8 @@ class Gang:
                 await self._write(uid=objects.uid, name=objects.name)
             if blocked is None:
                 return None
-            tries += blocked.retry is Retry.BRIEFLY
-            if blocked.retry is Retry.NEVER or tries >= FEW_TRIES:
+            tries += blocked.brief
+            if blocked.permanent or tries >= FEW_TRIES:
                 break
             self._changed.clear()
             self._wait(blocked.reason, blocked.message)
@@ -143,7 +143,7 @@ class Gang:
                 await self._pause(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         else:
-            blocked = Refusal(Reason.CANCELLED, "stopped while it waited", Retry.NEVER)
+            blocked = Blocker(Reason.CANCELLED, "stopped while it waited")
         if await objects.uid_of_own() is None:
             end = self._observation("ended", blocked.reason, blocked.message)
             return replace(end, ended_at=datetime.now(timezone.utc))

@@ -27,7 +27,7 @@ from server_stub.runtimes.kube.api import ApiError, call_in_thread, call_until_a
 from server_stub.runtimes.kube.cluster import BeingDeleted, Cluster, NameTaken
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.observe.inventory import WorkerPod, parse_workload
-from server_stub.runtimes.kube.observe.messages import Refusal, Retry, refusal
+from server_stub.runtimes.kube.observe.messages import Blocker, refusal
 from server_stub.runtimes.kube.render import Objects, identity, payload_files, render
 from server_stub.runtimes.kube.workload import Object, is_missing
 
@@ -104,7 +104,7 @@ class AttemptObjects:
 
     # --- creation
 
-    async def try_to_create(self) -> Refusal | None:
+    async def try_to_create(self) -> Blocker | None:
         """Create the objects. None: they exist, or existed and are gone."""
         kind = self._cluster.kind
         try:
@@ -112,7 +112,7 @@ class AttemptObjects:
                 token = self._cluster.registry.token(*self._key)  # not in the thread: it may make the key of all tokens
                 self._rendered = await asyncio.to_thread(self._render, token)
         except ClientLibError as error:  # the spec was valid when it was accepted: the catalogue has changed
-            return Refusal(Reason.START_FAILED, error.message, Retry.NEVER)
+            return Blocker(Reason.START_FAILED, error.message, permanent=True)
         objects = self._rendered
         try:
             may_have_second_name = self._may_exist and self._may_use_second_name  # the first may be free again now
@@ -125,14 +125,14 @@ class AttemptObjects:
             self._may_exist = self._may_exist or error.status == 0 or error.status >= 500
             return refusal(error.status, error.message, f"{kind.name} {self.name}", kind.operator)
         except BeingDeleted as error:
-            return Refusal(Reason.QUEUED, f"waits until {error}, which is being deleted, is gone", Retry.ALWAYS)
+            return Blocker(Reason.QUEUED, f"waits until {error}, which is being deleted, is gone")
         except NameTaken as error:
             if error.by is not None and self._may_use_second_name:
                 return await self._try_second_name()
             if error.by is not None and error.by in self._cluster.ended:
-                return Refusal(Reason.QUEUED, f"waits until {error}, of a job that has ended, is gone", Retry.ALWAYS)
+                return Blocker(Reason.QUEUED, f"waits until {error}, of a job that has ended, is gone")
             text = f"{error} is there already, and not of this job: give the job another name"
-            return Refusal(Reason.START_FAILED, text, Retry.NEVER)
+            return Blocker(Reason.START_FAILED, text, permanent=True)
         return None
 
     async def uid_of_own(self) -> str | None:
@@ -155,7 +155,7 @@ class AttemptObjects:
     def _may_use_second_name(self) -> bool:
         return self.uid is None and self.name != self._second_name
 
-    async def _try_second_name(self) -> Refusal | None:
+    async def _try_second_name(self) -> Blocker | None:
         self.name, self._rendered = self._second_name, None
         return await self.try_to_create()
 
@@ -164,14 +164,14 @@ class AttemptObjects:
         payload = {name: path.read_bytes() for name, path in payload_files(attempt, options).items()}
         return render(attempt, options, token, payload, self.name)
 
-    async def _create_base(self, base: Object) -> Refusal:
+    async def _create_base(self, base: Object) -> Blocker:
         """Create what the workload is based on. Its operator knows it a moment later, so the workload waits."""
         name, operator = f"{base['kind']} {base['metadata']['name']}", self._cluster.kind.operator
         try:
             await call_in_thread(self._cluster.objects.create_base, base)
         except ApiError as error:
             return refusal(error.status, error.message, name, operator)
-        return Refusal(Reason.QUEUED, f"waits until {operator} knows {name}", Retry.BRIEFLY)
+        return Blocker(Reason.QUEUED, f"waits until {operator} knows {name}", brief=True)
 
     async def _create_all(self, objects: Objects) -> None:
         api = self._cluster.objects

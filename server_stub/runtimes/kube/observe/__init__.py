@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
@@ -19,7 +18,7 @@ from client_lib.worker.report import Report
 from server_stub.runtimes.kube.catalogue import GangScheduler
 from server_stub.runtimes.kube.observe import messages as messages
 from server_stub.runtimes.kube.observe.inventory import Event, StatusReason, WorkerPod, Workload, read_digest
-from server_stub.runtimes.kube.observe.messages import StatusField, is_known, meaning
+from server_stub.runtimes.kube.observe.messages import Blocker, StatusField, is_known, meaning
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.verdict import Stage, WorkerStatus
 from server_stub.worker_gateway import WorkerView
@@ -64,16 +63,6 @@ class ClusterState:
     def newest(self, uid: str, *reasons: str) -> Event | None:
         """The newest event about this object with one of these reasons."""
         return _newest(event for event in self.events_about.get(uid, ()) if event.reason in reasons)
-
-
-class Blocker(NamedTuple):
-    """The reason why a gang does not run yet."""
-
-    reason: Reason
-    message: str
-    permanent: bool = False
-    counts_toward_timeout: bool = True
-    """False while an image is pulled or the job waits in a queue: the gang then holds no place in vain."""
 
 
 @dataclass(frozen=True)
@@ -303,8 +292,7 @@ def _no_pods(state: ClusterState, missing: int) -> Blocker:
         text = f"{state.queue_place or queue}{messages.waits_since(since)}"
         return Blocker(Reason.QUEUED, text, counts_toward_timeout=False)
     if failed := state.newest(workload.uid, *_NOT_CREATED):
-        text, permanent = messages.not_created(failed.message, state.n_workers, state.n_workers - missing)
-        return Blocker(Reason.START_FAILED if permanent else Reason.UNSCHEDULABLE, text, permanent)
+        return messages.not_created(failed.message, state.n_workers, state.n_workers - missing)
     since = messages.waits_since(workload.created_at)
     if state.gang_scheduler != "none":
         group = f"PodGroup/{workload.name}"

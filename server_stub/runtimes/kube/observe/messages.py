@@ -12,7 +12,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
-from enum import Enum, auto
 from typing import Literal, NamedTuple
 
 from client_lib.spec.states import Reason
@@ -23,10 +22,18 @@ _LACKS = re.compile(r"^(?:Insufficient|Too many) (\S+)$")
 _QUOTA = re.compile(
     r"exceeded quota: (?P<name>\S+), requested: (?P<requested>\S+), used: (?P<used>\S+), limited: (?P<hard>\S+)"
 )
-_POD_SECURITY = re.compile(r"violates PodSecurity \"(?P<name>[^\"]+)\": (?P<why>.*)", re.DOTALL)
-_WEBHOOK = re.compile(r"admission webhook \"(?P<name>[^\"]+)\" denied the request: (?P<why>.*)", re.DOTALL)
 _WEBHOOK_AWAY = re.compile(r"failed calling webhook \"(?P<name>[^\"]+)\"")
 _POLICY = re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'[^:]*denied request: (?P<why>.*)", re.DOTALL)
+_REFUSALS = {
+    "the namespace's Pod Security level": re.compile(
+        r"violates PodSecurity \"(?P<name>[^\":]+)[^\"]*\": (?P<why>.*)", re.DOTALL
+    ),
+    "admission webhook": re.compile(
+        r"admission webhook \"(?P<name>[^\"]+)\" denied the request: (?P<why>.*)", re.DOTALL
+    ),
+    "the cluster's policy": _POLICY,
+}
+"""Texts about refused pods, by what refuses them."""
 _REFERENCE = re.compile(r"\"[^\"]*\"|https?://\S+")  # names in them are no causes
 _HTTP_STATUS = r"(?<![\w.:/-]){}(?![\w/-]|[.:]\d)"  # a status code, not a part of a port, a digest or a time
 _NOT_FOUND = re.compile(rf"\b(not found|manifest unknown|does not exist)\b|{_HTTP_STATUS.format('404')}", re.IGNORECASE)
@@ -48,6 +55,18 @@ _GIB = 2.0**30
 _LONGEST = 500
 NO_IMAGE_NAME = "InvalidImageName"
 """Status word of a container that will never run."""
+
+
+class Blocker(NamedTuple):
+    """The reason why an attempt does not run yet, or never will."""
+
+    reason: Reason
+    message: str
+    permanent: bool = False
+    brief: bool = False
+    """It is permanent if it lasts: just after its start the API server refuses valid users."""
+    counts_toward_timeout: bool = True
+    """False while an image is pulled or the job waits in a queue: the gang then holds no place in vain."""
 
 
 def quantity(text: str) -> float | None:
@@ -136,32 +155,24 @@ def pulled_image(text: str) -> str | None:
     return found[1] if found else None
 
 
-def not_created(text: str, workers: int, created: int) -> tuple[str, bool]:
-    """Message about a pod or service that the operator could not create, and True if that is permanent.
-
-    `created` of the job's `workers` pods exist.
-    """
+def not_created(text: str, workers: int, created: int) -> Blocker:
+    """The blocker of a job whose operator could not create a pod or service. `created` of its `workers` pods exist."""
     if quota := _QUOTA.search(text):
-        return _over_quota(quota, workers, created), False
-    by = ""
-    if refused := _POD_SECURITY.search(text):
-        by = f"the namespace's Pod Security level '{refused['name'].partition(':')[0]}'"
-    elif refused := _WEBHOOK.search(text):
-        by = f"admission webhook '{refused['name']}'"
-    elif refused := _POLICY.search(text):
-        by = f"the cluster's policy '{refused['name']}'"
-    if refused:
-        return shortened(f"{by} refuses the pods: {refused['why']}"), True
-    return shortened(f"the pods could not be made: {text.removeprefix('Error creating: ')}"), False
+        return Blocker(Reason.UNSCHEDULABLE, _over_quota(quota, workers, created))
+    for by, pattern in _REFUSALS.items():
+        if refused := pattern.search(text):
+            said = shortened(f"{by} '{refused['name']}' refuses the pods: {refused['why']}")
+            return Blocker(Reason.START_FAILED, said, permanent=True)
+    said = shortened(f"the pods could not be made: {text.removeprefix('Error creating: ')}")
+    return Blocker(Reason.UNSCHEDULABLE, said)
 
 
 def _over_quota(quota: re.Match[str], workers: int, created: int) -> str:
-    def resources(part: str) -> dict[str, float]:
-        pairs = (each.partition("=") for each in quota[part].split(","))
-        return {name: read for name, _, value in pairs if (read := quantity(value)) is not None}
-
-    requested, used = resources("requested"), resources("used")
-    for resource, limit in resources("hard").items():
+    requested, used, limits = (
+        {name: quantity(value) or 0.0 for name, _, value in (each.partition("=") for each in quota[part].split(","))}
+        for part in ("requested", "used", "hard")
+    )
+    for resource, limit in limits.items():
         one, now = requested.get(resource, 0.0), used.get(resource, 0.0)
         if now + one > limit:
             allows, wants = amount(resource, limit), amount(resource, workers * one)
@@ -314,42 +325,25 @@ def is_known(field: StatusField, word: str) -> bool:
 # --- refusals of a request to create an object
 
 
-class Retry(Enum):
-    """Rule for repeating the request."""
-
-    ALWAYS = auto()
-    BRIEFLY = auto()
-    """A few times: just after its start the API server refuses valid users."""
-    NEVER = auto()
-
-
-class Refusal(NamedTuple):
-    """The reason why the objects of an attempt do not exist yet, or never will."""
-
-    reason: Reason
-    message: str
-    retry: Retry
-
-
-def refusal(status: int, message: str, what: str, operator: str) -> Refusal:
+def refusal(status: int, message: str, what: str, operator: str) -> Blocker:
     """Interpret an ApiError. `what` is the object, such as `PyTorchJob train`."""
     said = shortened(message)
     if status in (0, 408, 429) or status >= 500:
         text = f"the Kubernetes API does not answer: {said}"
         if webhook := _WEBHOOK_AWAY.search(message):
             text = f"the webhook {webhook['name']} does not answer: does the {operator} run?"
-        return Refusal(Reason.QUEUED, text, Retry.ALWAYS)
+        return Blocker(Reason.QUEUED, text)
     if policy := _POLICY.search(message):  # status 422, or the status that the policy chooses
         text = f"the cluster's policy '{policy['name']}' refuses {what}: {shortened(policy['why'])}"
-        return Refusal(Reason.START_FAILED, text, Retry.NEVER)
+        return Blocker(Reason.START_FAILED, text, permanent=True)
     if status == 401:
-        return Refusal(Reason.QUEUED, f"the Kubernetes API refuses this server's credentials: {message}", Retry.ALWAYS)
+        return Blocker(Reason.QUEUED, f"the Kubernetes API refuses this server's credentials: {message}")
     if status == 403 and "exceeded quota" in message:
-        return Refusal(Reason.UNSCHEDULABLE, not_created(message, 1, 0)[0], Retry.ALWAYS)
+        return not_created(message, 1, 0)
     if status == 403 and not message.startswith('admission webhook "'):
         text = f"this server may not make {what}: {said}; `client-lib doctor` lists the rights that are missing"
-        return Refusal(Reason.START_FAILED, text, Retry.BRIEFLY)
+        return Blocker(Reason.START_FAILED, text, brief=True)
     if status == 404:
         text = f"{what} can't be made: {said}; is the {operator} installed, and the namespace there?"
-        return Refusal(Reason.START_FAILED, text, Retry.BRIEFLY)
-    return Refusal(Reason.START_FAILED, f"the cluster refuses {what}: {said}", Retry.NEVER)
+        return Blocker(Reason.START_FAILED, text, brief=True)
+    return Blocker(Reason.START_FAILED, f"the cluster refuses {what}: {said}", permanent=True)
