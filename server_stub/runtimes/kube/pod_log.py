@@ -138,43 +138,33 @@ class LogHandover:
 
     def __init__(self, append: Callable[[bytes], Coroutine[None, None, int]], loop: asyncio.AbstractEventLoop) -> None:
         self._append, self._loop = append, loop
-        self._free = threading.Condition()
+        self._lock = threading.Lock()
         self._lines: list[bytes] = []
-        self._size = 0
-        self._under_way = False
-        self._new = 0
-        self._failure: BaseException | None = None
+        self._size = self._new = 0
+        self._sending: Future[None] | None = None
 
     def add(self, line: bytes) -> None:
-        """Add a line; blocks while WAITING_BYTES wait."""
-        with self._free:
+        """Add a line; blocks while WAITING_BYTES wait. Raises what `append` raised."""
+        with self._lock:
             self._lines.append(line)
             self._size += len(line)
-            self._send()
-            self._free.wait_for(lambda: self._size < WAITING_BYTES)
+            if self._sending is None:
+                self._sending = asyncio.run_coroutine_threadsafe(self._send(), self._loop)
+            full = self._size >= WAITING_BYTES
+        if full:
+            self.finish()
 
     def finish(self) -> int:
-        """Wait until all lines have arrived, and return how many records were new."""
-        with self._free:
-            self._free.wait_for(lambda: not self._under_way)
-        if self._failure is not None:
-            raise self._failure
+        """Wait until all lines have arrived, and return how many records were new. Raises what `append` raised."""
+        if sending := self._sending:
+            sending.result()
         return self._new
 
-    def _send(self) -> None:
-        if self._under_way or not self._lines:
-            return
-        data = b"\n".join(self._lines) + b"\n"
-        self._lines, self._size, self._under_way = [], 0, True
-        asyncio.run_coroutine_threadsafe(self._append(data), self._loop).add_done_callback(self._arrived)
-
-    def _arrived(self, sent: Future[int]) -> None:
-        with self._free:
-            self._under_way = False
-            try:
-                self._new += sent.result()
-            except BaseException as error:  # noqa: BLE001  # raised again in `finish`
-                self._failure = error
-                self._lines, self._size = [], 0
-            self._send()
-            self._free.notify_all()
+    async def _send(self) -> None:
+        while True:
+            with self._lock:
+                lines, self._lines, self._size = self._lines, [], 0
+                if not lines:
+                    self._sending = None
+                    return
+            self._new += await self._append(b"\n".join(lines) + b"\n")
