@@ -72,9 +72,8 @@ class ObjectsApi:
         pods could mount them, and so must be what its operator applied, and its pods, or they would mount the new
         objects and be found by the name of the new pods. Raises ApiError, NameTaken, BeingDeleted.
         """
-        name = workload["metadata"]["name"]
         left = self._left_of_earlier(workload, owned, self._kind.applied) if self._kind.applied else None
-        if left is not None and find(self._api, f"{self.workloads}/{name}") is None:  # else `_create_or_find` decides
+        if left is not None and self._find(workload) is None:  # else `_create_or_find` decides
             raise BeingDeleted(left)
         return self._create_or_find(workload)
 
@@ -84,8 +83,7 @@ class ObjectsApi:
         selected = {"labelSelector": f"{applied.label}={name}", "resourceVersion": "0"}  # cheap: a cache
         if find(self._api, f"{self._applied}/{name}") or self._api.get(f"{self._core}/pods", selected)["items"]:
             return f"what is left of an earlier {_name(workload)}"
-        paths = {_name(each): f"{self._collections[each['kind']]}/{each['metadata']['name']}" for each in owned}
-        return next((left for left, path in paths.items() if find(self._api, path) is not None), None)
+        return next((_name(each) for each in owned if self._find(each) is not None), None)
 
     def create_base(self, base: Object) -> None:
         """Create the object on which workloads are based, unless it is there. Raises ApiError."""
@@ -113,17 +111,23 @@ class ObjectsApi:
             raise BeingDeleted(_name(wanted))
 
     def _create_or_find(self, wanted: Object) -> Object:
-        path = self._collections[wanted["kind"]]
         try:
-            return dict(self._api.create(path, wanted))
+            return dict(self._api.create(self._collections[wanted["kind"]], wanted))
         except ApiError as error:
             if error.status != 409:
                 raise
-        found: Object | None = find(self._api, f"{path}/{wanted['metadata']['name']}")
+        found = self._find(wanted)
         if found is None or found["metadata"].get("deletionTimestamp") or _has_lost_its_owner(found, wanted):
             raise BeingDeleted(_name(wanted))
         if _identity(found) != _identity(wanted):
-            raise NameTaken(_name(wanted), _other_attempt(found, wanted))
+            theirs, mine = (names.attempt_of(each["metadata"].get("labels") or {}) for each in (found, wanted))
+            of_another_job = theirs is not None and mine is not None and theirs.job_id != mine.job_id
+            raise NameTaken(_name(wanted), theirs if of_another_job else None)
+        return found
+
+    def _find(self, wanted: Object) -> Object | None:
+        """What has this kind and name now."""
+        found: Object | None = find(self._api, f"{self._collections[wanted['kind']]}/{wanted['metadata']['name']}")
         return found
 
     def _share(self, launcher: Object, owner: dict[str, Any]) -> None:
@@ -154,7 +158,7 @@ class ObjectsApi:
 
     def find_own(self, workload: Object) -> Object | None:
         """The workload of the same name and attempt; None: it does not exist. Raises ApiError."""
-        found: Object | None = find(self._api, f"{self.workloads}/{workload['metadata']['name']}")
+        found = self._find(workload)
         return found if found is not None and _identity(found) == _identity(workload) else None
 
     def delete_workload(self, name: str, uid: str, *, in_background: bool = False) -> None:
@@ -180,12 +184,6 @@ def _name(wanted: Mapping[str, Any]) -> str:
 def _identity(found: Mapping[str, Any]) -> tuple[str | None, str | None]:
     meta = found["metadata"]
     return (meta.get("labels") or {}).get(names.JOB_ID), (meta.get("annotations") or {}).get(names.HASH)
-
-
-def _other_attempt(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> names.AttemptKey | None:
-    """The attempt that owns the object, if it belongs to another job of this server."""
-    theirs, mine = (names.attempt_of(each["metadata"].get("labels") or {}) for each in (found, wanted))
-    return theirs if theirs and mine and theirs.job_id != mine.job_id else None
 
 
 def _owned_by(wanted: Object, owner: dict[str, Any]) -> Object:

@@ -61,12 +61,12 @@ class Gang:
         self._changed = asyncio.Event()
         self.stopped = False
         """The service has ordered the stop before any worker failed."""
-        self._failed = self._lost_first = False
-        """A worker has failed; and the first one that failed was lost."""
+        self._first_failed: Stage | None = None
+        """Stage of the first worker that failed: ENDED or LOST."""
         self._taken_away: tuple[Reason, str] | None = None
         """First reason seen why pods were taken away, before the operator and this server remove the rest."""
-        self._unexplained_since: float | None = None
-        self._incomplete_since: float | None = None
+        self._since: dict[Literal["unexplained", "incomplete"], float] = {}
+        """Times since which the attempt is so, see `_lasts_s`."""
         self._log_drain = ending.LogDrain()
         self._hung: Verdict | None = None
         """The verdict on an attempt that waited too long for a silent agent."""
@@ -106,7 +106,7 @@ class Gang:
 
     def stop(self, grace_s: float) -> None:
         """End every process of the attempt; its end is reported when no process is left."""
-        self.stopped = self.stopped or not self._failed
+        self.stopped = self.stopped or self._first_failed is None
         if workers := self._cluster.registry.find(*self._key):
             workers.stop(grace_s)
         self._changed.set()
@@ -165,11 +165,17 @@ class Gang:
             if self._record.removed_because is None:
                 await self._act(state, seen)
             await self._fetch_tails(whole, all_workers)
-            if self._is_over(state if self._record.removed_because is None else whole, seen):
+            removed = self._record.removed_because is not None
+            is_over = ending.is_over(whole if removed else state, seen, removed=removed)
+            if (
+                is_over
+                and not self._may_be_explained(seen)
+                and self._log_drain.is_over(whole if removed else state, _now())
+            ):
                 return await self._end(state, seen)
             if self._record.uid is None:
                 return None
-            if self._record.removed_because is None:
+            if not removed:
                 self._tell_progress(seen)
             await self._pause(self._next_look_s())
 
@@ -192,7 +198,7 @@ class Gang:
         )
 
     def _pods(self) -> tuple[WorkerPod, ...]:
-        return self._stuck_pods.mark(self._cluster.inventory.pods(self._key), asyncio.get_running_loop().time())
+        return self._stuck_pods.mark(self._cluster.inventory.pods(self._key), _now())
 
     def _remember(self, state: ClusterState, seen: Interpretation) -> None:
         """Keep what a later state may not show any more: why pods went away, and which worker failed first."""
@@ -208,9 +214,8 @@ class Gang:
             self._loses_worker = self._losses.bounds is None
             if self._loses_worker:  # the kubelet stops that pod itself, unless it is dead
                 self._workers.stop(self._attempt.spec.grace_s)
-        if failed and not self._failed:
-            self._failed = True
-            self._lost_first = failed[0].stage is Stage.LOST
+        if failed and self._first_failed is None:
+            self._first_failed = failed[0].stage
 
     def _why_taken_away(self, state: ClusterState) -> tuple[Reason, str]:
         return taken_away(state, f"{self._cluster.kind.name} {self._objects.name}")
@@ -243,41 +248,35 @@ class Gang:
 
     def _may_be_explained(self, seen: Interpretation) -> bool:
         """True if workers report a stop that this server did not order: the watch brings the reason in a moment."""
-        failed = [worker for worker in seen.workers if worker.failed]
+        reports = [worker.report or {} for worker in seen.workers if worker.failed]
+        cancelled = bool(reports) and all(report.get("reason") == Reason.CANCELLED for report in reports)
         known = self.stopped or self._taken_away is not None or self._record.removed_because is not None
-        if known or not failed or any((worker.report or {}).get("reason") != Reason.CANCELLED for worker in failed):
-            return False
-        now = asyncio.get_running_loop().time()
-        self._unexplained_since = self._unexplained_since or now
-        return now - self._unexplained_since < EXPLAINED_S
-
-    def _is_over(self, state: ClusterState, seen: Interpretation) -> bool:
-        """True if nothing of the attempt runs, and its reports and logs are complete or will never be."""
-        if not ending.is_over(state, seen, removed=self._record.removed_because is not None):
-            return False
-        return not self._may_be_explained(seen) and self._log_drain.is_over(state, asyncio.get_running_loop().time())
+        unexplained = cancelled and not known
+        return self._lasts_s("unexplained", unexplained) < EXPLAINED_S and unexplained
 
     def _is_overdue(self, seen: Interpretation) -> bool:
         """True if the gang has been incomplete for longer than the catalogue's gang.timeout_s."""
-        now = asyncio.get_running_loop().time()
-        complete = all(worker.stage is not Stage.STARTING for worker in seen.workers)
-        if complete or not seen.blocker.counts_toward_timeout:
-            self._incomplete_since = None
-            return False
-        self._incomplete_since = self._incomplete_since or now
-        return now - self._incomplete_since >= self._cluster.options.catalogue.gang.timeout_s
+        starting = any(worker.stage is Stage.STARTING for worker in seen.workers)
+        lasts_s = self._lasts_s("incomplete", starting and seen.blocker.counts_toward_timeout)
+        return lasts_s >= self._cluster.options.catalogue.gang.timeout_s
+
+    def _lasts_s(self, what: Literal["unexplained", "incomplete"], holds: bool) -> float:
+        """Seconds for which this has been seen without a break; `holds`: it is so now."""
+        if not holds:
+            self._since.pop(what, None)
+            return 0.0
+        return _now() - self._since.setdefault(what, _now())
 
     def _next_look_s(self) -> float:
-        if self._log_drain.is_near or self._unexplained_since is not None:
+        if self._log_drain.is_near or "unexplained" in self._since:
             return 1.0
-        now = asyncio.get_running_loop().time()
         workload = self._cluster.inventory.workload(self._key)
-        due = [now + (QUEUE_LOOK_S if workload is not None and workload.suspended else LOOK_AGAIN_S)]
-        if self._incomplete_since is not None:
-            due.append(self._incomplete_since + self._cluster.options.catalogue.gang.timeout_s)
+        due = [_now() + (QUEUE_LOOK_S if workload is not None and workload.suspended else LOOK_AGAIN_S)]
+        if "incomplete" in self._since:
+            due.append(self._since["incomplete"] + self._cluster.options.catalogue.gang.timeout_s)
         if self._stuck_pods.next_due is not None:
             due.append(self._stuck_pods.next_due)
-        return max(min(due) - now, 0.1)
+        return max(min(due) - _now(), 0.1)
 
     # --- removal
 
@@ -296,20 +295,19 @@ class Gang:
         self._cluster.inventory.drop_gone(self._key)
         self._workers.forget()
         self._taken_back, self._taken_back_because = self._taken_back + 1, f"{what}: {why}"
-        self._incomplete_since = None
+        self._since.clear()
         await self._write(uid=None, name=None)
         self._objects = AttemptObjects(self._attempt, self._cluster, self._record, self._changed)
 
     async def _pause_after_taking_back(self) -> None:
-        loop = asyncio.get_running_loop()
-        back_off_s = min(FIRST_BACK_OFF_S * 2 ** (self._taken_back - 1), LONGEST_BACK_OFF_S)
-        back_off_s = min(back_off_s, self._cluster.options.catalogue.gang.timeout_s)
-        until = loop.time() + back_off_s
+        longest_s = min(LONGEST_BACK_OFF_S, self._cluster.options.catalogue.gang.timeout_s)
+        back_off_s = min(FIRST_BACK_OFF_S * 2 ** min(self._taken_back - 1, 9), longest_s)
+        until = _now() + back_off_s
         text = f"taken back, tries again in {back_off_s:.0f} s: {self._taken_back_because}"
         self._wait(Reason.UNSCHEDULABLE, text)
-        while not self.stopped and loop.time() < until:
+        while not self.stopped and _now() < until:
             self._changed.clear()
-            await self._pause(until - loop.time())
+            await self._pause(until - _now())
 
     async def _fetch_tails(self, state: ClusterState, seen: Interpretation) -> None:
         """Read the logs of workers that died without a report; all logs if pods can't reach this server."""
@@ -351,7 +349,7 @@ class Gang:
 
     async def _end(self, state: ClusterState, seen: Interpretation) -> Observation:
         because = self._record.removed_because or self._taken_away or self._why_taken_away(state)
-        why = ending.why(seen, because, stopped=self.stopped, lost_first=self._lost_first)
+        why = ending.why(seen, because, stopped=self.stopped, lost_first=self._first_failed is Stage.LOST)
         if self._hung is not None and not self.stopped:
             why = self._hung
         self._cluster.queues.ended(self._attempt.spec.queue_name, state.pods)
@@ -384,6 +382,10 @@ class Gang:
             threads = threads_with(self._needs.cores, self._needs.processes) if self._needs else None
             infos = tuple(info.model_copy(update={"threads": threads}) for info in infos)
         return Observation(*self._key, phase, reason, message, infos, notes=notes)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _joined(*parts: str) -> str:

@@ -106,29 +106,29 @@ class AttemptObjects:
 
     async def try_to_create(self) -> Blocker | None:
         """Create the objects. None: they exist, or existed and are gone."""
-        kind = self._cluster.kind
+        kind, may_move = self._cluster.kind, self.uid is None and self.name != self._second_name
         try:
-            if self._rendered is None:
+            # the first name may be free again now
+            if may_move and self._may_exist and await call_in_thread(self._find, self._second_name) is not None:
+                self.name, may_move = self._second_name, False
+            if self._rendered is None or self._rendered.workload["metadata"]["name"] != self.name:
                 token = self._cluster.registry.token(*self._key)  # not in the thread: it may make the key of all tokens
                 self._rendered = await asyncio.to_thread(self._render, token)
+            await self._create_all(self._rendered)
         except ClientLibError as error:  # the spec was valid when it was accepted: the catalogue has changed
             return Blocker(Reason.START_FAILED, error.message, permanent=True)
-        objects = self._rendered
-        try:
-            may_have_second_name = self._may_exist and self._may_use_second_name  # the first may be free again now
-            if may_have_second_name and await call_in_thread(self._find, self._second_name) is not None:
-                return await self._try_second_name()
-            await self._create_all(objects)
         except ApiError as error:
-            if objects.base is not None and is_missing(objects.base, error.message):
-                return await self._create_base(objects.base)
+            base = self._rendered.base if self._rendered is not None else None
+            if base is not None and is_missing(base, error.message):
+                return await self._create_base(base)
             self._may_exist = self._may_exist or error.status == 0 or error.status >= 500
             return refusal(error.status, error.message, f"{kind.name} {self.name}", kind.operator)
         except BeingDeleted as error:
             return Blocker(Reason.QUEUED, f"waits until {error}, which is being deleted, is gone")
         except NameTaken as error:
-            if error.by is not None and self._may_use_second_name:
-                return await self._try_second_name()
+            if error.by is not None and may_move:
+                self.name = self._second_name
+                return await self.try_to_create()
             if error.by is not None and error.by in self._cluster.ended:
                 return Blocker(Reason.QUEUED, f"waits until {error}, of a job that has ended, is gone")
             text = f"{error} is there already, and not of this job: give the job another name"
@@ -149,15 +149,7 @@ class AttemptObjects:
         attempt = self._attempt
         labels = names.labels(attempt.job_id, attempt.number, attempt.job_name)
         metadata = {"name": name, "labels": labels, "annotations": {names.HASH: identity(attempt)}}
-        return self._cluster.objects.find_own({"metadata": metadata})
-
-    @property
-    def _may_use_second_name(self) -> bool:
-        return self.uid is None and self.name != self._second_name
-
-    async def _try_second_name(self) -> Blocker | None:
-        self.name, self._rendered = self._second_name, None
-        return await self.try_to_create()
+        return self._cluster.objects.find_own({"kind": self._cluster.kind.name, "metadata": metadata})
 
     def _render(self, token: str) -> Objects:
         attempt, options = self._attempt, self._cluster.options
