@@ -121,7 +121,7 @@ def exercise(api: Api) -> None:
     objects_api, case = ObjectsApi(api, NAMESPACE, PYTORCHJOB), cases.case("gang")
     attempt = replace(case.attempt, job_name=f"job-{uuid.uuid4().hex[:8]}", job_id=uuid.uuid4().hex)
     objects = render(attempt, replace(case.cluster, namespace=NAMESPACE), "token")
-    assert objects.policy is not None
+    assert "policy" in objects.own
     for _ in range(2):
         job = objects_api.create_workload(objects.workload)
         for make in objects_api.creations(objects, job):

@@ -139,7 +139,7 @@ def test_requirements_travel_in_the_plan() -> None:
 
 
 def order(of: Case) -> WorkerPlan:
-    return from_json(of.objects().plan["data"]["plan.json"])
+    return from_json(of.objects().own["plan"]["data"]["plan.json"])
 
 
 def test_an_image_and_an_instance_type_must_come_from_somewhere() -> None:
@@ -226,7 +226,7 @@ def test_a_checkpoint_that_ends_with_its_pod_is_said(directory: str | None, noti
 
 def test_checkpoints_are_one_folder_of_a_job_over_its_attempts() -> None:
     folders = {
-        from_json(Builder(GPUS, number=n).build("job").objects().plan["data"]["plan.json"]).checkpoint_dir
+        from_json(Builder(GPUS, number=n).build("job").objects().own["plan"]["data"]["plan.json"]).checkpoint_dir
         for n in (1, 2)
     }
     assert folders == {"/home/jovyan/job-3f2a3f2a"}
@@ -265,9 +265,9 @@ def test_without_internet_the_server_must_be_known() -> None:
 @pytest.mark.parametrize(("env", "python"), [(None, "python3"), ("base", "/opt/conda/bin/python")])
 def test_the_python_is_the_images_own(env: str | None, python: str) -> None:
     objects = of(conda_env=env).objects()
-    assert from_json(objects.plan["data"]["plan.json"]).python == python
+    assert from_json(objects.own["plan"]["data"]["plan.json"]).python == python
 
 
 def test_a_conda_environment_may_be_given_by_its_path() -> None:
     objects = of(conda_env="/data/envs/mine").objects()
-    assert from_json(objects.plan["data"]["plan.json"]).python == "/data/envs/mine/bin/python"
+    assert from_json(objects.own["plan"]["data"]["plan.json"]).python == "/data/envs/mine/bin/python"

@@ -15,7 +15,7 @@ NAMESPACE = {"matchLabels": {"kubernetes.io/metadata.name": "ns"}}
 
 
 def spec_of(made: Case) -> dict[str, Any]:
-    policy = made.objects().policy
+    policy = made.objects().own.get("policy")
     assert policy is not None
     found: dict[str, Any] = policy["spec"]
     return found
@@ -76,7 +76,7 @@ def test_the_catalogue_admits_more_or_everybody() -> None:
     more = Builder(SMALL + "network: {admit: [{pods: {app: prom}, namespaces: {team: ops}}]}").build("x")
     assert spec_of(more)["ingress"][0]["from"][-1] == scraper
     everybody = SMALL + "network: {isolated: false}"
-    assert Builder(everybody).build("x").objects().policy is None
+    assert Builder(everybody).build("x").objects().own.get("policy") is None
     assert spec_of(Builder(everybody, spec={"internet": False}).build("x"))["policyTypes"] == ["Egress"]
 
 

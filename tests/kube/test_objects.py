@@ -214,7 +214,7 @@ async def test_the_first_attempts_of_a_new_server_have_tokens_that_are_valid(
         created = AttemptObjects(attempt, site.cluster, Record(), asyncio.Event())
         assert await created.try_to_create() is None
         assert created._rendered is not None
-        return str(created._rendered.secret["stringData"]["token"])
+        return str(created._rendered.own["secret"]["stringData"]["token"])
 
     monkeypatch.setattr(secrets, "token_bytes", slow)
     site, job_ids = Site(tmp_path, None), ["1", "2", "3"]

@@ -174,7 +174,7 @@ def test_every_mount_has_its_volume_and_every_volume_its_object(each: Case) -> N
 
 
 def test_the_order_of_a_worker_is_read_by_the_launcher(each: Case) -> None:
-    plan = from_json(each.objects().plan["data"]["plan.json"])
+    plan = from_json(each.objects().own["plan"]["data"]["plan.json"])
     assert (plan.job, plan.attempt, plan.worker) == (each.attempt.job_name, each.attempt.number, -1)
 
 
@@ -224,9 +224,9 @@ def replace_number(number: int) -> Case:
 def test_code_rides_in_a_config_map_only_where_pods_do_not_reach_the_server() -> None:
     near, far = case("one-worker"), case("function-out-of-reach")
     assert not payload_files(near.attempt, near.cluster)
-    assert near.objects().code is None
+    assert "code" not in near.objects().own
     assert payload_files(far.attempt, far.cluster)
-    assert sorted((far.objects().code or {})["binaryData"]) == ["function", "snapshot.tar.gz"]
+    assert sorted(far.objects().own["code"]["binaryData"]) == ["function", "snapshot.tar.gz"]
     in_place = Builder(cluster=far.cluster, code=CodeInPlace()).build("x")
     assert not payload_files(in_place.attempt, in_place.cluster)
 
@@ -243,7 +243,7 @@ def test_the_largest_code_and_the_largest_spec_fit_in_a_config_map() -> None:
     far = cluster_with(worker_server_url=None)
     spec = {"args": ["x" * 1000] * 690}
     objects = Builder(cluster=far, payload={"snapshot.tar.gz": bytes(CODE_MAX)}, spec=spec).build("x").objects()
-    for made in (objects.code, objects.plan):
+    for made in (objects.own["code"], objects.own["plan"]):
         assert len(json.dumps(made)) < 2**20
 
 
@@ -281,8 +281,7 @@ def test_a_home_on_a_volume_is_a_matter_of_the_catalogue() -> None:
 )
 def test_a_job_without_internet_reaches_the_server_wherever_it_is(url: str, peer: dict[str, Any]) -> None:
     objects = Builder(cluster=cluster_with(worker_server_url=url), spec={"internet": False}).build("x").objects()
-    assert objects.policy is not None
-    assert json.dumps(peer) in json.dumps(objects.policy["spec"]["egress"])
+    assert json.dumps(peer) in json.dumps(objects.own["policy"]["spec"]["egress"])
 
 
 def test_the_catalogue_may_cut_every_job_off_that_does_not_ask() -> None:
@@ -290,7 +289,7 @@ def test_the_catalogue_may_cut_every_job_off_that_does_not_ask() -> None:
         "internet: false  ", "internet: false"
     )
     directions = [
-        (Builder(catalogue, spec=spec).build("x").objects().policy or {})["spec"]["policyTypes"]
+        Builder(catalogue, spec=spec).build("x").objects().own["policy"]["spec"]["policyTypes"]
         for spec in ({}, {"internet": True})
     ]
     assert directions == [["Ingress", "Egress"], ["Ingress"]]
@@ -322,9 +321,9 @@ def test_whatever_a_job_says_reaches_its_plan_unchanged(
         "grace_s": grace,
     }
     objects = Builder(spec=spec, submitter=Submitter()).build("x").objects()
-    plan = from_json(objects.plan["data"]["plan.json"])
+    plan = from_json(objects.own["plan"]["data"]["plan.json"])
     assert plan.command == ["src/train.py", *args]
-    secret = objects.environment["stringData"] if objects.environment else {}
+    secret = objects.own.get("environment", {}).get("stringData", {})
     assert plan.environment | secret == variables
     assert objects.workload["spec"]["nprocPerNode"] == str(processes)
     replicas = objects.workload["spec"]["pytorchReplicaSpecs"]

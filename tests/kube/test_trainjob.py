@@ -69,7 +69,7 @@ def test_its_pods_are_those_of_a_pytorch_job(each: Case) -> None:
     labels.pop("client-lib.io/elastic", None)
     assert ours == expected
     assert in_order(one.pop("volumeMounts")) == in_order(other.pop("volumeMounts"))
-    assert variables(one) == variables(other, objects.environment)
+    assert variables(one) == variables(other, objects.own.get("environment"))
     assert {**one, "name": "pytorch"} == other
 
 

@@ -42,30 +42,21 @@ FUNCTION_RUNNER = "function_runner.py"
 class Objects:
     launcher: Object
     """Immutable ConfigMap with the launcher, shared by jobs with the same launcher; named by its hash."""
-    plan: Object
-    """ConfigMap with plan.json and pod.json."""
-    secret: Object = field(repr=False)
-    """Secret with the workers' token and the server's CA."""
-    environment: Object | None = field(repr=False)
-    """Secret whose entries are environment variables of the ranks; None: there are none."""
-    code: Object | None = field(repr=False)
-    """ConfigMap with the code if pods can't fetch it from the server; None: they can, or there is none."""
-    policy: Object | None
-    """NetworkPolicy of the attempt's pods; None: their network is not restricted."""
+    own: Mapping[str, Object] = field(repr=False)
+    """Objects that are deleted with the workload: `plan` (plan.json and pod.json), `secret` (the workers' token and the
+    server's CA), `environment` (a Secret with variables of the ranks, if there are any), `code` (if pods can't fetch it
+    from the server) and `policy` (if their network is restricted)."""
     base: Object | None
     """Object that the workload is based on and shares with others, such as a TrainingRuntime; None: there is none."""
     workload: Object
     """The workload, such as a PyTorchJob. It owns all others; the launcher is owned by every workload that uses it."""
 
     def owned(self) -> list[Object]:
-        """The objects that are deleted with the workload."""
-        made = [self.plan, self.secret, self.environment, self.code, self.policy]
-        return [each for each in made if each is not None]
+        return list(self.own.values())
 
     def all(self) -> list[Object]:
         """All objects, in the order of `kubectl apply`: no pod waits for a missing object."""
-        base = [self.base] if self.base is not None else []
-        return [self.launcher, *base, *self.owned(), self.workload]
+        return [self.launcher, *([self.base] if self.base is not None else []), *self.owned(), self.workload]
 
 
 def payload_files(attempt: Attempt, cluster: ClusterOptions) -> dict[str, Path]:
@@ -113,33 +104,31 @@ def render(
         "binaryData": _encoded({"worker.pyz": cluster.launcher}),
     }
     agents = {"token": worker_token} | ({"ca.crt": cluster.server_ca} if cluster.server_ca is not None else {})
+    own = {
+        "plan": immutable("ConfigMap", names.PLAN, data=_plan_files(attempt, need, cluster)),
+        "secret": immutable("Secret", names.SECRET, type="Opaque", stringData=agents),
+    }
     _, variables = environment(attempt)
-    code = _code(payload or {}) if payload_files(attempt, cluster) else None
-    rules = pod.network_policy(spec, labels, cluster)
-    policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata(names.POLICY)}
+    if variables:
+        own["environment"] = immutable("Secret", names.ENVIRONMENT, type="Opaque", stringData=variables)
+    if payload_files(attempt, cluster):
+        own["code"] = immutable("ConfigMap", names.CODE, binaryData=_code(payload or {}))
+    if (rules := pod.network_policy(spec, labels, cluster)) is not None:
+        api_version = "networking.k8s.io/v1"
+        policy = {"apiVersion": api_version, "kind": "NetworkPolicy", "metadata": metadata(names.POLICY)}
+        own["policy"] = {**policy, "spec": rules}
 
-    gang, own = cluster.catalogue.gang.scheduler, metadata()
+    gang, of_workload = cluster.catalogue.gang.scheduler, metadata()
     if spec.queue_name is not None and gang != "volcano":  # whose queue it is then
-        own["labels"] = {**labels, names.QUEUE: spec.queue_name}
-    folders = storage.own_folders(need, launcher["metadata"]["name"], own_name, has_code=code is not None)
+        of_workload["labels"] = {**labels, names.QUEUE: spec.queue_name}
+    folders = storage.own_folders(need, launcher["metadata"]["name"], own_name, has_code="code" in own)
     folders += storage.asked_folders(attempt, cluster.catalogue)
     secret = own_name + names.ENVIRONMENT if variables else None
     template = partial(pod.template, spec, need, cluster, labels, folders, secret)
-    plan = WorkloadPlan(own_name, own, spec, need.processes, elastic_bounds(spec), template, gang, tuple(variables))
+    bounds = elastic_bounds(spec)
+    plan = WorkloadPlan(own_name, of_workload, spec, need.processes, bounds, template, gang, tuple(variables))
     workload, base = cluster.kind.manifest(plan)
-
-    objects = {
-        "launcher": launcher,
-        "plan": immutable("ConfigMap", names.PLAN, data=_plan_files(attempt, need, cluster)),
-        "secret": immutable("Secret", names.SECRET, type="Opaque", stringData=agents),
-        "environment": immutable("Secret", names.ENVIRONMENT, type="Opaque", stringData=variables)
-        if variables
-        else None,
-        "code": immutable("ConfigMap", names.CODE, binaryData=code) if code is not None else None,
-        "policy": policy | {"spec": rules} if rules is not None else None,
-        "base": base,
-        "workload": workload,
-    }
+    objects = {"launcher": launcher, "own": own, "base": base, "workload": workload}
     return Objects(**json.loads(json.dumps(objects)))  # a copy, in which no two parts share a value
 
 
@@ -151,12 +140,9 @@ def masked(objects: Objects) -> list[Object]:
             each = each | {"stringData": dict.fromkeys(each["stringData"], MASK)}
         elif "binaryData" in each:
             contents = {name: b64decode(text) for name, text in each["binaryData"].items()}
-            each = each | {
-                "binaryData": {
-                    name: f"{len(content)} bytes, sha256 {hashlib.sha256(content).hexdigest()}"
-                    for name, content in contents.items()
-                }
-            }
+            digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+            texts = {name: f"{len(contents[name])} bytes, sha256 {digest}" for name, digest in digests.items()}
+            each = each | {"binaryData": texts}
         shown.append(each)
     return shown
 
