@@ -154,12 +154,13 @@ class Stream:
 
 
 class StreamThread(threading.Thread):
-    """A thread that reads one stream of the API after another and can be stopped at any moment, also while a stream is
-    silent. Its `run` must return soon after `stopping` is set."""
+    """A thread, made on an event loop, that reads one stream of the API after another and can be stopped at any moment,
+    also while a stream is silent. Its `run` must return soon after `stopping` is set."""
 
     def __init__(self, api: Api, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self._api = api
+        self._loop = asyncio.get_running_loop()
         self._stream: Stream | None = None
         self.stopping = threading.Event()
 
@@ -168,6 +169,10 @@ class StreamThread(threading.Thread):
         self.stopping.set()
         if self._stream is not None:
             self._stream.abort()
+
+    def _call_on_loop(self, call: Callable[..., object], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server is stopping
+            self._loop.call_soon_threadsafe(call, *args)
 
     def _lines(self, path: str, query: Query, silence_s: float) -> Iterator[bytes]:
         """The lines of the next stream, until `stop`. Raises ApiError."""
@@ -306,15 +311,10 @@ class ObjectWatch(StreamThread, Generic[T]):
         super().__init__(api, f"watch {path.rpartition('/')[2]}")
         self._path, self._query, self._may_be_absent = path, query, may_be_absent
         self._read, self._take_list, self._put, self._gone = read, take_list, put, gone
-        self._loop = asyncio.get_running_loop()
         self._version: str | None = None
         self._listed_at = 0.0
         self.problem: str | None = None
         """Reason why the watch does not work at the moment; None: it works."""
-
-    def _call(self, take: Callable[[Any], None], found: T | list[T]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the server is stopping
-            self._loop.call_soon_threadsafe(take, found)
 
     def run(self) -> None:
         pause_s = FIRST_PAUSE_S
@@ -358,7 +358,7 @@ class ObjectWatch(StreamThread, Generic[T]):
                 raise ApiError(int(found.get("code", 500)), str(found.get("message", "the watch failed")))
             changed, self._version = True, str(found["metadata"]["resourceVersion"])
             if kind != "BOOKMARK" and (read := self._read(found)) is not None:
-                self._call(self._gone if kind == "DELETED" else self._put, read)
+                self._call_on_loop(self._gone if kind == "DELETED" else self._put, read)
         return changed or time.monotonic() - begun > LASTED_S
 
     def _list(self) -> str:
@@ -369,6 +369,8 @@ class ObjectWatch(StreamThread, Generic[T]):
             objects += page.get("items") or []
             following = page["metadata"].get("continue")
             if not following:
-                self._call(self._take_list, [read for found in objects if (read := self._read(found)) is not None])
+                self._call_on_loop(
+                    self._take_list, [read for each in objects if (read := self._read(each)) is not None]
+                )
                 return str(page["metadata"]["resourceVersion"])
             query = query | {"continue": following}

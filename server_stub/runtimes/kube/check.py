@@ -45,34 +45,25 @@ def check(spec: JobSpec, owner: str, submitter: Submitter, cluster: ClusterOptio
 def _check_fields(spec: JobSpec, cluster: ClusterOptions) -> None:
     """Reject what this cluster can't do."""
     kind, reached = cluster.kind, cluster.settings.worker_server_url is not None
+    setting = "the server's setting worker_server_url says how pods reach it"
     if spec.type is JobType.PYTORCH_ELASTIC and not reached:
-        raise NotSupported(
-            "type 'pytorch_elastic' needs a server that pods reach: it decides which lost worker is replaced",
-            hint="type='pytorch2' with max_retry restarts all workers after a failure; the server's setting "
-            "worker_server_url says how pods reach it",
-        )
+        why = "type 'pytorch_elastic' needs a server that pods reach: it decides which lost worker is replaced"
+        retry = "type='pytorch2' with max_retry restarts all workers after a failure"
+        raise NotSupported(why, hint=f"{retry}; {setting}")
     if spec.outputs and not reached:
-        raise NotSupported(
-            f"outputs={spec.outputs} can't be kept: pods don't reach this server",
-            hint="write results to a volume; the server's setting worker_server_url says how pods reach it",
-        )
+        why = f"outputs={spec.outputs} can't be kept: pods don't reach this server"
+        raise NotSupported(why, hint=f"write results to a volume; {setting}")
     if spec.gpus is not None:
-        raise NotSupported(
-            f"gpus={spec.gpus} chooses among the GPUs of one machine, and a cluster hands them out itself",
-            hint="instance_type says how many each worker gets",
-        )
+        why = f"gpus={spec.gpus} chooses among the GPUs of one machine, and a cluster hands them out itself"
+        raise NotSupported(why, hint="instance_type says how many each worker gets")
     if spec.checkpoint_from is not None and cluster.catalogue.checkpoints is None:
-        raise NotSupported(
-            f"checkpoint_from={spec.checkpoint_from!r}: checkpoints end with their pods, as the catalogue of this "
-            "server names no volume for them",
-            hint="write checkpoints to a volume, with the same checkpoint_dir in both jobs",
-        )
+        why = "checkpoints end with their pods, as the catalogue of this server names no volume for them"
+        hint = "write checkpoints to a volume, with the same checkpoint_dir in both jobs"
+        raise NotSupported(f"checkpoint_from={spec.checkpoint_from!r}: {why}", hint=hint)
     for name in kind.own_variables:
         if name in spec.environment() or name in spec.secrets:
-            raise NotSupported(
-                f"{name} can't be given on a cluster: the {kind.operator} sets it to the pod of worker 0",
-                hint="leave it out; every process finds it in its environment",
-            )
+            why = f"{name} can't be given on a cluster: the {kind.operator} sets it to the pod of worker 0"
+            raise NotSupported(why, hint="leave it out; every process finds it in its environment")
     if spec.queue_name is None or cluster.kueue or cluster.catalogue.gang.scheduler == "volcano":
         return
     asked, jobs = f"queue_name={spec.queue_name!r}", f"{kind.name}s of namespace {cluster.namespace}"

@@ -137,18 +137,15 @@ class ObjectsApi:
         """
         path, name = self._collections["ConfigMap"], launcher["metadata"]["name"]
         patch = {"metadata": {"ownerReferences": [owner]}}
-        for last in [False] * (_SHARING_TRIES - 1) + [True]:
+        request = self._api.request
+        add = partial(request, "PATCH", f"{path}/{name}", patch, kind=STRATEGIC_MERGE, accept=METADATA)
+        create = partial(self._api.create, path, _owned_by(launcher, owner))
+        for number, call in enumerate([add, create] * _SHARING_TRIES, start=1):
             try:
-                self._api.request("PATCH", f"{path}/{name}", patch, kind=STRATEGIC_MERGE, accept=METADATA)
+                call()
                 return
             except ApiError as error:
-                if error.status not in (404, 409) or last:
-                    raise
-            try:
-                self._api.create(path, _owned_by(launcher, owner))
-                return
-            except ApiError as error:
-                if error.status != 409:
+                if error.status not in (404, 409) or number == 2 * _SHARING_TRIES:
                     raise
 
     def find_by_uid(self, name: str, uid: str) -> Object | None:

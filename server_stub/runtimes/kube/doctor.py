@@ -90,16 +90,15 @@ def _permissions(api: Api, cluster: ClusterOptions) -> Check:
     answers = {each: api.request("POST", _REVIEWS, each.review(cluster.namespace)) for each in required | OPTIONAL}
     lacking = sorted(each for each, answer in answers.items() if not answer.get("status", {}).get("allowed"))
     missing = [str(each) for each in lacking if each in required]
+    if not missing:
+        optional = f", but for what is optional: {', '.join(map(str, lacking))}" if lacking else ""
+        return checked("permissions", f"all there{optional}")
+    may_not, fix = f"may not {', '.join(missing)}", "grant what k8s/base/role.yaml has: `kubectl apply -k` of the "
+    fix += "server's overlay, or to its user by hand"
     if len(missing) == len(required):
-        message = f"the server may do nothing in namespace {cluster.namespace}"
-        fix = "create the namespace if it is missing, and apply k8s/base/role.yaml in it, as docs/kubernetes.md shows"
-        return checked("permissions", message, fix)
-    if missing:
-        message = f"the server may not {', '.join(missing)} in namespace {cluster.namespace}"
-        fix = "grant what k8s/base/role.yaml has: `kubectl apply -k` of the server's overlay, or to its user by hand"
-        return checked("permissions", message, fix)
-    optional = f", but for what is optional: {', '.join(map(str, lacking))}" if lacking else ""
-    return checked("permissions", f"all there{optional}")
+        may_not, fix = "may do nothing", "create the namespace if it is missing, and apply k8s/base/role.yaml in it, "
+        fix += "as docs/kubernetes.md shows"
+    return checked("permissions", f"the server {may_not} in namespace {cluster.namespace}", fix)
 
 
 def _gangs(api: Api, cluster: ClusterOptions) -> Check:

@@ -8,7 +8,6 @@ a worker sends. They go to the same WorkerRegistry, which skips records that it 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable
@@ -95,7 +94,6 @@ class PodLogReader(StreamThread):
     def __init__(self, api: Api, path: str, key: AttemptKey, pod: WorkerPod, registry: WorkerRegistry) -> None:
         super().__init__(api, f"log {path}")
         self._path, self._key, self._pod, self._registry = path, key, pod, registry
-        self._loop = asyncio.get_running_loop()
         self.last_round = threading.Event()
         """The container has ended: the log is complete after the next round without new records."""
         self.done = asyncio.Event()
@@ -104,8 +102,7 @@ class PodLogReader(StreamThread):
     def run(self) -> None:
         while not self.stopping.is_set() and not self._is_read():
             self.stopping.wait(AGAIN_S)
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the server is stopping
-            self._loop.call_soon_threadsafe(self.done.set)
+        self._call_on_loop(self.done.set)
 
     def _is_read(self) -> bool:
         """Read streams until one brings nothing new. Returns True if the log is complete, False if a pause is due.

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from ipaddress import ip_network
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from client_lib.errors import InvalidRequest, NeverFits
 from client_lib.spec.job import JobSpec, JobType, PriorityClass
@@ -38,18 +38,9 @@ def _folder(path: str) -> str:
     return path.rstrip("/")
 
 
-def _spelled(value: Any) -> Any:
-    """The value as a string: `1` is accepted instead of `"1"`."""
-    return str(value) if type(value) is int else value
-
-
-def _cidr(text: str) -> str:
-    return str(ip_network(text))
-
-
 Label = Annotated[str, _matching(_LABEL, "a key for labels, such as 'nvidia.com/gpu.product'")]
 ObjectName = Annotated[str, _matching(_NAME, "a name for a Kubernetes object (lower-case letters, digits, '-', '.')")]
-Quantity = Annotated[str, BeforeValidator(_spelled), _matching(_QUANTITY, "a quantity, such as '1' or '16Gi'")]
+Quantity = Annotated[str, Field(coerce_numbers_to_str=True), _matching(_QUANTITY, "a quantity, such as '1' or '16Gi'")]
 Folder = Annotated[str, AfterValidator(_folder)]
 Port = Annotated[int, Field(gt=0, lt=65536)]
 Labels = dict[Label, str]
@@ -227,7 +218,7 @@ class PodUser(Strict):
 class Peer(Strict):
     """An end of a connection with a job's pods: addresses, or pods by labels."""
 
-    ip_block: Annotated[str, AfterValidator(_cidr)] | None = None
+    ip_block: Annotated[str, AfterValidator(lambda text: str(ip_network(text)))] | None = None
     """Range of addresses: `10.0.0.0/8`."""
     pods: Labels | None = None
     """Labels of pods; {}: all pods."""
@@ -444,7 +435,4 @@ class ClusterCatalogue(Strict):
 
     def shown(self) -> list[ShownType]:
         """The types as clients see them."""
-        return [
-            ShownType(name=t.name, gpus=t.gpus, cpu=t.cpu, memory_gib=t.memory_gib, description=t.description)
-            for t in self.instance_types
-        ]
+        return [ShownType.model_validate(each, from_attributes=True) for each in self.instance_types]

@@ -158,15 +158,15 @@ def claims(spec: JobSpec, owner: str, catalogue: ClusterCatalogue) -> list[Claim
 
     def add(volume: Volume, path: str, *, read_only: bool, per_job: bool = False) -> None:
         at = next((old for old in found if old.path == path), None)
-        if at is not None and at.volume != volume:
-            raise InvalidRequest(f"volumes {at.volume.name!r} and {volume.name!r} are both at {path}")
-        if at is None and not is_free(path, taken):
-            raise InvalidRequest(
-                f"volume {volume.name!r} can't be mounted at {path or '/'}: that folder is the container's own",
-                hint="mount it at a path such as /data",
-            )
         if at is None:
+            if not is_free(path, taken):
+                raise InvalidRequest(
+                    f"volume {volume.name!r} can't be mounted at {path or '/'}: that folder is the container's own",
+                    hint="mount it at a path such as /data",
+                )
             found.append(Claimed(volume, path, read_only, per_job))
+        elif at.volume != volume:
+            raise InvalidRequest(f"volumes {at.volume.name!r} and {volume.name!r} are both at {path}")
 
     for words in spec.volumes:
         name, path, read_only = fields.parse_volume(words)
