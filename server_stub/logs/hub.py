@@ -1,8 +1,8 @@
 """Wakes the followers of jobs: one feed per followed job and one tail per worker's log, shared by all its followers.
 
 A follower is an event; `stream` keeps its positions, and nothing is queued for it. When a log grows, its tail notes the
-new end and the feed sets the events; the first follower reads the new bytes, the others get the same object. A feed
-exists while it has followers. Everything runs on the event loop.
+new end and the feed sets the events; the new bytes are read for the first follower, and the others get the same ones. A
+feed exists while it has followers. Everything runs on the event loop.
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.paths import HEARTBEAT_S, Position
 from server_stub.files.job_dirs import log_dir
-from server_stub.logs.records import Block, LoggedJob, LogQuery, line_filter
-from server_stub.logs.render import Frames
+from server_stub.logs.records import Block, LoggedJob
 from server_stub.logs.segments import BLOCK, LogReader
 
 COALESCE_S = 0.02  # least time between two wakes of the followers: each costs a write per follower
 _LOOK_S, _LOOK_MAX_S = 0.02, 0.25  # pauses before a feed looks for new logs, and for changes that nothing reports
-_lines = line_filter(LogQuery())
 # of sys/inotify.h: modified, moved, created, deleted; the directory itself deleted or moved
 _MASK = 0x2 | 0xC0 | 0x100 | 0x200 | 0x400 | 0x800
 _EVENT = struct.Struct("iIII")
@@ -92,13 +90,6 @@ class Inotify:
             changed()
 
 
-class Chunk(NamedTuple):
-    """The newest records of one log and their frame, made once for all followers that have read up to its start."""
-
-    block: Block
-    frame: bytes
-
-
 class Tail:
     """The growing end of one worker's log."""
 
@@ -109,7 +100,7 @@ class Tail:
         self.watched = False
         """Changes are reported: nobody else needs to look."""
         self._reader = LogReader(directory)
-        self._chunk: Chunk | None = None
+        self._newest: Block | None = None
 
     def look(self) -> bool:
         """Note the end of the log; returns True if it has grown."""
@@ -120,19 +111,15 @@ class Tail:
         """Close all files and keep none open afterwards."""
         self._reader.close()
 
-    def chunk_at(self, offset: int) -> Chunk | None:
-        """The newest records, if they begin at `offset`; the first call reads them."""
-        start = self._chunk.block.start if self._chunk else -1
-        if start == offset:
-            return self._chunk
-        if self.end - offset > BLOCK or offset < start:
-            return None
-        block = self._reader.block(offset)
-        if not block or block.start != offset:
-            return None
-        frame = Frames().records(self.position, block.end, _lines(block.data))
-        self._chunk = Chunk(block, frame)
-        return self._chunk
+    def newest_at(self, offset: int) -> Block | None:
+        """The newest records, if they begin at `offset`; the first call reads them for all followers."""
+        start = self._newest.start if self._newest else -1
+        if offset > start and self.end - offset <= BLOCK:
+            block = self._reader.block(offset)
+            if block is None or block.start != offset:
+                return None
+            self._newest = block
+        return self._newest if self._newest and self._newest.start == offset else None
 
 
 class Feed:
@@ -153,7 +140,7 @@ class Feed:
         self._woken_at = 0.0
         self._wake_later: asyncio.TimerHandle | None = None
         self._find_logs(1)
-        self._tasks = [self._loop.create_task(each) for each in (self._watch_job(), self._tick(), self._look())]
+        self._tasks = [self._loop.create_task(each) for each in (self._watch_job(), self._look())]
 
     def close(self) -> None:
         self.over = True
@@ -183,22 +170,21 @@ class Feed:
                 self.over = True
                 self._wake_now()
 
-    async def _tick(self) -> None:
-        """Wake the followers for heartbeats."""
-        while not self.job.state.final:
-            await asyncio.sleep(self._tick_s)
-            self._wake_now()
-
     async def _look(self) -> None:
-        """Look for new logs, and for changes that inotify does not report, less often while there are none."""
+        """Look for new logs, and for changes that inotify does not report, less often while there are none; wake the
+        followers for heartbeats."""
         pause_s = _LOOK_S
         while not self.job.state.final:
             await asyncio.sleep(pause_s)
             found = self._find_logs(self.job.attempt)
             grown = [tail for tail in self.tails.values() if not tail.watched and tail.look()]
-            pause_s = _LOOK_S if found or grown else min(pause_s * 1.2, _LOOK_MAX_S)
             if found or grown:
+                pause_s = _LOOK_S
                 self._wake()
+            else:
+                pause_s = min(pause_s * 1.2, _LOOK_MAX_S, self._tick_s)
+                if self._loop.time() - self._woken_at >= self._tick_s:
+                    self._wake_now()
 
     def _find_logs(self, oldest: int) -> bool:
         """Open the logs of the attempts from `oldest` on, where there are any; returns True if there was a new one."""
@@ -247,9 +233,9 @@ class LogHub:
     def __init__(self, source: LogSource, *, inotify: bool = True, heartbeat_s: float = HEARTBEAT_S) -> None:
         """Without `inotify` logs are looked at in intervals, as on systems that lack it."""
         self.tick_s = heartbeat_s / 5
-        """Interval of the heartbeat check, in seconds."""
-        self.silence_s = heartbeat_s - self.tick_s
-        """A reader that got nothing for so many seconds gets a heartbeat at the next check."""
+        """Seconds after which sleeping followers are woken for a heartbeat."""
+        self.silence_s = heartbeat_s - 2 * self.tick_s  # a check is late by one interval at most
+        """A reader that got nothing for so many seconds gets a heartbeat when it is woken."""
         self._source = source
         self._inotify: Inotify | None = None
         if inotify:

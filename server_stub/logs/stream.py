@@ -16,7 +16,7 @@ from client_lib.worker.directory import Directory, read_json
 from server_stub.files.job_dirs import log_dir, opener
 from server_stub.logs.hub import Feed, LogHub, Tail
 from server_stub.logs.records import Block, LoggedJob, LogQuery, Part, line_filter, merge, missing_before, next_sequence
-from server_stub.logs.render import Frames, Renderer, facts
+from server_stub.logs.render import Renderer, facts
 from server_stub.logs.segments import BLOCK, LogReader, find_starts
 
 SILENT_BYTES = 2**20  # a reader gets its new position after so many bytes of lines that its filter left out
@@ -96,7 +96,6 @@ class _Answer:
         self._query = query
         self._renderer = renderer
         self._filter = line_filter(query)
-        self._raw = isinstance(renderer, Frames) and not query.filtered
         self._logs: dict[Position, _ReadLog] = {}
         self._sent_at = monotonic()
         self._closed = False
@@ -178,20 +177,12 @@ class _Answer:
         return [tail for tail in wanted if self._logs[tail.position].offset < tail.end]
 
     async def _advance(self, tail: Tail, out: list[bytes]) -> bool:
-        """Append the next records of one log to `out`, if possible as the frame that all followers at this offset
-        share; returns False if there is no whole record yet."""
+        """Append the next records of one log to `out`; returns False if there is no whole record yet."""
         log = self._logs[tail.position]
-        chunk = tail.chunk_at(log.offset)
-        block = chunk.block if chunk else await _read_block(log.reader, log.offset)
-        if block is None:
-            return False
-        if chunk and self._raw and not missing_before(block.data, log.expected):
-            log.offset = log.sent_up_to = block.end
-            log.expected = next_sequence(block.data)
-            out.append(chunk.frame)
-        else:
+        block = tail.newest_at(log.offset) or await _read_block(log.reader, log.offset)
+        if block:
             out += self._pieces(Part(tail.position, block.end, block.data))
-        return True
+        return block is not None
 
     def _pieces(self, part: Part) -> list[bytes]:
         """The bytes that the reader gets for `part`; moves the offset to its end."""

@@ -9,10 +9,14 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from client_lib.log_reading.reader import Records, read_frames
 from server_stub.files.job_dirs import log_dir
 from server_stub.logs import LogHub, LogQuery, stream
+from server_stub.logs.records import Block
 from server_stub.logs.render import Frames
+from server_stub.logs.segments import LogReader
 from tests.logs import log_server
 from tests.logs.log_server import FileSource, read_job, write_job
 from tests.logs.support import LogWriter
@@ -90,7 +94,16 @@ def test_logs_that_are_found_at_once_are_followed_in_their_order(tmp_path: Path)
     asyncio.run(scene())
 
 
-def test_followers_of_one_job_are_handed_the_same_bytes(tmp_path: Path, writer: LogWriter):
+def test_new_lines_are_read_once_for_all_followers_of_a_job(
+    tmp_path: Path, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
+):
+    reads: list[int] = []
+    read = LogReader.block
+
+    def block(reader: LogReader, offset: int, *how: int, cached: bool = False) -> Block | None:
+        reads.append(offset)
+        return read(reader, offset, *how, cached=cached)
+
     async def scene() -> None:
         hub = LogHub(FileSource())
         bodies = [stream(hub, read_job(tmp_path), FOLLOW, Frames()) for _ in range(3)]
@@ -98,10 +111,12 @@ def test_followers_of_one_job_are_handed_the_same_bytes(tmp_path: Path, writer: 
             await anext(body)
         coming = [asyncio.ensure_future(anext(body)) for body in bodies]
         await asyncio.sleep(0.01)
+        monkeypatch.setattr(LogReader, "block", block)
         writer.write("one line")
-        first, *others = [await frame for frame in coming]
-        assert b"one line" in first
-        assert all(frame is first for frame in others)
+        frames = [await frame for frame in coming]
+        assert b"one line" in frames[0]
+        assert frames == frames[:1] * 3
+        assert reads == [0]
         for body in bodies:
             await body.aclose()
         hub.close()
