@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import socket
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +39,8 @@ UNPACKING_S = 0.5  # a launcher without ranks that has not stopped by then is ki
 TOO_LATE_S = 15.0  # time that a returning worker has to end by itself after the others have ended
 ASK_AGAIN_S = 1.0  # pause before the database, which did not answer, is asked again
 NO_ANSWER_S = 10.0  # after the grace period, the launcher itself is killed
+Phase = Literal["waiting", "running", "ended"]
+RECORD = "attempt.json"  # in the directory of an attempt
 
 
 @dataclass(frozen=True)
@@ -79,22 +80,17 @@ class Gang:
         never_warm: str | None = None,
     ):
         """`pool`: the warm pool that forks its launchers, if it can. `never_warm`: the reason why no pool can."""
+        self.attempt = attempt
         self.record = started
-        self._pool = pool
-        self._never_warm = never_warm
+        self._host, self._python, self._report = host, python, report
+        self._pool, self._never_warm = pool, never_warm
         self._pool_failed: str | None = None
-        self.job_dir = attempt.job_dir
-        self._attempt = attempt
-        self._key = (attempt.job_id, attempt.number)
-        self._python = python
-        self._report = report
         self._directory = attempt_dir(attempt.job_dir, attempt.number)
         self._returned_path = str(self._directory / "returned.json")
         self._launchers = [
             Launcher(worker_dir(attempt.job_dir, attempt.number, number), number, host, self._changed)
             for number in range(started.workers)
         ]
-        self._host = host
         self._elastic = verdict.elastic_bounds(attempt.spec)
         self._returned: dict[int, int] = {}
         """Lost worker -> number of its restarts."""
@@ -109,7 +105,6 @@ class Gang:
         """Grace periods of the stops so far."""
         self._timers: list[asyncio.TimerHandle] = []
         self._last: Observation | None = None
-        self._conflicts: tuple[str, ...] = ()
 
     # --- from start to end
 
@@ -117,16 +112,16 @@ class Gang:
         """Write all files, start all launchers, follow them to the end. `account`: runs them; None: the server's."""
         after: Sequence[Sequence[Source]] | None = None
         try:
-            while self._attempt.after and after is None and not self._stopped:
+            while self.attempt.after and after is None and not self._stopped:
                 try:
-                    after = await self._attempt.after()
+                    after = await self.attempt.after()
                 except Unavailable:
                     await asyncio.sleep(ASK_AGAIN_S)
             with disk.naming(str(self._directory)):
                 await asyncio.to_thread(self._prepare, plans, account, after or ())
         except OSError as error:
             for launcher in self._launchers:
-                launcher.give_up_reserve()
+                disk.give_up(launcher.files.reserve)
             self._end(Verdict(Reason(reason_of(error, START_FAILED)), f"the attempt could not be prepared: {error}"))
             return
         await self._run(self._launchers)
@@ -155,8 +150,8 @@ class Gang:
             for timer in self._timers:
                 timer.cancel()
         reports = [worker.report for worker in self._workers]
-        self._conflicts = await asyncio.to_thread(outputs.conflict_notes, self.job_dir, reports)
-        self._end(verdict.verdict(self._counted, self._stopped, self._lost_first))
+        conflicts = await asyncio.to_thread(outputs.conflict_notes, self.attempt.job_dir, reports)
+        self._end(verdict.verdict(self._counted, self._stopped, self._lost_first), conflicts)
         await asyncio.gather(*(launcher.reap() for launcher in self._launchers))
 
     async def _follow(self, number: int) -> None:
@@ -164,7 +159,7 @@ class Gang:
         await self._launchers[number].follow()
         while self._may_return(number):
             await self._launchers[number].reap()
-            folder = worker_dir(self._attempt.job_dir, self._attempt.number, number)
+            folder = worker_dir(self.attempt.job_dir, self.attempt.number, number)
             try:
                 await asyncio.to_thread(renew, Directory(str(folder)))
                 if not self._may_return(number):
@@ -187,28 +182,28 @@ class Gang:
 
     def _prepare(self, plans: Sequence[WorkerPlan], account: Account | None, after: Sequence[Sequence[Source]]) -> None:
         if account is not None:
-            accounts.prepare(self._attempt, plans[0], account)
+            accounts.prepare(self.attempt, plans[0], account)
         else:
-            checkpoints = plan.checkpoint_dir(self._attempt)
-            if source := accounts.checkpoints_to_copy(self._attempt, checkpoints):
+            checkpoints = plan.checkpoint_dir(self.attempt)
+            if source := accounts.checkpoints_to_copy(self.attempt, checkpoints):
                 copy_folder(str(source), str(checkpoints), plans[0].keep_free_bytes)
             checkpoints.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for earlier in range(1, self._attempt.number):
-            shutil.rmtree(inputs_dir(self._attempt.job_dir, earlier), ignore_errors=True)
+        for earlier in range(1, self.attempt.number):
+            shutil.rmtree(inputs_dir(self.attempt.job_dir, earlier), ignore_errors=True)
         if after:
-            found = inputs_dir(self._attempt.job_dir, self._attempt.number)
+            found = inputs_dir(self.attempt.job_dir, self.attempt.number)
             inputs.make_folder(after, found, plans[0].keep_free_bytes)
             if account is not None:
                 accounts.give(found, account)
         for each in plans:
-            folder = worker_dir(self._attempt.job_dir, each.attempt, each.worker)
+            folder = worker_dir(self.attempt.job_dir, each.attempt, each.worker)
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             files = Directory(str(folder))
             write_file(files.plan, each.to_json().encode())
             disk.take_reserve(files.reserve, each.processes_per_worker)
             if account is not None:
                 accounts.hand_over(folder, account)
-        write_json(_record_path(self._directory), asdict(self.record))
+        write_json(str(self._directory / RECORD), asdict(self.record))
 
     async def _fork(self, launchers: Sequence[Launcher]) -> list[Launcher]:
         """Fork launchers from the warm pool. Returns those that must be started otherwise."""
@@ -232,10 +227,6 @@ class Gang:
                 return
             launcher.spawn(self._python)
 
-    def named_to(self, owner: str) -> str:
-        """The name of the job, if this user may know it."""
-        return f"job {self._attempt.job_name}" if self._attempt.owner == owner else "another user's job"
-
     @property
     def over(self) -> bool:
         return self._last is not None and self._last.phase == "ended"
@@ -247,7 +238,7 @@ class Gang:
         await asyncio.gather(*(launcher.destroy() for launcher in self._launchers))
         if not self.over:
             now = datetime.now(timezone.utc)
-            self._tell(Observation(*self._key, "ended", Reason.SERVER_ERROR, why, ended_at=now))
+            self._tell("ended", Reason.SERVER_ERROR, why, ended_at=now)
 
     def stop(self, grace_s: float) -> None:
         """End every process of the attempt; the end is reported when none is alive."""
@@ -287,7 +278,7 @@ class Gang:
             self._lost_first = failed[0].stage is Stage.LOST
         step = verdict.next_step(counted, self._stopped)
         if step is Step.STOP and not self._graces:
-            self._stop_launchers(self._attempt.spec.grace_s, of_peer=not self._stopped)
+            self._stop_launchers(self.attempt.spec.grace_s, of_peer=not self._stopped)
         if step is Step.GO and self._may_go:
             self._began = True
             for launcher in self._launchers:
@@ -296,14 +287,16 @@ class Gang:
         if self._returned and counted[0].stage is Stage.ENDED:  # the gang does not need them any more
             for number in self._returned:
                 if not self._launchers[number].worker.stage.over:
-                    stop = control.order(control.STOP, grace_s=self._attempt.spec.grace_s)
+                    stop = control.order(control.STOP, grace_s=self.attempt.spec.grace_s)
                     self._later(TOO_LATE_S, partial(self._launchers[number].instruct, stop))
         starting = [worker for worker in counted if worker.stage in (Stage.STARTING, Stage.READY)]
         missing = {*self._survived, *(worker.number for worker in starting if worker.number in self._returned)}
         runs = any(worker.stage is Stage.STARTED for worker in counted)
         if runs and not self._stopped and len(starting) == len(missing - self._survived):
             message, quiet = verdict.who_is_missing(missing, len(self._launchers)), verdict.quiet(self._workers)
-            self._observe("running", Reason.RUNNING, message, quiet=quiet)
+            why = self.fresh_because if self._pool is not None else self._never_warm
+            notes = () if why is None else (f"its processes were started anew, not forked: {why}",)
+            self._observe("running", Reason.RUNNING, message, quiet=quiet, notes=notes)
 
     def _stop_launchers(self, grace_s: float, *, of_peer: bool = False) -> None:
         """`of_peer`: because another worker has failed."""
@@ -326,57 +319,44 @@ class Gang:
         if ready < len(self._workers) and not self._graces:
             self._observe("waiting", Reason.STARTING, f"{ready} of {len(self._workers)} workers are prepared")
 
-    def _end(self, end: Verdict) -> None:
+    def _end(self, end: Verdict, conflicts: tuple[str, ...] = ()) -> None:
         self._observe(
             "ended",
             end.reason,
             end.message,
+            notes=(*outputs.notes(worker.report for worker in self._workers), *conflicts),
             ranks=tuple(rank for worker in self._counted for rank in worker.ranks()),
             ended_at=verdict.ended_at(self._workers) or datetime.now(timezone.utc),
             first_failing=end.first_failing,
             stacks=verdict.last_stacks(self._workers),
         )
 
-    def _observe(
-        self, phase: Literal["waiting", "running", "ended"], reason: Reason, message: str, **known: Any
-    ) -> None:
+    def _observe(self, phase: Phase, reason: Reason, message: str, **known: Any) -> None:
         """`known`: further fields of Observation."""
-        infos, notes = tuple(worker.info() for worker in self._workers), self._notes(phase)
-        self._tell(Observation(*self._key, phase, reason, message, infos, notes=notes, **known))
+        self._tell(phase, reason, message, workers=tuple(worker.info() for worker in self._workers), **known)
 
-    def _tell(self, seen: Observation) -> None:
+    def _tell(self, phase: Phase, reason: Reason, message: str, **known: Any) -> None:
+        seen = Observation(self.attempt.job_id, self.attempt.number, phase, reason, message, **known)
         if seen != self._last:
             self._last = seen
             self._report(seen)
-
-    def _notes(self, phase: str) -> tuple[str, ...]:
-        if phase == "ended":
-            return (*outputs.notes(worker.report for worker in self._workers), *self._conflicts)
-        why = self.fresh_because if self._pool is not None else self._never_warm
-        if phase != "running" or why is None:
-            return ()
-        return (f"its processes were started anew, not forked: {why}",)
 
 
 # --- the record
 
 
-def _record_path(attempt_dir: Path) -> str:
-    return str(attempt_dir / "attempt.json")
-
-
 def read_record(attempt_dir: Path) -> Record | None:
     """None: the attempt was never started. Raises ServerError: it was, and the file can't be read."""
-    data = read_json(_record_path(attempt_dir))
-    if data is None and not os.path.exists(_record_path(attempt_dir)):
+    path = attempt_dir / RECORD
+    if (data := read_json(str(path))) is None and not path.exists():
         return None
     try:
         return Record(**(data or {}) | {"grant": tuple(tuple(gpus) for gpus in (data or {})["grant"])})
     except (KeyError, TypeError) as error:
-        raise ServerError(f"the record {_record_path(attempt_dir)} can't be read: {type(error).__name__}") from error
+        raise ServerError(f"the record {path} can't be read: {type(error).__name__}") from error
 
 
 def _make_durable(attempt_dir: Path) -> None:
     """Return when the record would survive a power cut: ranks start only then, or they could start twice."""
-    for path in (_record_path(attempt_dir), attempt_dir, attempt_dir.parent, attempt_dir.parent.parent):
+    for path in (attempt_dir / RECORD, attempt_dir, attempt_dir.parent, attempt_dir.parent.parent):
         sync(path)

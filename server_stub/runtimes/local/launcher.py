@@ -168,7 +168,7 @@ class Launcher:
             self._become(Stage.ENDED, report=report)
             return
         reason, message = await asyncio.to_thread(self._failure)
-        self.give_up_reserve()
+        disk.give_up(self.files.reserve)
         self._become(Stage.LOST, lost_because=message, lost_reason=reason)
 
     async def reap(self) -> None:
@@ -182,16 +182,12 @@ class Launcher:
         """Read the report after a reboot of the machine. The worker is lost if there is none, or if it says that the
         worker was stopped, because the shutdown of the machine did that."""
         report = self._report()
-        self.give_up_reserve()
+        disk.give_up(self.files.reserve)
         if report is not None and report["reason"] != Reason.CANCELLED:
             self._become(Stage.ENDED, report=report)
         else:
             why = "the machine was rebooted while the job ran"
             self._become(Stage.LOST, lost_because=why, lost_reason=Reason.NODE_LOST)
-
-    def give_up_reserve(self) -> None:
-        """Remove the reserve, because no launcher will need it."""
-        disk.give_up(self.files.reserve)
 
     async def _connected(self) -> socket.socket | None:
         """A connection; None: the launcher has ended."""
@@ -331,13 +327,13 @@ def leftovers(worker_dir: Path) -> list[int]:
 def kill_leftovers(worker_dir: Path) -> list[int]:
     """Send SIGKILL to all of them, and return them. Repeat until none is found: a process may start another."""
     found, owner = leftovers(worker_dir), _other_owner(worker_dir)
-    for record in _recorded(worker_dir):
-        if record.get("pid") in found and owner is None:
+    groups = [record["pgid"] for record in _recorded(worker_dir) if record.get("pid") in found]
+    for group in groups:
+        if owner is None:
             with suppress(ProcessLookupError, PermissionError):
-                os.killpg(record["pgid"], signal.SIGKILL)
-        elif record.get("pid") in found:
-            for pid in group_members(record["pgid"]):
-                _kill(pid, owner)
+                os.killpg(group, signal.SIGKILL)
+        else:
+            found += group_members(group)
     for pid in found:
         _kill(pid, owner)
     return found

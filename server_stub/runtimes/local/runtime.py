@@ -124,7 +124,7 @@ class LocalRuntime:
             return None
         written = 0
         for worker in range(gang.record.workers):
-            for segment in log_dir(gang.job_dir, attempt, worker).glob("*"):
+            for segment in log_dir(gang.attempt.job_dir, attempt, worker).glob("*"):
                 with suppress(FileNotFoundError):  # removed since the listing
                     written += segment.stat().st_mtime_ns  # samples of the launcher do not change these times
         return written
@@ -209,9 +209,11 @@ class LocalRuntime:
         port = plan.own_port(attempt.spec)
         for holder in self._ports.holders_of(port) if port is not None else ():
             if not self._gangs[holder].over:
+                other = self._gangs[holder].attempt
+                named = f"job {other.job_name}" if other.owner == attempt.owner else "another user's job"
                 raise Conflict(
-                    f"MASTER_PORT={port} is held by {self._gangs[holder].named_to(attempt.owner)}: wait for its end, "
-                    "or leave MASTER_PORT out, and each job gets a port of its own"
+                    f"MASTER_PORT={port} is held by {named}: wait for its end, or leave MASTER_PORT out, and each job "
+                    "gets a port of its own"
                 )
         return port
 
