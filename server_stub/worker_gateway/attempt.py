@@ -95,14 +95,21 @@ class OpenAttempt:
     def open(self) -> None:
         """Restore the stored state and accept the workers."""
         self.group.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._write_gate(begun=bool((read_json(str(self.group.folder / FILE)) or {}).get("open")))
         for worker in self._workers:
             worker.open()
+        # a loss of power may have taken the file, and leaves the states of the workers
+        ran = any(view.state == "started" or (view.report and view.report["ranks"]) for view in self.views())
+        gate = read_json(str(self.group.folder / FILE)) or {}
+        self._write_gate(begun=bool(gate.get("open")) or ran or self._are_ready)
         self._failed = any(map(self._stops_the_others, self.views()))
+
+    @property
+    def _are_ready(self) -> bool:
+        return all(view.state in ("ready", "started") for view in self.views())
 
     def _write_gate(self, *, begun: bool, closed: bool = False) -> None:
         state = {"open": begun, "closed": closed}
-        self._spare.run(write_json, str(self.group.folder / FILE), state, durable=True)
+        self._spare.run(write_json, str(self.group.folder / FILE), state)
         self.begun = begun
 
     # --- for the runtime
@@ -188,13 +195,12 @@ class OpenAttempt:
         return lambda _: False
 
     async def report_state(self, worker: RemoteWorker, state: State) -> None:
-        """Store the state of a worker; with the last one that is ready the start barrier opens, durably.
+        """Store the state of a worker; with the last one that is ready the start barrier opens.
 
         Raises StorageFull; the worker repeats its report.
         """
         await worker.advance_to(state)
-        ready = all(view.state in ("ready", "started") for view in self.views())
-        if ready and not self.begun and not self._closed:
+        if self._are_ready and not self.begun and not self._closed:
             with refusing_full_disk():
                 self._write_gate(begun=True)
             self._wake_all()

@@ -75,6 +75,20 @@ async def test_the_barrier_opens_for_all_when_the_last_is_ready_and_stays_open(t
     assert await again.say(0, "ready") == "go"
 
 
+@pytest.mark.parametrize("last", ["ready", "started"])
+async def test_the_barrier_stays_open_though_a_loss_of_power_has_taken_its_file(tmp_path: Path, last: str) -> None:
+    server = OneAttempt(tmp_path)
+    assert await server.say(0, "ready") == "wait"
+    assert await server.say(1, "ready") == "go"
+    await server.say(0, last)
+    for content in ("", None):
+        gate = tmp_path / "id" / "1" / attempt.FILE
+        gate.unlink() if content is None else gate.write_text(content)
+        again = server.again()
+        assert again.attempt.begun
+        assert await again.say(1, "ready") == "go"
+
+
 async def test_the_barrier_opens_though_all_say_at_once_that_they_are_ready(tmp_path: Path) -> None:
     for number in range(20):
         folder = tmp_path / str(number)
