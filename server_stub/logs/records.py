@@ -116,7 +116,7 @@ def read_cursor(text: str) -> dict[Position, int]:
 
 
 class Block(NamedTuple):
-    """Consecutive whole records of one segment."""
+    """Consecutive whole records of one worker's log, all of one segment."""
 
     start: int
     data: bytes
@@ -125,14 +125,6 @@ class Block(NamedTuple):
     def end(self) -> int:
         """The offset after the last record."""
         return self.start + len(self.data)
-
-
-class Part(NamedTuple):
-    """Consecutive records of one worker's log."""
-
-    position: Position
-    end: int
-    data: bytes
 
 
 def line_pattern(query: LogQuery) -> re.Pattern[bytes]:
@@ -186,7 +178,7 @@ def time_of(data: bytes, at: int = 0) -> bytes:
     return data[begin : begin + STAMP]
 
 
-def merge(blocks: dict[Position, Block]) -> Iterator[Part]:
+def merge(blocks: dict[Position, Block]) -> Iterator[tuple[Position, Block]]:
     """Parts of the blocks, oldest first, until one of them is used up; `blocks` keeps what is left. Call it again with
     the next block of that log, if it has one. Records of equal time are ordered by position."""
     heap = [(time_of(block.data), position, 0) for position, block in blocks.items()]
@@ -195,7 +187,7 @@ def merge(blocks: dict[Position, Block]) -> Iterator[Part]:
         (_, position, at), others = heap[0], heap[1:3]
         start, data = blocks[position]
         end = _end_before(data, at, position, min(others)) if others else len(data)
-        yield Part(position, start + end, data[at:end])
+        yield position, Block(start + at, data[at:end])
         heapreplace(heap, (time_of(data, end), position, end))
         if end == len(data):
             break

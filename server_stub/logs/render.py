@@ -30,9 +30,13 @@ class Renderer(Protocol):
         ...
 
     def gap(self, position: Position, missing: int) -> bytes: ...
-    def state(self, job: LoggedJob, cursor: Mapping[Position, int]) -> bytes: ...
-    def ping(self) -> bytes: ...
     def end(self, job: LoggedJob) -> bytes: ...
+
+    def state(self, job: LoggedJob, cursor: Mapping[Position, int]) -> bytes:
+        return b""
+
+    def ping(self) -> bytes:
+        return b""
 
 
 def facts(job: LoggedJob) -> dict[str, object]:
@@ -59,7 +63,7 @@ class Frames:
         return b"@end %b\n" % json.dumps(facts(job)).encode()
 
 
-class Text:
+class Text(Renderer):
     """`[rank] text`, or the text alone if the reader wants one rank; `…` where a line continues. Lines of no rank have
     the name of their stream instead, and their worker if it is not the first: `[train.log]`, `[train.log 1]`."""
 
@@ -88,12 +92,6 @@ class Text:
 
     def gap(self, position: Position, missing: int) -> bytes:
         return f"… {missing} lines of worker {position[1]} are gone …\n".encode()
-
-    def state(self, job: LoggedJob, cursor: Mapping[Position, int]) -> bytes:
-        return b""
-
-    def ping(self) -> bytes:
-        return b""
 
     def end(self, job: LoggedJob) -> bytes:
         return "".join(self._progress.values()).encode()

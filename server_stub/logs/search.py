@@ -11,7 +11,7 @@ import re
 import resource
 import sys
 from collections import defaultdict, deque
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -19,7 +19,7 @@ from typing import NamedTuple
 from client_lib.errors import InvalidRequest, Unavailable
 from client_lib.spec.paths import Position
 from client_lib.worker.format import RECORD
-from server_stub.logs.records import LoggedJob, LogQuery, Part, line_filter
+from server_stub.logs.records import LoggedJob, LogQuery, line_filter
 from server_stub.logs.render import Renderer
 from server_stub.logs.segments import LogReader
 
@@ -39,7 +39,7 @@ class Hit(NamedTuple):
     record: bytes
 
 
-async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Part]:
+async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[tuple[Position, bytes]]:
     """The matching records of these log directories with their context, by time.
 
     Raises InvalidRequest: it takes longer than LIMIT_S, or finds more than LINES_MAX or BYTES_MAX.
@@ -65,18 +65,20 @@ async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Part]:
                 await process.wait()
     if process.returncode:
         raise Unavailable("the search ended with an error", hint="the server's log has it")
-    found: list[Part] | None = await asyncio.to_thread(pickle.loads, answer)
+    found: list[tuple[Position, bytes]] | None = await asyncio.to_thread(pickle.loads, answer)
     if found is None:
         most = f"{LINES_MAX} lines or {BYTES_MAX >> 20} MiB"
         raise InvalidRequest(f"{query.grep!r} finds more than {most}", hint=_NARROWER)
     return found
 
 
-async def answer_of(job: LoggedJob, found: list[Part], renderer: Renderer) -> AsyncGenerator[bytes, None]:
+async def answer_of(
+    job: LoggedJob, found: Iterable[tuple[Position, bytes]], renderer: Renderer
+) -> AsyncGenerator[bytes, None]:
     """The body of the answer with what `search` found."""
     yield renderer.state(job, {})
-    for part in found:
-        yield renderer.records(*part)
+    for position, records in found:
+        yield renderer.records(position, 0, records)
     yield renderer.end(job)
 
 
@@ -123,8 +125,6 @@ def main() -> None:
     """Search in a process of its own, which ends by itself if its server is killed."""
     resource.setrlimit(resource.RLIMIT_CPU, (int(LIMIT_S), int(LIMIT_S) + 1))
     hits = hits_in(*pickle.load(sys.stdin.buffer))
-    parts: list[Part] | None = None
-    if hits is not None:
-        together = groupby(hits, key=lambda hit: hit.position)
-        parts = [Part(position, 0, b"".join(hit.record for hit in group)) for position, group in together]
-    sys.stdout.buffer.write(pickle.dumps(parts))
+    together = groupby(hits or (), key=lambda hit: hit.position)
+    found = [(position, b"".join(hit.record for hit in group)) for position, group in together]
+    sys.stdout.buffer.write(pickle.dumps(None if hits is None else found))

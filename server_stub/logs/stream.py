@@ -15,7 +15,7 @@ from client_lib.spec.paths import Position
 from client_lib.worker.directory import Directory, read_json
 from server_stub.files.job_dirs import log_dir, opener
 from server_stub.logs.hub import Feed, LogHub, Tail
-from server_stub.logs.records import Block, LoggedJob, LogQuery, Part, line_filter, merge, missing_before, next_sequence
+from server_stub.logs.records import Block, LoggedJob, LogQuery, line_filter, merge, missing_before, next_sequence
 from server_stub.logs.render import Renderer, facts
 from server_stub.logs.segments import BLOCK, LogReader, find_starts
 
@@ -114,7 +114,7 @@ class _Answer:
         if state := self._renderer.state(self._job, moved):
             yield state
         async for parts in _records(self._logs, ends):
-            if out := b"".join([piece for part in parts for piece in self._pieces(part)]):
+            if out := b"".join([piece for part in parts for piece in self._pieces(*part)]):
                 yield out
             await asyncio.sleep(0)  # see live()
         if out := b"".join(self._positions()):
@@ -181,13 +181,12 @@ class _Answer:
         log = self._logs[tail.position]
         block = tail.newest_at(log.offset) or await _read_block(log.reader, log.offset)
         if block:
-            out += self._pieces(Part(tail.position, block.end, block.data))
+            out += self._pieces(tail.position, block)
         return block is not None
 
-    def _pieces(self, part: Part) -> list[bytes]:
-        """The bytes that the reader gets for `part`; moves the offset to its end."""
-        position, end, data = part
-        log, out = self._logs[position], []
+    def _pieces(self, position: Position, block: Block) -> list[bytes]:
+        """The bytes that the reader gets for a block; moves the offset to its end."""
+        log, out, data, end = self._logs[position], [], block.data, block.end
         if missing := missing_before(data, log.expected):
             out.append(self._renderer.gap(position, missing))
         chosen = self._filter(data)
@@ -206,7 +205,9 @@ class _Answer:
                 yield self._renderer.records(position, log.offset, b"")
 
 
-async def _records(logs: Mapping[Position, _ReadLog], ends: Mapping[Position, int]) -> AsyncIterator[list[Part]]:
+async def _records(
+    logs: Mapping[Position, _ReadLog], ends: Mapping[Position, int]
+) -> AsyncIterator[list[tuple[Position, Block]]]:
     """All records up to `ends`, ordered by time, one attempt after the other, in batches."""
     for _, attempt in groupby(sorted(logs), key=lambda position: position[0]):
         sources = {position: _blocks(logs[position], ends[position]) for position in attempt}

@@ -147,10 +147,10 @@ def test_a_merge_is_the_sorted_sequence(workers: list[list[int]], block: int):
                 at[where] = chosen.stop
         if not blocks:
             break
-        for part in merge(blocks):
-            ends[part.position] += len(part.data)
-            assert part.end == ends[part.position]
-            merged += [(int(parse(line).time[17:19]), part.position) for line in part.data.splitlines()]
+        for position, part in merge(blocks):
+            ends[position] += len(part.data)
+            assert part.end == ends[position]
+            merged += [(int(parse(line).time[17:19]), position) for line in part.data.splitlines()]
     assert merged == sorted((time, where) for where, rest in left.items() for time in rest)
 
 
@@ -160,8 +160,8 @@ def test_a_merge_under_a_jumping_clock_loses_nothing(workers: list[list[int]]):
     blocks = {(1, worker): Block(0, data) for worker, data in enumerate(written)}
     got = [b""] * len(written)
     while blocks:
-        for part in merge(blocks):
-            got[part.position[1]] += part.data
+        for position, part in merge(blocks):
+            got[position[1]] += part.data
     assert got == written
 
 
