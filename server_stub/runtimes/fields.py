@@ -13,7 +13,7 @@ from client_lib.spec.job import JobSpec, JobType
 
 ON_CPU = "the job runs on the CPU"
 """Part of each notice about a job that asks for GPUs and gets none."""
-_FUNCTION = re.compile(r"\w+\(\)")
+_FUNCTION = re.compile(r"\w+\(\)")  # what a spec has instead of a script
 
 
 class Row(NamedTuple):
@@ -110,14 +110,9 @@ def has_preflight(spec: JobSpec) -> bool:
     return spec.preflight_check and not is_command(spec) and spec.type is not JobType.PYTORCH_ELASTIC
 
 
-def calls_function(spec: JobSpec) -> bool:
-    """True if the job calls a function: the spec then has its name instead of a script."""
-    return _FUNCTION.fullmatch(spec.script) is not None
-
-
 def is_command(spec: JobSpec) -> bool:
     """True if the job starts a command, and neither a Python script nor a function."""
-    return spec.python_script is None and not calls_function(spec)
+    return spec.python_script is None and _FUNCTION.fullmatch(spec.script) is None
 
 
 def check_command(spec: JobSpec) -> None:

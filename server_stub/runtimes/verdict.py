@@ -214,7 +214,8 @@ def _failed_as_a_whole(
         if lost_first or (only_lost_peer and worker.lost_reason in _MACHINE):
             return Verdict(worker.lost_reason, worker.lost_because)
     reports = [(worker.number, worker.report) for worker in workers if worker.failed and worker.report]
-    for number, report in sorted(reports, key=lambda each: _lost_peer(each[1])):
+    lost_peer = (Reason.PREFLIGHT_FAILED, PEER_LOST)  # the check of another worker had ended
+    for number, report in sorted(reports, key=lambda each: (each[1]["reason"], each[1].get("exit_code")) == lost_peer):
         if report["reason"] == Reason.CANCELLED or report["ranks"]:
             continue
         ended = datetime.fromisoformat(report["ended_at"]).timestamp()
@@ -226,11 +227,6 @@ def _failed_as_a_whole(
                 failing = FailingRank(number, setup)
             return Verdict(Reason(report["reason"]), str(report["message"]), failing)
     return Verdict(lost[0].lost_reason, lost[0].lost_because) if lost and first is None else None
-
-
-def _lost_peer(report: Report) -> bool:
-    """True if the preflight of a worker failed because that of another one had ended."""
-    return (report["reason"], report["exit_code"]) == (Reason.PREFLIGHT_FAILED, PEER_LOST)
 
 
 def quiet(workers: Sequence[WorkerStatus]) -> Quiet:
