@@ -189,7 +189,7 @@ def _let_in(found: Sequence[Account], data_dir: Path) -> None:
     """Open the data directory to the accounts of users. Raises InvalidRequest: one can't run jobs there."""
     os.umask(0o077)  # of this server's own files; a job has the usual one
     accounts.open_data_dir(data_dir)
-    reasons = (account.why_unusable(data_dir / "jobs", LocalOptions.launcher_python) for account in found)
+    reasons = (account.why_unusable(data_dir / "jobs", LocalOptions.python) for account in found)
     if why := next(filter(None, reasons), None):
         raise InvalidRequest(
             why,

@@ -111,7 +111,7 @@ async def test_a_program_that_is_not_there_fails_the_start(tmp_path: Path) -> No
 
 
 async def test_if_one_worker_cannot_start_no_rank_of_any_runs(tmp_path: Path) -> None:
-    async with running(tmp_path, launcher_python="/no/such/python") as site:
+    async with running(tmp_path, python="/no/such/python") as site:
         job = site.submit("gang", "touch ran", type="binary", n_workers=2)
         end = await site.ended(job)
     assert end.reason is Reason.START_FAILED
@@ -151,7 +151,7 @@ async def test_a_launcher_that_never_gets_ready_can_be_stopped(tmp_path: Path) -
     stuck = tmp_path / "python"
     stuck.write_text("#!/bin/sh\nexec sleep 600\n")
     stuck.chmod(0o755)
-    async with running(tmp_path, launcher_python=str(stuck)) as site:
+    async with running(tmp_path, python=str(stuck)) as site:
         job = site.submit("stuck", "true", type="binary")
         assert (await site.phase(job, "waiting")).message == "0 of 1 workers are prepared"
         before = time.monotonic()

@@ -133,7 +133,7 @@ async def test_a_launcher_that_cannot_begin_says_why(tmp_path: Path) -> None:
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho 'no encodings here' >&2\nexit 3\n")
     broken.chmod(0o755)
-    async with running(tmp_path, launcher_python=str(broken)) as site:
+    async with running(tmp_path, python=str(broken)) as site:
         end = await site.ended(site.submit("broken", "true", type="binary"))
     assert end.reason is Reason.LAUNCHER_LOST
     assert end.message == "the launcher of worker 0 ended with exit code 3 without a report: no encodings here"
@@ -157,7 +157,7 @@ async def test_a_launcher_that_a_full_disk_ends_names_the_disk(tmp_path: Path) -
     broken.write_text(f"#!/bin/sh\nhead -c 100m /dev/zero > {ballast}\necho there is no room for this line\nexit 120\n")
     broken.chmod(0o755)
     with small_disk(tmp_path / "disk", "size=8m") as disk:
-        async with running(disk, launcher_python=str(broken)) as site:
+        async with running(disk, python=str(broken)) as site:
             end = await site.ended(site.submit("full", "true", type="binary"))
         assert not list(disk.rglob("reserve"))
     assert end.reason is Reason.STORAGE_FULL

@@ -11,7 +11,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Submitter
 from server_stub.runtimes.instance_types import Catalogue
 from server_stub.runtimes.local.machine import Gpu, Machine
-from server_stub.runtimes.local.needs import Needs, needs, notices
+from server_stub.runtimes.local.scheduling import Needs, needs, notices
 
 LAPTOP = Machine("laptop", "Linux", cores=8, memory_gib=16.0, boot_id="b")
 GPUS = [Gpu(n, f"GPU-{n}{n}{n}{n}", "NVIDIA A100-SXM4-80GB", 81920) for n in range(4)]

@@ -18,13 +18,12 @@ from server_stub.runtimes import Attempt
 from server_stub.runtimes.instance_types import Catalogue
 from server_stub.runtimes.local import LocalOptions, plan
 from server_stub.runtimes.local.machine import Gpu, Machine
-from server_stub.runtimes.local.needs import needs
-from server_stub.runtimes.local.scheduling import Grant
+from server_stub.runtimes.local.scheduling import Grant, needs
 from server_stub.settings import Settings
 
 MACHINE = Machine("host", "Linux", cores=16, memory_gib=64.0, boot_id="b")
 GPUS = [Gpu(n, f"GPU-{n}", "NVIDIA A100", 81920) for n in range(4)]
-OPTIONS = LocalOptions(Settings(data_dir=Path("/data"), warm=False), server_python="/server/bin/python")
+OPTIONS = LocalOptions(Settings(data_dir=Path("/data"), warm=False), python="/server/bin/python")
 SUBMITTER = Submitter(
     python="/venv/bin/python", environment={"PATH": "/bin", "SHELL_SECRET": "of-the-shell"}, working_dir="/home/me/proj"
 )

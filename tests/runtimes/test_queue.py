@@ -10,8 +10,7 @@ from pathlib import Path
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace, Submitter
 from server_stub.runtimes import Attempt
-from server_stub.runtimes.local.needs import Needs
-from server_stub.runtimes.local.scheduling import Waiting
+from server_stub.runtimes.local.scheduling import Needs, Waiting
 
 NEEDS = Needs(workers=1, gpus=0, allowed=(), memory_gib=0, size=None, cores=1, processes=None)
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server_stub.runtimes import Attempt
-from server_stub.runtimes.local.needs import Needs
-from server_stub.runtimes.local.scheduling import MANY, Capacity, Waiting, decide, grant
+from server_stub.runtimes.local.scheduling import MANY, Capacity, Needs, Waiting, decide, grant
 
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
 EIGHT = Capacity(

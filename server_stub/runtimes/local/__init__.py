@@ -6,7 +6,8 @@ gang       one running attempt: all of its launchers, started all or none
 launcher   one worker launcher: started or found again, controlled over its socket, killed with all that it left
 warm       the processes from which ranks are forked, which start in a quarter of the time
 accounts   the accounts under which jobs of users run, and their folders
-needs, scheduling, plan     pure
+scheduling  the needs of an attempt, and the decisions about the queue; pure
+plan        the plans of its workers; pure
 machine    this machine: cores, memory, GPUs, ports
 """
 
@@ -27,12 +28,8 @@ class LocalOptions:
     settings: Settings
     nvidia_smi: str = "nvidia-smi"
     """Program that lists the GPUs, looked for on PATH. A machine without it has none."""
-    gpu_held_mib: int = 100
-    """A GPU is handed out if foreign processes hold less of its memory than this (MiB)."""
-    launcher_python: str = sys.executable
-    """Interpreter of the worker launcher, which needs the standard library only."""
-    server_python: str = sys.executable
-    """Runs the scripts of requests that name no interpreter of their own."""
+    python: str = sys.executable
+    """Interpreter of the worker launchers, which need the standard library only, and of requests that name none."""
     accounts: UserAccounts | None = None
     """The accounts under which the jobs of users run; None: all run under that of the server."""
 

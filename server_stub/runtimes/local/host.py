@@ -20,11 +20,11 @@ from server_stub.runtimes.local import LocalOptions, accounts, machine, plan, sc
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.gang import Record
 from server_stub.runtimes.local.machine import GIB, Gpus
-from server_stub.runtimes.local.needs import Needs, needs, notices
-from server_stub.runtimes.local.scheduling import Capacity, Grant
+from server_stub.runtimes.local.scheduling import Capacity, Grant, Needs, needs, notices
 
 SHM_LEAST_GIB = 1.0  # a DataLoader with workers passes its batches through /dev/shm
 MEMORY_LEAST_GIB = 2.0  # a rank that has imported torch takes 0.3 to 1 GiB
+GPU_HELD_MIB = 100  # a GPU is handed out if foreign processes hold less of its memory
 _SHM = Path("/dev/shm")
 
 Sees = Callable[[str], bool]
@@ -100,8 +100,8 @@ class Host:
     def capacity(self, running: Sequence[Record]) -> Capacity:
         handed_out = frozenset[int]().union(*(record.gpus for record in running))
         others = [gpu for gpu in self.gpus.known if gpu.index not in handed_out]
-        failure, least = self.gpus.failure, self._options.gpu_held_mib
-        why = {gpu.index: f"GPU {gpu.index}: {failure}" if failure else gpu.held(least) for gpu in others}
+        failure = self.gpus.failure
+        why = {gpu.index: f"GPU {gpu.index}: {failure}" if failure else gpu.held(GPU_HELD_MIB) for gpu in others}
         held = {index: clause for index, clause in why.items() if clause is not None}
         return Capacity(
             gpus=len(self.gpus.known),
@@ -158,7 +158,7 @@ class Host:
         return checked("memory", f"{free:.1f} of {self.machine.memory_gib:.1f} GiB are available", fix)
 
     def _check_launcher(self) -> Check:
-        python = self._options.launcher_python
+        python = self._options.python
         if shutil.which(python) is None:
             fix = "restart the server with the environment that has client-lib"
             return checked("worker launcher", f"runs with {python}, which is not there any more", fix)
@@ -167,7 +167,7 @@ class Host:
     def _check_accounts(self) -> Check:
         if self._options.accounts is None:
             return checked("accounts", "all jobs run under the account of this server")
-        folder, python = self._options.settings.data_dir / "jobs", self._options.launcher_python
+        folder, python = self._options.settings.data_dir / "jobs", self._options.python
         try:
             found = self._options.accounts.all()
         except InvalidRequest as error:

@@ -22,8 +22,7 @@ from server_stub.runtimes import plan as common
 from server_stub.runtimes.local import LocalOptions
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.machine import Machine
-from server_stub.runtimes.local.needs import VISIBLE, Needs
-from server_stub.runtimes.local.scheduling import Grant
+from server_stub.runtimes.local.scheduling import VISIBLE, Grant, Needs
 
 MASTER_ADDR, MASTER_PORT = "MASTER_ADDR", "MASTER_PORT"
 
@@ -44,7 +43,7 @@ def worker_plans(
     `conda_prefix`: folder of `spec.conda_env`. `account`: runs the job; None: that of the server.
     """
     spec, settings = attempt.spec, options.settings
-    python = attempt.submitter.python or options.server_python
+    python = attempt.submitter.python or options.python
     interpreter = str(conda_prefix / "bin" / "python") if conda_prefix else python
     environments = settings.data_dir.absolute() / "environments"
     if account is not None:  # no account runs what another one has installed

@@ -98,7 +98,7 @@ class LocalRuntime:
             self._tasks.begin(self._end_unrecorded(attempt, error.message))
             return
         if started is not None:
-            gang = Gang(attempt, started, self._host.machine.host, self._options.launcher_python, self._report)
+            gang = Gang(attempt, started, self._host.machine.host, self._options.python, self._report)
             self._run(key, gang, gang.adopt(self._host.machine.boot_id))
             return
         try:
@@ -195,7 +195,7 @@ class LocalRuntime:
                 self._report_end(key, Reason.SERVER_ERROR, _failed(key, error))
             self._admit_soon()
             return
-        machine, python = self._host.machine, self._options.launcher_python
+        machine, python = self._host.machine, self._options.python
         started = Record(machine.boot_id, len(plans), granted, port, wanted.memory_gib)
         pool = self._warm.pool_for(plans[0]) if plans[0].record_imports else None
         never_warm = None
