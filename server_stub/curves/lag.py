@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from statistics import median, median_low
 from typing import Any, NamedTuple
 
@@ -122,7 +122,7 @@ def steps(workers: Sequence[Mapping[int, Sequence[Window]]], ahead: Sequence[flo
     group = max(newest, key=newest.count, default="")  # the one in which most ranks are
     period = next((w.period for worker in workers for ws in worker.values() for w in ws[::-1] if w.group == group), 0)
     times = [
-        {rank: _shifted(_times(windows, group), known) for rank, windows in worker.items()}
+        {rank: _times(windows, group, known) for rank, windows in worker.items()}
         for worker, known in zip(workers, ahead or [0.0] * len(workers), strict=True)
     ]
     own = {rank: entries for worker in times for rank, entries in worker.items() if entries}
@@ -130,11 +130,11 @@ def steps(workers: Sequence[Mapping[int, Sequence[Window]]], ahead: Sequence[flo
         return []
     numbers = sorted(set.intersection(*map(set, own.values())))
     for worker in times[1:]:
-        more = _ahead(times[0], worker, numbers, period)
-        own.update({rank: _shifted(each, more) for rank, each in worker.items() if each})
+        if more := _ahead(times[0], worker, numbers, period):
+            own.update({rank: {n: each[n] - more for n in numbers} for rank, each in worker.items() if each})
     found: list[SeenStep] = []
-    for run in _runs(numbers):
-        found += _steps([(n, {rank: each[n] for rank, each in own.items()}) for n in run], period)
+    for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):  # numbers that follow each other
+        found += _steps([(n, {rank: each[n] for rank, each in own.items()}) for _, n in run], period)
     return found
 
 
@@ -159,19 +159,16 @@ def _size(windows: Sequence[Window]) -> int:
     return sum(_WINDOW_BYTES + 8 * len(window.times) for window in windows)
 
 
-def _times(windows: Sequence[Window], group: str) -> dict[int, float]:
-    """The times of a group by the numbers of the collectives; of processes that were started again, the newest."""
+def _times(windows: Sequence[Window], group: str, ahead: float) -> dict[int, float]:
+    """The times of a group by the numbers of the collectives; of processes that were started again, the newest.
+    `ahead`: the seconds by which their clock is."""
     found: dict[int, float] = {}
     for window in windows:
         if window.group == group:
             if found and window.first <= max(found) and window.times[0] > max(found.values()):
                 found.clear()  # else it was sent twice, by the thread and at the end of the rank
             found.update(enumerate(window.times, window.first))
-    return found
-
-
-def _shifted(times: dict[int, float], ahead: float) -> dict[int, float]:
-    return {number: at - ahead for number, at in times.items()} if ahead else times
+    return {number: at - ahead for number, at in found.items()} if ahead else found
 
 
 def _ahead(here: Mapping[int, Any], there: Mapping[int, Any], numbers: Sequence[int], period: int) -> float:
@@ -187,16 +184,6 @@ def _ahead(here: Mapping[int, Any], there: Mapping[int, Any], numbers: Sequence[
         return 0.0
     differences: list[float] = [median_low(e[n] for e in b) - median_low(e[n] for e in a) for n in numbers]
     return median(differences)
-
-
-def _runs(numbers: Sequence[int]) -> list[list[int]]:
-    """The numbers, split where some are missing."""
-    found = [list(numbers[:1])] if numbers else []
-    for before, after in pairwise(numbers):
-        if after != before + 1:
-            found.append([])
-        found[-1].append(after)
-    return found
 
 
 def _steps(entries: Sequence[tuple[int, Mapping[int, float]]], period: int) -> list[SeenStep]:

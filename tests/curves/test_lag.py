@@ -141,9 +141,9 @@ def test_the_slow_rank_is_looked_for_in_few_windows(length: int, most: int, monk
         sends(entries, rank, 64, length, late=0.01 * (rank == 3))
     expected, searched = lag.straggler(lag.steps([entries.of_rank])), []
 
-    def times(windows: Sequence[lag.Window], group: str) -> dict[int, float]:
+    def times(windows: Sequence[lag.Window], group: str, ahead: float) -> dict[int, float]:
         searched.append(len(windows))
-        return real(windows, group)
+        return real(windows, group, ahead)
 
     monkeypatch.setattr(lag, "_times", times)
     slow = lag.slow_rank([entries.of_rank])
