@@ -21,13 +21,11 @@ from client_lib.spec.states import TRANSITIONS, Reason, State, summary
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import Event, GroupInfo, JobInfo, StateChange
 from server_stub.runtimes import Timer
-from server_stub.service.lifecycle import COUNTS, JobStatus, Stop
+from server_stub.service.lifecycle import JobStatus, Stop
 from server_stub.store.rows import JobRow
 
 VERSIONS_NOT_STORED = 100_000
 """A restart of the server adds this to the version, so that no version that was shown and not stored is used twice."""
-_SHOWN = ("state", "reason", "message", "attempt", *COUNTS)
-"""Fields of JobStatus that JobInfo has too, beside `dependencies`."""
 Told = Literal["ended", "hangs", "moves"]
 """Events that the webhook of a job (`notify`) gets."""
 _ANY = ""  # stands for all jobs among the waiting calls
@@ -65,10 +63,8 @@ class StoredJob:
 class ActiveJob(StoredJob):
     """A job that is not final. Only the reconciler changes it, on the event loop's thread."""
 
-    info: JobInfo
-    """The newest decision, which may not be stored yet."""
     status: JobStatus
-    """The part of `info` that the state machine uses."""
+    """The newest decision, which may not be stored yet."""
     request: SubmitRequest | None = None
     """Kept from the submit to the first start; after that it is read from the disk."""
     events: list[Event] = field(default_factory=list)
@@ -92,14 +88,17 @@ class ActiveJob(StoredJob):
     remove_at_end: bool = False
     timers: dict[str, Timer] = field(default_factory=dict)
 
+    @property
+    def info(self) -> JobInfo:
+        return self.status.info
+
     def decide(self, status: JobStatus, transitions: Sequence[Event] = (), **shown: Any) -> None:
         """Update the job by a decision, which users see when it is stored. `shown`: further fields of JobInfo."""
         self.events += transitions
         for step in transitions:
-            if step.state is State.RUNNING and self.status.state is not State.RUNNING:
+            if step.state is State.RUNNING and self.info.state is not State.RUNNING:
                 shown["started_at"] = step.time
-        self.status = status
-        self.info = self.info.model_copy(update={**_fields(status), **shown, "version": self.info.version + 1})
+        self.status = status.shows(**shown, version=self.info.version + 1)
 
     def next_row(self) -> JobRow:
         """The row to store: `row` with the values of `info`."""
@@ -227,13 +226,13 @@ class Gate:
             else:
                 group.held.pop(job_id, None)
                 group.admitted.add(job_id)
-        left = [dependency for dependency in active.status.dependencies if dependency.ended is None]
+        left = [dependency for dependency in active.info.dependencies if dependency.ended is None]
         if not left:
             return turn
         for dependency in left:
             self._waiting[dependency.id][job_id] = active
         known = [(dependency.name, self._active.get(dependency.id)) for dependency in left[:_NAMED]]
-        names = [f"{name} ({job.status.state})" if job else name for name, job in known]
+        names = [f"{name} ({job.info.state})" if job else name for name, job in known]
         return f"waits for {', '.join(names)}" + (f" and {len(left) - _NAMED} more" if len(left) > _NAMED else "")
 
     def why_stop(self, group_id: str | None, failed: str | None) -> str:
@@ -246,7 +245,7 @@ class Gate:
     def waiting_for(self, job_or_group: str) -> list[ActiveJob]:
         """The jobs that wait for the end of this one."""
         jobs = self._waiting[job_or_group].values() if job_or_group in self._waiting else ()
-        return [job for job in jobs if not (job.status.stop or job.status.state.final)]
+        return [job for job in jobs if not (job.status.stop or job.info.state.final)]
 
     def release(self, job_or_group: str) -> list[ActiveJob]:
         """The same, when it has ended."""
@@ -256,7 +255,7 @@ class Gate:
 
     def leave(self, active: ActiveJob) -> ActiveJob | None:
         """Note that the job has ended; return the one that may start now."""
-        for dependency in active.status.dependencies:
+        for dependency in active.info.dependencies:
             self._waiting[dependency.id].pop(active.row.id, None)
             if not self._waiting[dependency.id]:
                 del self._waiting[dependency.id]
@@ -303,8 +302,7 @@ def row_of(info: JobInfo, **columns: Any) -> JobRow:
 
 def accepted(row: JobRow, info: JobInfo, request: SubmitRequest) -> ActiveJob:
     """Make the ActiveJob of a job that is stored for the first time."""
-    status = JobStatus(dependencies=tuple(request.dependencies), **_budgets(request.spec))
-    return ActiveJob(row, info, info, status, request)
+    return ActiveJob(row, info, JobStatus(info), request)
 
 
 def found(row: JobRow) -> StoredJob:
@@ -322,29 +320,18 @@ def from_row(row: JobRow) -> ActiveJob:
         info = JobInfo.model_validate_json(row.info)
         if (info.id, info.state, info.attempt) != (row.id, State(row.state), row.attempt) or row.created_at is None:
             raise ValueError("its columns and its text differ")
-        stop = json.loads(row.stop) if row.stop else None
-        status = JobStatus(
-            **{name: getattr(info, name) for name in _SHOWN},
-            **_budgets(info.spec),
-            stop=stop and Stop(Reason(stop["reason"]), stop["message"], stop["retry"]),
-            hung=info.message if info.reason is Reason.HUNG and info.state is State.RUNNING else "",
-            resume_at=row.resume_at,
-            dependencies=tuple(info.dependencies),
-        )
+        order = json.loads(row.stop) if row.stop else None
+        stop = Stop(Reason(order["reason"]), order["message"], order["retry"]) if order else None
+        hung = info.message if info.reason is Reason.HUNG and info.state is State.RUNNING else ""
     except (ValueError, KeyError, TypeError) as error:
         message = _unreadable(error)
         state = row.state if row.state in TRANSITIONS else State.RUNNING
         created_at = row.created_at or datetime.fromtimestamp(0, timezone.utc)
-        row = row._replace(state=state, attempt=max(row.attempt, 1), created_at=created_at)
-        status = JobStatus(state, attempt=row.attempt, stop=Stop(Reason.SERVER_ERROR, message))
-        info = _stand_in(row, message)
-    info = info.model_copy(update={**_fields(status), "version": row.version + VERSIONS_NOT_STORED})
-    return ActiveJob(row, info, info, status, remove_at_end=row.remove_at_end)
-
-
-def _fields(status: JobStatus) -> dict[str, Any]:
-    """The fields of JobInfo that JobStatus has too."""
-    return {**{name: getattr(status, name) for name in _SHOWN}, "dependencies": list(status.dependencies)}
+        row = row._replace(state=state, attempt=max(row.attempt, 1), created_at=created_at, resume_at=None)
+        info = _stand_in(row, message).model_copy(update={"state": state, "reason": Reason.QUEUED, "message": ""})
+        stop, hung = Stop(Reason.SERVER_ERROR, message), ""
+    info = info.model_copy(update={"version": row.version + VERSIONS_NOT_STORED})
+    return ActiveJob(row, info, JobStatus(info, stop, hung, row.resume_at), remove_at_end=row.remove_at_end)
 
 
 def _unreadable(error: Exception) -> str:
@@ -368,13 +355,3 @@ def _stand_in(row: JobRow, message: str) -> JobInfo:
         code=CodeInPlace(),
         created_at=row.created_at or datetime.fromtimestamp(0, timezone.utc),
     )
-
-
-def _budgets(spec: JobSpec) -> dict[str, Any]:
-    """The retries that the spec allows, as fields of JobStatus."""
-    return {
-        "max_retry": spec.max_retry or 0,
-        "retry_on": spec.retry_on,
-        "retry_reset_steps": spec.retry_reset_steps,
-        "max_infrastructure_retry": spec.max_infrastructure_retry,
-    }

@@ -32,12 +32,13 @@ from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import CHECKPOINTS, Attempt, Source
 from server_stub.service.active import ActiveJob, row_of
-from server_stub.service.lifecycle import COUNTS
 from server_stub.store import Store, group_rows
 from server_stub.store.rows import JobRow, Key, NewJob
 
 LOST = "lost are their events, and the idempotency keys of deleted jobs"
 _JOB, _STOP = "job.json", "stop.json"
+_COUNTS = ("infrastructure_retries", "retries_from", "furthest_step", "retry")
+"""Fields of a JobInfo about its retries."""
 _ID = re.compile(r"[0-9a-f]{32}")
 _DRY_RUN_ID = "0" * 32
 _UNREADABLE = SubmitRequest(spec=JobSpec(script="unreadable"), code=CodeInPlace())
@@ -72,7 +73,7 @@ class JobFiles:
     def newest(self, active: ActiveJob) -> Attempt:
         """The newest attempt of a job, `unreadable` if its request is. Its directory is made by the runtime at the
         start."""
-        row, number = active.row, active.status.attempt
+        row, number = active.row, active.info.attempt
         try:
             return self._of_row(row, number, active.request)
         except ServerError as error:
@@ -188,7 +189,7 @@ class JobFiles:
         if not (folder / "attempts").exists():  # else it waits no more
             shown["dependencies"] = request.dependencies
         if noted:
-            shown |= {"attempt": max(info.attempt, noted.attempt), **{name: getattr(noted, name) for name in COUNTS}}
+            shown |= {"attempt": max(info.attempt, noted.attempt), **{name: getattr(noted, name) for name in _COUNTS}}
         stop = None
         with contextlib.suppress(OSError, ValueError):
             stop = (folder / _STOP).read_text("utf-8")

@@ -82,7 +82,7 @@ class Reconciler:
 
     def _note_added(self, active: ActiveJob) -> None:
         self._jobs.add(active)
-        self._ask_end(each.id for each in active.status.dependencies if each.ended is None)
+        self._ask_end(each.id for each in active.info.dependencies if each.ended is None)
 
     async def close(self) -> None:
         """Stop driving. A decision that is not stored yet is made again at the next start."""
@@ -94,7 +94,7 @@ class Reconciler:
     def observe(self, seen: Observation) -> None:
         """Handle an observation of the runtime."""
         active = self._jobs.by_id.get(seen.job_id)
-        if active is None or seen.attempt != active.status.attempt:
+        if active is None or seen.attempt != active.info.attempt:
             return
         if seen.phase == "ended":
             self._add_notes(active, seen)  # first: a final job takes no more events
@@ -133,7 +133,7 @@ class Reconciler:
     def add_event(self, active: ActiveJob, reason: Reason, message: str, **shown: Any) -> None:
         """Record an event that is no transition; the state of the job does not change."""
         status, now = active.status, self._clock.now()
-        event = Event(time=now, attempt=status.attempt, state=status.state, reason=reason, message=message)
+        event = Event(time=now, attempt=status.info.attempt, state=status.info.state, reason=reason, message=message)
         self._decide(active, Decision(status, (event,)), **shown)
 
     # --- observation -> decision
@@ -147,11 +147,11 @@ class Reconciler:
                 )
         except Exception as error:  # noqa: BLE001  # the job has ended, with or without an explanation
             _failed(active, error)
-        step = await self._observer.step(active.info) if active.status.retry_reset_steps else None
+        step = await self._observer.step(active.info) if active.info.spec.retry_reset_steps else None
         self._apply(active, seen, failure, step)
 
     def _apply(self, active: ActiveJob, seen: Observation, failure: Failure | None, step: float | None = None) -> None:
-        before = active.status.state
+        before = active.info.state
         decision = lifecycle.observe(active.status, seen, self._clock.now(), step)
         shown: dict[str, Any] = {"workers": list(seen.workers)} if seen.workers else {}
         if decision is None:
@@ -161,7 +161,7 @@ class Reconciler:
         if not decision.transitions:
             self._refresh(active, decision.status, **shown)
             return
-        state = decision.status.state
+        state = decision.status.info.state
         if state.final or decision.status.resume_at:
             shown["failure"] = failure if state in (State.FAILED, State.RESTARTING) else None
             shown["stacks"] = list(seen.stacks) if seen.first_failing is None else []
@@ -174,12 +174,12 @@ class Reconciler:
         for note in seen.notes:
             if (seen.attempt, note) not in active.reported:
                 active.reported.add((seen.attempt, note))
-                self.add_event(active, active.status.reason, note)
+                self.add_event(active, active.info.reason, note)
 
     def _decide(self, active: ActiveJob, decision: Decision | None, **shown: Any) -> None:
         if decision is None:
             return
-        if decision.status.state.final and not active.status.state.final:
+        if decision.status.info.state.final and not active.info.state.final:
             shown["finished_at"] = decision.transitions[-1].time
         active.decide(decision.status, decision.transitions, **shown)
         if not active.saving:
@@ -191,8 +191,8 @@ class Reconciler:
         if path is None or await self._runtime.why_hidden(info.spec, info.owner, path):  # it may be a link by now
             return
         notice = await asyncio.to_thread(script_change, info, path)
-        if notice and notice not in active.info.notices and not active.status.state.final:
-            self.add_event(active, active.status.reason, notice, notices=[*active.info.notices, notice])
+        if notice and notice not in active.info.notices and not active.info.state.final:
+            self.add_event(active, active.info.reason, notice, notices=[*active.info.notices, notice])
 
     # --- decision -> stored
 
@@ -249,7 +249,7 @@ class Reconciler:
         """Make the runtime match the stored status. It depends on the status alone, so it may be repeated."""
         for waiting in self.gate.waiting_for(active.row.id):
             self._hold(waiting, waiting.status, self.gate.holds(waiting))
-        if status.state.final:
+        if status.info.state.final:
             self._retire(active)
         elif why := self.gate.holds(active):
             self._hold(active, status, why)
@@ -262,7 +262,7 @@ class Reconciler:
             self._submit_attempt(active, status)
             if status.stop:
                 self._stop_attempt(active, status)
-            elif status.state is State.RUNNING:
+            elif status.info.state is State.RUNNING:
                 try:
                     self._watchdog.watch(active)
                 except Exception as error:  # noqa: BLE001  # of this job: the others go on
@@ -299,13 +299,13 @@ class Reconciler:
     def _hold(self, active: ActiveJob, status: JobStatus, why: str) -> None:
         if status.stop:
             self._end(active, Reason.CANCELLED, "")
-        elif active.status.message != why:
-            self._refresh(active, active.status._replace(message=why))
+        elif active.info.message != why:
+            self._refresh(active, active.status.shows(message=why))
 
     def _submit_attempt(self, active: ActiveJob, status: JobStatus) -> None:
-        if active.submitted_attempt == status.attempt:
+        if active.submitted_attempt == status.info.attempt:
             return
-        active.submitted_attempt, active.silence_reported = status.attempt, False
+        active.submitted_attempt, active.silence_reported = status.info.attempt, False
         try:
             attempt = self._files.newest(active)
             self._runtime.submit(attempt)
@@ -321,12 +321,12 @@ class Reconciler:
 
     def _end(self, active: ActiveJob, reason: Reason, message: str) -> None:
         """End an attempt that the runtime does not have."""
-        self.observe(Observation(active.row.id, active.status.attempt, "ended", reason, message))
+        self.observe(Observation(active.row.id, active.info.attempt, "ended", reason, message))
 
     def _stop_attempt(self, active: ActiveJob, status: JobStatus) -> None:
-        if active.stopped_attempt != status.attempt and active.submitted_attempt == status.attempt:
-            active.stopped_attempt = status.attempt
-            self._runtime.stop(active.row.id, status.attempt, active.info.spec.grace_s)
+        if active.stopped_attempt != status.info.attempt and active.submitted_attempt == status.info.attempt:
+            active.stopped_attempt = status.info.attempt
+            self._runtime.stop(active.row.id, status.info.attempt, active.info.spec.grace_s)
 
     def _resume(self, active: ActiveJob) -> None:
         if active.status.resume_at:

@@ -83,7 +83,7 @@ class Sessions:
         if isinstance(found, ActiveJob) and (found.info.attempt, message) not in found.reported:
             if request.port is not None:  # one event for all connections to it
                 found.reported.add((found.info.attempt, message))
-            self._reconciler.add_event(found, found.status.reason, message)
+            self._reconciler.add_event(found, found.info.reason, message)
 
     async def take(self, user: User, session: str, offset: int, data: bytes) -> None:
         """See `SessionEnd.take`. Raises NotFound: this user has no such session."""

@@ -125,7 +125,7 @@ class Watchdog:
         self._schedule_check(active, health)
 
     def _activity(self, active: ActiveJob) -> Hashable:
-        return self._runtime.signs_of_life(active.row.id, active.status.attempt)
+        return self._runtime.signs_of_life(active.row.id, active.info.attempt)
 
     # --- smoke
 
@@ -135,11 +135,11 @@ class Watchdog:
         )
 
     async def _look_for_steps(self, active: ActiveJob, left_s: float) -> None:
-        attempt, seen = active.status.attempt, ""
+        attempt, seen = active.info.attempt, ""
         try:
             seen = await self._observer.first_steps(active.info)
         finally:
-            if active.status.attempt == attempt and active.status.state is State.RUNNING:
+            if active.info.attempt == attempt and active.info.state is State.RUNNING:
                 if seen or left_s <= 0:
                     message = f"smoke test passed: {seen or f'no failure in {SMOKE_S} s'}"
                     self._stop(active, Stop(Reason.COMPLETED, message))
@@ -152,10 +152,10 @@ class Watchdog:
         """Note which ranks of a running job do nothing now."""
         job_id, now = active.row.id, dict(quiet)
         case = self._cases.get(job_id)
-        if case and (case.attempt, case.quiet.keys()) == (active.status.attempt, now.keys()):
+        if case and (case.attempt, case.quiet.keys()) == (active.info.attempt, now.keys()):
             return
         active.cancel_timer("hang")
-        found = case.found if case and case.attempt == active.status.attempt else None
+        found = case.found if case and case.attempt == active.info.attempt else None
         if case and found and not now.keys() >= found.guilty:
             moving = sorted(case.quiet.keys() - now.keys())
             lasted_s = time.monotonic() - min(case.quiet[rank] for rank in moving)
@@ -167,7 +167,7 @@ class Watchdog:
                 UNHEARD_S, lambda: self._tell_hang(active, "its ranks move again", False)
             )
         if now:
-            self._cases[job_id] = _Case(active.status.attempt, now, found)
+            self._cases[job_id] = _Case(active.info.attempt, now, found)
             self._tasks.begin(self._look_for_hang(active, self._cases[job_id]))
         else:
             self._cases.pop(job_id, None)

@@ -7,21 +7,33 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace, SharedFolderProof, SubmitRequest, Submitter
-from client_lib.spec.states import State
+from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.service import Service
+from server_stub.service.lifecycle import JobStatus, Stop
 from server_stub.service.lookup import User
 from server_stub.settings import Settings
 from tests.fakes import FakeClock, FakeRuntime
 
 ANN = User("ann")
+T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
+
+
+def status(*, stop: Stop | None = None, **fields: Any) -> JobStatus:
+    """A job with these fields of JobInfo and of its spec."""
+    given = {name: fields.pop(name) for name in list(fields) if name in JobSpec.model_fields}
+    spec = {"script": "train.py", "max_infrastructure_retry": 0, **given}
+    facts = {"name": "j", "id": "1", "owner": "ann", "version": 1, "runtime": "local", "created_at": T0}
+    job = {"state": State.PENDING, "reason": Reason.QUEUED, "code": CodeInPlace(), **facts, **fields}
+    return JobStatus(JobInfo(spec=JobSpec(**spec), **job), stop)
 
 
 class Bench:

@@ -15,10 +15,10 @@ from client_lib.spec.request import Dependency, GroupMember, GroupRequest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, JobInfo
 from server_stub.service import Service, lifecycle
-from server_stub.service.lifecycle import DELETED, JobStatus
+from server_stub.service.lifecycle import DELETED
 from server_stub.service.lookup import User
 from server_stub.store import rows
-from tests.service.bench import ANN, Bench
+from tests.service.bench import ANN, Bench, status
 from tests.store.test_store import T0
 
 BOB = User("bob", admin=True)
@@ -58,15 +58,15 @@ def has_started(bench: Bench, job: JobInfo) -> bool:
 )
 def test_an_end_meets_the_condition_or_fails_the_job(entry: str, starts_after: set[State]) -> None:
     condition, name = split_dependency(entry)
-    waiting = JobStatus(dependencies=(Dependency(name=name, id="1", condition=condition),))
+    waiting = status(dependencies=[Dependency(name=name, id="1", condition=condition)])
     for state in (State.SUCCEEDED, State.FAILED, State.CANCELLED, DELETED):
         decision = lifecycle.note_dependency(waiting, "1", state, T0)
         assert decision is not None
-        assert decision.status.dependencies[0].ended == state
-        assert decision.status.state is (State.PENDING if state in starts_after else State.FAILED)
+        assert decision.status.info.dependencies[0].ended == state
+        assert decision.status.info.state is (State.PENDING if state in starts_after else State.FAILED)
         if state not in starts_after:
-            assert decision.status.reason is Reason.DEPENDENCY_FAILED
-            assert decision.status.message.startswith(f"a is {state}, and ")
+            assert decision.status.info.reason is Reason.DEPENDENCY_FAILED
+            assert decision.status.info.message.startswith(f"a is {state}, and ")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 
 import pytest
 from hypothesis import given, settings
@@ -17,8 +17,8 @@ from server_stub.runtimes import FailingRank, Observation
 from server_stub.service import lifecycle
 from server_stub.service.lifecycle import Decision, JobStatus, Stop, pause_before
 from tests.examples import examples
+from tests.service.bench import T0, status
 
-T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)
 WAITING = [Reason.QUEUED, Reason.UNSCHEDULABLE, Reason.STARTING, Reason.CODE_FETCH]
 FAILURES = [Reason.EXIT_CODE, Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.START_FAILED, Reason.STORAGE_FULL]
 LOSSES = [Reason.NODE_LOST, Reason.PREEMPTED, Reason.UNSCHEDULABLE]
@@ -46,20 +46,20 @@ class Model:
 class Lifecycle(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.job = JobStatus()
+        self.job = status()
         self.model = Model(0)
         self.now = T0
 
     def take(self, decision: Decision | None) -> None:
         if decision is None:
             return
-        state = self.job.state
+        state = self.job.info.state
         for step in decision.transitions:
             check_transition(state, step.state)
             state = step.state
-        assert state is decision.status.state, "the steps lead where the decision says"
+        assert state is decision.status.info.state, "the steps lead where the decision says"
         if decision.transitions:
-            assert decision.transitions[-1].message == decision.status.message
+            assert decision.transitions[-1].message == decision.status.info.message
         self.model.history.extend(decision.transitions)
         self.job = decision.status
 
@@ -67,34 +67,34 @@ class Lifecycle(RuleBasedStateMachine):
         self, phase: str, reason: Reason, message: str = "m", attempt: int | None = None, ran: bool = False
     ) -> None:
         ranks = (RankReport(rank=0, started_at=self.now),) if ran else ()
-        number = self.job.attempt if attempt is None else attempt
+        number = self.job.info.attempt if attempt is None else attempt
         seen = Observation("j", number, phase, reason, message, ranks=ranks)  # type: ignore[arg-type]
         self.take(lifecycle.observe(self.job, seen, self.now))
 
     @precondition(lambda self: not self.model.history)
     @rule(max_retry=st.integers(0, 3), max_infrastructure_retry=st.integers(0, 3))
     def begin(self, max_retry: int, max_infrastructure_retry: int) -> None:
-        self.job = JobStatus(max_retry=max_retry, max_infrastructure_retry=max_infrastructure_retry)
+        self.job = status(max_retry=max_retry, max_infrastructure_retry=max_infrastructure_retry)
         self.model = Model(max_retry, max_infrastructure_retry)
 
     @rule(reason=st.sampled_from(WAITING), message=st.sampled_from("ab"))
     def waits(self, reason: Reason, message: str) -> None:
         before = self.job
         self.see("waiting", reason, message)
-        assert self.job.state is before.state, "waiting never moves a job backwards"
+        assert self.job.info.state is before.info.state, "waiting never moves a job backwards"
 
     @rule()
     def runs(self) -> None:
         before = self.job
         self.see("running", Reason.RUNNING)
-        if not (before.state.final or before.resume_at):
-            assert self.job.state is State.RUNNING
+        if not (before.info.state.final or before.resume_at):
+            assert self.job.info.state is State.RUNNING
 
     @rule(reason=st.sampled_from([*FAILURES, *LOSSES, Reason.CANCELLED]), ran=st.booleans())
     def fails(self, reason: Reason, ran: bool) -> None:
         before, model = self.job, self.model
         self.see("ended", reason, ran=ran)
-        if before.state.final or before.resume_at:
+        if before.info.state.final or before.resume_at:
             assert self.job == before
             return
         model.failed_attempts += 1
@@ -118,20 +118,20 @@ class Lifecycle(RuleBasedStateMachine):
     def completes(self) -> None:
         before = self.job
         self.see("ended", Reason.COMPLETED)
-        if not (before.state.final or before.resume_at):
+        if not (before.info.state.final or before.resume_at):
             self.model.final = State.SUCCEEDED
 
     @rule(shift=st.sampled_from([-1, 1]), phase=st.sampled_from(["waiting", "running", "ended"]))
     def hears_of_another_attempt(self, shift: int, phase: str) -> None:
         before = self.job
-        self.see(phase, Reason.EXIT_CODE, attempt=before.attempt + shift)
+        self.see(phase, Reason.EXIT_CODE, attempt=before.info.attempt + shift)
         assert self.job == before
 
     @rule(stop=st.sampled_from([CANCEL, TIMEOUT, HUNG_RESTART, HUNG]))
     def asked_to_stop(self, stop: Stop) -> None:
         before, model = self.job, self.model
         self.take(lifecycle.ask_to_stop(self.job, stop, self.now))
-        if before.state.final or (model.asked and (model.asked is CANCEL or stop is not CANCEL)):
+        if before.info.state.final or (model.asked and (model.asked is CANCEL or stop is not CANCEL)):
             assert self.job == before
             return
         model.asked = stop
@@ -154,29 +154,29 @@ class Lifecycle(RuleBasedStateMachine):
     @invariant()
     def agrees_with_the_model(self) -> None:
         job, model = self.job, self.model
-        assert (job.state if job.state.final else None) is model.final
-        assert job.attempt == 1 + model.failed_attempts - (1 if self._ended_by_failure() else 0)
-        assert job.attempt <= model.max_retry + model.max_infrastructure_retry + 1
-        assert job.infrastructure_retries == model.infrastructure_retries
+        assert (job.info.state if job.info.state.final else None) is model.final
+        assert job.info.attempt == 1 + model.failed_attempts - (1 if self._ended_by_failure() else 0)
+        assert job.info.attempt <= model.max_retry + model.max_infrastructure_retry + 1
+        assert job.info.infrastructure_retries == model.infrastructure_retries
         assert (job.resume_at is not None) == model.pausing
-        assert job.state is State.RESTARTING or not job.resume_at
-        if model.asked and not job.state.final:
-            assert job.reason is Reason.STOPPING
+        assert job.info.state is State.RESTARTING or not job.resume_at
+        if model.asked and not job.info.state.final:
+            assert job.info.reason is Reason.STOPPING
 
     @invariant()
     def ends_once(self) -> None:
         finals = [step for step in self.model.history if step.state.final]
-        assert len(finals) == (1 if self.job.state.final else 0)
+        assert len(finals) == (1 if self.job.info.state.final else 0)
 
     def _ended_by_failure(self) -> bool:
         """The last failed attempt was the last one: no number was taken after it. A cancel in a pause is none."""
         history = self.model.history
-        if not self.job.state.final or self.job.state is State.SUCCEEDED:
+        if not self.job.info.state.final or self.job.info.state is State.SUCCEEDED:
             return False
         return not (len(history) > 1 and history[-2].state is State.RESTARTING and self._cut_in_a_pause())
 
     def _cut_in_a_pause(self) -> bool:
-        return self.model.failed_attempts == self.job.attempt - 1
+        return self.model.failed_attempts == self.job.info.attempt - 1
 
 
 TestLifecycle = Lifecycle.TestCase
@@ -194,7 +194,7 @@ def test_the_pauses_are_1_2_4_to_60_seconds() -> None:
 
 def test_an_attempt_that_ran_unseen_passes_through_running() -> None:
     seen = Observation("j", 1, "ended", Reason.EXIT_CODE, "boom", ranks=(RankReport(rank=0, started_at=T0),))
-    decision = lifecycle.observe(JobStatus(), seen, T0 + timedelta(seconds=5))
+    decision = lifecycle.observe(status(), seen, T0 + timedelta(seconds=5))
     assert decision
     assert [(step.state, step.time) for step in decision.transitions] == [
         (State.RUNNING, T0),
@@ -204,16 +204,16 @@ def test_an_attempt_that_ran_unseen_passes_through_running() -> None:
 
 def test_a_job_stopped_from_outside_failed_and_may_be_retried() -> None:
     seen = Observation("j", 1, "ended", Reason.CANCELLED, "")
-    decision = lifecycle.observe(JobStatus(state=State.RUNNING), seen, T0)
+    decision = lifecycle.observe(status(state=State.RUNNING), seen, T0)
     assert decision
-    assert (decision.status.state, decision.status.reason) == (State.FAILED, Reason.DELETED_EXTERNALLY)
-    retried = lifecycle.observe(JobStatus(state=State.RUNNING, max_retry=1), seen, T0)
+    assert (decision.status.info.state, decision.status.info.reason) == (State.FAILED, Reason.DELETED_EXTERNALLY)
+    retried = lifecycle.observe(status(state=State.RUNNING, max_retry=1), seen, T0)
     assert retried
-    assert retried.status.state is State.RESTARTING
+    assert retried.status.info.state is State.RESTARTING
 
 
 def test_both_budgets_are_counted_apart_and_the_messages_name_them() -> None:
-    job = JobStatus(max_retry=1, max_infrastructure_retry=2)
+    job = status(max_retry=1, max_infrastructure_retry=2)
     ends = [
         (Reason.NODE_LOST, "attempt 1 failed: why (1 of 2 infrastructure retries); the next starts in 1 s"),
         (Reason.EXIT_CODE, "attempt 2 failed: why (1 of 1 retries); the next starts in 2 s"),
@@ -223,27 +223,27 @@ def test_both_budgets_are_counted_apart_and_the_messages_name_them() -> None:
     for number, (reason, message) in enumerate(ends, start=1):
         decision = lifecycle.observe(job, Observation("j", number, "ended", reason, "why"), T0)
         assert decision
-        assert (decision.status.reason, decision.status.message) == (reason, message)
+        assert (decision.status.info.reason, decision.status.info.message) == (reason, message)
         job = decision.status._replace(resume_at=None)
-    assert job.state is State.FAILED
+    assert job.info.state is State.FAILED
 
 
 def test_max_retry_applies_to_a_lost_node_where_its_own_budget_is_used_up() -> None:
     lost = Observation("j", 2, "ended", Reason.NODE_LOST, "why")
-    used = JobStatus(attempt=2, max_retry=1, max_infrastructure_retry=1, infrastructure_retries=1)
-    for job in (used, JobStatus(attempt=2, max_retry=2)):
+    used = status(attempt=2, max_retry=1, max_infrastructure_retry=1, infrastructure_retries=1)
+    for job in (used, status(attempt=2, max_retry=2)):
         decision = lifecycle.observe(job, lost, T0)
         assert decision
-        assert decision.status.state is State.RESTARTING
-        assert decision.status.infrastructure_retries == job.infrastructure_retries
-        assert decision.status.message.startswith("attempt 2 failed: why (")
-        assert decision.status.message.endswith(f" ({decision.status.retry}); the next starts in 2 s")
+        assert decision.status.info.state is State.RESTARTING
+        assert decision.status.info.infrastructure_retries == job.info.infrastructure_retries
+        assert decision.status.info.message.startswith("attempt 2 failed: why (")
+        assert decision.status.info.message.endswith(f" ({decision.status.info.retry}); the next starts in 2 s")
 
 
 def ended(job: JobStatus, reason: Reason, code: int | None = None, step: float | None = None) -> JobStatus:
     """The job after its attempt has ended so, and after the pause."""
     first = FailingRank(0, RankReport(rank=0, exit_code=code)) if code else None
-    seen = Observation("j", job.attempt, "ended", reason, "why", first_failing=first)
+    seen = Observation("j", job.info.attempt, "ended", reason, "why", first_failing=first)
     decision = lifecycle.observe(job, seen, T0, step)
     assert decision
     return decision.status._replace(resume_at=None)
@@ -264,32 +264,34 @@ def ended(job: JobStatus, reason: Reason, code: int | None = None, step: float |
     ],
 )
 def test_only_the_named_failures_are_retried(reason: Reason, code: int | None, stop: Stop | None, word: str) -> None:
-    job = JobStatus(State.RUNNING, max_retry=2, retry_on=["NodeLost", "exit:75", "Hung"], stop=stop)
+    job = status(state=State.RUNNING, max_retry=2, retry_on=["NodeLost", "exit:75", "Hung"], stop=stop)
     after = ended(job, reason, code)
-    assert after.state is (State.FAILED if word else State.RESTARTING)
-    assert after.retry == (f"not retried: {word} is not in retry_on" if word else "1 of 2 retries")
-    assert after.message.endswith(f"; {after.retry}" if word else f" ({after.retry}); the next starts in 1 s")
+    assert after.info.state is (State.FAILED if word else State.RESTARTING)
+    assert after.info.retry == (f"not retried: {word} is not in retry_on" if word else "1 of 2 retries")
+    assert after.info.message.endswith(
+        f"; {after.info.retry}" if word else f" ({after.info.retry}); the next starts in 1 s"
+    )
 
 
 @pytest.mark.parametrize("stop", [CANCEL, TIMEOUT])
 def test_what_can_never_be_retried_says_nothing_about_it(stop: Stop) -> None:
-    after = ended(JobStatus(State.RUNNING, max_retry=2, retry_on=["exit:75"], stop=stop), Reason.EXIT_CODE, 75)
-    assert (after.state.final, after.message, after.retry) == (True, stop.message, "")
+    after = ended(status(state=State.RUNNING, max_retry=2, retry_on=["exit:75"], stop=stop), Reason.EXIT_CODE, 75)
+    assert (after.info.state.final, after.info.message, after.info.retry) == (True, stop.message, "")
 
 
 def test_a_loss_of_a_machine_has_its_own_retries_before_retry_on_decides() -> None:
-    job = JobStatus(max_retry=2, max_infrastructure_retry=1, retry_on=["exit:75"])
+    job = status(max_retry=2, max_infrastructure_retry=1, retry_on=["exit:75"])
     job = ended(job, Reason.NODE_LOST)
-    assert job.retry == "1 of 1 infrastructure retries"
+    assert job.info.retry == "1 of 1 infrastructure retries"
     failed = ended(job, Reason.NODE_LOST)
     used_up = "(all 1 infrastructure retries are used)"
-    assert failed.message == f"why {used_up}; not retried: NodeLost is not in retry_on"
-    job = ended(job._replace(retry_on=["NodeLost"]), Reason.NODE_LOST)
-    assert (job.state, job.retry) == (State.RESTARTING, "1 of 2 retries")
+    assert failed.info.message == f"why {used_up}; not retried: NodeLost is not in retry_on"
+    job = ended(job.shows(spec=job.info.spec.model_copy(update={"retry_on": ["NodeLost"]})), Reason.NODE_LOST)
+    assert (job.info.state, job.info.retry) == (State.RESTARTING, "1 of 2 retries")
 
 
 def test_retries_count_from_0_again_when_an_attempt_got_further() -> None:
-    job = JobStatus(max_retry=2, max_infrastructure_retry=1, retry_reset_steps=100)
+    job = status(max_retry=2, max_infrastructure_retry=1, retry_reset_steps=100)
     told, pauses = [], []
     ends = [
         *((Reason.EXIT_CODE, 50.0), (Reason.NODE_LOST, None), (Reason.EXIT_CODE, 149.0), (Reason.EXIT_CODE, 249.0)),
@@ -297,8 +299,8 @@ def test_retries_count_from_0_again_when_an_attempt_got_further() -> None:
     ]
     for reason, step in ends:
         job = ended(job, reason, step=step)
-        told.append(job.retry)
-        pauses.append(re.findall(r"starts in (\d+) s", job.message))
+        told.append(job.info.retry)
+        pauses.append(re.findall(r"starts in (\d+) s", job.info.message))
     assert pauses == [["1"], ["2"], ["4"], ["1"], ["2"], ["4"], []], "the pause, too, begins again"
     assert told == [
         "1 of 2 retries",
@@ -309,35 +311,35 @@ def test_retries_count_from_0_again_when_an_attempt_got_further() -> None:
         "2 of 2 retries",
         "not retried: max_retry=2 is used up",
     ]
-    assert (job.attempt, job.furthest_step, job.state) == (7, 310, State.FAILED)
+    assert (job.info.attempt, job.info.furthest_step, job.info.state) == (7, 310, State.FAILED)
 
 
 @given(st.lists(st.integers(0, 1000)), st.integers(1, 100))
 def test_only_progress_gives_more_attempts_than_max_retry(steps: list[int], least: int) -> None:
-    job = JobStatus(max_retry=1, retry_reset_steps=least)
+    job = status(max_retry=1, retry_reset_steps=least)
     for step in steps:
-        if not job.state.final:
+        if not job.info.state.final:
             job = ended(job, Reason.EXIT_CODE, step=step)
-    assert job.attempt <= 2 * (1 + max(steps, default=0) // least) + 1
+    assert job.info.attempt <= 2 * (1 + max(steps, default=0) // least) + 1
 
 
 def test_a_job_that_completed_before_the_stop_reached_it_succeeded() -> None:
     seen = Observation("j", 1, "ended", Reason.COMPLETED, "")
-    decision = lifecycle.observe(JobStatus(state=State.RUNNING, stop=CANCEL), seen, T0)
+    decision = lifecycle.observe(status(state=State.RUNNING, stop=CANCEL), seen, T0)
     assert decision
-    assert decision.status.state is State.SUCCEEDED
+    assert decision.status.info.state is State.SUCCEEDED
 
 
 def test_a_new_place_in_the_queue_is_a_message_and_no_event() -> None:
-    job = JobStatus(message="3 jobs before it")
+    job = status(message="3 jobs before it")
     decision = lifecycle.observe(job, Observation("j", 1, "waiting", Reason.QUEUED, "2 jobs before it"), T0)
     assert decision
-    assert decision.status.message == "2 jobs before it"
+    assert decision.status.info.message == "2 jobs before it"
     assert decision.transitions == ()
 
 
 def test_a_setup_that_took_too_long_is_not_tried_again() -> None:
     for reason, state in ((Reason.TIMEOUT, State.FAILED), (Reason.SETUP_FAILED, State.RESTARTING)):
-        decision = lifecycle.observe(JobStatus(max_retry=1), Observation("j", 1, "ended", reason, "why"), T0)
+        decision = lifecycle.observe(status(max_retry=1), Observation("j", 1, "ended", reason, "why"), T0)
         assert decision
-        assert decision.status.state is state
+        assert decision.status.info.state is state

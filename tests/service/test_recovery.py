@@ -242,7 +242,7 @@ async def failed(bench: Bench, job_id: str, ends: list[Reason]) -> None:
         bench.runtime.end(job_id, reason, "it failed")
         await bench.until_info("one", lambda info, before=attempt: info.state.final or info.attempt > before)
         bench.clock.pass_time(100)
-        await eventually(lambda job=active: job.status.state.final or job.submitted_attempt == job.status.attempt)
+        await eventually(lambda job=active: job.info.state.final or job.submitted_attempt == job.info.attempt)
 
 
 def test_the_note_of_a_cancel_is_on_the_disk_before_it_is_answered(
