@@ -145,13 +145,18 @@ class RequestLog:
                     yield heading, Place(segment, found.start(), end - found.start())
 
     def erase(self, place: Place) -> None:
-        """Overwrite the record with zeros, if its segment still exists."""
+        """Overwrite the record with zeros, if its segment still exists. A place that holds no record, or several, is
+        that of a damaged row, and nothing is overwritten."""
         try:
-            file = os.open(self._path(place.segment), os.O_WRONLY)
+            file = os.open(self._path(place.segment), os.O_RDWR)
         except FileNotFoundError:
             return
         try:
-            os.pwrite(file, bytes(place.length), place.offset)
+            if 0 < place.length <= os.fstat(file).st_size and place.offset >= 0:
+                record = os.pread(file, place.length, place.offset)
+                lines = 2 if record.startswith(_MARK) else 1
+                if record.endswith(b"\n") and record.count(b"\n") == lines:
+                    os.pwrite(file, bytes(place.length), place.offset)
         finally:
             os.close(file)
 

@@ -48,17 +48,17 @@ def test_a_record_larger_than_a_segment_gets_its_own(tmp_path: Path) -> None:
 
 
 def test_an_erased_record_is_zeros_and_an_unused_segment_goes(tmp_path: Path) -> None:
-    submissions = RequestLog(tmp_path, segment_bytes=10)
+    submissions = RequestLog(tmp_path, segment_bytes=9)
     submissions.open()
-    [first], [second] = submissions.append(b"secret-one"), submissions.append(b"secret-two")
+    [first], [second] = submissions.append(b"secret-1\n"), submissions.append(b"secret-2\n")
     submissions.erase(first)
-    assert submissions.read(first) == bytes(10)
-    assert submissions.read(second) == b"secret-two"
+    assert submissions.read(first) == bytes(9)
+    assert submissions.read(second) == b"secret-2\n"
     submissions.drop_unused({second.segment})
     assert not (tmp_path / "00000001.jsonl").exists()
     submissions.erase(first)  # gone already: harmless
     submissions.drop_unused(set())
-    assert submissions.read(second) == b"secret-two", "the newest stays: it is being written"
+    assert submissions.read(second) == b"secret-2\n", "the newest stays: it is being written"
 
 
 def test_a_full_disk_leaves_no_half_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ import json
 import sqlite3
 import tempfile
 from contextlib import closing
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from client_lib.errors import NotFound
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobPage
 from server_stub.service import JobFilters
+from server_stub.store import rows
 from server_stub.store.tables import events, jobs
 from tests.examples import examples
 from tests.service.bench import ANN, Bench
@@ -25,7 +27,7 @@ from tests.service.bench import ANN, Bench
 STATES = (State.PENDING, State.RUNNING, State.SUCCEEDED)
 COLUMNS = [column.name for column in jobs.columns if column.name != "seq"]
 BOUNDED = settings(
-    max_examples=examples(60),
+    max_examples=examples(12),  # of six or more damages each
     derandomize=True,
     database=None,
     phases=[Phase.explicit, Phase.generate],
@@ -34,6 +36,7 @@ BOUNDED = settings(
 damages = st.sampled_from(
     ["", "SUSPENDED", "{", "null", '{"name": 1}', "a/../b", "x" * 5000, b"\xff\xfe", b"{\xff}", -1, 0, 7, 2**62, 1e300]
 )
+DAMAGES = st.tuples(st.sampled_from(STATES), st.sampled_from(COLUMNS), damages)
 
 
 def damage(folder: Path, table: str, column: str, value: object, name: str) -> None:
@@ -48,7 +51,7 @@ def damage(folder: Path, table: str, column: str, value: object, name: str) -> N
 
 
 async def listed(bench: Bench) -> dict[str, Any]:
-    page = JobPage.model_validate_json(await bench.service.page(ANN, JobFilters(), 10, None))
+    page = JobPage.model_validate_json(await bench.service.page(ANN, JobFilters(), 100, None))
     return {job.name: job for job in page.jobs}
 
 
@@ -63,21 +66,20 @@ async def in_state(bench: Bench, name: str, state: State) -> None:
 
 
 @BOUNDED
-@given(state=st.sampled_from(STATES), column=st.sampled_from(COLUMNS), value=damages)
-@example(state=State.RUNNING, column="info", value="{")
-@example(state=State.SUCCEEDED, column="info", value="{")
-@example(state=State.SUCCEEDED, column="info", value=b"{\xff}")
-@example(state=State.RUNNING, column="state", value="SUSPENDED")
-@example(state=State.RUNNING, column="stop", value="{")
-@example(state=State.SUCCEEDED, column="finished_at", value=2**62)
-@example(state=State.PENDING, column="created_at", value=2**62)
-@example(state=State.RUNNING, column="length", value=2**62)
-def test_a_damaged_row_harms_no_other_job(state: State, column: str, value: object) -> None:
+@given(
+    st.lists(st.tuples(st.sampled_from(STATES), st.sampled_from(COLUMNS), damages), min_size=6, unique_by=itemgetter(1))
+)
+@example([(State.RUNNING, "info", "{"), (State.RUNNING, "stop", "{"), (State.SUCCEEDED, "finished_at", 2**62)])
+@example([(State.SUCCEEDED, "info", "{"), (State.RUNNING, "state", "SUSPENDED"), (State.RUNNING, "length", 2**62)])
+@example([(State.SUCCEEDED, "info", b"{\xff}"), (State.PENDING, "created_at", 2**62)])
+def test_damaged_rows_harm_no_other_job(damaged: list[tuple[State, str, object]]) -> None:
     async def run() -> None:
         async with bench.server():
-            await in_state(bench, "damaged", state)
+            for state, column, _ in damaged:
+                await in_state(bench, f"damaged-{column}", state)
             await in_state(bench, "whole", State.RUNNING)
-        damage(bench.folder, "jobs", column, value, "damaged")
+        for _, column, value in damaged:
+            damage(bench.folder, "jobs", column, value, f"damaged-{column}")
         async with bench.server() as service:
             whole = await bench.info("whole")
             assert whole.state is State.RUNNING
@@ -87,10 +89,11 @@ def test_a_damaged_row_harms_no_other_job(state: State, column: str, value: obje
             await bench.submit(name="later")
             bench.runtime.end(whole.id)
             await bench.until("whole", State.SUCCEEDED)
-            try:
-                await bench.info("damaged")
-            except NotFound:
-                assert column in ("owner", "name") or state.final, "retention may remove what ended long ago"
+            for state, column, _ in damaged:
+                try:
+                    await bench.info(f"damaged-{column}")
+                except NotFound:
+                    assert column in ("owner", "name") or state.final, "retention may remove what ended long ago"
 
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
@@ -112,6 +115,24 @@ def test_a_job_whose_row_can_not_be_read_is_stopped_and_failed(bench: Bench, col
             assert [stopped[0] for stopped in bench.runtime.stopped] == [failed.id], "its processes are ended"
         async with bench.server():
             assert (await bench.info("damaged")).state is State.FAILED
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("length", [-1, 10**5, 2**62])
+def test_a_job_whose_place_in_the_requests_is_wrong_is_deleted_alone(bench: Bench, length: int) -> None:
+    async def run() -> None:
+        async with bench.server():
+            await in_state(bench, "damaged", State.SUCCEEDED)
+            await in_state(bench, "whole", State.SUCCEEDED)
+        damage(bench.folder, "jobs", "length", length, "damaged")
+        async with bench.server() as service:
+            before = await service.request(ANN, "whole")
+            await service.delete(ANN, "damaged")
+            assert await service.request(ANN, "whole") == before
+        async with bench.server() as service:
+            assert set(await listed(bench)) == {"whole"}
+            assert await service._store.read(rows.pending_removals) == {}
 
     asyncio.run(run())
 
