@@ -11,22 +11,24 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import TypeVar
 
 from client_lib.errors import StorageFull
 from client_lib.worker.directory import sync
+from server_stub.files.request_log import Place
 from server_stub.files.snapshots import StoredSnapshot
 from server_stub.runtimes import Clock
 from server_stub.service.active import ActiveJob
 from server_stub.service.job_files import JobFiles
 from server_stub.store import Store, rows
-from server_stub.store.rows import Finished
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 _REMOVED = ".removed"
 _BATCH, _EVENTS_BATCH = 20, 500  # jobs and events that are deleted in one transaction
 SWEEP_EVERY_S = 600.0  # bounds are days and gigabytes: nothing is gained by a shorter interval
@@ -69,34 +71,29 @@ class Retention:
         return RetentionLimits(now - timedelta(days=self.days) if self.days else None, size)
 
 
-def jobs_to_remove(finished: Sequence[Finished], limits: RetentionLimits, other_bytes: int) -> list[int]:
-    """`seq` of the jobs that are too old, then of the oldest until the rest fits. `finished`: oldest end first;
-    `other_bytes`: size of the unused snapshots, which counts too."""
-    gone = [job.seq for job in finished if limits.oldest and job.finished_at < limits.oldest]
-    kept = finished[len(gone) :]
-    excess = sum(job.size_bytes for job in kept) + other_bytes - limits.size_bytes
-    for job in kept:
-        if excess <= 0:
-            break
-        gone.append(job.seq)
-        excess -= job.size_bytes
-    return gone
-
-
-def snapshots_to_remove(
-    stored: Iterable[StoredSnapshot], in_use: Collection[str], limits: RetentionLimits, now: datetime
-) -> list[StoredSnapshot]:
-    """Snapshots that no job uses and that are too old, then the oldest until the rest fits."""
-    idle = sorted((s for s in stored if s.sha256 not in in_use), key=lambda snapshot: snapshot.used_at)
-    fresh = (now - UPLOAD_GRACE).timestamp()
-    excess = sum(s.size for s in idle) - limits.size_bytes
+def to_remove(
+    things: Sequence[tuple[T, datetime, int]],
+    limits: RetentionLimits,
+    other_bytes: int = 0,
+    fresh_from: datetime | None = None,
+) -> list[T]:
+    """The keys of things (key, time, bytes) that are too old, then of the oldest until the rest fits, but of none from
+    `fresh_from` on. `things`: oldest first; `other_bytes`: size of other things, which counts too."""
+    excess = sum(size for *_, size in things) + other_bytes - limits.size_bytes
     gone = []
-    for snapshot in idle:
-        old = limits.oldest is not None and snapshot.used_at < limits.oldest.timestamp()
-        if old or (excess > 0 and snapshot.used_at < fresh):
-            gone.append(snapshot)
-            excess -= snapshot.size
+    for key, at, size in things:
+        too_old = limits.oldest and at < limits.oldest
+        if not too_old and (excess <= 0 or (fresh_from and at >= fresh_from)):
+            break
+        gone.append(key)
+        excess -= size
     return gone
+
+
+def idle_snapshots(stored: Iterable[StoredSnapshot], in_use: Collection[str]) -> list[tuple[str, datetime, int]]:
+    """Digest, last use and size of the snapshots that no job uses, the oldest first."""
+    idle = ((s.sha256, datetime.fromtimestamp(s.used_at, timezone.utc), s.size) for s in stored)
+    return sorted((each for each in idle if each[0] not in in_use), key=lambda each: each[1])
 
 
 @dataclass
@@ -161,20 +158,20 @@ class Cleanup:
         await self.finish()
         now = self.clock.now()
         finished = await self.store.read_all(rows.finished)
-        in_use = await self.store.read_all(rows.snapshots_in_use)
-        stored = await asyncio.to_thread(lambda: list(self.files.snapshots.stored()))
-        idle_bytes = sum(snapshot.size for snapshot in stored if snapshot.sha256 not in in_use)
+        idle_bytes = sum(size for *_, size in await self._idle_snapshots())
         kept_bytes = sum(job.size_bytes for job in finished) + idle_bytes
         limits = self.retention.limits(now, kept_bytes, self.files.room.free)
-        await self.remove(jobs_to_remove(finished, limits, idle_bytes))
-        in_use = await self.store.read_all(rows.snapshots_in_use)
-        stored = await asyncio.to_thread(lambda: list(self.files.snapshots.stored()))
-        for snapshot in snapshots_to_remove(stored, in_use, limits, now):
-            await asyncio.to_thread(self.files.snapshots.remove, snapshot.sha256)
+        await self.remove(to_remove(finished, limits, idle_bytes))
+        for digest in to_remove(await self._idle_snapshots(), limits, fresh_from=now - UPLOAD_GRACE):
+            await asyncio.to_thread(self.files.snapshots.remove, digest)
         if limits.oldest:
             await self.store.write(rows.drop_keys, limits.oldest)
         await self.store.drop_unused_segments()
         await asyncio.to_thread(self.files.room.restore_spare)
+
+    async def _idle_snapshots(self) -> list[tuple[str, datetime, int]]:
+        in_use = await self.store.read_all(rows.snapshots_in_use)
+        return await asyncio.to_thread(lambda: idle_snapshots(self.files.snapshots.stored(), in_use))
 
     def _empty(self, job_ids: Sequence[str]) -> None:
         """Remove the folders within the folders of the jobs. What can't be removed now is left for later."""
@@ -186,17 +183,17 @@ class Cleanup:
         for path in (path for folder in marked if folder.exists() for path in folder.iterdir()):
             shutil.rmtree(path, ignore_errors=True)
 
-    def _remove_files(self, pending: Sequence[rows.Removal]) -> list[str]:
+    def _remove_files(self, pending: Mapping[str, Place]) -> list[str]:
         done = []
-        for removal in pending:
+        for job_id, place in pending.items():
             try:
-                for name in (removal.job_id, f"{removal.job_id}{_REMOVED}"):
+                for name in (job_id, f"{job_id}{_REMOVED}"):
                     if (self.files.jobs_dir / name).exists():
                         shutil.rmtree(self.files.jobs_dir / name)
-                self.files.request_log.erase(removal.place)
-                done.append(removal.job_id)
+                self.files.request_log.erase(place)
+                done.append(job_id)
             except OSError as error:
-                log.warning("the files of the deleted job %s can't be removed yet: %s", removal.job_id, error)
+                log.warning("the files of the deleted job %s can't be removed yet: %s", job_id, error)
         return done
 
 

@@ -291,17 +291,10 @@ def discard(connection: sa.Connection, job_id: str) -> None:
     connection.execute(sa.delete(jobs).where(jobs.c.id == job_id))
 
 
-class Removal(NamedTuple):
-    """The files of a deleted job: its directory and its submit request."""
-
-    job_id: str
-    place: Place
-
-
-def pending_removals(connection: sa.Connection) -> list[Removal]:
-    """Files of deleted jobs that are not removed yet."""
+def pending_removals(connection: sa.Connection) -> dict[str, Place]:
+    """The requests of deleted jobs, by the id of the job, whose files are not removed yet."""
     columns = (removals.c.job_id, removals.c.segment, removals.c.offset, removals.c.length)
-    return [Removal(job_id, Place(*place)) for job_id, *place in connection.execute(sa.select(*columns))]
+    return {job_id: Place(*place) for job_id, *place in connection.execute(sa.select(*columns))}
 
 
 def forget_removals(connection: sa.Connection, job_ids: Sequence[str]) -> None:
@@ -423,21 +416,13 @@ def _conditions(connection: sa.Connection, wanted: JobFilters) -> Iterator[sa.Co
 
 def find_anywhere(connection: sa.Connection, name: str) -> list[str]:
     """Owners that have a job of this name, at most two of them."""
-    return list(connection.execute(_OWNERS_OF_NAME, {"name": name}).scalars())
-
-
-def _owners_of_name() -> sa.Select[Any]:
-    """A query that steps from owner to owner in an index that begins with the owner, so that it reads only the jobs it
-    finds and needs no index of names."""
+    # from owner to owner in an index that begins with the owner: it reads only what it finds, without an index of names
     owners = sa.select(sa.func.min(jobs.c.owner).label("owner")).cte("owners", recursive=True)
     later = jobs.alias()
     after = sa.select(sa.func.min(later.c.owner)).where(later.c.owner > owners.c.owner).scalar_subquery()
     owners = owners.union_all(sa.select(after).where(owners.c.owner.is_not(None)))
-    named = sa.select(jobs.c.owner).join(owners, jobs.c.owner == owners.c.owner)
-    return named.where(jobs.c.name == sa.bindparam("name")).limit(2)
-
-
-_OWNERS_OF_NAME = _owners_of_name()
+    named = sa.select(jobs.c.owner).join(owners, jobs.c.owner == owners.c.owner).where(jobs.c.name == name)
+    return list(connection.execute(named.limit(2)).scalars())
 
 
 def names(connection: sa.Connection, owner: str, limit: int) -> list[str]:

@@ -17,7 +17,7 @@ from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.states import State
 from server_stub.files.snapshots import StoredSnapshot
 from server_stub.service import Service
-from server_stub.service.retention import Retention, RetentionLimits, jobs_to_remove, snapshots_to_remove
+from server_stub.service.retention import UPLOAD_GRACE, Retention, RetentionLimits, idle_snapshots, to_remove
 from server_stub.store.rows import Finished
 from tests.service.bench import ANN, Bench
 from tests.service.test_jobs import in_server, upload
@@ -40,27 +40,27 @@ def limits(days: float | None, gb: float | None, kept: int = 0, free: int = 0) -
 
 def test_jobs_go_by_age_and_then_the_oldest_by_size() -> None:
     finished = [ended(1, 31, 1), ended(2, 20, 8), ended(3, 10, 8), ended(4, 1, 8)]
-    assert jobs_to_remove(finished, limits(30, 20), 0) == [1, 2]
-    assert jobs_to_remove(finished, limits(30, 1000), 0) == [1]
-    assert jobs_to_remove(finished, limits(None, 100), 0) == []
-    assert jobs_to_remove(finished, limits(None, 20), 10 * GB) == [1, 2, 3]
-    assert jobs_to_remove([], limits(30, 20), 100 * GB) == []
+    assert to_remove(finished, limits(30, 20), 0) == [1, 2]
+    assert to_remove(finished, limits(30, 1000), 0) == [1]
+    assert to_remove(finished, limits(None, 100), 0) == []
+    assert to_remove(finished, limits(None, 20), 10 * GB) == [1, 2, 3]
+    assert to_remove([], limits(30, 20), 100 * GB) == []
 
 
 def test_without_a_size_a_fifth_of_the_room_stays_free() -> None:
     """The rest of a disk of 30 GB is used by others."""
     finished = [ended(1, 3, 8), ended(2, 2, 8), ended(3, 1, 8)]
     assert limits(30, None, kept=24 * GB, free=0).size_bytes == pytest.approx(19.2 * GB)
-    assert jobs_to_remove(finished, limits(30, None, kept=24 * GB, free=0), 0) == [1]
-    assert jobs_to_remove(finished, limits(30, None, kept=24 * GB, free=6 * GB), 0) == []
-    assert jobs_to_remove(finished, limits(30, None, kept=24 * GB, free=-GB), 0) == [1]  # more is claimed than is free
+    assert to_remove(finished, limits(30, None, kept=24 * GB, free=0), 0) == [1]
+    assert to_remove(finished, limits(30, None, kept=24 * GB, free=6 * GB), 0) == []
+    assert to_remove(finished, limits(30, None, kept=24 * GB, free=-GB), 0) == [1]  # more is claimed than is free
 
 
 @given(st.lists(st.integers(0, 10**12)), st.integers(0, 10**12), st.integers(-(10**9), 10**13))
 def test_what_stays_is_never_more_than_its_share_of_the_room(sizes: list[int], other: int, free: int) -> None:
     finished = [Finished(seq, NOW, size) for seq, size in enumerate(sizes)]
     found = limits(None, None, kept=sum(sizes) + other, free=free)
-    stays = sizes[len(jobs_to_remove(finished, found, other)) :]
+    stays = sizes[len(to_remove(finished, found, other)) :]
     assert not stays or sum(stays) + other <= found.size_bytes
 
 
@@ -68,7 +68,7 @@ def test_idle_snapshots_go_and_those_of_jobs_and_fresh_ones_stay() -> None:
     stored = [idle("old", 40, 1), idle("used", 40, 1), idle("mid", 2, 30), idle("fresh", 0.01, 30)]
 
     def removed(days: float | None, gb: float) -> list[str]:
-        return [each.sha256 for each in snapshots_to_remove(stored, {"used"}, limits(days, gb), NOW)]
+        return to_remove(idle_snapshots(stored, {"used"}), limits(days, gb), fresh_from=NOW - UPLOAD_GRACE)
 
     assert removed(30, 20) == ["old", "mid"]
     assert removed(30, 1000) == ["old"]

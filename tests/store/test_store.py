@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
+from sqlalchemy import event as sqlalchemy_event
 from sqlalchemy.exc import OperationalError
 
 from client_lib.errors import ServerError, StorageFull
@@ -160,6 +161,14 @@ def test_items_of_one_group_come_to_their_function_together(url: str) -> None:
     asyncio.run(run())
 
 
+def plan_of_find_anywhere(connection: Connection) -> list[Any]:
+    ran: list[Any] = []
+    sqlalchemy_event.listen(connection, "before_cursor_execute", lambda _c, _cursor, *call: ran.append(call))
+    rows.find_anywhere(connection, "job")
+    statement, values, *_ = ran[0]
+    return list(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values))
+
+
 def test_who_has_a_job_of_a_name_is_found_by_index(url: str) -> None:
     async def run() -> None:
         async with opened(url) as store:
@@ -170,8 +179,7 @@ def test_who_has_a_job_of_a_name_is_found_by_index(url: str) -> None:
                 found = await store.read(rows.find_anywhere, name)
                 assert sorted(found) == owners
             if url.startswith("sqlite"):
-                query = str(rows._OWNERS_OF_NAME).replace(":name", "'job'").replace(":param_1", "2")
-                plan = await store.read(lambda c: list(c.exec_driver_sql(f"EXPLAIN QUERY PLAN {query}")))
+                plan = await store.read(plan_of_find_anywhere)
                 assert not [step for *_, step in plan if step.startswith("SCAN jobs")]
 
     asyncio.run(run())
@@ -283,9 +291,9 @@ def test_a_removed_job_takes_its_events_and_leaves_its_files_to_remove(url: str)
             for table in ("jobs", "events", "labels"):
                 count = text(f"SELECT count(*) FROM {table}")
                 assert await store.read(lambda c, count=count: c.execute(count).scalar()) == 0  # type: ignore[misc]
-            assert await store.read(rows.pending_removals) == [(stored.id, Place(1, 10, 10))]
+            assert await store.read(rows.pending_removals) == {stored.id: Place(1, 10, 10)}
             await store.write(rows.forget_removals, [stored.id])
-            assert await store.read(rows.pending_removals) == []
+            assert await store.read(rows.pending_removals) == {}
 
     asyncio.run(run())
 
