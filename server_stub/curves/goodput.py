@@ -80,7 +80,9 @@ def _add_run(spent: dict[str, float], begin: float, whole_s: float, stop: float,
     else:  # a step is printed at its end
         ahead = min(places[0][0] - begin, usual * (places[1][1] - places[0][1]))
         places.insert(0, (places[0][0] - ahead, places[0][1] - ahead / usual))
-    lag = _lag(marks.seen, usual)
+    normal = [step for step in marks.seen if step.length_s <= 2 * usual]
+    normal_s, waited_s = sum(s.length_s for s in normal), sum(max(s.lag_s.values()) for s in normal)
+    lag = min(1.0, waited_s / normal_s) if normal_s else 0.0  # the part in which all ranks wait for the last one
     written = sorted(at for at in marks.written if at == at)  # NaN has no place
     again_until = max((at for at, step in marks.printed if step <= reached), default=begin)
     spent["starting"] += places[0][0] - begin
@@ -124,10 +126,3 @@ def _places(marks: Marks) -> Iterator[tuple[float, float]]:
         if number > newest and at >= last_at:
             last_at, newest = at, number
             yield at, number
-
-
-def _lag(seen: Sequence[SeenStep], usual: float) -> float:
-    """The part of the usual steps in which all waited for the last rank."""
-    normal = [step for step in seen if step.length_s <= 2 * usual]
-    whole = sum(step.length_s for step in normal)
-    return min(1.0, sum(max(step.lag_s.values()) for step in normal) / whole) if whole else 0.0

@@ -64,6 +64,13 @@ class Points:
     def values(self) -> array[float]:
         return self.columns[2]
 
+    @property
+    def first_nan(self) -> float | None:
+        """The step of the first NaN; None: there is none."""
+        if isfinite(sum(self.values)):
+            return None
+        return next((step for step, value in zip(self.steps, self.values, strict=True) if value != value), None)
+
     def add(self, *point: float) -> None:
         """Add a step, its time and its value."""
         for column, number in zip(self.columns, point, strict=True):
@@ -240,12 +247,6 @@ class Tracker:
 
     def __post_init__(self) -> None:
         self.count = sum(map(len, self.points.values()))
-        self._nan: dict[Key, float] = {}
-        """First step at which each curve was NaN."""
-        for key, curve in self.points.items():
-            for step, value in zip(curve.steps, curve.values, strict=True):
-                if value != value:
-                    self._nan.setdefault(key, step)
 
     @property
     def size(self) -> int:
@@ -268,11 +269,11 @@ class Tracker:
         """The progress by the counters of a rank of PROGRESS_OF, and the newest value of each of its curves."""
         values = {name: points.values[-1] for (of, name), points in self.curves().items() if of == rank}
         metrics = {name: values[name] for name in grammar.by_weight(values)}
-        said, broken = None, [name for name in metrics if (rank, name) in self._nan]
-        if broken:
-            name = min(broken, key=lambda each: self._nan[rank, each])
-            step = self._nan[rank, name]
-            said = f"{name} is NaN since {self.points[rank, name].axis.replace('count', 'value')} {step:g}"
+        since = {name: step for name in metrics if (step := self.points[rank, name].first_nan) is not None}
+        said = None
+        if since:
+            name = min(since, key=lambda each: since[each])
+            said = f"{name} is NaN since {self.points[rank, name].axis.replace('count', 'value')} {since[name]:g}"
         return self.bars[rank].progress(now).model_copy(update={"metrics": metrics, "nan": said})
 
     def printed(self) -> list[tuple[float, float]]:
@@ -368,15 +369,12 @@ class Tracker:
         if points.source != source:
             if source != METRICS and points.source != POSTED:
                 return
-            self._nan.pop(key, None)
             points = self.points[key] = Points(_axis(reading), source)  # exact values are better than printed ones
         step = _step(points, reading)
         if points and (points.steps[-1], points.values[-1]) == (step, value) and points.axis != "count":
             return  # a bar that was drawn again
         points.add(step, time, value)
         self.count += 1
-        if value != value:
-            self._nan.setdefault(key, step)
         if self.count > self.most:
             self.points = {each: curve.thinned_to(max(4, len(curve) // 2)) for each, curve in self.points.items()}
             self.count = sum(map(len, self.points.values()))
@@ -390,7 +388,6 @@ class Tracker:
         if key is None:
             return False
         self.count -= len(self.points.pop(key))
-        self._nan.pop(key, None)
         return True
 
 
