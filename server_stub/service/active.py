@@ -310,7 +310,7 @@ def found(row: JobRow) -> StoredJob:
     try:
         return StoredJob(row, JobInfo.model_validate_json(row.info))
     except ValueError as error:
-        info = _stand_in(row, _unreadable(error))
+        info = _stand_in(row, error)
         return StoredJob(row._replace(info=info.model_dump_json()), info)
 
 
@@ -324,34 +324,32 @@ def from_row(row: JobRow) -> ActiveJob:
         stop = Stop(Reason(order["reason"]), order["message"], order["retry"]) if order else None
         hung = info.message if info.reason is Reason.HUNG and info.state is State.RUNNING else ""
     except (ValueError, KeyError, TypeError) as error:
-        message = _unreadable(error)
         state = row.state if row.state in TRANSITIONS else State.RUNNING
-        created_at = row.created_at or datetime.fromtimestamp(0, timezone.utc)
-        row = row._replace(state=state, attempt=max(row.attempt, 1), created_at=created_at, resume_at=None)
-        info = _stand_in(row, message).model_copy(update={"state": state, "reason": Reason.QUEUED, "message": ""})
-        stop, hung = Stop(Reason.SERVER_ERROR, message), ""
+        row = row._replace(state=state, attempt=max(row.attempt, 1), resume_at=None)
+        shown = _stand_in(row, error)
+        info = shown.model_copy(update={"state": state, "reason": Reason.QUEUED, "message": ""})
+        row, stop, hung = row._replace(created_at=info.created_at), Stop(Reason.SERVER_ERROR, shown.message), ""
     info = info.model_copy(update={"version": row.version + VERSIONS_NOT_STORED})
     return ActiveJob(row, info, JobStatus(info, stop, hung, row.resume_at), remove_at_end=row.remove_at_end)
 
 
-def _unreadable(error: Exception) -> str:
+def stand_in(job_id: str, owner: str, name: str, created_at: datetime | None, **known: Any) -> JobInfo:
+    """A JobInfo in place of one that can't be read, by what is known of the job. `known`: more fields."""
+    facts = {"version": 1, "runtime": "", "state": State.PENDING, "reason": Reason.QUEUED, "code": CodeInPlace()}
+    created_at = created_at or datetime.fromtimestamp(0, timezone.utc)
+    known = {**facts, "spec": JobSpec(script="unknown"), **known}
+    return JobInfo(id=job_id, owner=owner, name=name, created_at=created_at, **known)
+
+
+def _stand_in(row: JobRow, error: Exception) -> JobInfo:
+    """What users see in place of a row, and why."""
     what = invalid_request(error, JobInfo).message if isinstance(error, ValidationError) else str(error)
-    return f"its record in the database can't be read: {what.splitlines()[0][:500]}"
-
-
-def _stand_in(row: JobRow, message: str) -> JobInfo:
-    """A JobInfo to show in place of one that can't be read."""
-    return JobInfo(
-        name=row.name,
-        id=row.id,
-        owner=row.owner,
+    return stand_in(
+        *(row.id, row.owner, row.name, row.created_at),
         version=row.version,
-        runtime="",
         state=row.state if row.state.final else State.FAILED,
         reason=Reason.SERVER_ERROR,
-        message=message,
+        message=f"its record in the database can't be read: {what.splitlines()[0][:500]}",
         attempt=row.attempt,
         spec=JobSpec(script="unreadable"),
-        code=CodeInPlace(),
-        created_at=row.created_at or datetime.fromtimestamp(0, timezone.utc),
     )

@@ -22,7 +22,7 @@ from typing import Any
 from client_lib.errors import ServerError
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Code, CodeInPlace, CodeSnapshot, Dependency, SubmitRequest
-from client_lib.spec.states import Reason, State
+from client_lib.spec.states import State
 from client_lib.spec.validation import STORED
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from client_lib.worker.directory import Directory, read_json, sync, write_json
@@ -31,7 +31,7 @@ from server_stub.files.request_log import UNWRITTEN, Heading, Place, RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import CHECKPOINTS, Attempt, Source
-from server_stub.service.active import ActiveJob, row_of
+from server_stub.service.active import ActiveJob, row_of, stand_in
 from server_stub.store import Store, group_rows
 from server_stub.store.rows import JobRow, Key, NewJob
 
@@ -220,20 +220,9 @@ def _unknown(folder: Path, runtime: str) -> JobInfo:
 
 
 def _unfinished(folder: Path, owner: str, name: str, created_at: datetime, runtime: str) -> JobInfo:
-    return JobInfo(
-        name=name,
-        id=folder.name,
-        owner=owner,
-        version=1,
-        runtime=runtime,
-        state=State.PENDING,
-        reason=Reason.QUEUED,
-        attempt=_newest_attempt(folder),
-        spec=JobSpec(script="unknown"),
-        code=CodeInPlace(),
-        created_at=created_at,
-        notices=["its row in the database was rebuilt from its files"],
-    )
+    notices = ["its row in the database was rebuilt from its files"]
+    attempt = _newest_attempt(folder)
+    return stand_in(folder.name, owner, name, created_at, runtime=runtime, attempt=attempt, notices=notices)
 
 
 def _newest_attempt(folder: Path) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from fnmatch import fnmatchcase
-from functools import lru_cache, partial
+from functools import cache, partial
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 from weakref import WeakValueDictionary
@@ -39,6 +39,7 @@ _AT_ONCE, _AT_ONCE_OF_HOST = 64, 8  # tries: of all jobs, and to one host
 _RESOLVERS = 4  # threads: a name server that does not answer must not take those of `asyncio.to_thread`
 _TEMPORARY = (408, 425, 429, *range(500, 600))  # statuses after which it is tried again
 _SLACK_HOST = "hooks.slack.com"
+_tls_settings = cache(ssl.create_default_context)  # reading the certificates of the machine takes 50 ms
 _SECRET_MIN = 4  # characters: shorter values are words of any text
 
 
@@ -180,7 +181,7 @@ async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts, resolvers: E
         OSError, ValueError, LookupError: try again; the latter two for an answer that is no HTTP.
     """
     loop, is_tls = asyncio.get_running_loop(), url.scheme == "https"
-    tls = {"ssl": await asyncio.to_thread(_tls), "server_hostname": url.hostname} if is_tls else {}
+    tls = {"ssl": await asyncio.to_thread(_tls_settings), "server_hostname": url.hostname} if is_tls else {}
     port = url.port or (443 if tls else 80)
     resolve = partial(socket.getaddrinfo, url.hostname, port, type=socket.SOCK_STREAM)
     found = await loop.run_in_executor(resolvers, resolve)
@@ -201,12 +202,6 @@ async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts, resolvers: E
         raise OSError(f"it answered {status}")
     if not 200 <= status < 300:
         raise Refused(f"it answered {status}")
-
-
-@lru_cache(1)
-def _tls() -> ssl.SSLContext:
-    """The TLS settings of all tries: reading the certificates of the machine takes 50 ms."""
-    return ssl.create_default_context()
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:

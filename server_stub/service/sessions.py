@@ -61,9 +61,8 @@ class Sessions:
         if sum(name == user for name, _ in self._open) >= OPEN_MAX:
             raise Conflict(f"{user} has {OPEN_MAX} open sessions, the limit", hint="end one of them")
         self._open[key] = end = None
-        job, place = found.public, f"rank {request.rank}"
-        if request.rank is None:
-            place = f"worker {request.worker or 0}"
+        job = found.public
+        place = f"worker {request.worker or 0}" if request.rank is None else f"rank {request.rank}"
         try:
             try:
                 connected = await self._runtime.begin_session(job.id, job.attempt, request.model_dump(mode="json"))
