@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import time
 from collections.abc import Awaitable, Callable
@@ -61,7 +62,8 @@ def test_the_rank_that_others_wait_for_is_named_and_that_it_moves_again(bench: B
         assert info.message.endswith(SENTENCE)
         bench.clock.pass_time(600)
         bench.runtime.runs(job_id)
-        assert (await becomes(bench, Reason.RUNNING)).message == "ranks 0-1 move again after 70 s"
+        moves = await becomes(bench, Reason.RUNNING)
+        assert re.fullmatch("ranks 0-1 move again after 7[0-9] s", moves.message)
         bench.runtime.end(job_id)
         await bench.until("one", State.SUCCEEDED)
         told = [reason for _, reason, _ in await bench.events("one")]

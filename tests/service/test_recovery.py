@@ -27,7 +27,7 @@ from tests.service.test_damage import in_state
 from tests.waiting import eventually
 
 BOUNDED = settings(
-    max_examples=examples(25),
+    max_examples=examples(15),
     derandomize=True,
     database=None,
     phases=[Phase.explicit, Phase.generate],
@@ -202,7 +202,7 @@ def test_a_cancelled_job_does_not_start_again_with_a_rebuilt_row(bench: Bench) -
     asyncio.run(run())
 
 
-@settings(BOUNDED, max_examples=examples(8))
+@settings(BOUNDED, max_examples=examples(4))
 @given(
     ends=st.lists(st.sampled_from([Reason.EXIT_CODE, Reason.NODE_LOST]), max_size=5),
     lost_at=st.integers(0, 5),
