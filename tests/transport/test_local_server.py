@@ -22,8 +22,8 @@ import client_lib
 from client_lib.client import Client
 from client_lib.errors import Conflict, ServerError
 from client_lib.job import Job
-from client_lib.spec.state_dir import SERVER_LOCK
-from client_lib.transport import local_server
+from client_lib.spec.state_dir import SERVER_LOCK, state_dir
+from client_lib.transport import local_server as local_servers
 from client_lib.transport.local_server import Running, find, find_or_start, stop
 from tests.local_server import stop_server
 from tests.waiting import until
@@ -41,18 +41,38 @@ def own_state(tmp_path: Path) -> Iterator[Path]:
     stop_server(path)
 
 
+@pytest.fixture
+def described(client: Client, local_server: Path) -> Iterator[Path]:
+    """The description of the shared server, which is restored."""
+    file = local_server / "server.json"
+    text = file.read_text()
+    yield file
+    file.write_text(text)
+    file.chmod(0o600)
+
+
 def python(code: str, **options: object) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, **options)  # type: ignore[call-overload, no-any-return]
 
 
 @pytest.mark.smoke
-def test_the_first_call_starts_it_and_the_next_process_finds_it(own_state: Path) -> None:
+def test_the_first_call_starts_it_the_next_process_finds_it_and_stop_ends_it(own_state: Path) -> None:
     assert find(own_state) is None
+    with (own_state.parent / "held").open("w") as held:
+        client = python(ASK, stderr=subprocess.STDOUT, pass_fds=[held.fileno()])
+        assert client.stdout
+        assert client.stdout.read().strip() == "local"  # returns only when nobody holds the pipe any more
+        assert client.wait(10) == 0
+        running = find(own_state)
+        assert running
+        if Path("/proc/self/fd").exists():
+            opened = {os.readlink(path) for path in Path(f"/proc/{running.pid}/fd").iterdir()}
+            assert held.name not in opened
     assert Client().server_info().runtime == "local"
-    running = find(own_state)
-    assert running
-    assert python(ASK).communicate(timeout=30)[0].strip() == "local"
     assert find(own_state) == running
+    stop(running)
+    assert find(own_state) is None
+    stop(running)
 
 
 def test_ten_at_once_start_one(own_state: Path) -> None:
@@ -63,29 +83,12 @@ def test_ten_at_once_start_one(own_state: Path) -> None:
     assert log.count("listening on") == 1
 
 
-def test_it_is_a_session_of_its_own_and_its_state_is_private(own_state: Path) -> None:
-    running = find_or_start(own_state)
+def test_it_is_a_session_of_its_own_and_its_state_is_private(local_server: Path) -> None:
+    running = find_or_start(local_server)
     assert os.getsid(running.pid) == running.pid
-    assert stat.S_IMODE(own_state.stat().st_mode) == 0o700
+    assert stat.S_IMODE(local_server.stat().st_mode) == 0o700
     for name in ("token", "server.json", "server.lock", "server.log"):
-        assert stat.S_IMODE((own_state / name).stat().st_mode) == 0o600, name
-
-
-def test_a_pipe_behind_the_client_ends_with_the_client(own_state: Path) -> None:
-    client = python(ASK, stderr=subprocess.STDOUT)
-    assert client.stdout
-    assert client.stdout.read().strip() == "local"  # returns only when nobody holds the pipe any more
-    assert client.wait(10) == 0
-    assert find(own_state)
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc to look at another process")
-def test_it_inherits_no_descriptor_of_the_client(own_state: Path, tmp_path: Path) -> None:
-    with (tmp_path / "held").open("w") as held:
-        os.set_inheritable(held.fileno(), True)
-        running = find_or_start(own_state)
-        opened = {os.readlink(path) for path in Path(f"/proc/{running.pid}/fd").iterdir()}
-    assert str(tmp_path / "held") not in opened
+        assert stat.S_IMODE((local_server / name).stat().st_mode) == 0o600, name
 
 
 def test_one_that_a_job_starts_outlives_the_job(client: Client, own_state: Path, folder: Path) -> None:
@@ -103,7 +106,7 @@ def test_one_that_a_job_starts_outlives_the_job(client: Client, own_state: Path,
 
 
 @pytest.mark.smoke
-def test_after_kill_9_the_same_client_goes_on_with_a_new_one(own_state: Path) -> None:
+def test_after_kill_9_the_same_client_goes_on_with_a_new_one_and_no_zombie_is_left(own_state: Path) -> None:
     client = Client()
     first = client.server_info() and find(own_state)
     assert first
@@ -112,14 +115,11 @@ def test_after_kill_9_the_same_client_goes_on_with_a_new_one(own_state: Path) ->
     second = find(own_state)
     assert second
     assert second.pid != first.pid
-
-
-def test_the_files_of_a_dead_server_are_not_believed(own_state: Path) -> None:
-    dead = find_or_start(own_state)
+    with pytest.raises(ProcessLookupError):
+        os.kill(first.pid, 0)
     stop_server(own_state)
-    assert (own_state / "server.json").exists()
+    assert (own_state / "server.json").exists(), "the files of a dead server are not believed"
     assert find(own_state) is None
-    assert find_or_start(own_state).pid != dead.pid
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"url": 1}', "null"])
@@ -129,25 +129,19 @@ def test_half_a_state_file_is_none(own_state: Path, text: str) -> None:
     assert find(own_state) is None
 
 
-def test_a_file_of_an_older_server_is_not_believed_while_a_new_one_starts(own_state: Path) -> None:
-    running = find_or_start(own_state)
-    file = own_state / "server.json"
-    described = file.read_text()
-    file.write_text(json.dumps(json.loads(described) | {"pid": running.pid + 1, "url": "http://127.0.0.1:9"}))
-    assert find(own_state) is None
-    file.write_text(described)
-    assert find(own_state) == running
+def test_a_file_of_an_older_server_is_not_believed_while_a_new_one_starts(local_server: Path, described: Path) -> None:
+    running, text = find_or_start(local_server), described.read_text()
+    described.write_text(json.dumps(json.loads(text) | {"pid": running.pid + 1, "url": "http://127.0.0.1:9"}))
+    assert find(local_server) is None
+    described.write_text(text)
+    assert find(local_server) == running
 
 
-def test_the_state_of_another_host_is_never_adopted(own_state: Path) -> None:
-    find_or_start(own_state)
-    file = own_state / "server.json"
-    described = file.read_text()
-    file.write_text(json.dumps(json.loads(described) | {"host": "node-17"}))
+def test_the_state_of_another_host_is_never_adopted(described: Path) -> None:
+    described.write_text(json.dumps(json.loads(described.read_text()) | {"host": "node-17"}))
     with pytest.raises(Conflict, match="a server on node-17") as caught:
         Client().server_info()
     assert "CLIENT_LIB_STATE_DIR" in (caught.value.hint or "")
-    file.write_text(described)
 
 
 def test_two_hosts_with_one_home_have_a_server_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +151,7 @@ def test_two_hosts_with_one_home_have_a_server_each(tmp_path: Path, monkeypatch:
     for host in ("node-1", "node-2"):
         # patched: a second machine that mounts the same home can't be had here
         monkeypatch.setattr("socket.gethostname", lambda host=host: host)
-        directories.append(local_server.state_dir())
+        directories.append(state_dir())
     assert directories[0] != directories[1]
 
 
@@ -177,14 +171,6 @@ def test_a_state_directory_that_can_t_be_made_is_named(tmp_path: Path, monkeypat
         Client().server_info()
 
 
-@pytest.mark.smoke
-def test_stop_ends_it_and_stopping_twice_is_fine(own_state: Path) -> None:
-    running = find_or_start(own_state)
-    stop(running)
-    assert find(own_state) is None
-    stop(running)
-
-
 def test_one_that_ends_by_itself_meanwhile_is_stopped(own_state: Path) -> None:
     own_state.mkdir()
     gone = subprocess.Popen(["true"])
@@ -199,7 +185,7 @@ def test_one_that_ends_by_itself_meanwhile_is_stopped(own_state: Path) -> None:
 
 def test_a_call_while_the_server_ends_is_answered(own_state: Path) -> None:
     client = Client()
-    for _ in range(3):
+    for _ in range(2):
         running = find_or_start(own_state)
         os.kill(running.pid, signal.SIGTERM)
         assert client.server_info().runtime == "local"
@@ -217,21 +203,9 @@ def test_many_threads_of_one_process_share_it(own_state: Path) -> None:
     assert len(seen) == 8
 
 
-def test_all_servers_of_this_user_are_found(own_state: Path, tmp_path: Path) -> None:
-    other = tmp_path / "another"
-    try:
-        running = [find_or_start(own_state), find_or_start(other)]
-        assert [each for each in local_server.find_all() if tmp_path in each.state_dir.parents] == running[::-1]
-    finally:
-        stop_server(other)
-
-
-def test_no_zombie_is_left_of_a_server_that_this_process_started(own_state: Path) -> None:
-    running = find_or_start(own_state)
-    stop_server(own_state)
-    find_or_start(own_state)
-    with pytest.raises(ProcessLookupError):
-        os.kill(running.pid, 0)
+def test_all_servers_of_this_user_are_found(own_state: Path, local_server: Path) -> None:
+    running = {find_or_start(own_state), find_or_start(local_server)}
+    assert {each for each in local_servers.find_all() if each in running} == running
 
 
 # --- versions
@@ -241,24 +215,11 @@ NEWER = "import client_lib; client_lib.__version__ = '99.0'; " + ASK
 OLDER = "import client_lib; client_lib.__version__ = '0.0.9'; " + ASK
 
 
-def test_a_newer_client_replaces_an_idle_server(own_state: Path) -> None:
-    running = find_or_start(own_state)
-    assert python(NEWER).communicate(timeout=60)[0].strip() == "local"
-    now = find(own_state)
-    assert now
-    assert now.pid != running.pid
-
-
-def test_an_older_client_uses_the_newer_server(own_state: Path) -> None:
-    running = find_or_start(own_state)
-    assert python(OLDER).communicate(timeout=60)[0].strip() == "local"
-    assert find(own_state) == running
-
-
-def test_a_server_with_jobs_is_used_with_a_warning(own_state: Path) -> None:
+def test_a_newer_client_uses_a_server_with_jobs_with_a_warning_and_replaces_an_idle_one(own_state: Path) -> None:
     job = "from client_lib import Job; Job(script='sleep 60', type='binary').submit()"
     assert python(job).wait(60) == 0
     running = find(own_state)
+    assert running
     out, said = python(NEWER, stderr=subprocess.PIPE).communicate(timeout=60)
     assert out.strip() == "local"
     assert "older than this client (99.0) and has jobs" in said
@@ -266,12 +227,25 @@ def test_a_server_with_jobs_is_used_with_a_warning(own_state: Path) -> None:
     for info in Client().list_jobs():
         Client().delete_job(info.name, force=True)
     until(lambda: not list(Client().list_jobs()))
+    assert python(NEWER).communicate(timeout=60)[0].strip() == "local"
+    now = find(own_state)
+    assert now
+    assert now.pid != running.pid
 
 
-def test_a_server_of_the_same_version_with_other_code_is_used_with_a_warning(own_state: Path, tmp_path: Path) -> None:
-    running = find_or_start(own_state)
+@pytest.mark.usefixtures("client")
+def test_an_older_client_uses_the_newer_server(local_server: Path) -> None:
+    running = find(local_server)
+    assert python(OLDER).communicate(timeout=60)[0].strip() == "local"
+    assert find(local_server) == running
+
+
+def test_a_server_of_the_same_version_with_other_code_is_used_with_a_warning(
+    local_server: Path, described: Path, tmp_path: Path
+) -> None:
+    running = find_or_start(local_server)
     root = Path(client_lib.__file__).parents[1]
-    assert local_server._other_code(running, root) is None
+    assert local_servers._other_code(running, root) is None
     other = tmp_path / "checkout"
     other.mkdir()
     for package in ("client_lib", "server_stub"):
@@ -279,18 +253,16 @@ def test_a_server_of_the_same_version_with_other_code_is_used_with_a_warning(own
     environment = {**os.environ, "PYTHONPATH": str(other)}
     asks = python(ASK, stderr=subprocess.PIPE, env=environment, cwd=tmp_path)
     out, said = asks.communicate(timeout=60)
-    assert (out.strip(), find(own_state)) == ("local", running)
+    assert (out.strip(), find(local_server)) == ("local", running)
     assert f"runs the code in {root}, and this client that in {other}; `client-lib server restart`" in said
-    facts = own_state / "server.json"
-    os.utime(facts, (0, 0))
-    assert re.fullmatch(r"was started before \S+\.py was changed", local_server._other_code(running, root) or "")
-    facts.unlink()  # as a server that ends does
-    assert local_server._other_code(running, root) is None
+    os.utime(described, (0, 0))
+    assert re.fullmatch(r"was started before \S+\.py was changed", local_servers._other_code(running, root) or "")
+    described.unlink()  # as a server that ends does
+    assert local_servers._other_code(running, root) is None
 
 
-def test_finding_it_takes_milliseconds(own_state: Path) -> None:
-    find_or_start(own_state)
+def test_finding_it_takes_milliseconds(local_server: Path) -> None:
     begin = time.perf_counter()
     for _ in range(20):
-        find(own_state)
+        assert find(local_server)
     assert (time.perf_counter() - begin) / 20 < 0.005
