@@ -44,16 +44,17 @@ def server(environment: dict[str, str]) -> Iterator[SmallServer]:
 
 
 @pytest.fixture
-def cli(
-    request: pytest.FixtureRequest,
-    environment: dict[str, str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> Run:
-    """Run one command line to its end: in this process, and in one of its own where the test is marked `process`."""
+def commands_here() -> None:
+    """Of a test marked `process` only the server and its jobs are processes: to start one takes most of a command."""
 
-    def run_here(*args: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+
+@pytest.fixture
+def run_here(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Run:
+    """Run one command line to its end in this process."""
+
+    def run(*args: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
         with monkeypatch.context() as patch:
             patch.chdir(tmp_path)
             patch.setattr(os, "environ", {**environment, **variables})
@@ -61,6 +62,14 @@ def cli(
             capsys.readouterr()
             code = app.run(list(args))
         return subprocess.CompletedProcess(args, code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def cli(request: pytest.FixtureRequest, environment: dict[str, str], tmp_path: Path, run_here: Run) -> Run:
+    """Run one command line to its end: in this process, and in one of its own where the test is marked `process` and
+    has no `commands_here`."""
 
     def run_apart(*args: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -74,7 +83,8 @@ def cli(
             check=False,
         )
 
-    return run_apart if request.node.get_closest_marker("process") else run_here
+    is_apart = request.node.get_closest_marker("process") and "commands_here" not in request.fixturenames
+    return run_apart if is_apart else run_here
 
 
 @pytest.fixture

@@ -19,8 +19,6 @@ from client_lib.cli import app
 from .conftest import Run
 from .small_server import SmallServer, job
 
-pytestmark = pytest.mark.process
-
 
 def offered(cli: Run, *words: str, **variables: str) -> list[str]:
     """The words that bash is offered for the last of `words`."""
@@ -104,6 +102,7 @@ def test_bash_takes_the_lines(cli: Run) -> None:
     assert subprocess.run(["bash", "-n"], input=lines, text=True, capture_output=True, check=False).stderr == ""
 
 
+@pytest.mark.process
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_a_bash_that_took_the_lines_completes_names_of_jobs(server: SmallServer, environment: dict[str, str]) -> None:
     server.add(job("train-1"), job("train-2"), job("other"))

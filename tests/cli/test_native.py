@@ -30,7 +30,9 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to trace proces
 
 
 @pytest.fixture
-def job(cli: Run, environment: dict[str, str], local_server: Path, tmp_path: Path) -> Iterator[str]:
+def job(
+    cli: Run, commands_here: None, environment: dict[str, str], local_server: Path, tmp_path: Path
+) -> Iterator[str]:
     """A job whose rank holds the lock of the interpreter in a function of C."""
     environment |= {"VIRTUAL_ENV": sys.prefix, "CLIENT_LIB_STATE_DIR": str(local_server)}
     (tmp_path / "train.py").write_text(HOLDS_THE_LOCK)

@@ -37,6 +37,7 @@ def test_jobs_run_one_after_another_from_copies_of_checkpoints_or_not_at_all(cli
     submit("chain-b", "--after", "chain-a", "--checkpoint-from", "chain-a", "two", "1")
     submit("chain-c", "--after", "chain-a", "--after", "ok:chain-b", "three", "0")
     submit("chain-d", "--after", "failed:chain-b", "--checkpoint-from", "chain-b", "four", "0")
+    assert cli("wait", "chain-a").returncode == 0
     submit("chain-e", "--after", "any:chain-c", "--checkpoint-from", "chain-a", "five", "0")
     assert [cli("wait", f"chain-{letter}").returncode for letter in "abcde"] == [0, 1, 1, 0, 0]
     found = {"a": "nothing", "b": "one", "d": "two", "e": "one"}

@@ -46,7 +46,7 @@ def fresh_shell(environment: dict[str, str], local_state: Path) -> dict[str, str
 
 
 @pytest.fixture
-def shell(fresh_shell: dict[str, str], local_server: Path) -> dict[str, str]:
+def shell(fresh_shell: dict[str, str], local_server: Path, commands_here: None) -> dict[str, str]:
     """As fresh_shell, with the shared server."""
     fresh_shell["CLIENT_LIB_STATE_DIR"] = str(local_server)
     return fresh_shell
@@ -251,13 +251,13 @@ def test_a_script_that_must_fail_is_named_before_the_submit(shell: dict[str, str
     assert cli("submit", "--no-check", "--name", "unchecked", "train.py").returncode == 0
 
 
-def test_a_terminal_sees_what_a_submit_waits_for(fresh_shell: dict[str, str], cli: Run, script: Path) -> None:
+def test_a_terminal_sees_what_a_submit_waits_for(fresh_shell: dict[str, str], run_here: Run, script: Path) -> None:
     with Terminal("submit", "--name", "first", "train.py", environment=fresh_shell, cwd=script.parent) as terminal:
         terminal.read_until(b"starting the local server")
         terminal.read_until(b'Job "first" created.')
         terminal.read_to_end()
     assert terminal.exit_code == 0
-    assert "starting" not in cli("submit", "train.py").stderr
+    assert "starting" not in run_here("submit", "train.py").stderr
 
 
 def test_a_program_that_is_not_there_is_refused_at_submit(shell: dict[str, str], cli: Run, script: Path) -> None:
@@ -392,27 +392,29 @@ def test_submit_into_a_pipe_does_not_hang_on_the_server_that_it_starts(
 
 
 def test_the_local_server_is_shown_and_stopped_and_found_again(
-    fresh_shell: dict[str, str], cli: Run, local_state: Path
+    fresh_shell: dict[str, str], run_here: Run, local_state: Path
 ) -> None:
-    assert json.loads(cli("server", "status", "-o", "json").stdout)["running"] is False
-    assert cli("server", "status").returncode == 4
-    cli("list")
-    shown = cli("server", "status", "-o", "json")
+    assert json.loads(run_here("server", "status", "-o", "json").stdout)["running"] is False
+    assert run_here("server", "status").returncode == 4
+    run_here("list")
+    shown = run_here("server", "status", "-o", "json")
     assert shown.returncode == 0
     facts = json.loads(shown.stdout)
     assert (facts["running"], facts["answers"], facts["state_dir"]) == (True, True, str(local_state))
     assert facts["disk_mib"]["database"] > 0
     assert facts["memory_mib"] > 10
-    assert cli("server", "restart").returncode == 0
-    restarted = json.loads(cli("server", "status", "-o", "json").stdout)
+    assert run_here("server", "restart").returncode == 0
+    restarted = json.loads(run_here("server", "status", "-o", "json").stdout)
     assert (restarted["running"], restarted["pid"] != facts["pid"]) == (True, True)
-    assert cli("server", "stop").returncode == 0
-    assert cli("server", "stop").returncode == 0
-    assert "no local server runs here" in cli("server", "stop").stderr
-    assert cli("server", "status").returncode == 4
+    assert run_here("server", "stop").returncode == 0
+    assert run_here("server", "stop").returncode == 0
+    assert "no local server runs here" in run_here("server", "stop").stderr
+    assert run_here("server", "status").returncode == 4
 
 
-def test_serve_runs_in_the_foreground_and_takes_users(fresh_shell: dict[str, str], cli: Run, tmp_path: Path) -> None:
+def test_serve_runs_in_the_foreground_and_takes_users(
+    fresh_shell: dict[str, str], cli: Run, run_here: Run, tmp_path: Path
+) -> None:
     token = cli("server", "token", "ann", "--users-file", "users.toml").stdout.strip()
     state = tmp_path / "state"
     line = [*CLI, "serve", "--state-dir", str(state), "--users-file", "users.toml", "--insecure-shared-uid"]
@@ -421,8 +423,8 @@ def test_serve_runs_in_the_foreground_and_takes_users(fresh_shell: dict[str, str
         until((state / "server.json").exists)
         url = json.loads((state / "server.json").read_text())["url"]
         assert json.loads((state / "server.json").read_text())["pid"] == server.pid
-        assert cli("list", "--endpoint", url, CLIENT_LIB_TOKEN="wrong").returncode == 5
-        assert cli("list", "--endpoint", url, CLIENT_LIB_TOKEN=token).returncode == 0
+        assert run_here("list", "--endpoint", url, CLIENT_LIB_TOKEN="wrong").returncode == 5
+        assert run_here("list", "--endpoint", url, CLIENT_LIB_TOKEN=token).returncode == 0
     finally:
         server.send_signal(signal.SIGINT)
         assert server.wait(timeout=20) in (0, 130)

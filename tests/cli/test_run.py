@@ -103,12 +103,17 @@ def test_the_exit_code_is_that_of_the_first_failing_rank(
     assert "rank 1 on worker 0" in done.stderr
 
 
-@pytest.mark.parametrize("size", [["-N", "2"], ["--processes-per-worker", "2"]], ids=["two-workers", "one-worker"])
 @pytest.mark.parametrize(
-    "text", ["Connection refused", "[gloo] Timed out waiting 30000ms for recv operation", "NCCL error in: a"]
+    ("size", "text"),
+    [
+        (["-N", "2"], "Connection refused"),
+        (["--processes-per-worker", "2"], "[gloo] Timed out waiting 30000ms for recv operation"),
+        (["--processes-per-worker", "2"], "NCCL error in: a"),
+    ],
+    ids=["two-workers", "one-worker", "one-worker-nccl"],
 )
 def test_the_rank_that_raised_is_named_though_its_peer_was_gone_first(
-    shell: dict[str, str], cli: Run, script: Path, size: list[str], text: str
+    shell: dict[str, str], cli: Run, run_here: Run, script: Path, size: list[str], text: str
 ) -> None:
     script.write_text(
         "import atexit, os, time\n"
@@ -125,12 +130,12 @@ def test_the_rank_that_raised_is_named_though_its_peer_was_gone_first(
     done = cli("run", "--name", name, *size, "train.py")
     assert done.returncode == 1
     assert f"rank 1 on worker {worker} ended with exit code 1" in done.stderr
-    info = json.loads(cli("status", name, "-o", "json").stdout)
+    info = json.loads(run_here("status", name, "-o", "json").stdout)
     assert info["message"] == "rank 1 ended with exit code 1: KeyError: 'learning_rate'"
     failure = info["failure"]
     assert (failure["worker"], failure["rank"], failure["exception"]) == (worker, 1, "KeyError: 'learning_rate'")
-    assert f"rank 1 on worker {worker}" in cli("explain", name).stdout
-    assert f"rank 1 on worker {worker}" in cli("wait", name).stderr
+    assert f"rank 1 on worker {worker}" in run_here("explain", name).stdout
+    assert f"rank 1 on worker {worker}" in run_here("wait", name).stderr
 
 
 def test_rank_0_reads_what_is_piped_in_and_the_others_nothing(shell: dict[str, str], cli: Run, script: Path) -> None:
