@@ -7,7 +7,6 @@ are read leniently, so that an older client understands a newer server.
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from http import HTTPStatus
@@ -318,14 +317,12 @@ def _connect(endpoint: Endpoint, config: Config) -> Transport:
 # --- the configured server
 
 _apis: dict[Config, Api] = {}
-_apis_lock = threading.Lock()
 
 
 def configured() -> Api:
     """The server that the environment and the configuration file mean now; one Api for each, kept by the process."""
     config = resolve()
-    with _apis_lock:
-        return _apis.setdefault(config, Api(config))
+    return _apis.setdefault(config, Api(config))
 
 
 class _Archive:

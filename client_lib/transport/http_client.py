@@ -11,7 +11,7 @@ import os
 import select
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import urlencode, urlsplit
 
 from client_lib.errors import ServerUnreachable
@@ -51,23 +51,19 @@ class HttpClientTransport(Transport):
         headers, data = {**self.headers, **request.headers}, request.body
         if data is not None:
             headers["Content-Length"] = str(len(data))
-        connection = self._free() or self._connected()
-        try:
+        with ExitStack() as used:
+            connection = self._free() or self._connected()
+            used.callback(connection.close)
             connection.sock.settimeout(request.read_s)
-            try:
+            # a server may refuse an upload before it has read it: its answer has the reason
+            with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(request.method, target, data, headers)
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # the server refuses an upload before it has read it: its answer has the reason
             response = connection.getresponse()
+            used.callback(response.close)
             yield response
-        except BaseException:
-            connection.close()
-            raise
-        if response.isclosed():  # read to its end
-            self._idle.append(connection)
-        else:
-            response.close()
-            connection.close()
+            if response.isclosed():  # read to its end
+                used.pop_all()
+                self._idle.append(connection)
 
     def body(self, answer: http.client.HTTPResponse) -> Iterator[bytes]:
         while block := answer.read1(BLOCK):

@@ -135,7 +135,12 @@ def find_or_start(directory: Path | None = None) -> Running:
     try:
         make_private(directory)
         with locked(str(directory / START_LOCK)):  # no other client starts one; it is done within START_S
-            return _wait_for_other(directory) or _start(directory)
+            lock = directory / SERVER_LOCK
+            # one may be started by hand meanwhile; one that is about to end holds the lock for a moment longer
+            if not _until(lambda: not is_held(str(lock)) or find(directory) is not None, START_S):
+                message = f"a process holds {lock} but does not say where it listens"
+                raise ServerError(message, hint=_foreground(directory))
+            return find(directory) or _start(directory)
     except OSError as error:
         raise ServerError(f"the local server can't keep its state in {directory}: {error}") from error
 
@@ -155,17 +160,6 @@ def stop(running: Running) -> None:
 
 
 # --- starting one
-
-
-def _wait_for_other(directory: Path) -> Running | None:
-    """A server that another client has started meanwhile, or that is being started by hand.
-
-    None: the lock is free. A server that is about to end holds it for a moment longer.
-    """
-    lock = directory / SERVER_LOCK
-    if _until(lambda: not is_held(str(lock)) or find(directory) is not None, START_S):
-        return find(directory)
-    raise ServerError(f"a process holds {lock} but does not say where it listens", hint=_foreground(directory))
 
 
 def _start(directory: Path) -> Running:
@@ -207,7 +201,7 @@ def _spawn(directory: Path, log: Path) -> subprocess.Popen[bytes]:
 
 
 def check_installed() -> None:
-    """Import nothing of the server. Raises NotSupported naming the extra if the server's libraries are missing."""
+    """Raises NotSupported naming the extra if the server's libraries are missing; imports none of them."""
     if missing := missing_libraries():
         raise NotSupported(
             f"the server's libraries are not installed here ({', '.join(missing)})",

@@ -89,7 +89,7 @@ class Transport(ABC):
 
     def __init__(self, endpoint: Endpoint, config: Config) -> None:
         check_endpoint_rules(endpoint, config)
-        self.url = endpoint.url
+        self.endpoint, self.url, self.pid = endpoint, endpoint.url, os.getpid()
         self.headers = {"User-Agent": f"client-lib/{__version__}", "Accept-Encoding": "identity"}
         if endpoint.token:
             self.headers["Authorization"] = f"Bearer {endpoint.token}"
@@ -142,12 +142,6 @@ def newer_path(lacks: str) -> Iterator[None]:
         raise
 
 
-class _Connected(NamedTuple):
-    connection: Transport
-    endpoint: Endpoint
-    pid: int
-
-
 class Rest:
     """Calls to one server. Thread-safe; a forked child opens connections of its own."""
 
@@ -158,7 +152,7 @@ class Rest:
         self._config = config
         self._connect = connect
         self._lock = threading.Lock()
-        self._connected: _Connected | None = None
+        self._connected: Transport | None = None
 
     @property
     def endpoint(self) -> Endpoint:
@@ -255,7 +249,7 @@ class Rest:
         def once() -> T:
             connected = self._connection()
             try:
-                return attempt(connected.connection)
+                return attempt(connected)
             except Transient:
                 with self._lock:  # running calls of other threads keep the old connections
                     if self._connected is connected:
@@ -272,15 +266,14 @@ class Rest:
     def close(self) -> None:
         with self._lock:
             if self._connected:
-                self._connected.connection.close()
+                self._connected.close()
             self._connected = None
 
-    def _connection(self) -> _Connected:
+    def _connection(self) -> Transport:
         with self._lock:
             found = self._connected
             if not found or found.pid != os.getpid() or time.time() >= found.endpoint.renew_at:
-                endpoint = self._locate()
-                found = self._connected = _Connected(self._connect(endpoint, self._config), endpoint, os.getpid())
+                found = self._connected = self._connect(self._locate(), self._config)
             return found
 
 
@@ -288,9 +281,8 @@ def _again(attempt: Callable[[], T], first: Transient, bound_s: float) -> T:
     """Repeat a call whose first try failed with `first`."""
     import tenacity  # 60 ms to load, and a call that succeeds at once does not need it
 
-    pending = [first]
+    pending, has_warned = [first], False
     jitter = tenacity.wait_random_exponential(FIRST_PAUSE_S, LONGEST_PAUSE_S)
-    has_warned = False
 
     def next_try() -> T:
         if pending:  # the caller made the first try: tenacity begins with its failure

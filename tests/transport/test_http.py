@@ -385,8 +385,8 @@ def test_many_threads_share_one_client(odd_server: Start) -> None:
 def test_a_forked_child_makes_connections_of_its_own(odd_server: Start) -> None:
     shared = rest(odd_server(OK).url)
     shared.call("GET", "/x")
-    mine = shared._connection().connection
+    mine = shared._connection()
     child = os.fork()
     if child == 0:
-        os._exit(0 if shared.call("GET", "/x") == b"{}" and shared._connection().connection is not mine else 1)
+        os._exit(0 if shared.call("GET", "/x") == b"{}" and shared._connection() is not mine else 1)
     assert os.waitpid(child, 0)[1] == 0
