@@ -153,10 +153,5 @@ class Connection:
         """The names, with the members of a group in the place of its name."""
         return [each for name in names or () for each in [job["name"] for job in self.members(name)] or [name]]
 
-    def items(self, path: str, key: str) -> list[Json]:
-        """The list under `key` in the answer to GET."""
-        found: list[Json] = self.rest.read(path, key)[key]
-        return found
-
     def server_info(self) -> Json:
         return self.rest.read(paths.INFO, "runtime")

@@ -32,6 +32,7 @@ HEAD_CHARACTERS = 200_000
 TAIL_LINES = 100
 LINE_CHARACTERS = 2000  # longest line in the tail
 _MAX_MESSAGES = 5
+_STATE = {"state", "reason", "message", "attempt"}
 _PAUSE_S = 0.2  # between two drawings: the interval at which a kernel sends printed text
 _LONGEST_PAUSE_S = 5.0
 _SLOWER = 100  # the pause is this part of the time since the first drawing: an hour has some 600 drawings
@@ -68,7 +69,7 @@ class CellOutput:
 
     def __init__(self, info: JobInfo) -> None:
         self._name = info.name
-        self._shown: dict[str, Any] = {"state": str(info.state), "reason": str(info.reason), "message": info.message}
+        self._shown: dict[str, Any] = {}
         self._messages: deque[str] = deque(maxlen=_MAX_MESSAGES)
         self._lines_left, self._characters_left = HEAD_LINES, HEAD_CHARACTERS
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
@@ -81,7 +82,7 @@ class CellOutput:
         self._wanted: dict[str, Bundle] = {}
         self._began = self._drawn_at = time.monotonic()
         self._timer: threading.Timer | None = None
-        self._show()
+        self.state(info.model_dump(include=_STATE))
 
     # --- methods of a text file
 
@@ -125,13 +126,8 @@ class CellOutput:
         self._show(bars=tuple(bars))
 
     def end(self, info: JobInfo) -> None:
-        self._show(
-            state=str(info.state),
-            reason=str(info.reason),
-            message=info.message,
-            attempt=info.attempt,
-            took=display.ran_for(info, info.finished_at or info.created_at) if info.state.final else "",
-        )
+        self._shown["took"] = display.ran_for(info, info.finished_at or info.created_at) if info.state.final else ""
+        self.state(info.model_dump(include=_STATE))
 
     def close(self) -> None:
         with self._lock:

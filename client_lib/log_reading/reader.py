@@ -198,21 +198,12 @@ def log_params(
 ) -> dict[str, str | list[str]]:
     """The parameters of GET /jobs/{name}/logs; what is None isn't sent. The server checks them."""
     ranks = [rank] if isinstance(rank, int) else rank
-    streams = [stream] if isinstance(stream, str) else stream
-    given: dict[str, Any] = {
-        "follow": "true" if follow else None,
-        "tail": tail,
-        "since": since,
-        "rank": ranks,
-        "stream": streams,
-        "attempt": attempt,
-        "grep": grep,
-        "context": context,
-    }
+    lists = {"rank": ranks, "stream": [stream] if isinstance(stream, str) else stream}
+    words = {"tail": tail, "since": since, "attempt": attempt, "grep": grep, "context": context}
     return {
-        name: str(value) if isinstance(value, int | str) else [*map(str, value)]
-        for name, value in given.items()
-        if value is not None
+        **({"follow": "true"} if follow else {}),
+        **{name: str(value) for name, value in words.items() if value is not None},
+        **{name: [*map(str, values)] for name, values in lists.items() if values is not None},
     }
 
 

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import webbrowser
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
@@ -121,7 +121,7 @@ def _opened(url: str, directory: Path | None) -> bool:
 )
 def instances(connection: Connection, output: TableJsonOrName = "table") -> None:
     """List the instance types of the server, and how many workers of each fit right now."""
-    kinds = connection.items(paths.INSTANCE_TYPES, "instance_types")
+    kinds = connection.rest.read(paths.INSTANCE_TYPES, "instance_types")["instance_types"]
     if output == JSON:
         printer.data_json(kinds)
     elif output == NAME:
@@ -166,7 +166,7 @@ def doctor(
     if instance_type:
         ctx.fail("-i is for the workers of --gang N")
     with printer.progress("asking the server"):
-        checks = list(_checks(connection))
+        checks = _checks(connection)
     if output == JSON:
         printer.data_json(checks)
     else:
@@ -178,7 +178,6 @@ def doctor(
 
 
 def _check_gang(connection: Connection, n_workers: int, instance_type: str | None) -> int:
-    """Raises JobFailed: a check failed; its message names the worker."""
     from client_lib.cli import submit_steps
     from client_lib.job import Job
 
@@ -218,21 +217,18 @@ def _python() -> Json:
     return _check("python", torch, f"jobs of this shell get {path}, with{'' if torch else 'out'} torch", fix)
 
 
-def _checks(connection: Connection) -> Iterator[Json]:
-    """The checks. The python of this shell is left out where jobs run with that of an image."""
+def _checks(connection: Connection) -> list[Json]:
+    """The python of this shell is left out where jobs run with that of an image."""
+    found: list[Json] = []
+    runtime = "local"
     try:
         info = connection.server_info()
+        runtime, facts = info["runtime"], f"version {info['version']}, user {info['user']}"
+        found.append(_check("server", True, f"{connection.running().url} answers ({facts})", None))
+        found += connection.rest.read(paths.DOCTOR, "checks")["checks"]
     except ClientLibError as problem:
-        yield from (_python(), _check("server", False, problem.message, problem.hint))
-        return
-    if info["runtime"] == "local":
-        yield _python()
-    facts = f"version {info['version']}, user {info['user']}"
-    yield _check("server", True, f"{connection.running().url} answers ({facts})", None)
-    try:
-        yield from connection.items(paths.DOCTOR, "checks")
-    except ClientLibError as problem:
-        yield _check("server", False, problem.message, problem.hint)
+        found.append(_check("server", False, problem.message, problem.hint))
+    return [_python(), *found] if runtime == "local" else found
 
 
 def _check(name: str, ok: bool, message: str, fix: str | None) -> Json:
@@ -262,8 +258,8 @@ def status(output: TextOrJson = "text") -> int:
     running = local_server.find()
     directory = running.state_dir if running else state_dir()
     facts: Json = {"running": running is not None, "state_dir": str(directory), "log": str(directory / SERVER_LOG)}
+    info: Json = {}
     if running:
-        info: Json = {}
         with suppress(ClientLibError):
             rest = Rest(lambda: running.endpoint, resolve(running.url), http_client.connect)
             info = rest.read(paths.INFO, "runtime", read_s=INFO_S, retry_s=0)

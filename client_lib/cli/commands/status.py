@@ -41,7 +41,7 @@ def status(
     """Show the state of a job, and its reason; of a failed job the report."""
     job = connection.job(name) if events else connection.job_or_group(name)
     if events:
-        found = connection.items(paths.job(job["name"], "events"), "events")
+        found = connection.rest.read(paths.job(job["name"], "events"), "events")["events"]
         if output == JSON:
             printer.data_json(found)
         else:
@@ -125,12 +125,12 @@ def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson
     """Explain why a job waits, or why it failed: the reason, what happened before, and the next step."""
     from client_lib.job import Job
     from client_lib.reports import explanation
-    from client_lib.spec.wire import EventList, JobInfo
+    from client_lib.spec.wire import JobInfo
 
     job = connection.job(name)
     info = JobInfo.model_validate(job)
     changed = Job.of(connection.api, info).changed_since_success() if info.state is State.FAILED else ""
-    events = EventList.model_validate({"events": connection.items(paths.job(job["name"], "events"), "events")}).events
+    events = connection.api.job_events(job["name"])
     now = datetime.now(timezone.utc)
     if output == JSON:
         found = explanation.explained(info, events, now, explanation.SHELL).model_copy(update={"changed": changed})
