@@ -7,8 +7,10 @@ both. rich is loaded only where it draws.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
+import shutil
 import sys
 import textwrap
 import threading
@@ -37,8 +39,8 @@ STATE_COLOURS = {
     "FAILED": "red",
     "CANCELLED": "magenta",
 }
-STYLES = {"summary": "bold red", "exception": "bold", "hint": "yellow", "next": "dim"}
-"""Styles of the parts of a report."""
+STYLES = {"summary": "1;31", "exception": "1", "hint": "33", "next": "2"}
+"""Parts of a report: bold red, bold, yellow, dim."""
 _FIELD = re.compile(r"\b(?P<field>[a-z_]+)=(?:\['(?P<items>[^\]]*)'\]|(?P<value>'[^']*'|\d+\b))")
 _notices: list[logging.Handler] = []
 _shown: list[Callable[[str], None]] = []
@@ -95,26 +97,18 @@ def failure(info: JobInfo, file: TextIO, before: str = "", *, printed: bool = Fa
 def report(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
     """Print a report or an explanation. On a terminal it has colours (unless NO_COLOR is set), and advice is wrapped
     between words. `before`: text in front of the first line."""
-    console = None
-    if file.isatty():
-        from rich.console import Console
-        from rich.text import Text
-
-        console = Console(file=file, highlight=False)
+    width = max(20, shutil.get_terminal_size().columns - 1) if file.isatty() else None
     for part in parts:
         is_advice = part.kind in ("hint", "next")
         lines = f"{before}{_FIELD.sub(_option, str(part)) if is_advice else part}".splitlines()
         before = ""
-        if console and is_advice:
-            width = max(20, console.width - 1)
+        if width and is_advice:
             lines = textwrap.wrap(
                 " ".join(lines), width, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
             )
+        style = STYLES.get(part.kind) if width and not os.environ.get("NO_COLOR") else None
         for line in (harmless(without_colours(line)) for line in lines):
-            if console:
-                console.print(Text(line, style=STYLES.get(part.kind, "")), soft_wrap=True)
-            else:
-                file.write(f"{line}\n")
+            file.write(f"\x1b[{style}m{line}\x1b[0m\n" if style else f"{line}\n")
     file.flush()
 
 

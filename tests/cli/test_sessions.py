@@ -32,16 +32,16 @@ def shell(environment: dict[str, str], local_server: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def job(cli: Run, shell: dict[str, str], tmp_path: Path) -> Iterator[str]:
+def job(run_here: Run, shell: dict[str, str], tmp_path: Path) -> Iterator[str]:
     """A job of two ranks that run."""
     (tmp_path / "train.py").write_text(WAITS)
-    done = cli("submit", "-o", "name", "--processes-per-worker", "2", "train.py")
+    done = run_here("submit", "-o", "name", "--processes-per-worker", "2", "train.py")
     assert done.returncode == 0, done.stderr
     name = done.stdout.strip()
-    while json.loads(cli("status", "-o", "json", name).stdout)["state"] == "PENDING":
+    while json.loads(run_here("status", "-o", "json", name).stdout)["state"] == "PENDING":
         pass
     yield name
-    cli("cancel", name)
+    run_here("cancel", name)
 
 
 def test_a_command_reads_stdin_and_gives_its_outputs_and_its_exit_code(cli: Run, job: str, tmp_path: Path) -> None:
@@ -55,9 +55,9 @@ def test_the_environment_is_of_a_rank_or_of_the_worker(cli: Run, job: str) -> No
     assert cli("exec", job, "--worker", "0", "--", *line).stdout == f" {job}\n"
 
 
-def test_each_use_is_an_event_of_the_job(cli: Run, job: str) -> None:
+def test_each_use_is_an_event_of_the_job(cli: Run, run_here: Run, job: str) -> None:
     cli("exec", job, "--rank", "1", "--", "echo", "a b")
-    last = json.loads(cli("status", "--events", "-o", "json", job).stdout)[-1]
+    last = json.loads(run_here("status", "--events", "-o", "json", job).stdout)[-1]
     assert re.fullmatch(r"\S+ runs `echo 'a b'` in rank 1", last["message"])
     assert last["state"] == "RUNNING"
 
@@ -80,11 +80,11 @@ def test_a_terminal_passes_its_size_and_ctrl_c(shell: dict[str, str], job: str) 
         assert terminal.exit_code == 9
 
 
-def test_a_shell_ends_with_the_attempt(cli: Run, shell: dict[str, str], job: str) -> None:
+def test_a_shell_ends_with_the_attempt(run_here: Run, shell: dict[str, str], job: str) -> None:
     with Terminal("shell", job, environment=shell) as terminal:
         terminal.write(b"echo $((6 * 7))\n")
         terminal.read_until(b"42")
-        cli("cancel", job)
+        run_here("cancel", job)
         assert b"Error: the attempt has ended" in terminal.read_to_end()
         assert terminal.exit_code == 5
 
@@ -100,7 +100,9 @@ def test_ctrl_c_without_a_terminal_is_a_signal_for_the_command(shell: dict[str, 
     assert process.returncode == 9
 
 
-def test_a_port_is_forwarded_for_any_number_of_connections(cli: Run, shell: dict[str, str], job: str) -> None:
+def test_a_port_is_forwarded_for_any_number_of_connections(
+    cli: Run, run_here: Run, shell: dict[str, str], job: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as inside:
         port = inside.getsockname()[1]
         line = [*CLI, "port-forward", job, f"0:{port}"]
@@ -119,21 +121,21 @@ def test_a_port_is_forwarded_for_any_number_of_connections(cli: Run, shell: dict
                     assert outside.recv(1) == b""
             process.send_signal(signal.SIGINT)
         assert process.returncode == 130
-    events = json.loads(cli("status", "--events", "-o", "json", job).stdout)
+    events = json.loads(run_here("status", "--events", "-o", "json", job).stdout)
     assert sum(f"connects to port {port} of worker 0" in event["message"] for event in events) == 1
     closed = cli("port-forward", job, str(port))
     assert (closed.returncode, closed.stderr) == (5, f"Error: port {port}: Connection refused\n")
 
 
-def test_what_cannot_be_entered(cli: Run, job: str) -> None:
+def test_what_cannot_be_entered(cli: Run, run_here: Run, job: str) -> None:
     wrong = cli("exec", job, "--rank", "2", "--", "true")
     assert (wrong.returncode, wrong.stderr) == (5, "Error: this job has no rank 2\nits ranks are 0 to 1\n")
     assert "this job has no worker 1" in cli("shell", job, "--worker", "1").stderr
     assert "no-such-program: No such file" in cli("exec", job, "--", "no-such-program").stderr
     assert "give a rank or a worker, not both" in cli("exec", job, "--worker", "0", "--rank", "0", "--", "true").stderr
     assert "is neither PORT nor LOCAL:PORT" in cli("port-forward", job, "http").stderr
-    cli("cancel", job)
-    cli("wait", job)
+    run_here("cancel", job)
+    run_here("wait", job)
     ended = cli("exec", job, "--", "true")
     assert ended.returncode == 5
     assert ended.stderr.startswith(f"Error: job {job} is CANCELLED: only the workers of a running job can be entered")
