@@ -214,25 +214,18 @@ def _without_launcher(fields: dict[str, Any], local: bool) -> tuple[dict[str, An
 
 def _merged(fields: Mapping[str, Any], reading: LaunchLine) -> dict[str, Any]:
     """Raises InvalidRequest where an option says otherwise than the line."""
-
-    def check_same(option: str, ours: Any, read: Any, said: str) -> None:
-        if ours != read:
-            raise InvalidRequest(
-                f"{option}={ours} contradicts {said}, which is {option}={read}", hint="leave one of them out"
-            )
-
-    merged = {**reading.defaults, **fields}
     for name, value in reading.fields.items():
-        option, ours = option_names(name)[0], fields.get(name)
-        if name in job_options.POSITIONAL or name not in fields:
-            merged[name] = value
-        elif isinstance(ours, dict):
-            for key in value.keys() & ours.keys():
-                check_same(f"{option} {key}", ours[key], value[key], reading.given_by[name])
-            merged[name] = {**ours, **value}
-        else:
-            check_same(option, ours, value, reading.given_by[name])
-    return merged
+        if name not in fields or name in job_options.POSITIONAL:
+            continue
+        option = option_names(name)[0]
+        both = [(option, fields[name], value)]
+        if isinstance(value, dict):
+            both = [(f"{option} {key}", fields[name][key], value[key]) for key in value if key in fields[name]]
+        for what, ours, read in both:
+            if ours != read:
+                said = f"{what}={ours} contradicts {reading.given_by[name]}, which is {what}={read}"
+                raise InvalidRequest(said, hint="leave one of them out")
+    return job_options.merged({**reading.defaults, **fields}, reading.fields)
 
 
 def _shown(reading: LaunchLine, merged: Mapping[str, Any]) -> str:
