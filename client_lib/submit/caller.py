@@ -27,8 +27,7 @@ _SLURM_GPUS = ("SLURM_STEP_GPUS", "SLURM_JOB_GPUS")  # a step's are a part of it
 
 
 def submitter(environ: Mapping[str, str], working_dir: str, python: str | None = None) -> Submitter:
-    """The caller's part of a request for a job on this machine. `python`: the interpreter for scripts; None: this
-    one."""
+    """The caller's part of a request for a job on this machine. `python`: runs scripts; None: this interpreter."""
     text = {name: value for name, value in environ.items() if is_storable(name + value)}
     if lost := sorted(map(repr, environ.keys() - text.keys())):  # JSON can't carry their bytes
         _log.warning("not passed on to the job, as the value is no UTF-8: %s", ", ".join(lost))
@@ -76,8 +75,7 @@ def requirements_of(given: Sequence[str] | None, script: Path | None, cwd: Path)
 
 
 def requirements_within(lines: Sequence[str], root: Path) -> list[str]:
-    """The requirements for a snapshot of `root`: packages in that folder are named relative to it,
-    `./wheels/one.whl`."""
+    """The requirements for a snapshot of `root`, whose own packages are named relative to it: `./wheels/one.whl`."""
     return [f"./{os.path.relpath(line, root)}" if line.startswith(f"{root}{os.sep}") else line for line in lines]
 
 

@@ -129,8 +129,7 @@ def checkpoints(before: JobInfo, after: JobSpec, differ: Sequence[str], resume: 
 
 
 def code_message(stored: SubmitRequest, sha256_now: str | None) -> str:
-    """The code that the new job runs. `sha256_now`: digest of the script in place as it is now; None: it can't be
-    read."""
+    """The code that the new job runs. `sha256_now`: digest of a script in place as it is now; None: can't be read."""
     if not isinstance(stored.code, CodeInPlace):
         return f"the same code: snapshot {stored.code.sha256[:12]} of {stored.code.root}"
     if stored.code.sha256 is None or sha256_now is None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from client_lib.errors import InvalidRequest
 from client_lib.worker import outputs
@@ -25,16 +25,11 @@ PROOF_PREFIX = ".client-lib-proof-"  # see client_lib.submit.source: lies beside
 _NEVER = frozenset({".env", ".envrc", ".netrc", ".eggs"})
 
 
-class _Rules(NamedTuple):
-    base: str
-    """The directory of the rules relative to the root, with a slash at its end; "" for the root."""
-    spec: GitIgnoreSpec
-
-
 class Ignore:
     """The rules that hold in one directory: its own and those of the directories above it."""
 
-    def __init__(self, rules: tuple[_Rules, ...] = ()) -> None:
+    def __init__(self, rules: tuple[tuple[str, GitIgnoreSpec], ...] = ()) -> None:
+        """`rules`: the innermost first, each with its directory relative to the root, as in `inside`."""
         self._rules = rules
 
     def inside(self, directory: Path, relative: str, files: Sequence[str] = FILES) -> Ignore:
@@ -42,7 +37,14 @@ class Ignore:
 
         Raises InvalidRequest for an ignore file that can't be read or understood.
         """
-        lines = [line for name in files for line in _lines(directory / name)]
+        lines: list[str] = []
+        for path in (directory / name for name in files):
+            try:
+                lines += path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise InvalidRequest(f"{path} can't be read: {error.strerror}") from error
         if not lines:
             return self
         from pathspec import GitIgnoreSpec  # 20 ms that a folder without ignore files does not cost
@@ -51,15 +53,12 @@ class Ignore:
             spec = GitIgnoreSpec.from_lines(lines, backend="simple")
         except ValueError as error:
             raise InvalidRequest(f"an ignore file in {directory} can't be understood: {error}") from error
-        return Ignore((_Rules(relative, spec), *self._rules))
+        return Ignore(((relative, spec), *self._rules))
 
     def matches(self, path: str) -> bool:
         """Return True if `path` (relative to the root; a directory with a slash at its end) is ignored."""
-        for rules in self._rules:
-            include = rules.spec.check_file(path[len(rules.base) :]).include
-            if include is not None:
-                return include
-        return False
+        found = (spec.check_file(path[len(base) :]).include for base, spec in self._rules)
+        return next((include for include in found if include is not None), False)
 
 
 def may_travel(root: Path) -> Callable[[str], bool]:
@@ -86,17 +85,3 @@ def may_travel(root: Path) -> Callable[[str], bool]:
 def never(name: str) -> bool:
     """Names that no ignore file can take back in."""
     return outputs.never(name) or name in _NEVER or name.startswith((PROOF_PREFIX, ".env."))
-
-
-def is_environment(names: set[str]) -> bool:
-    """A directory with these entries is a virtual environment."""
-    return any(mark in names for mark in outputs.ENVIRONMENT_MARKS)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise InvalidRequest(f"{path} can't be read: {error.strerror}") from error

@@ -167,8 +167,8 @@ class Submission:
                     why = f"requirements: {line} is not in the snapshot of {root}: it isn't there, or is ignored"
                     _check_packed(line, archive, root, why)
                 spec = spec.model_copy(update={"requirements": lines})
-            files = "1 file" if archive.files == 1 else f"{archive.files} files"
-            _log.info("snapshot of %s: %s, %s packed", root, files, megabytes(archive.size))
+            files, size = len(archive.names), megabytes(archive.size)
+            _log.info("snapshot of %s: %s, %s packed", root, "1 file" if files == 1 else f"{files} files", size)
             for sentence in archive.skipped:
                 _log.warning("%s", sentence)
             upload(archive.path, archive.sha256, True)
@@ -178,7 +178,7 @@ class Submission:
                 root=str(root),
                 script=script,
                 working_dir=working_dir,
-                files=archive.files,
+                files=files,
                 size=archive.size,
             )
             _log.debug("submitting")
@@ -214,8 +214,7 @@ def _check_packed(name: str, archive: Packed, root: Path, why: str) -> None:
 def resubmit(
     api: Api, stored: SubmitRequest, spec: JobSpec, key: str, python: str | None = None, before: JobInfo | None = None
 ) -> JobInfo:
-    """The same code as a new job; environment, directory and secret values are the caller's now. `before`: the job
-    whose checkpoints are handed on."""
+    """The same code as a new job of the caller as it is now. `before`: the job whose checkpoints are handed on."""
     if spec.requirements != stored.spec.requirements:  # the stored ones are resolved: `./one.whl` is in the snapshot
         spec = spec.model_copy(update={"requirements": _requirements(spec, None)})
     ran = GitReading(Path(stored.spec.python_script or "x").absolute().parent).result

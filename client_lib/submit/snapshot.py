@@ -14,15 +14,16 @@ import os
 import stat
 import tarfile
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
 
 from client_lib.errors import InvalidRequest, TooLarge
-from client_lib.submit.ignore import Ignore, is_environment, never
+from client_lib.submit.ignore import Ignore, never
 from client_lib.worker.disk import megabytes
+from client_lib.worker.outputs import ENVIRONMENT_MARKS
 
 LIMIT_FILES = 200_000  # in the archive that a worker unpacks
 LIMIT_BYTES = 2 * 2**30  # of all files together; a server's own bound is on the archive and has the same default
@@ -49,19 +50,6 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Listing:
-    """The entries of a folder to pack, and messages about those that are left out."""
-
-    entries: list[Entry] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)
-    """A sentence each: links out of the folder, sockets, pipes, devices."""
-
-    @property
-    def files(self) -> list[Entry]:
-        return [entry for entry in self.entries if stat.S_ISREG(entry.mode)]
-
-
-@dataclass(frozen=True)
 class Packed:
     path: Path
     sha256: str
@@ -71,10 +59,6 @@ class Packed:
     """Names of the files in it."""
     skipped: tuple[str, ...]
     """A sentence each: what was left out or may be missed."""
-
-    @property
-    def files(self) -> int:
-        return len(self.names)
 
 
 @contextmanager
@@ -89,10 +73,10 @@ def packed(root: Path, limit_bytes: int = LIMIT_BYTES) -> Iterator[Packed]:
         for tries_left in reversed(range(TRIES)):
             file.seek(0)
             file.truncate()
-            listing = list_files(root)
-            check_size(listing, limit_bytes)
+            entries, skipped = list_files(root)
+            check_size(entries, limit_bytes)
             try:
-                sha256, grown = _write(listing, file)
+                sha256, grown = _write(entries, file)
                 break
             except _Changed as changed:
                 if not tries_left:
@@ -101,72 +85,76 @@ def packed(root: Path, limit_bytes: int = LIMIT_BYTES) -> Iterator[Packed]:
                         hint="add it to .clientlibignore, or submit when it is at rest",
                     ) from changed
         file.flush()
-        names = frozenset(entry.name for entry in listing.files)
-        yield Packed(Path(file.name), sha256, file.tell(), names, (*listing.skipped, *grown))
+        names = frozenset(entry.name for entry in entries if stat.S_ISREG(entry.mode))
+        yield Packed(Path(file.name), sha256, file.tell(), names, (*skipped, *grown))
 
 
 # --- which files
 
 
-def list_files(root: Path) -> Listing:
-    """Everything below `root` that is not ignored, in a fixed order; reads no file's content but the ignore files'."""
-    listing = Listing()
-    _walk(root, os.path.realpath(root), "", Ignore(), listing)
-    return listing
+def list_files(root: Path) -> tuple[list[Entry], list[str]]:
+    """All below `root` that is not ignored, in a fixed order, and a sentence for each link out of it and special file,
+    which are left out. No file's content is read but that of the ignore files."""
+    listed: list[Entry] = []
+    skipped: list[str] = []
+    resolved = os.path.realpath(root)
+
+    def walk(directory: Path, relative: str, above: Ignore) -> None:
+        try:
+            with os.scandir(directory) as found:
+                entries = sorted(found, key=lambda entry: entry.name)
+        except OSError as error:
+            raise _unreadable(str(directory), error) from error
+        if relative:
+            if any(entry.name in ENVIRONMENT_MARKS for entry in entries):
+                return
+            listed.append(Entry(relative.rstrip("/"), str(directory), stat.S_IFDIR | 0o755))
+        ignore = above.inside(directory, relative)
+        for entry in entries:
+            name = relative + entry.name
+            is_directory = entry.is_dir(follow_symlinks=False)
+            if never(entry.name) or ignore.matches(name + "/" if is_directory else name):
+                continue
+            if is_directory:
+                walk(Path(entry.path), name + "/", ignore)
+                continue
+            with suppress(FileNotFoundError):  # removed since the directory was read
+                status = entry.stat(follow_symlinks=False)
+                taken: Entry | str = Entry(name, entry.path, status.st_mode, status.st_size)
+                if stat.S_ISLNK(status.st_mode):
+                    taken = _link(entry.path, name, resolved)
+                elif not stat.S_ISREG(status.st_mode):
+                    taken = f"a {_KINDS.get(stat.S_IFMT(status.st_mode), 'special file')} can't be packed"
+                if isinstance(taken, Entry):
+                    listed.append(taken)
+                else:
+                    skipped.append(f"{name} was left out: {taken}")
+
+    walk(root, "", Ignore())
+    return listed, skipped
 
 
-def _walk(directory: Path, root: str, relative: str, above: Ignore, listing: Listing) -> None:
-    try:
-        with os.scandir(directory) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
-    except OSError as error:
-        raise _unreadable(str(directory), error) from error
-    if relative:
-        if is_environment({entry.name for entry in entries}):
-            return
-        listing.entries.append(Entry(relative.rstrip("/"), str(directory), stat.S_IFDIR | 0o755))
-    ignore = above.inside(directory, relative)
-    for entry in entries:
-        name = relative + entry.name
-        is_directory = entry.is_dir(follow_symlinks=False)
-        if never(entry.name) or ignore.matches(name + "/" if is_directory else name):
-            continue
-        if is_directory:
-            _walk(Path(entry.path), root, name + "/", ignore, listing)
-            continue
-        with suppress(FileNotFoundError):  # removed since the directory was read
-            status = entry.stat(follow_symlinks=False)
-            mode = status.st_mode
-            if stat.S_ISREG(mode):
-                listing.entries.append(Entry(name, entry.path, mode, status.st_size))
-            elif stat.S_ISLNK(mode):
-                _take_link(entry.path, name, root, listing)
-            else:
-                kind = _KINDS.get(stat.S_IFMT(mode), "special file")
-                listing.skipped.append(f"{name} was left out: a {kind} can't be packed")
-
-
-def _take_link(path: str, name: str, root: str, listing: Listing) -> None:
-    """A link stays a link where it leads to something inside the root; it is never followed, so a loop is harmless."""
+def _link(path: str, name: str, root: str) -> Entry | str:
+    """A link stays a link where it leads to something inside the root; it is never followed, so a loop is harmless.
+    For any other the reason why it is left out."""
     target = os.path.realpath(path)
     if not os.path.lexists(target) or os.path.islink(target):
-        listing.skipped.append(f"{name} was left out: a link to {os.readlink(path)}, which leads nowhere")
-    elif os.path.commonpath([target, root]) != root:
-        listing.skipped.append(f"{name} was left out: a link out of the folder, to {target}")
-    else:
-        here = os.path.dirname(os.path.join(root, name))
-        listing.entries.append(Entry(name, path, stat.S_IFLNK | 0o777, target=os.path.relpath(target, here)))
+        return f"a link to {os.readlink(path)}, which leads nowhere"
+    if os.path.commonpath([target, root]) != root:
+        return f"a link out of the folder, to {target}"
+    here = os.path.dirname(os.path.join(root, name))
+    return Entry(name, path, stat.S_IFLNK | 0o777, target=os.path.relpath(target, here))
 
 
-def check_size(listing: Listing, limit_bytes: int) -> None:
+def check_size(entries: Sequence[Entry], limit_bytes: int) -> None:
     """Raises TooLarge, with the largest files, if they are more than `limit_bytes` together; or too many."""
-    if len(listing.entries) > LIMIT_FILES:
-        raise TooLarge(f"the code has {len(listing.entries):,} files; {LIMIT_FILES:,} are allowed", hint=_LEAVE_OUT)
-    total = sum(entry.size for entry in listing.entries)
+    if len(entries) > LIMIT_FILES:
+        raise TooLarge(f"the code has {len(entries):,} files; {LIMIT_FILES:,} are allowed", hint=_LEAVE_OUT)
+    total, files = sum(entry.size for entry in entries), [entry for entry in entries if stat.S_ISREG(entry.mode)]
     if total > limit_bytes:
-        largest = heapq.nlargest(_LARGEST, listing.files, key=lambda entry: entry.size)
+        largest = heapq.nlargest(_LARGEST, files, key=lambda entry: entry.size)
         raise TooLarge(
-            f"the code has {megabytes(total)} in {len(listing.files)} files; {megabytes(limit_bytes)} are allowed. "
+            f"the code has {megabytes(total)} in {len(files)} files; {megabytes(limit_bytes)} are allowed. "
             "The largest:\n" + "\n".join(f"  {megabytes(entry.size):>12}  {entry.name}" for entry in largest),
             hint=_LEAVE_OUT,
         )
@@ -191,12 +179,12 @@ class _Hashing:
         self._file.flush()
 
 
-def _write(listing: Listing, file: IO[bytes]) -> tuple[str, list[str]]:
+def _write(entries: Sequence[Entry], file: IO[bytes]) -> tuple[str, list[str]]:
     """Digest of the archive, and a sentence for each file that grew meanwhile."""
     hashing = _Hashing(file)
     grown: list[str] = []
     with gzip.GzipFile("", "wb", _LEVEL, hashing, mtime=0) as zipped, io.BufferedWriter(zipped, _BLOCK) as tar:
-        for entry in listing.entries:
+        for entry in entries:
             if stat.S_ISREG(entry.mode):
                 grown += _add_file(tar, entry)
             else:

@@ -97,10 +97,7 @@ def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -
 
 
 def check_program(source: Source, path: str | None) -> None:
-    """Check that the program of a command is there. `path`: PATH of the job, which runs on this machine.
-
-    Raises InvalidRequest.
-    """
+    """Raises InvalidRequest unless the program of a command is there. `path`: PATH of the job, which runs here."""
     import shutil  # here: a script needs none of it
 
     program = split_script(source.text)[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import socket
+import stat
 import threading
 import time
 from collections.abc import Mapping
@@ -29,7 +30,7 @@ def write(root: Path, files: Mapping[str, str]) -> None:
 
 
 def names(root: Path) -> set[str]:
-    return {entry.name for entry in list_files(root).files}
+    return {entry.name for entry in list_files(root)[0] if stat.S_ISREG(entry.mode)}
 
 
 def round_trip(root: Path, target: Path) -> tuple[str, ...]:
@@ -221,7 +222,7 @@ def test_a_hundred_thousand_files_take_seconds(tmp_path: Path, folders: int) -> 
     (root / ".gitignore").write_text("*.bin\n*.pt\nout/\n")
     begin = time.process_time()  # of this process alone: the machine may be busy
     with packed(root) as archive:
-        assert archive.files == folders * 1000 + 1
+        assert len(archive.names) == folders * 1000 + 1
     assert time.process_time() - begin < folders * 0.25
 
 
