@@ -41,7 +41,17 @@ def rows(text: str, name: str) -> list[dict[str, Any]]:
     Raises InvalidRequest with the line that is wrong.
     """
     if name.endswith(".jsonl"):
-        return [_object(line, f"{name}, line {n}") for n, line in enumerate(text.split("\n"), 1) if line.strip()]
+        found = []
+        for number, line in enumerate(text.split("\n"), 1):
+            if not line.strip():
+                continue
+            try:
+                found.append(json.loads(line))
+            except ValueError as error:
+                raise InvalidRequest(f"{name}, line {number} is no JSON: {error}") from error
+            if not isinstance(found[-1], dict):
+                raise InvalidRequest(f'{name}, line {number} is no object such as {{"lr": 0.1}}')
+        return found
     reader = csv.reader(io.StringIO(text.rstrip(), newline=""), skipinitialspace=True, strict=True)
     try:
         header, *lines = [(reader.line_num, row) for row in reader] or [(1, [])]
@@ -57,25 +67,31 @@ def rows(text: str, name: str) -> list[dict[str, Any]]:
     return [dict(zip(header[1], row, strict=True)) for _, row in lines]
 
 
-def _object(line: str, where: str) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError as error:
-        raise InvalidRequest(f"{where} is no JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise InvalidRequest(f'{where} is no object such as {{"lr": 0.1}}')
-    return found
-
-
 def members(args: Sequence[str], each: Each) -> list[GroupMember]:
     """A run for each combination, of which the last name varies first, or for each of the given ones. `{name}` in
     `args` becomes the value, a name that stands nowhere is appended as `--name value`; `{{name}}` becomes `{name}`.
 
     Raises InvalidRequest: no, too many, equal or unequal runs, a wrong name, a place without values.
     """
-    runs = _combined(each) if isinstance(each, Mapping) else _listed(each)
-    if not 1 <= len(runs) <= MEMBERS_MAX:
-        raise _wrong_count(len(runs))
+    if isinstance(each, Mapping):
+        if unused := [name for name, tried in each.items() if not tried]:
+            raise InvalidRequest(f"{unused[0]} has no values, so there is nothing to run")
+        count = prod(map(len, each.values())) if each else 0
+    else:
+        count = len(each)
+    if not 1 <= count <= MEMBERS_MAX:  # before the runs are made
+        raise InvalidRequest(f"these values make {count} runs; a group has 1 to {MEMBERS_MAX}")
+    runs: list[Mapping[str, Any]]
+    if isinstance(each, Mapping):
+        runs = [dict(zip(each, tried, strict=True)) for tried in product(*each.values())]
+    else:
+        runs = list(each)
+        for number, run in enumerate(runs, 1):
+            if run.keys() != runs[0].keys():
+                shown = [", ".join(map(str, one)) or "nothing" for one in (run, runs[0])]
+                raise InvalidRequest(f"run {number} has values for {shown[0]}, and run 1 for {shown[1]}")
+            if (first := runs.index(run) + 1) < number:
+                raise InvalidRequest(f"run {number} repeats run {first}: {run}", hint="give each its own seed")
     names = list(runs[0])
     for name in names:
         if not (isinstance(name, str) and _NAME.fullmatch(name)):
@@ -87,30 +103,6 @@ def members(args: Sequence[str], each: Each) -> list[GroupMember]:
             hint=f"give them, or write {{{{{unknown[0]}}}}} for the text {{{unknown[0]}}} itself",
         )
     return [GroupMember(args=_filled(args, run, places), values=run) for run in runs]
-
-
-def _combined(each: Mapping[str, Sequence[Any]]) -> list[Mapping[str, Any]]:
-    for name, tried in each.items():
-        if not tried:
-            raise InvalidRequest(f"{name} has no values, so there is nothing to run")
-    count = prod(map(len, each.values())) if each else 0
-    if count > MEMBERS_MAX:  # before they are made
-        raise _wrong_count(count)
-    return [dict(zip(each, tried, strict=True)) for tried in product(*each.values())] if each else []
-
-
-def _listed(runs: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    for number, run in enumerate(runs, 1):
-        if run.keys() != runs[0].keys():
-            shown = [", ".join(map(str, each)) or "nothing" for each in (run, runs[0])]
-            raise InvalidRequest(f"run {number} has values for {shown[0]}, and run 1 for {shown[1]}")
-        if (first := runs.index(run) + 1) < number:
-            raise InvalidRequest(f"run {number} repeats run {first}: {run}", hint="give each its own seed")
-    return list(runs)
-
-
-def _wrong_count(count: int) -> InvalidRequest:
-    return InvalidRequest(f"these values make {count} runs; a group has 1 to {MEMBERS_MAX}")
 
 
 def _filled(args: Sequence[str], run: Mapping[str, Any], places: set[str]) -> list[str]:
