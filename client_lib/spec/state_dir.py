@@ -93,8 +93,7 @@ def mounts() -> list[Mount]:
 
 
 def parse_proc_mounts(text: str) -> list[Mount]:
-    """Mounts in /proc/self/mounts: `device point type options dump pass`, with space, tab, newline and backslash in
-    octal."""
+    """Mounts in /proc/self/mounts: `device point type options dump pass`, white space and backslash in octal."""
     rows = (line.split(" ") for line in text.splitlines())
     return [(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), row[1]), row[2]) for row in rows if len(row) > 2]
 
@@ -116,19 +115,17 @@ def make_private(path: Path) -> Path:
         if not directory.is_dir():
             with contextlib.suppress(FileExistsError):  # another process is as quick as we are
                 directory.mkdir(mode=0o700)
-        if directory == path or LOCAL_DISK in directory.parents:
-            _check_ours(directory)
+        is_on_local_disk = LOCAL_DISK in directory.parents
+        if directory != path and not is_on_local_disk:
+            continue
+        if is_on_local_disk and directory.is_symlink():
+            raise PermissionError(f"{directory} is a link, and anybody may write to {LOCAL_DISK}; remove it")
+        there = directory.stat()
+        if there.st_uid != _uid():
+            raise PermissionError(f"{directory} belongs to user id {there.st_uid}, not to you; set {VARIABLE}")
+        if stat.S_IMODE(there.st_mode) & 0o077:
+            directory.chmod(0o700)
     return path
-
-
-def _check_ours(directory: Path) -> None:
-    if LOCAL_DISK in directory.parents and directory.is_symlink():
-        raise PermissionError(f"{directory} is a link, and anybody may write to {LOCAL_DISK}; remove it")
-    there = directory.stat()
-    if there.st_uid != _uid():
-        raise PermissionError(f"{directory} belongs to user id {there.st_uid}, not to you; set {VARIABLE}")
-    if stat.S_IMODE(there.st_mode) & 0o077:
-        directory.chmod(0o700)
 
 
 def _uid() -> int:

@@ -117,7 +117,9 @@ def translate(given: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str,
     fields: dict[str, Any] = {}
     for name, value in old.items():
         today = {"n_gpus": "instance_type", "forbid_internet": "internet"}.get(name)
-        becomes = _type_of(value) if name == "n_gpus" else not value
+        if name == "n_gpus" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+            raise InvalidRequest(f"n_gpus={value!r} is no number of GPUs", hint="write instance_type='gpu.4gpu'")
+        becomes = f"gpu.{value}gpu" if name == "n_gpus" else not value
         if name == "detached" and not value:
             text = "detached=False is deprecated: call submit(), then logs(), which follows until the job ends"
         elif today is None:
@@ -129,10 +131,3 @@ def translate(given: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str,
             fields[today] = becomes
         warnings.warn(text, DeprecationWarning, stacklevel=3)
     return fields
-
-
-def _type_of(n_gpus: object) -> str:
-    """An instance type with this number of GPUs of any card."""
-    if isinstance(n_gpus, bool) or not isinstance(n_gpus, int) or n_gpus < 0:
-        raise InvalidRequest(f"n_gpus={n_gpus!r} is no number of GPUs", hint="write instance_type='gpu.4gpu'")
-    return f"gpu.{n_gpus}gpu"

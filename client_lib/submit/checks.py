@@ -74,11 +74,8 @@ def _missing(tree: ast.Module, folder: Path) -> Iterator[tuple[int, str]]:
             names = [statement.module]
         for name in (name.partition(".")[0] for name in names):
             if not _is_there(name, folder):
-                yield (
-                    statement.lineno,
-                    f"there is no module {name!r} in {sys.executable}: install it there, or for this job with "
-                    f"requirements=['{name}'] (--requirement {name})",
-                )
+                way_out = f"install it there, or for this job with requirements=['{name}'] (--requirement {name})"
+                yield statement.lineno, f"there is no module {name!r} in {sys.executable}: {way_out}"
 
 
 def _is_there(name: str, folder: Path) -> bool:
@@ -119,7 +116,10 @@ def _declared(nodes: Sequence[ast.AST]) -> tuple[int, set[str]]:
         return unknown
     if any(_name(node) in _LENIENT for node in nodes) or {each.arg for each in parsers[0].keywords} & _FREE:
         return unknown
-    if not _is_of_argparse(parsers[0].func, nodes) or _leaves(calls, nodes):
+    made_by = parsers[0].func  # another library's parser may have options of its own
+    is_imported = any(isinstance(node, ast.ImportFrom) and node.module == "argparse" for node in nodes)
+    is_of_argparse = _name(made_by.value) == "argparse" if isinstance(made_by, ast.Attribute) else is_imported
+    if not is_of_argparse or _leaves(calls, nodes):
         return unknown
     options = {"--help"}
     for call in (call for name, call in calls if name == "add_argument"):
@@ -130,13 +130,6 @@ def _declared(nodes: Sequence[ast.AST]) -> tuple[int, set[str]]:
         if any(_name(each.value) == "BooleanOptionalAction" for each in call.keywords):
             options |= {f"--no-{name[2:]}" for name in names if name.startswith("--")}
     return parses[0].lineno, options
-
-
-def _is_of_argparse(function: ast.expr, nodes: Sequence[ast.AST]) -> bool:
-    """False: the parser of another library, which may have options of its own."""
-    if isinstance(function, ast.Attribute):
-        return _name(function.value) == "argparse"
-    return any(isinstance(node, ast.ImportFrom) and node.module == "argparse" for node in nodes)
 
 
 def _leaves(calls: Sequence[tuple[str | None, ast.Call]], nodes: Sequence[ast.AST]) -> bool:
