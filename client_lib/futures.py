@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
-from client_lib.errors import InvalidRequest, JobEnded, NotFound, WaitTimeout
+from client_lib.errors import ClientLibError, InvalidRequest, JobEnded, NotFound, WaitTimeout
 from client_lib.functions import call as functions
 from client_lib.functions.call import ResultOf
 from client_lib.groups import waited
@@ -83,8 +83,7 @@ class Executor(concurrent.futures.Executor):
         Raises RuntimeError after `shutdown`; InvalidRequest: an argument is the future of another kind of executor, or
         of another server.
         """
-        needed = self._jobs_among((args, kwargs))
-        future = JobFuture(self._job(fn, args, kwargs, needed), needed)
+        future = self._future(fn, args, kwargs)
         with self._lock:
             if self._shut:
                 raise RuntimeError("cannot schedule new futures after shutdown")
@@ -124,34 +123,34 @@ class Executor(concurrent.futures.Executor):
 
     # --- to the server
 
-    def _jobs_among(self, arguments: Any) -> list[JobFuture[Any]]:
-        found: dict[JobFuture[Any], None] = {}
-        for each in _futures_in(arguments):
+    def _future(self, fn: Callable[..., T], args: Any, kwargs: Any) -> JobFuture[T]:
+        needed: list[Any] = list(dict.fromkeys(_futures_in((args, kwargs))))
+        for each in needed:
             if not (isinstance(each, JobFuture) and each.job.client.endpoint == self._api.endpoint):
                 what = f"an argument is {each!r}, which is no job of this server"
                 raise InvalidRequest(what, hint="pass its result()")
-            found[each] = None
-        return list(found)
-
-    def _job(self, fn: Callable[..., T], args: Any, kwargs: Any, needed: Sequence[JobFuture[Any]]) -> Job[T]:
         after = with_names({"after": self._options.get("after") or []})["after"]
-        results = {each: ResultOf(place, _info_of(each.job).name) for place, each in enumerate(needed, len(after))}
+        results = {each: ResultOf(place, str(each.job.name)) for place, each in enumerate(needed, len(after))}
         args, kwargs = _replaced((args, kwargs), results)
         options = self._options | {"after": [*after, *(each.job for each in results.values())]}
-        return Job(script=fn, args=args, kwargs=kwargs, client=self._api, **options)
+        return JobFuture(Job(script=fn, args=args, kwargs=kwargs, client=self._api, **options), needed)
 
     def _send(self, future: JobFuture[T]) -> None:
         with self._lock:
             self._cursor = before = self._cursor or self._api.state_changes().cursor
-        submitted(future.job)
+        info = submitted(future.job).last_info
+        assert info
         with self._lock:
-            self._by_id[_info_of(future.job).id] = future
+            self._by_id[info.id] = future
             is_watched, self._watching = self._watching, True
             is_read = self._cursor != before
         if not is_watched:
             threading.Thread(target=self._watch, name="client-lib-executor", daemon=True).start()
         if is_read:  # changes came meanwhile, when it was not known that they are of this job
-            self._look_at([future])
+            try:
+                self._look_at([future])
+            except ClientLibError as error:  # the job is accepted and goes on
+                self._fail(future, error)
         if future.cancelled():  # while it was sent
             self._forget(future)
 
@@ -250,12 +249,6 @@ def _replaced(value: Any, results: Mapping[Any, ResultOf]) -> Any:
     if type(value) is dict:
         return {key: _replaced(part, results) for key, part in value.items()}
     return type(value)(_replaced(part, results) for part in value) if type(value) in (list, tuple) else value
-
-
-def _info_of(job: Job[Any]) -> JobInfo:
-    """The last JobInfo that the server has sent of a submitted job."""
-    assert job.last_info
-    return job.last_info
 
 
 # --- jobs

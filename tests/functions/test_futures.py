@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,9 +23,12 @@ from client_lib import (
     State,
     WaitTimeout,
     as_completed,
+    get_job,
     wait_all,
 )
 from client_lib.futures import JobFuture
+from client_lib.spec.request import SubmitRequest
+from client_lib.spec.wire import JobInfo
 from tests.local_server import stop_server
 from tests.odd_server import http, odd_server
 from tests.waiting import until
@@ -161,6 +165,30 @@ def test_what_cannot_be_pickled_is_refused_at_once_and_nothing_is_left_open(exec
     with pytest.raises(InvalidRequest, match="argument 0 of add can't be pickled"):
         executor.submit(add, threading.Lock(), 1)
     assert executor.submit(add, 1, 1).result(WITHIN_S) == 2
+
+
+def test_a_job_that_was_accepted_goes_on_when_the_server_does_not_answer_after_it(folder: Path) -> None:
+    class Deaf(Client):
+        lost = ""
+
+        def submit_request(self, request: SubmitRequest, key: str) -> JobInfo:
+            info = super().submit_request(request, key)
+            if info.spec.script == "add()":  # the end of the other job comes while this one is sent
+                self.lost = info.name
+                (folder / "go").write_text("")
+                until(first.done)
+            return info
+
+        def job_info(self, name: str, **options: Any) -> JobInfo:
+            if name == self.lost:
+                raise ServerUnreachable("no answer")
+            return super().job_info(name, **options)
+
+    with Executor(client=Deaf()) as executor:
+        first = executor.submit(wait_for, folder / "go")
+        second = executor.submit(add, 1, 1)
+        assert isinstance(second.exception(WITHIN_S), ServerUnreachable)
+    assert get_job(str(_job_of(second).name)).wait(WITHIN_S).state is State.SUCCEEDED
 
 
 def test_after_shutdown_nothing_is_accepted_and_what_does_not_run_is_cancelled(folder: Path) -> None:
