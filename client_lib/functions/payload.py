@@ -27,7 +27,7 @@ from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 import cloudpickle
 
@@ -54,11 +54,29 @@ def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Ite
         TooLarge: more than `limit_bytes`; names the largest things that the function needs.
         InvalidRequest: something of it can't be pickled.
     """
+    versions = here(cloudpickle.__version__)
+    header = {
+        "protocol": PROTOCOL,
+        "name": call.name,
+        **versions,
+        "cloudpickle_zip": base64.b64encode(_zipped_cloudpickle()).decode("ascii"),
+        "sys_path": _path_entries(root),
+        "fill": call.fill,
+    }
     with tempfile.NamedTemporaryFile(prefix="client-lib-", suffix=".function") as file:
         bounded = _Counted(limit_bytes, file)
         with _by_value(_modules_elsewhere(root) if root is not None else []):
             try:
-                _write(call, root, bounded)
+                bounded.write(json.dumps(header).encode() + b"\n")
+                found = _Finder(_Counted())
+                found.dump((call.function, call.args, call.kwargs))
+                sources = _sources(found.sources, root is not None)
+                needs = {"function": call.function, "main": found.main, "sources": sources}
+                if found.main:  # relative imports inside of its functions, where it was run by `python -m`
+                    needs["package"] = vars(sys.modules["__main__"]).get("__package__")
+                pickler = _Pickler(bounded)
+                pickler.dump(needs)
+                pickler.dump((call.args, call.kwargs))
             except _Full:
                 limit = f"{call.name} with what it needs is larger than the {megabytes(limit_bytes)} that may travel"
                 raise too_large(call, limit) from None
@@ -70,35 +88,9 @@ def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Ite
                     hint="make locks, files, connections and the like inside the function",
                 ) from error
         file.flush()
-        versions = here(cloudpickle.__version__)
-        code = FunctionCode(
-            sha256=bounded.digest.hexdigest(),
-            size=bounded.size,
-            name=call.name,
-            python=".".join(map(str, versions["python"])),
-            cloudpickle=versions["cloudpickle"],
-        )
-        yield Path(file.name), code
-
-
-def _write(call: Call, root: str | None, file: _Counted) -> None:
-    header = {
-        "protocol": PROTOCOL,
-        "name": call.name,
-        **here(cloudpickle.__version__),
-        "cloudpickle_zip": base64.b64encode(_zipped_cloudpickle()).decode("ascii"),
-        "sys_path": _path_entries(root),
-        "fill": call.fill,
-    }
-    file.write(json.dumps(header).encode() + b"\n")
-    found = _Finder(_Counted())
-    found.dump((call.function, call.args, call.kwargs))
-    pickler = _Pickler(file)
-    needs = {"function": call.function, "main": found.main, "sources": _sources(found.sources, root is not None)}
-    if found.main:  # relative imports inside of its functions, where it was run by `python -m`
-        needs["package"] = vars(sys.modules["__main__"]).get("__package__")
-    pickler.dump(needs)
-    pickler.dump((call.args, call.kwargs))
+        python, digest = ".".join(map(str, versions["python"])), bounded.digest.hexdigest()
+        read_by = {"python": python, "cloudpickle": versions["cloudpickle"]}
+        yield Path(file.name), FunctionCode(sha256=digest, size=bounded.size, name=call.name, **read_by)
 
 
 @cache
@@ -115,8 +107,7 @@ def _zipped_cloudpickle() -> bytes:
 
 
 def _sources(names: set[str], elsewhere: bool) -> dict[str, str]:
-    """The text of files that workers can't read, for their tracebacks: the cells of a notebook, and all of them where
-    the workers may be `elsewhere`."""
+    """The text of files that workers can't read, for tracebacks: cells of a notebook; all if they are `elsewhere`."""
     texts = {name: "".join(linecache.getlines(name)) for name in names if elsewhere or not os.path.exists(name)}
     return {name: text for name, text in texts.items() if 0 < len(text) <= _SOURCE_MAX}
 
@@ -143,8 +134,7 @@ class _Full(Exception):
 
 
 class _Counted:
-    """Counts the bytes that are written, at most `limit`. If there is a `file`, passes them on to it and computes their
-    digest."""
+    """Counts the bytes written, at most `limit`; computes their digest and passes them on if there is a `file`."""
 
     def __init__(self, limit: float = math.inf, file: Any = None) -> None:
         self._file, self._limit = file, limit
@@ -220,16 +210,13 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, FunctionType | type) and getattr(obj, "__module__", None) == "__main__":
-            self._remember(obj)
+            name = obj.__qualname__
+            if name.isidentifier() and (self._main.get(name) is obj or name not in self.main):
+                self.main[name] = obj
         reduced = super().reducer_override(obj)
         if isinstance(obj, FunctionType) and reduced is not NotImplemented:
             self.sources.add(obj.__code__.co_filename)
         return reduced
-
-    def _remember(self, thing: Any) -> None:
-        name = thing.__qualname__
-        if name.isidentifier() and (self._main.get(name) is thing or name not in self.main):
-            self.main[name] = thing
 
 
 class _Finder(_Pickler):
@@ -302,16 +289,6 @@ _TRACEBACK = "Traceback (most recent call last):"
 _LINES = 20
 
 
-class _Result(NamedTuple):
-    rank: int
-    outcome: str
-    """See `client_lib.worker.function_runner`."""
-    text: str
-    """The traceback, or a sentence."""
-    header: dict[str, Any]
-    pickled: bytes
-
-
 @dataclass(frozen=True)
 class Outcome:
     """The results of a job that has ended: of each rank a value, or the exception that it raised."""
@@ -323,45 +300,43 @@ class Outcome:
 
     def value(self, rank: int) -> Any:
         """Raises NoResult, with the reason why there is none; Forbidden."""
-        return self._value(self._read(rank))
+        return self._value(*self._read(rank))
 
     def values(self) -> list[Any]:
         first = self._read(0)
-        others = (self._read(rank) for rank in range(1, first.header.get("world_size", 1)))
-        return [self._value(result) for result in (first, *others)]
+        others = (self._read(rank) for rank in range(1, first[0].get("world_size", 1)))
+        return [self._value(*each) for each in (first, *others)]
 
     def failure(self, ended: JobFailed) -> BaseException:
         """The exception for a failed job: that of its function in the first failing rank, with `ended` as its cause."""
         rank = self.info.failure.rank if self.info.failure else None
-        if self.info.function is None or rank is None:
+        if self.info.failure is None or self.info.function is None or rank is None:
             return ended
         try:
-            result = self._read(rank)
+            header, pickled = self._read(rank)
         except NoResult:  # the rank was killed, or ended by os._exit
             return ended
-        if result.outcome == REFUSED:
-            return JobFailed(f"job {self.info.name} FAILED: {result.text}", info=self.info)
-        if result.outcome != RAISED:
+        if header["outcome"] == REFUSED:
+            return JobFailed(f"job {self.info.name} FAILED: {header['text']}", info=self.info)
+        if header["outcome"] != RAISED:
             return ended
-        error = None
+        message = f"rank {rank} of job {self.info.name} raised\n\n{header['text'].rstrip()}"
+        before = [*takewhile(lambda line: line != _TRACEBACK, self.info.failure.last_lines)][-_LINES:]
+        if before:
+            message += "\n\nIts last lines before that:\n" + "\n".join(f"    {line}" for line in before)
+        error: Any = None
         with suppress(NoResult):
-            error = self._load(result) if result.pickled else None
+            error = self._load(header, pickled) if pickled else None
         is_rebuilt = isinstance(error, BaseException)
-        message = f"rank {rank} of job {self.info.name} raised\n\n{result.text.rstrip()}{self._before()}"
         told = (JobFailed if is_rebuilt else RemoteError)(message, hint=ended.hint, info=self.info)
         told.card = ended.card
-        if not isinstance(error, BaseException):
+        if not is_rebuilt:
             return told
         error.__cause__ = told
-        return error
+        return cast(BaseException, error)
 
-    def _before(self) -> str:
-        """The last lines of the failing rank before its traceback."""
-        last_lines = self.info.failure.last_lines if self.info.failure else []
-        lines = list(takewhile(lambda line: line != _TRACEBACK, last_lines))[-_LINES:]
-        return "\n\nIts last lines before that:\n" + "\n".join(f"    {line}" for line in lines) if lines else ""
-
-    def _read(self, rank: int) -> _Result:
+    def _read(self, rank: int) -> tuple[dict[str, Any], bytes]:
+        """The header of a rank's result, see `client_lib.worker.function_runner`, and the pickle after it."""
         info = self.info
         if not self.trust and self.api.server_info().user != info.owner:
             raise Forbidden(
@@ -371,23 +346,23 @@ class Outcome:
         first, _, pickled = self.api.job_result(info.name, rank, owner=info.owner).partition(b"\n")
         try:
             header = json.loads(first)
-            return _Result(header["rank"], header["outcome"], header["text"], header, pickled)
+            return header | {name: header[name] for name in ("rank", "outcome", "text")}, pickled
         except (ValueError, KeyError, TypeError) as error:
             raise BadResponse("what the server sent is no result of a function") from error
 
-    def _value(self, result: _Result) -> Any:
-        if result.outcome == VALUE:
-            return self._load(result)
-        why = result.text
-        if result.outcome == RAISED:
-            why = f"rank {result.rank} raised {why.rstrip().splitlines()[-1]}"
+    def _value(self, header: dict[str, Any], pickled: bytes) -> Any:
+        if header["outcome"] == VALUE:
+            return self._load(header, pickled)
+        why = header["text"]
+        if header["outcome"] == RAISED:
+            why = f"rank {header['rank']} raised {why.rstrip().splitlines()[-1]}"
         raise NoResult(f"job {self.info.name}: {why}")
 
-    def _load(self, result: _Result) -> Any:
-        unreadable = f"job {self.info.name}: the result of rank {result.rank} can't be read here"
-        if differs := difference(result.header, here(cloudpickle.__version__)):
+    def _load(self, header: dict[str, Any], pickled: bytes) -> Any:
+        unreadable = f"job {self.info.name}: the result of rank {header['rank']} can't be read here"
+        if differs := difference(header, here(cloudpickle.__version__)):
             raise NoResult(f"{unreadable}: {differs}")
         try:
-            return pickle.loads(result.pickled)
+            return pickle.loads(pickled)
         except Exception as error:  # whatever the classes in it raise
             raise NoResult(f"{unreadable}: {type(error).__name__}: {error}") from error
