@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import partial
 from pathlib import Path
@@ -61,18 +61,6 @@ _TABLE_LINES = 5  # log lines in a notebook's table of a job
 _TABLE_PATIENCE_S = 2.0  # longest wait for them
 _COMPARED_MAX = 8 * 2**20  # bytes of two snapshots that an explanation fetches
 _SCRIPT_SHOWN = 60  # characters of a script in repr(job)
-
-
-@dataclass(frozen=True)
-class _Draft:
-    """The description that `submit` sends."""
-
-    spec: JobSpec
-    script: str
-    call: functions.Call | None = None
-    """The function that runs instead of a script."""
-    attached: bool = False
-    """`submit` shows the log and returns when the job has ended."""
 
 
 @arguments.documented
@@ -170,19 +158,22 @@ class Job(Generic[R]):
         text = os.fspath(given["script"]) if given["script"] is not None else ""
         given |= with_names({"after": after, "checkpoint_from": checkpoint_from})
         spec = arguments.checked_spec({name: given[name] for name in JobSpec.model_fields} | old)
-        attached = earlier.get("detached") is not None and not earlier["detached"]
-        self._set_up(_Draft(spec, text, call, attached), client)
+        self._set_up(client, spec, text, call)
+        self._attached = earlier.get("detached") is not None and not earlier["detached"]
 
     @classmethod
     def of(cls, client: Api, info: JobInfo) -> Job:
         """Return the object for a job that a server has; `get_job` is the public way."""
         job = cls.__new__(cls)  # no arguments of Job to check
-        job._set_up(_Draft(info.spec, info.spec.script), client, info)
+        job._set_up(client, info.spec, info.spec.script)
+        job._last = info
         return job
 
-    def _set_up(self, draft: _Draft, client: Api | None, last: JobInfo | None = None) -> None:
-        """`last`: the job as the server last described it; None: it is not submitted yet."""
-        self._draft, self._client, self._last = draft, client, last
+    def _set_up(self, client: Api | None, spec: JobSpec, script: str, call: functions.Call | None = None) -> None:
+        """`call`: the function that runs instead of a script."""
+        self._client, self._spec, self._script, self._call = client, spec, script, call
+        self._attached = False  # True: `submit` shows the log and returns when the job has ended
+        self._last: JobInfo | None = None  # as the server last described it; None: it is not submitted yet
         self._key = uuid.uuid4().hex  # one per object: a repeated submit is the same job
         self._lock = threading.Lock()
         self._shown_notices: set[str] = set()
@@ -195,7 +186,7 @@ class Job(Generic[R]):
     @property
     def spec(self) -> JobSpec:
         """The request; after the submit, as the server shows it."""
-        return self._last.spec if self._last else self._draft.spec
+        return self._last.spec if self._last else self._spec
 
     @property
     def last_info(self) -> JobInfo | None:
@@ -205,7 +196,7 @@ class Job(Generic[R]):
     @property
     def name(self) -> str | None:
         """The job's name; None: the submit will choose one."""
-        return self.job_name or self._draft.spec.name
+        return self.job_name or self._spec.name
 
     @property
     def job_name(self) -> str | None:
@@ -233,7 +224,7 @@ class Job(Generic[R]):
             if self.submit_raises:
                 raise
             return f"Error: {error}"
-        if self._draft.attached:
+        if self._attached:
             self.logs()
         return mlspace.submitted(accepted.name)
 
@@ -245,7 +236,7 @@ class Job(Generic[R]):
                     hint="make a new Job(...), or `client-lib resubmit`, to run it again",
                 )
             self._client = self.client  # this server from now on, even if the environment changes
-            prepared = self._prepared(self._draft.spec.name, python)
+            prepared = self._prepared(self._spec.name, python)
             if check:
                 prepared.check_script()
             self._last = prepared.submit(self._key, on_upload)
@@ -273,7 +264,7 @@ class Job(Generic[R]):
         from client_lib.groups import Group
         from client_lib.submit import sweep
 
-        if self._draft.call or self._draft.spec.name:
+        if self._call or self._spec.name:
             raise InvalidRequest("a group is made of a script without `name`: its jobs are named after the group")
         prepared, client = self._prepared(group, python), self.client
         script, *words = prepared.spec.command()
@@ -298,20 +289,16 @@ class Job(Generic[R]):
         """
         if self._last:
             return self.client.job_manifest(self._last.name)
-        return self._prepared(self._draft.spec.name, python).render()
+        return self._prepared(self._spec.name, python).render()
 
     def _prepared(self, name: str | None, python: str | None) -> request.Submission:
-        draft = self._draft
-        spec = draft.spec.model_copy(update={"name": name})
-        return request.prepare(self.client, spec, draft.script, python, draft.call)
+        spec = self._spec.model_copy(update={"name": name})
+        return request.prepare(self.client, spec, self._script, python, self._call)
 
     # --- the platform's verbs
 
     def status(self) -> str:
-        """The platform's sentence: `Job status=Running` (Pending, Running, Completed, Failed, Deleted).
-
-        Scripts read the word after the last `=`.
-        """
+        """The platform's sentence: `Job status=Running` (Pending, Running, Completed, Failed, Deleted)."""
         return f"Job status={mlspace.shown_status(self.info().state)}"
 
     def logs(
@@ -570,8 +557,7 @@ class Job(Generic[R]):
         return downloads.fetch_code(self.client, self.info(), self.provenance(), Path(folder).absolute())
 
     def diff(self, other: Job[Any] | str) -> JobDiff:
-        """Compare this job with another: code, arguments, variables, packages, hardware, metrics. Raises
-        as `provenance`."""
+        """Compare this job with another: code, arguments, variables, packages, hardware, metrics; see `provenance`."""
         return self._diff(other if isinstance(other, Job) else Job.of(self.client, self.client.job_info(other)))
 
     def _diff(self, second: Job[Any], *, is_brief: bool = False) -> JobDiff:
@@ -613,10 +599,11 @@ class Job(Generic[R]):
 
     def __repr__(self) -> str:
         state = f"{self._last.state} when last asked" if self._last else "not submitted"
-        return f"Job({self.name or textwrap.shorten(self._draft.script, _SCRIPT_SHOWN)!r}, {state})"
+        return f"Job({self.name or textwrap.shorten(self._script, _SCRIPT_SHOWN)!r}, {state})"
 
     def _repr_html_(self) -> str:
-        """A table for notebooks: the job as it is now, or as it was if the server does not answer at once."""
+        """A table for notebooks: the job as it is now, or as it was if the server does not answer at once. It has the
+        last lines of the failing rank, else of the whole job."""
         import html
 
         from client_lib.reports import display
@@ -627,20 +614,15 @@ class Job(Generic[R]):
             self._last = self.client.job_info(self._last.name, retry_s=0)
         except ClientLibError as problem:
             return display.as_html(self._last, note=problem.message)
-        return display.as_html(self._last, lines=self._last_lines(self._last))
+        info, lines = self._last, self._last.failure.last_lines if self._last.failure else []
+        if not lines:
+            from client_lib.log_reading import reader
 
-    def _last_lines(self, info: JobInfo) -> Sequence[str]:
-        """The last lines of the failing rank, else of the whole job. The wait is short: every display fetches them."""
-        if info.failure is not None and info.failure.last_lines:
-            return info.failure.last_lines[-_TABLE_LINES:]
-        from client_lib.log_reading import reader
-
-        params = reader.log_params(tail=_TABLE_LINES)
-        stream = partial(self.client.open_logs, info.name, deadline=time.monotonic() + _TABLE_PATIENCE_S)
-        try:
-            return list(reader.log_lines(stream, params, retry_s=0))[-_TABLE_LINES:]
-        except ClientLibError:  # the table is useful without them
-            return ()
+            # the wait is short: every display fetches them
+            stream = partial(self.client.open_logs, info.name, deadline=time.monotonic() + _TABLE_PATIENCE_S)
+            with suppress(ClientLibError):  # the table is useful without them
+                lines = list(reader.log_lines(stream, reader.log_params(tail=_TABLE_LINES), retry_s=0))
+        return display.as_html(info, lines=lines[-_TABLE_LINES:])
 
     # ---
 
@@ -700,14 +682,14 @@ def with_names(fields: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises Conflict: a job is not submitted yet.
     """
+
+    def name_of(entry: Any) -> Any:
+        return entry._submitted if isinstance(entry, Job) else getattr(entry, "name", entry)
+
     named = dict(fields)
     if named.get("checkpoint_from") is not None:
-        named["checkpoint_from"] = _name_of(named["checkpoint_from"])
+        named["checkpoint_from"] = name_of(named["checkpoint_from"])
     if (after := named.get("after")) is not None:
         several = [after] if isinstance(after, str) or hasattr(after, "name") else after
-        named["after"] = [_name_of(entry) for entry in several]
+        named["after"] = [name_of(entry) for entry in several]
     return named
-
-
-def _name_of(entry: Any) -> Any:
-    return entry._submitted if isinstance(entry, Job) else getattr(entry, "name", entry)

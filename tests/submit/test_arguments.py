@@ -59,7 +59,7 @@ def test_the_source_of_job_names_none_of_them_but_tools_that_look_at_its_signatu
 def test_a_job_that_is_not_detached_is_followed_by_its_submit(detached: Any, attached: bool) -> None:
     with pytest.warns(DeprecationWarning, match="detached"):
         job: Job = Job(script="train.py", detached=detached)
-    assert job._draft.attached is attached
+    assert job._attached is attached
 
 
 def spec_of(**old: Any) -> Any:
