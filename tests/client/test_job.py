@@ -57,6 +57,22 @@ def ran(job: Job) -> Job:
     return job
 
 
+@pytest.fixture(scope="module")
+def name_of_hello(local_server: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A job of two workers that has ended, for the tests that only read it."""
+    path = tmp_path_factory.mktemp("hello") / "train.py"
+    path.write_text(HELLO)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CLIENT_LIB_CONFIG", str(path.parent / "config.toml"))
+        patch.setenv("CLIENT_LIB_STATE_DIR", str(local_server))
+        return str(ran(Job(script=path, n_workers=2)).job_name)
+
+
+@pytest.fixture
+def hello(name_of_hello: str, client: Client) -> Job:
+    return get_job(name_of_hello)
+
+
 @pytest.fixture
 def sleeping(script: Callable[..., str]) -> Iterator[Job]:
     """A running job that would take a minute."""
@@ -75,6 +91,7 @@ def test_a_job_runs_its_script_on_two_workers(script: Callable[..., str]) -> Non
     job = Job(script=script(), n_workers=2)
     sentence = job.submit()
     assert sentence == f'Job "{job.job_name}" created.'
+    assert str(job.job_name).startswith("train-")
     info = job.wait(timeout=60)
     assert info.state is job.state is State.SUCCEEDED
     assert sorted(job.log_lines(stream="stdout")) == ["hello from 0 of 2", "hello from 1 of 2"]
@@ -89,14 +106,6 @@ def test_job_name_is_none_before_the_submit_and_after_a_failed_one(script: Calla
     assert job.job_name is None
 
 
-def test_the_default_name_comes_from_the_script(script: Callable[..., str]) -> None:
-    job = Job(script=script())
-    job.submit()
-    assert job.job_name
-    assert job.job_name.startswith("train-")
-    job.wait(60)
-
-
 def test_kill_cancels_and_says_the_platform_s_sentence(sleeping: Job) -> None:
     assert sleeping.kill() == f'Job "{sleeping.job_name}" deleted'
     with pytest.raises(JobCancelled):
@@ -104,9 +113,8 @@ def test_kill_cancels_and_says_the_platform_s_sentence(sleeping: Job) -> None:
     assert sleeping.status() == "Job status=Deleted"
 
 
-def test_logs_prints_every_line_with_its_rank(script: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
-    job = ran(Job(script=script(), n_workers=2))
-    assert job.logs(stream="stdout") is None  # type: ignore[func-returns-value]
+def test_logs_prints_every_line_with_its_rank(hello: Job, capsys: pytest.CaptureFixture[str]) -> None:
+    assert hello.logs(stream="stdout") is None  # type: ignore[func-returns-value]
     assert sorted(capsys.readouterr().out.splitlines()) == ["[0] hello from 0 of 2", "[1] hello from 1 of 2"]
 
 
@@ -153,11 +161,10 @@ def test_a_reader_that_is_gone_ends_the_printing(script: Callable[..., str]) -> 
     assert b"BrokenPipeError" in printing.communicate(timeout=20)[1]
 
 
-def test_timestamps_stand_in_front(script: Callable[..., str]) -> None:
-    job = ran(Job(script=script(), n_workers=2))
+def test_timestamps_stand_in_front(hello: Job) -> None:
     for options in ({"timestamps": True}, {"verbose": True}):
         out = io.StringIO()
-        job.logs(file=out, stream="stdout", **options)
+        hello.logs(file=out, stream="stdout", **options)
         assert all(line.startswith("20") for line in out.getvalue().splitlines())
 
 
@@ -204,18 +211,12 @@ def test_a_failed_job_raises_its_report(script: Callable[..., str]) -> None:
 
 
 def test_wait_gives_up_after_the_timeout_and_says_the_state(sleeping: Job) -> None:
-    begin = time.monotonic()
-    with pytest.raises(WaitTimeout, match=r"not final yet, but RUNNING"):
-        sleeping.wait(timeout=0.3)
-    assert 0.3 <= time.monotonic() - begin < 3
+    for follow in (False, True):
+        begin = time.monotonic()
+        with pytest.raises(WaitTimeout, match="not final yet" if follow else "not final yet, but RUNNING"):
+            sleeping.wait(timeout=0.3, follow=follow)
+        assert 0.3 <= time.monotonic() - begin < 5
     assert issubclass(WaitTimeout, TimeoutError)
-
-
-def test_wait_while_following_keeps_the_timeout(sleeping: Job) -> None:
-    begin = time.monotonic()
-    with pytest.raises(WaitTimeout):
-        sleeping.wait(timeout=0.5, follow=True)
-    assert 0.5 <= time.monotonic() - begin < 5
 
 
 def test_wait_can_print_the_logs_meanwhile(script: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -242,9 +243,8 @@ def test_the_end_is_pushed_not_polled(script: Callable[..., str]) -> None:
 # --- typed
 
 
-def test_a_job_is_found_by_name_from_anywhere(script: Callable[..., str], client: Client) -> None:
-    name = ran(Job(script=script())).job_name
-    assert name
+def test_a_job_is_found_by_name_from_anywhere(name_of_hello: str, client: Client) -> None:
+    name = name_of_hello
     assert get_job(name).info() == client.get_job(name).info()
     code = f"from client_lib import get_job; print(get_job({name!r}).state)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -262,7 +262,9 @@ def test_jobs_are_listed_over_pages_newest_first(
     script: Callable[..., str], client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("client_lib.transport.api.PAGE", 2)
-    jobs = [ran(Job(script=script(), labels={"team": "pages", "n": str(n)})) for n in range(5)]
+    jobs = [Job(script=script(), labels={"team": "pages", "n": str(n)}) for n in range(5)]
+    for job in jobs:
+        job.submit()
     names = [job.job_name for job in reversed(jobs)]
     assert [info.name for info in list_jobs(label={"team": "pages"})] == names
     assert [info.name for info in client.list_jobs(label={"team": "pages"}, limit=3)] == names[:3]
@@ -281,16 +283,15 @@ def test_jobs_are_listed_over_pages_newest_first(
     assert list(list_jobs(limit=0)) == []
 
 
-def test_events_tell_every_state_in_order(script: Callable[..., str]) -> None:
-    states = [event.state for event in ran(Job(script=script())).events()]
+def test_events_tell_every_state_in_order(hello: Job) -> None:
+    states = [event.state for event in hello.events()]
     assert states[0] is State.PENDING
     assert states[-1] is State.SUCCEEDED
     assert State.RUNNING in states
 
 
-def test_entries_know_worker_rank_stream_and_time(script: Callable[..., str]) -> None:
-    job = ran(Job(script=script(), n_workers=2))
-    entry = next(iter(job.log_entries(rank=1, stream="stdout")))
+def test_entries_know_worker_rank_stream_and_time(hello: Job) -> None:
+    entry = next(iter(hello.log_entries(rank=1, stream="stdout")))
     assert (entry.worker, entry.rank, entry.stream, entry.text, entry.attempt) == (
         1,
         1,
@@ -301,10 +302,9 @@ def test_entries_know_worker_rank_stream_and_time(script: Callable[..., str]) ->
     assert entry.time.tzinfo
 
 
-def test_an_unknown_stream_is_refused_by_name(script: Callable[..., str]) -> None:
-    job = ran(Job(script=script()))
+def test_an_unknown_stream_is_refused_by_name(hello: Job) -> None:
     with pytest.raises(InvalidRequest, match="stdour"):
-        list(job.log_lines(stream="stdour"))
+        list(hello.log_lines(stream="stdour"))
 
 
 def test_delete_is_refused_while_it_runs_unless_forced(sleeping: Job) -> None:
@@ -337,9 +337,8 @@ def test_a_dry_run_gives_the_same_answer_twice_and_creates_nothing(
     assert os.listdir(folder) == ["train.py"]
 
 
-def test_after_the_submit_render_shows_what_was_started(script: Callable[..., str]) -> None:
-    job = ran(Job(script=script()))
-    assert job.render().runtime == "local"
+def test_after_the_submit_render_shows_what_was_started(hello: Job) -> None:
+    assert hello.render().runtime == "local"
 
 
 def test_a_job_runs_again_as_a_new_one(script: Callable[..., str], client: Client) -> None:
@@ -354,10 +353,9 @@ def test_a_job_runs_again_as_a_new_one(script: Callable[..., str], client: Clien
 # --- submit
 
 
-def test_a_second_submit_of_one_object_is_refused(script: Callable[..., str]) -> None:
-    job = ran(Job(script=script()))
-    with pytest.raises(Conflict, match=f"already, as {job.job_name}"):
-        job.submit()
+def test_a_second_submit_of_one_object_is_refused(hello: Job) -> None:
+    with pytest.raises(Conflict, match=f"already, as {hello.job_name}"):
+        hello.submit()
 
 
 def test_verbs_before_the_submit_say_so(script: Callable[..., str]) -> None:
@@ -487,19 +485,9 @@ def test_where_the_folder_is_not_shared_in_place_is_an_error(script: Callable[..
     ("fields", "says"),
     [
         ({}, "script is missing"),
-        ({"script": ""}, "script=''"),
         ({"script": "a.py", "n_workers": 0}, "n_workers=0"),
-        ({"script": "a.py", "n_workers": -1}, "n_workers=-1"),
-        ({"script": "a.py", "n_workers": 10**6}, "n_workers=1000000"),
-        ({"script": "a.py", "n_workers": "2"}, "n_workers: '2'"),
         ({"script": "a.py", "type": "horovod"}, "type='horovod'"),
-        ({"script": "a.py", "name": "No_Label"}, "'No_Label'"),
-        ({"script": "a.py", "name": "x" * 51}, "51 characters"),
-        ({"script": "a.py", "env_variables": {"A=B": 1}}, "'A=B'"),
-        ({"script": "a.py", "env_variables": {"A": "x\0y"}}, "NUL"),
-        ({"script": "a.py", "env_variables": {"RANK": 1}}, "RANK"),
         ({"script": "a.py", "args": "--lr 1"}, "args="),
-        ({"script": "a.py", "health_params": {"log_period": 5}}, "health_params"),
         ({"base_image": "train.py", "script": "a.py"}, "script='train.py'"),
         ({"script": "echo a && echo b"}, "bash -c"),
     ],
