@@ -51,9 +51,8 @@ _pipe: _Pipe | None = None
 
 
 def init(*_: Any, config: Any = None, **__: Any) -> ModuleType:
-    """Note the configuration: a mapping or an object with attributes, such as argparse.Namespace; others are ignored.
-    Other arguments of wandb.init are taken and ignored. It need not be called; what it returns has `log`, `finish`,
-    `config` and `alert`."""
+    """Note the configuration: a mapping or an object with attributes, such as argparse.Namespace; all else is ignored.
+    It need not be called; what it returns has `log`, `finish`, `config` and `alert`."""
     this = sys.modules[__name__]
     with suppress(Exception):
         this.config.update(config if isinstance(config, Mapping) else vars(config))

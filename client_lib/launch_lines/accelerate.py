@@ -170,8 +170,7 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
 
 
 def _check_file(file: Mapping[str, Any], given: Mapping[str, str]) -> None:
-    """Raises NotSupported: the file asks for a service or library that does not exist here. `given`: the options of the
-    line."""
+    """Raises NotSupported: the file asks for a service or library that isn't here. `given`: options of the line."""
     if str(file.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
         raise NotSupported(
             f"{FILE} asks for compute_environment={file['compute_environment']}",

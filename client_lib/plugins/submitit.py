@@ -167,8 +167,7 @@ class ClientLibJobEnvironment(job_environment.JobEnvironment):
 
 
 def _resumable(delayed: Any) -> Callable[[], Any]:
-    """The call of a function with checkpoints: a rank 0 that is stopped leaves one, from which the next attempt of the
-    job goes on."""
+    """The call of a function with checkpoints: a stopped rank 0 leaves one, from which the next attempt goes on."""
 
     def run() -> Any:  # travels by value
         import signal

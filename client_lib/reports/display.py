@@ -149,8 +149,7 @@ def live_bundle(
     bars: Sequence[str] = (),
     said: Sequence[str] = (),
 ) -> Bundle:
-    """The text above the lines. `took`: the running time, if it is over. `said`: sentences that are no line of the
-    job."""
+    """The text above the lines. `took`: the running time, if it is over. `said`: sentences that aren't the job's."""
     more = f", attempt {attempt}" if attempt > 1 else ""
     more += f" ({reason})" if reason and reason not in _PLAIN else ""
     more += (f" in {took}" if took else "") + (f": {message}" if message else "")

@@ -195,8 +195,7 @@ def _card(state: str, parts: list[Part]) -> str:
 
 
 def failure_report(info: JobInfo, *, printed: bool = False) -> list[Part]:
-    """The report; its first line is a complete summary. `printed`: the last lines are left out, because the whole log
-    was just printed."""
+    """The report, first a complete summary. `printed`: no last lines, because the whole log was just printed."""
     failure = info.failure
     parts = [Part("summary", summary(info)), *_stack_lines(info)]
     if failure is None:

@@ -169,8 +169,7 @@ def _age(job: Json, now: datetime) -> float:
 
 
 def size(job: Json) -> str:
-    """`2x8`: workers and processes of each; `2`: one process each, or a number that only the server knows; of a group
-    `10 jobs`."""
+    """`2x8`: workers and processes of each; `2`: one each, or as many as only the server knows; a group's `10 jobs`."""
     if "told" in job:
         return f"{job['size']} jobs"
     workers, processes = workers_and_processes(job)

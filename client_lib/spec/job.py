@@ -433,8 +433,7 @@ class JobSpec(Strict):
         return None if value is None else str(value)
 
     def masked(self) -> Self:
-        """The spec for display: `notify`, and values of variables whose name contains TOKEN, KEY, SECRET or PASSWORD,
-        are `***`."""
+        """The spec for display: `notify`, and values of variables that SECRET_NAME finds, are `***`."""
         secret = [name for name in self.env_variables if SECRET_NAME.search(name)]
         masks: dict[str, Any] = {"notify": MASK} if self.notify else {}
         if secret:

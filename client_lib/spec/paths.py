@@ -63,8 +63,7 @@ JobPart = Literal[
 
 
 def job(name: str, part: JobPart | None = None) -> str:
-    """Path of a job, or of a part of it. `request`: the whole stored request (secrets left out), from which its owner
-    may submit it again."""
+    """Path of a job or a part of it. `request`: as it was stored, without secrets; its owner may submit it again."""
     return _below(f"{JOBS}/{quote(name, safe='')}", part)
 
 

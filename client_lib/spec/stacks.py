@@ -125,8 +125,7 @@ def read_process(sent: dict[str, Any]) -> ProcessStacks:
 
 
 def parse(text: str) -> list[ThreadStack]:
-    """The threads in a text of faulthandler; other lines are ignored. Frames and threads of our own runners are left
-    out."""
+    """The threads in a text of faulthandler, without frames and threads of our own runners; other lines are ignored."""
     threads: list[ThreadStack] = []
     for line in text.splitlines():
         if header := _HEADER.match(line):

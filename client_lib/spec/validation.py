@@ -157,8 +157,7 @@ class Strict(Described):
 
 
 def empty(kind: type[list[Any]] | type[dict[Any, Any]]) -> Any:
-    """A field that is [] or {} by default: created for each object, because pydantic would copy a default deeply, in
-    Python."""
+    """A field that is [] or {} by default, made for each object: pydantic would copy a default deeply, in Python."""
     return Field(default_factory=kind, json_schema_extra={"default": kind()})
 
 
