@@ -39,8 +39,11 @@ def fail_on_one() -> None:
     time.sleep(60)
 
 
-def test_a_function_of_a_module_gets_its_arguments_unchanged(folder: Path) -> None:
-    assert run(echo, TEXT) == [TEXT]
+def test_a_function_of_a_module_gets_its_arguments_unchanged_also_from_from_function(folder: Path) -> None:
+    job = Job.from_function(echo, TEXT, scale=2)
+    job.submit()
+    assert job.result(timeout=60) == [TEXT, TEXT]
+    assert (job.job_name or "").startswith("echo-")
 
 
 def test_every_rank_has_its_own_result_in_rank_order(folder: Path) -> None:
@@ -51,13 +54,6 @@ def test_every_rank_has_its_own_result_in_rank_order(folder: Path) -> None:
     with pytest.raises(NotFound, match="no rank 4") as refused:
         job.result(4)
     assert refused.value.hint == "its ranks are 0 to 3"
-
-
-def test_keyword_arguments_and_from_function(folder: Path) -> None:
-    job = Job.from_function(echo, "x", scale=2)
-    job.submit()
-    assert job.result(timeout=60) == ["x", "x"]
-    assert (job.job_name or "").startswith("echo-")
 
 
 def test_closures_lambdas_methods_and_partials(folder: Path) -> None:
@@ -93,14 +89,10 @@ def test_an_interpreter_without_cloudpickle_uses_the_caller_s(folder: Path, tmp_
     assert job.result(timeout=60) == [21, 42]
 
 
-def test_large_arguments_and_results_travel(folder: Path) -> None:
-    block = os.urandom(20_000_000)
-    assert run(lambda given: given[::-1], block) == block[::-1]
-
-
-def test_it_runs_in_the_caller_s_working_directory(folder: Path) -> None:
+def test_large_arguments_and_results_travel_and_it_runs_in_the_caller_s_working_directory(folder: Path) -> None:
     (folder / "data.txt").write_text("42")
-    assert run(lambda: Path("data.txt").read_text()) == "42"
+    block = os.urandom(20_000_000)
+    assert run(lambda given: (given[::-1], Path("data.txt").read_text()), block) == (block[::-1], "42")
 
 
 def test_what_a_function_raises_comes_back_as_itself_with_the_remote_traceback(folder: Path) -> None:
@@ -251,6 +243,8 @@ def test_modules_beside_the_script_are_found_from_any_directory(script: Script, 
     (folder / "project").mkdir()
     (folder / "project" / "__init__.py").write_text("")
     (folder / "project" / "steps.py").write_text("def step():\n    return 'from the project'\n")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
     text = """
         from project import steps
         from client_lib import Job
@@ -265,9 +259,6 @@ def test_modules_beside_the_script_are_found_from_any_directory(script: Script, 
                     job.submit()
                     print(job.result(timeout=60))
     """
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    assert script(text).splitlines() == ["from the project"] * 4
     assert script(text, cwd=elsewhere).splitlines() == ["from the project"] * 4
 
 

@@ -43,21 +43,17 @@ CALLS = {
     "a short instance type": Call(
         "RANKS", REGION | {"instance_type": f"a100.{1}gpu.40", "pytorch_use_env": True}, ["ranks 0 1 0 -"]
     ),
-    "several workers of one process": Call(
+    "several workers of one process on CPUs": Call(
         "RANKS",
-        REGION | {"n_workers": 3, "processes_per_worker": 1, "job_desc": "exp 1 | lr 0.1 #tag"},
-        lines("ranks {} {} 0 -", 3),
-    ),
-    "pytorch2 on CPUs": Call(
-        "RANKS",
-        REGION | {"region": "SR003", "instance_type": "cpu.8C.32G", "n_workers": 2, "processes_per_worker": 1},
+        REGION
+        | {"region": "SR003", "instance_type": "cpu.8C.32G", "n_workers": 2, "processes_per_worker": 1}
+        | {"job_desc": "exp 1 | lr 0.1 #tag"},
         lines("ranks {} {} 0 -", 2),
     ),
-    "elastic with a checkpoint": Call(
-        "ELASTIC", elastic(checkpoint_dir="checkpoints"), lines("resumed {} of {} at 5 --epochs=10", 3)
-    ),
-    "elastic with use_env": Call(
-        "RANKS", elastic(pytorch_use_env=True), [f"ranks {rank} 3 0 - --epochs=10" for rank in range(3)]
+    "elastic with use_env and a checkpoint": Call(
+        "ELASTIC",
+        elastic(checkpoint_dir="checkpoints", pytorch_use_env=True),
+        lines("resumed {} of {} at 5 --epochs=10", 3),
     ),
     "pytorch with two workers": Call(
         "ARGUMENT",
