@@ -210,12 +210,17 @@ def _inner(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str, 
 
 def _counted(given: Mapping[str, str], config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """The fields that hold numbers, and the words that say each."""
+
+    def words(option: str) -> str:
+        name = option.replace("-", "_")
+        return f"--{name} {given[option]}" if option in given else f"{name}: {config[option]} of {FILE}"
+
     total, machines = (_number(name, given, config) for name in ("num-processes", "num-machines"))
     fields: dict[str, Any] = {}
     given_by: dict[str, str] = {}
     if total or machines:
         fields["n_workers"] = machines or 1
-        given_by["n_workers"] = f"{LAUNCHER} without --num_machines"
+        given_by["n_workers"] = words("num-machines") if machines else f"{LAUNCHER} without --num_machines"
     if total:
         share, left = divmod(total, machines or 1)
         if left:
@@ -223,20 +228,14 @@ def _counted(given: Mapping[str, str], config: Mapping[str, Any]) -> tuple[dict[
                 f"--num_processes {total} is the total, and {machines} machines can't share it evenly",
                 hint=f"write --num_processes {max(machines or 1, total - left)}",
             )
-        fields["processes_per_worker"] = share
+        fields["processes_per_worker"], given_by["processes_per_worker"] = share, words("num-processes")
     indices = str(given.get("gpu-ids", config.get("gpu-ids", "all")))
     if indices != "all":
         fields["gpus"] = [whole_number("--gpu_ids", index.strip(), 0) for index in indices.split(",")]
+        given_by["gpus"] = words("gpu-ids")
     if "max-restarts" in given:
         fields["max_retry"] = whole_number("--max_restarts", given["max-restarts"], 0)
-    options = {"processes_per_worker": "num-processes", "gpus": "gpu-ids", "max_retry": "max-restarts"}
-    for field in fields:
-        option = options.get(field, "num-machines")
-        name = option.replace("-", "_")
-        if option in given:
-            given_by[field] = f"--{name} {given[option]}"
-        elif option in config:
-            given_by[field] = f"{name}: {config[option]} of {FILE}"
+        given_by["max_retry"] = words("max-restarts")
     return fields, given_by
 
 
