@@ -209,8 +209,7 @@ class Job(Generic[R]):
         `python`: interpreter for a job on this machine; None: the one that runs this code. `on_upload`: called with
         (bytes sent, bytes in all) while the code is uploaded. `check`: check a script that runs on this machine
         first: a syntax error is refused; missing modules and options that argparse will refuse are logged as warnings
-        (logger `client_lib`). Calling `submit` again after a failure is safe: it is the same job,
-        never a second one.
+        (logger `client_lib`). A repeated call after a failure is safe: it is the same job, never a second one.
 
         Raises:
             InvalidRequest: a field or the script is wrong; the message names it, its value and the way out.
@@ -436,16 +435,13 @@ class Job(Generic[R]):
         progress. A job that runs in place leaves its files in its folder: only those that match its `outputs` are
         fetched, and a warning names the folder.
 
-        Raises:
-            InvalidRequest: a link or another thing in `folder` is in the way.
-            NotFound: a running job keeps replacing a file.
+        Raises InvalidRequest: something in `folder` is in the way; NotFound: a running job keeps replacing a file.
         """
         from client_lib.transport import download as downloads
 
         info = self.info()
-        return downloads.download(
-            self.client, info, Path(info.name if folder is None else folder), pattern, on_download
-        )
+        target = Path(info.name if folder is None else folder)
+        return downloads.download(self.client, info, target, pattern, on_download)
 
     def log_lines(
         self,
@@ -493,9 +489,7 @@ class Job(Generic[R]):
         """The stacks of all processes of the running job: what each rank does now. `str()` groups the ranks that do
         the same; a process that cannot tell its stacks has a `problem` instead.
 
-        Raises:
-            Conflict: the job does not run, or was submitted with `observe=False`.
-            NotSupported: the server's version does not support it.
+        Raises Conflict: the job does not run, or has `observe=False`; NotSupported: by an older server.
         """
         return self.client.job_stacks(self._submitted)
 
@@ -508,10 +502,7 @@ class Job(Generic[R]):
         memory, and GPUs, that each worker used (`worker/cpu_cores`), with its number as the rank.
         points: at most as many of each curve, the least and greatest of each part among them.
 
-        Raises:
-            Conflict: the job was submitted with `observe=False`.
-            Forbidden: it belongs to another user.
-            NotSupported: the server's version does not support it.
+        Raises Conflict: the job has `observe=False`; Forbidden: it is another user's; NotSupported: by an older server.
         """
         return self.client.job_metrics(self._submitted, rank=rank, points=points)
 
@@ -587,8 +578,8 @@ class Job(Generic[R]):
         return ""
 
     def explain(self) -> str:
-        """Explain why the job waits, runs or failed: the reason, the last events, the next step, and what has changed
-        since the script of a failed job last succeeded; on some lines."""
+        """Explain on some lines why the job waits, runs or failed: the reason, the last events, the next step, and
+        what has changed since the script of a failed job last succeeded."""
         why = explanation.explain(self.info(), self.events(), datetime.now(timezone.utc))
         return f"{explanation.as_text(why)}\n{self.changed_since_success()}".rstrip()
 
@@ -647,11 +638,8 @@ class Job(Generic[R]):
         one_rank: bool = False,
         **look: Any,
     ) -> None:
-        """`file` None: print to stdout, or to the cell of a notebook. `one_rank`: the lines need no
-        number of their rank. `look`: see LogOutput.
-
-        The job's notices (fields that the server interprets differently) are printed once per object.
-        """
+        """`file` None: print to stdout, or to the cell of a notebook. `one_rank`: lines need no number of their rank.
+        `look`: see LogOutput. Notices about fields that the server interprets differently are printed once."""
         from client_lib.log_reading.cell import in_cell_or_terminal
         from client_lib.log_reading.text_output import LogOutput, several_ranks, waits_for
 
