@@ -342,7 +342,7 @@ def stand_in(job_id: str, owner: str, name: str, created_at: datetime | None, **
 
 
 def _stand_in(row: JobRow, error: Exception) -> JobInfo:
-    """What users see in place of a row, and why."""
+    """A JobInfo for users in place of a row that can't be read, and the reason."""
     what = invalid_request(error, JobInfo).message if isinstance(error, ValidationError) else str(error)
     return stand_in(
         *(row.id, row.owner, row.name, row.created_at),

@@ -126,7 +126,7 @@ class ObjectsApi:
         return found
 
     def _find(self, wanted: Object) -> Object | None:
-        """What has this kind and name now."""
+        """The object that has this kind and name now."""
         found: Object | None = find(self._api, f"{self._collections[wanted['kind']]}/{wanted['metadata']['name']}")
         return found
 

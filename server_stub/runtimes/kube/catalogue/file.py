@@ -124,7 +124,7 @@ def _line_in(text: str) -> Place:
 
 
 def _contradictions(catalogue: ClusterCatalogue) -> Iterator[str]:
-    """What is wrong between entries that are valid alone."""
+    """Mistakes between entries that are valid alone."""
     volumes = {volume.name: volume for volume in catalogue.volumes}
     always = [volume.always for volume in catalogue.volumes if volume.always is not None]
     names = {

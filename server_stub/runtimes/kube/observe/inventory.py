@@ -30,10 +30,10 @@ class StatusReason:
 
     word: str
     text: str = ""
-    """Of a container that ended its termination message: the digest of a report, or a text of the container runtime."""
+    """Termination message of a container: the digest of a report, or a text of the container runtime."""
     at: str = ""
     exit_code: int = 0
-    """Of a container that ended."""
+    """Exit code of a container that ended."""
 
 
 @dataclass(frozen=True, slots=True)
