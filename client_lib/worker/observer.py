@@ -164,8 +164,11 @@ class UsageSampler:
         self._of_gpus: Dict[str, float] = {}
         self._reader: Optional[Started] = None  # nvidia-smi
         self._rest = b""
-        if gpus != []:
-            self._watch_gpus(system, gpus)
+        if gpus != []:  # another process asks the driver: a call that hangs would stop this one
+            argv = ["nvidia-smi", *_QUERY, *(["--id=" + ",".join(gpus)] if gpus else [])]
+            with contextlib.suppress(OSError):  # this machine has none
+                self._reader = reader = _start_apart(argv, dict(os.environ), "/", system)
+                loop.watch(reader.stdout, lambda: self._read(reader))
         self._again()
 
     def finish(self) -> None:
@@ -202,14 +205,6 @@ class UsageSampler:
         values = {"worker/cpu_cores": round(cores, 3), "worker/memory_gib": memory_gib, **self._of_gpus}
         of_limit = memory_of_limit()
         return values if of_limit is None else {**values, "worker/memory_percent": round(100 * of_limit, 1)}
-
-    # --- a process of its own asks the driver: a call that hangs would stop this one
-
-    def _watch_gpus(self, system: System, gpus: Optional[List[str]]) -> None:
-        argv = ["nvidia-smi", *_QUERY, *(["--id=" + ",".join(gpus)] if gpus else [])]
-        with contextlib.suppress(OSError):  # this machine has none
-            self._reader = reader = _start_apart(argv, dict(os.environ), "/", system)
-            self._loop.watch(reader.stdout, lambda: self._read(reader))
 
     def _read(self, reader: Started) -> None:
         data = os.read(reader.stdout, 65536)
@@ -335,12 +330,10 @@ class QuietRanks:
 
     def _round(self) -> None:
         pids = self._pids()
-        if not self.paused:
-            self._look(pids)
         if pids:
             self._loop.call_later(ROUND_S, self._round)
-
-    def _look(self, pids: Dict[int, int]) -> None:
+        if self.paused:
+            return
         samples = self._samples()
         for pid, sample in samples.items():
             self._ranks.setdefault(pid, Stillness(sample)).add(sample)

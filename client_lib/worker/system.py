@@ -40,10 +40,8 @@ def restore_open_files() -> None:
 
 
 def forbid_new_privileges() -> None:
-    """Prevent programs that this process or a descendant executes from getting rights that it lacks (Linux).
-
-    Raises OSError: the kernel refuses it.
-    """
+    """Prevent programs that this process or a descendant executes from getting rights that it lacks (Linux). Raises
+    OSError: the kernel refuses it."""
     import ctypes  # here: few launchers need it
 
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):

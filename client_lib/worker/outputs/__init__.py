@@ -34,8 +34,15 @@ class Patterns:
         return any(_matches(pattern, parts) for pattern in self._all)
 
     def may_lie_below(self, folder: str) -> bool:
-        parts = _split(folder)
-        return any(_leads_to(pattern, parts) for pattern in self._all)
+        for pattern in self._all:
+            for part, name in zip(pattern, _split(folder)):  # noqa: B905  # as far as the shorter goes; `strict` is not in 3.8
+                if part == ALL:
+                    return True
+                if not fnmatchcase(name, part):
+                    break
+            else:
+                return True
+        return False
 
 
 def never(name: str) -> bool:
@@ -54,12 +61,3 @@ def _matches(pattern: _Parts, path: _Parts) -> bool:
     if pattern[0] == ALL:
         return any(_matches(pattern[1:], path[skipped:]) for skipped in range(len(path)))
     return bool(path) and fnmatchcase(path[0], pattern[0]) and _matches(pattern[1:], path[1:])
-
-
-def _leads_to(pattern: _Parts, folder: _Parts) -> bool:
-    for part, name in zip(pattern, folder):  # noqa: B905  # as far as the shorter goes; `strict` is not in 3.8
-        if part == ALL:
-            return True
-        if not fnmatchcase(name, part):
-            return False
-    return True

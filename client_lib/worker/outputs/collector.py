@@ -267,11 +267,20 @@ class Collector:
     # --- in the thread
 
     def _scan(self) -> None:
+        plan = self._plan
         while not self._is_last:
-            self._is_last = self._running.acquire(timeout=self._plan.outputs_every_s)
+            self._is_last = self._running.acquire(timeout=plan.outputs_every_s)
             try:
                 if self._sync is None:
-                    self._sync = Sync(self._finder, self._store(), self._plan.snapshot is not None, self._check_time)
+                    assert plan.outputs_to is not None
+                    store: "Union[DirectoryStore, HttpStore]"
+                    if os.path.isabs(plan.outputs_to):
+                        store = DirectoryStore(plan.outputs_to, plan.outputs_limit_bytes, plan.keep_free_bytes)
+                    else:
+                        from client_lib.worker.outputs.http_store import HttpStore  # here: pods alone send to a server
+
+                        store = HttpStore(plan.outputs_to, plan.outputs_token, plan.outputs_ca, self._check_time)
+                    self._sync = Sync(self._finder, store, plan.snapshot is not None, self._check_time)
                 self._sync.look(self._is_last)
                 self._problem = None
             except LookInterrupted:  # by the end of the ranks: the last scan follows
@@ -282,15 +291,6 @@ class Collector:
                 self._problem = "it broke off; launcher.out says why"
                 sys.excepthook(*sys.exc_info())
         os.write(self._tell, b".")
-
-    def _store(self) -> "Union[DirectoryStore, HttpStore]":
-        plan = self._plan
-        assert plan.outputs_to is not None
-        if os.path.isabs(plan.outputs_to):
-            return DirectoryStore(plan.outputs_to, plan.outputs_limit_bytes, plan.keep_free_bytes)
-        from client_lib.worker.outputs.http_store import HttpStore  # here: pods alone send to a server
-
-        return HttpStore(plan.outputs_to, plan.outputs_token, plan.outputs_ca, self._check_time)
 
     def _check_time(self) -> None:
         """Raises LookInterrupted: the ranks have ended since a scan began, or the time for the last one is over."""

@@ -38,15 +38,7 @@ from client_lib.worker.plan import ELASTIC, WorkerPlan
 from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.log_carriers import SERVER, STDOUT, ServerCarrier, Spool, StdoutCarrier
 from client_lib.worker.pod.server_channel import CONFLICT, Replaced, ServerChannel, ServerClient
-from client_lib.worker.pod.settings import (
-    FUNCTION_RUNNER,
-    PodFiles,
-    PodSettings,
-    own_plan,
-    read_plan,
-    read_settings,
-    result_files,
-)
+from client_lib.worker.pod.settings import FUNCTION_RUNNER, PodFiles, PodSettings, own_plan, read_plan, read_settings
 from client_lib.worker.server_connection import Rejected, Unreachable
 from client_lib.worker.system import ended_children, out_of_memory_kills
 
@@ -233,8 +225,8 @@ class Agent:
 
     def _input(self, what: str, sha256: Optional[str]) -> str:
         """Path of the snapshot or the function."""
-        mounted = self._files.mounted(what)
-        if mounted is None:
+        mounted = os.path.join(self._files.code, "snapshot.tar.gz" if what == "snapshot" else what)
+        if not os.path.exists(mounted):
             return self._fetched(what, sha256)
         if not _has_digest(mounted, sha256):
             raise NotStarted(CODE_FETCH, "the mounted %s does not have the digest that was submitted" % what)
@@ -243,7 +235,7 @@ class Agent:
     def _fetched(self, what: str, sha256: Optional[str]) -> str:
         if self._pod.server_url is None:
             raise NotStarted(CODE_FETCH, "the %s is not mounted, and there is no server to fetch it from" % what)
-        server, target = self._new_server(), self._files.fetched(what)
+        server, target = self._new_server(), os.path.join(self._files.directory.path, what + ".fetched")
         for _ in range(_DIGEST_TRIES):
             try:
                 self._until_answered(lambda: server.fetch(what, target, self._check_stop))
@@ -334,7 +326,14 @@ class Agent:
         self._ended_at = time.monotonic()
         self._write_termination_message(report)
         self._carry_the_rest()
-        if self._channel.deliver(report, result_files(self._files.directory), self._given_up):
+        from client_lib.worker.function_runner import RESULTS
+
+        folder = os.path.join(
+            self._files.directory.path, RESULTS
+        )  # of a function: a file per rank, named by its number
+        names = sorted(filter(str.isdigit, os.listdir(folder))) if os.path.isdir(folder) else []
+        results = [os.path.join(folder, name) for name in names]
+        if self._channel.deliver(report, results, self._given_up):
             self._told = ""  # an earlier instruction does not answer whether the worker may exit
             self._channel.send_state("ended")
             while not (self._given_up() or self._terminated or self._told == control.EXIT):

@@ -79,31 +79,25 @@ class PeerChannel:
                     self._worker_0.shutdown(socket.SHUT_RDWR)  # ends the wait for instructions
 
     def _connect_to_barrier(self) -> None:
-        backoff = Backoff()
+        """Take instructions until this worker has ended."""
+        backoff, address = Backoff(), (self._pod.master_addr, self._pod.barrier_port)
+        hello = {"protocol": PROTOCOL, "token": self._token, "worker": self._pod.worker, "uid": self._pod.uid}
         while True:
-            with suppress(OSError):  # its name does not resolve yet, it does not listen yet, or it is gone
-                address = (self._pod.master_addr, self._pod.barrier_port)
-                with socket.create_connection(address, timeout=_CONNECT_S) as worker_0:
-                    backoff.reset()
-                    self._take_instructions(worker_0)
+            # its name does not resolve yet, it does not listen yet, or it is gone
+            with suppress(OSError), socket.create_connection(address, timeout=_CONNECT_S) as worker_0:
+                backoff.reset()
+                worker_0.sendall(encode(hello))
+                with self._lock:
+                    self._worker_0 = worker_0
+                    self._send_state()
+                for message in iter(_connection(worker_0).receive, None):
+                    self._obey(str(message.get("do")))
+            with self._lock:
+                self._worker_0 = None
             if self._state["state"] == "ended":
                 self._obey("exit")
                 return
             backoff.sleep()
-
-    def _take_instructions(self, worker_0: socket.socket) -> None:
-        """Return when the connection or this worker has ended."""
-        hello = {"protocol": PROTOCOL, "token": self._token, "worker": self._pod.worker, "uid": self._pod.uid}
-        worker_0.sendall(encode(hello))
-        with self._lock:
-            self._worker_0 = worker_0
-            self._send_state()
-        try:
-            for message in iter(_connection(worker_0).receive, None):
-                self._obey(str(message.get("do")))
-        finally:
-            with self._lock:
-                self._worker_0 = None
 
 
 def _connection(peer: socket.socket) -> ControlConnection:

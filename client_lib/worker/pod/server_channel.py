@@ -11,17 +11,15 @@ import socket
 import threading
 import time
 from contextlib import closing, suppress
-from http.client import HTTPException, HTTPResponse
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
+from http.client import HTTPException
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import urlencode
 
 from client_lib.worker import control
 from client_lib.worker.disk import is_full
 from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.settings import PodSettings
-from client_lib.worker.server_connection import Body, Rejected, RequestFailed, ServerConnection, Unreachable
-
-T = TypeVar("T")
+from client_lib.worker.server_connection import Rejected, RequestFailed, ServerConnection, Unreachable
 
 WAIT_S = 30.0  # of one long poll: shorter than proxies keep an idle connection
 _SOON_S = 1.0
@@ -58,30 +56,35 @@ class ServerClient(ServerConnection):
     ) -> Instruction:
         """Send the worker's state. Returns its instruction as soon as that is not `known`, or orders other stacks than
         those with the mark `stacks`; at the latest after `wait_s`."""
+
+        def read(answer: Any) -> Instruction:
+            grace_s = None if answer.get("grace_s") is None else float(answer["grace_s"])
+            return Instruction(str(answer["do"]), grace_s, answer.get("stacks"), answer.get("session"))
+
         path = "/state?" + urlencode({"knows": known, "wait": "%g" % wait_s})
         says = {"state": state, "signs_of_life": signs_of_life, "stacks": stacks, "quiet": quiet or {}}
-        return self._put(path, json.dumps({**says, "sessions": True}).encode(), _instruction, wait_s)
+        return self.exchange("PUT", path, json.dumps({**says, "sessions": True}).encode(), read, wait_s)
 
     def put_log(self, offset: int, records: bytes, gap: bool) -> Tuple[int, int]:
         """(length, durable) of the log that the server has stored."""
         path = "/log?offset=%d%s" % (offset, "&gap=1" if gap else "")
-        return self._put(path, records, lambda log: (int(log["length"]), int(log["durable"])))
+        return self.exchange("PUT", path, records, lambda log: (int(log["length"]), int(log["durable"])))
 
     def log_end(self) -> Tuple[int, int]:
         """(offset, seq) of the record that the server expects next."""
-        return self._put("/log?offset=0", b"", lambda log: (int(log["length"]), int(log["next_seq"])))
+        return self.exchange("PUT", "/log?offset=0", b"", lambda log: (int(log["length"]), int(log["next_seq"])))
 
     def put_json(self, path: str, content: Mapping[str, Any]) -> None:
-        self._put(path, json.dumps(content).encode(), lambda _: None)
+        self.exchange("PUT", path, json.dumps(content).encode(), lambda _: None)
 
     def put_session(self, mark: str, offset: int, data: bytes) -> None:
         """Send bytes to the user of a session; none: the session has ended."""
-        self._put("/sessions/%s?offset=%d" % (mark, offset), data, lambda _: None)
+        self.exchange("PUT", "/sessions/%s?offset=%d" % (mark, offset), data, lambda _: None)
 
     def put_result(self, path: str) -> None:
         """The file of one rank, named by its number."""
         with open(path, "rb") as file:
-            self._put("/results/" + os.path.basename(path), file, lambda _: None)
+            self.exchange("PUT", "/results/" + os.path.basename(path), file, lambda _: None)
 
     def fetch(self, what: str, target: str, check_stop: Callable[[], None]) -> None:
         """Write the snapshot or the function (`what`) to a file. `check_stop` is called for each block; an exception
@@ -98,14 +101,6 @@ class ServerClient(ServerConnection):
                 os.unlink(target)
                 raise
             raise Unreachable("the %s was cut off: %s" % (what, error)) from error
-
-    def _put(self, path: str, body: Body, read: Callable[[Any], T], wait_s: float = 0.0) -> T:
-        return self.exchange("PUT", path, body, read, wait_s)
-
-
-def _instruction(answer: Any) -> Instruction:
-    do, grace_s = str(answer["do"]), answer.get("grace_s")
-    return Instruction(do, None if grace_s is None else float(grace_s), answer.get("stacks"), answer.get("session"))
 
 
 class ServerChannel:
@@ -261,12 +256,18 @@ def _carry_session(new_server: Callable[[], ServerClient], mark: str, control_pa
                     backoff.sleep()
             sent += len(data)
 
+        def pass_on(peer: socket.socket) -> None:
+            with suppress(OSError, HTTPException, ValueError):  # the same as the end
+                for data in iter(lambda: from_user.read1(control.BLOCK), b""):
+                    peer.sendall(data)
+                peer.shutdown(socket.SHUT_RDWR)
+
         from_user = down.call("GET", "/sessions/" + mark, wait_s=control.SILENT_S)
         request = json.loads(from_user.readline())
         try:
             with control.connect(control_path) as peer:
                 control.begin_session(peer, request)
-                threading.Thread(target=_pass_on, args=(from_user, peer), daemon=True).start()
+                threading.Thread(target=pass_on, args=(peer,), daemon=True).start()
                 try:
                     for data in iter(lambda: peer.recv(control.BLOCK), b""):
                         send(data)
@@ -276,10 +277,3 @@ def _carry_session(new_server: Callable[[], ServerClient], mark: str, control_pa
         except OSError as error:
             send(control.json_frame(control.EXITED, {"error": str(error)}))
         send(b"")
-
-
-def _pass_on(from_user: HTTPResponse, peer: socket.socket) -> None:
-    with suppress(OSError, HTTPException, ValueError):  # the same as the end
-        for data in iter(lambda: from_user.read1(control.BLOCK), b""):
-            peer.sendall(data)
-        peer.shutdown(socket.SHUT_RDWR)

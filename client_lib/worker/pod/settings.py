@@ -3,7 +3,7 @@
 import json
 import os
 import socket
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 from urllib.parse import quote
 
 from client_lib.worker.directory import Directory
@@ -69,15 +69,6 @@ class PodFiles:
         """File of the certificate authorities that sign the server's certificate; None: those of the image."""
         return self.ca if os.path.exists(self.ca) else None
 
-    def fetched(self, what: str) -> str:
-        """Path for a file fetched from the server; `what`: snapshot or function."""
-        return os.path.join(self.directory.path, what + ".fetched")
-
-    def mounted(self, what: str) -> Optional[str]:
-        """Path at which it is mounted; None: it is not, and must be fetched."""
-        path = os.path.join(self.code, {"snapshot": "snapshot.tar.gz"}.get(what, what))
-        return path if os.path.exists(path) else None
-
 
 def read_plan(files: PodFiles) -> WorkerPlan:
     """The plan that all workers share. Raises ValueError for one of another protocol."""
@@ -115,15 +106,6 @@ def read_settings(files: PodFiles, environ: Mapping[str, str]) -> PodSettings:
     )
 
 
-def result_files(directory: Directory) -> List[str]:
-    """Results that a function's ranks have written: one file per rank, named by its number."""
-    from client_lib.worker.function_runner import RESULTS  # here: few jobs are functions
-
-    folder = os.path.join(directory.path, RESULTS)
-    found = os.listdir(folder) if os.path.isdir(folder) else []
-    return [os.path.join(folder, name) for name in sorted(found) if name.isdigit()]
-
-
 # --- the plan of this pod's worker
 
 FUNCTION_RUNNER = "function_runner.py"
@@ -142,7 +124,20 @@ def own_plan(
 ) -> WorkerPlan:
     """The plan of the launcher in this pod. `snapshot`: path of the code here. `function`: paths of the function and of
     function_runner.py."""
-    environment = dict(_inherited(pod), **shared.environment)
+    # without what the operator and the pod's template set for the pod: ranks get numbers of their own, and torchrun
+    # would read PET_* as its options
+    environment = {
+        name: value
+        for name, value in pod.environment.items()
+        if name not in _OF_THE_POD and not name.startswith(_PREFIXES)
+    }
+    if pod.conda_prefix is not None:  # what `conda activate` does
+        environment.pop("PYTHONHOME", None)
+        path = environment.get("PATH", os.defpath)
+        environment["PATH"] = os.path.join(pod.conda_prefix, "bin") + os.pathsep + path
+        environment["CONDA_PREFIX"] = pod.conda_prefix
+        environment["CONDA_DEFAULT_ENV"] = os.path.basename(pod.conda_prefix)
+    environment.update(shared.environment)
     command = list(shared.command)
     if function is not None:
         from client_lib.worker.function_runner import PAYLOAD  # here: few jobs are functions
@@ -167,20 +162,3 @@ def own_plan(
         outputs_ca=files.authorities,
         environments_dir=files.environments,
     )
-
-
-def _inherited(pod: PodSettings) -> Dict[str, str]:
-    """The container's environment, after `conda activate` if the job wants that, without the variables that the
-    operator and the pod's template set for the pod: ranks get numbers of their own, and torchrun would read PET_* as
-    its options."""
-    kept = {
-        name: value
-        for name, value in pod.environment.items()
-        if name not in _OF_THE_POD and not name.startswith(_PREFIXES)
-    }
-    if pod.conda_prefix is not None:
-        kept.pop("PYTHONHOME", None)
-        kept["PATH"] = os.pathsep.join([os.path.join(pod.conda_prefix, "bin"), kept.get("PATH", os.defpath)])
-        kept["CONDA_PREFIX"] = pod.conda_prefix
-        kept["CONDA_DEFAULT_ENV"] = os.path.basename(pod.conda_prefix)
-    return kept
