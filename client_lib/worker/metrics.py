@@ -353,10 +353,8 @@ def _varint(data: bytes, at: int) -> Tuple[int, int]:
 def offer_status(
     plan: WorkerPlan, ranks: List[Process], loop: Loop, directory: Directory, sink: Callable[[bytes], None]
 ) -> None:
-    """Give the ranks an address for their status, unless they have one, or would look for it behind a proxy.
-
-    Raises OSError.
-    """
+    """Give the ranks an address for their status, unless they have one, or would look for it behind a proxy. Raises
+    OSError."""
     if not {*TRAINER_STATUS, "http_proxy", "HTTP_PROXY"}.isdisjoint(ranks[0].environment):
         return
     status = TrainerStatus(loop, directory.status_token, plan.worker * plan.processes_per_worker, sink)

@@ -146,10 +146,8 @@ class NotInstalled(Exception):
 def find_or_make(
     folder: str, limit_bytes: int, python: str, requirements: List[str], variables: Dict[str, str]
 ) -> PackageEnvironment:
-    """The complete environment. `variables`: the job's, for pip's own settings and proxies.
-
-    Raises NotInstalled, OSError.
-    """
+    """The complete environment. `variables`: the job's, for pip's own settings and proxies. Raises NotInstalled,
+    OSError."""
     variables = {name: value for name, value in variables.items() if name not in _DROPPED}
     os.makedirs(folder, mode=0o700, exist_ok=True)
     parent = _ask(python, variables)

@@ -148,10 +148,8 @@ class Sync:
         self._left_out: Dict[str, LeftOut] = {}
 
     def look(self, final: bool) -> None:
-        """Bring the store up to date. `final`: the ranks have ended.
-
-        An OSError of one file leaves it out until the next scan.
-        """
+        """Bring the store up to date. `final`: the ranks have ended. An OSError of one file leaves it out until the
+        next scan."""
         found = self._finder.look()
         for path in {*self._kept, *self._left_out}.difference(one.path for one in found):  # the script removed them
             self._store.forget(_shown(path))

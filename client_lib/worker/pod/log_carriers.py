@@ -138,10 +138,8 @@ class LogCarrier(AgentThread):
 
 
 class StdoutCarrier(LogCarrier):
-    """Prints the log for `kubectl logs`, and for a server that is not reachable from the pod.
-
-    A thread: a slow container runtime delays nothing else.
-    """
+    """Prints the log for `kubectl logs`, and for a server that is not reachable from the pod. A thread: a slow
+    container runtime delays nothing else."""
 
     reader = STDOUT
 

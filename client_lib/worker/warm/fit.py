@@ -6,7 +6,7 @@ except for thread counts and matplotlib's backend: they are set again in every r
 
 import os
 import re
-from typing import Dict, FrozenSet, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Dict, FrozenSet, Iterable, NamedTuple, Optional, Tuple
 
 from client_lib.worker.plan import ELASTIC, Process, WorkerPlan
 
@@ -116,21 +116,18 @@ def refusal(pool: PoolState, plan: WorkerPlan, process: Process, beside: Iterabl
         return "torchrun starts its ranks"
     if process.stdin != os.devnull:
         return "it reads the submitter's terminal"
-    names = differing(pool.environment, process.environment)
+    loaded, given = pool.environment, process.environment
+    names = sorted(
+        name for name in {**loaded, **given} if is_read_at_load(name) and loaded.get(name) != given.get(name)
+    )
     if names:  # without values: they may be secret
         return "%s: other than when the warm pool loaded its libraries" % ", ".join(names[:5])
     for name in THREAD_COUNTS:
-        if not process.environment.get(name, "1").isdigit():
-            return "%s=%s is not one number" % (name, process.environment[name])
-    if any(not os.path.isabs(path) for path in process.environment.get("PYTHONPATH", "/").split(os.pathsep)):
+        if not given.get(name, "1").isdigit():
+            return "%s=%s is not one number" % (name, given[name])
+    if any(not os.path.isabs(path) for path in given.get("PYTHONPATH", "/").split(os.pathsep)):
         return "PYTHONPATH holds a relative path"
     for name in sorted(beside):
         if name.partition(".")[0] in pool.names and (name.endswith((".py", ".so")) or "." not in name):
             return "%s beside the script would be imported instead of the library of that name" % name
     return None
-
-
-def differing(loaded: Dict[str, str], environment: Dict[str, str]) -> List[str]:
-    """Variables read at load whose values differ."""
-    names = sorted(name for name in {**loaded, **environment} if is_read_at_load(name))
-    return [name for name in names if loaded.get(name) != environment.get(name)]

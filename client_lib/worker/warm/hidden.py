@@ -81,7 +81,8 @@ class Change:
         self._around: tuple[list[Any], list[Any]] | None = None
         """Entries that were put before and behind those of a list; None: they were changed in another way."""
         if isinstance(now, list):
-            first = _place(before, now)
+            places = range(len(now) - len(before) + 1)
+            first = next((at for at in places if all(map(_operator.is_, before, now[at:]))), -1)
             if first >= 0:
                 self._around = now[:first], now[first + len(before) :]
         elif isinstance(now, set):
@@ -116,14 +117,6 @@ class Change:
                 container[:] = around[0] + container + around[1]
             else:
                 container[:] = container[len(around[0]) : len(container) - len(around[1])]
-
-
-def _place(part: list[Any], whole: list[Any]) -> int:
-    """The index of `part` in `whole`; -1: it is not there."""
-    for first in range(len(whole) - len(part) + 1):
-        if all(whole[first + place] is entry for place, entry in enumerate(part)):
-            return first
-    return -1
 
 
 def containers(modules: Iterable[Any]) -> Iterator[Any]:
