@@ -37,7 +37,7 @@ def asked() -> Iterator[tuple[str, list[str | None]]]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     yield f"http://127.0.0.1:{server.server_address[1]}", told
     server.shutdown()
     server.server_close()

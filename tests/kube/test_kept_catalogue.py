@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from client_lib.errors import InvalidRequest
 from client_lib.spec import paths
-from server_stub.runtimes.kube.runtime import KEPT_CATALOGUE
+from server_stub.__main__ import main
+from server_stub.runtimes.kube.catalogue.file import load_or_kept, read
 from tests.kube.test_connect import kubeconfig
 from tests.server_process import ServerProcess
 
@@ -72,28 +74,30 @@ def test_a_server_that_gets_a_wrong_catalogue_uses_the_last_valid_one_and_says_s
     assert check["message"].endswith(" UTC is used instead")
     assert error in second.end()[1]
 
-    third = site.server(BETTER)
-    assert types(third) == ["b.1gpu"]
-    assert third.get(paths.READYZ).text == "ok\n"
-    third.end()
-    fourth = site.server(WRONG)
-    assert types(fourth) == ["b.1gpu"]
-
 
 def test_a_server_without_a_valid_copy_does_not_start(site: Site) -> None:
     assert "unknown field" in site.server(WRONG).refused()
-    root = GOOD + "user: {run_as_user: 0}\n"
-    assert "run_as_user=0 is root" in site.server(root).refused()
-    assert types(site.server(root + "pod_security: baseline\n")) == ["a.1gpu"]
 
 
-def test_a_damaged_copy_is_replaced_by_the_next_good_file(site: Site) -> None:
-    site.server(GOOD).facts()
-    site.servers[-1].end()
-    kept = site.folder / "state" / "data" / KEPT_CATALOGUE
+def test_the_copy_is_that_of_the_last_valid_file(tmp_path: Path) -> None:
+    file, kept = tmp_path / "catalogue.yaml", tmp_path / "kept.yaml"
+    for text in (GOOD, BETTER):
+        file.write_text(text)
+        assert load_or_kept(file, kept)[1] == ""
+        file.write_text(WRONG)
+        found, problem = load_or_kept(file, kept)
+        assert (found, kept.read_text()) == (read(text), text)
+        assert "unknown field" in problem
+
+
+def test_a_damaged_copy_is_replaced_by_the_next_good_file(tmp_path: Path) -> None:
+    file, kept = tmp_path / "catalogue.yaml", tmp_path / "kept.yaml"
     kept.write_text("instance_types: [")
-    assert "unknown field" in site.server(WRONG).refused()
-    site.server(GOOD).facts()
+    file.write_text(WRONG)
+    with pytest.raises(InvalidRequest, match=f"the catalogue {file}: .*unknown field"):
+        load_or_kept(file, kept)
+    file.write_text(GOOD)
+    assert load_or_kept(file, kept) == (read(GOOD), "")
     assert kept.read_text() == GOOD
 
 
@@ -109,15 +113,21 @@ def test_a_damaged_copy_is_replaced_by_the_next_good_file(site: Site) -> None:
     ],
 )
 def test_a_catalogue_is_checked_before_a_server_gets_it(
-    tmp_path: Path, name: str, text: str | None, code: int, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str | None, code: int, said: str
 ) -> None:
     file = tmp_path / name
     if text is not None:
         file.write_text(text)
-    line = [sys.executable, "-m", "client_lib", "server", "check", str(file)]
-    ended = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
-    assert ended.returncode == code, ended
-    shown, other = (ended.stdout, ended.stderr) if code == 0 else (ended.stderr, ended.stdout)
+    assert main(["check", str(file)]) == code
+    printed = capsys.readouterr()
+    shown, other = (printed.out, printed.err) if code == 0 else (printed.err, printed.out)
     assert said in shown
-    assert "Traceback" not in shown
     assert not other
+
+
+def test_the_client_has_the_command_that_checks_a_catalogue(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "client_lib", "server", "check", str(tmp_path / "missing.yaml")]
+    ended = subprocess.run(line, capture_output=True, text=True, check=False, timeout=60)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "No such file" in ended.stderr
+    assert "Traceback" not in ended.stderr

@@ -82,7 +82,7 @@ def api(cluster: Cluster) -> Iterator[Api]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     configuration = client.Configuration()
     configuration.host = f"http://127.0.0.1:{server.server_address[1]}"
     yield Api(configuration)
@@ -159,20 +159,26 @@ def test_it_goes_on_where_it_was_when_a_watch_ends(cluster: Cluster, watch: Any)
     assert [what for what, _ in watch[1]] == ["list", "put"]
 
 
-def test_an_expired_version_is_listed_anew_and_never_in_a_hurry(cluster: Cluster, watch: Any) -> None:
+def test_an_expired_version_is_listed_anew_and_never_in_a_hurry(
+    cluster: Cluster, watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "FIRST_PAUSE_S", 0.1)
     gone = {"code": 410, "message": "too old resource version", "metadata": {}}
     cluster.answer = lambda handler, number: send(handler, "ERROR", gone)
     began = time.monotonic()
     watch[0].start()
     until(lambda: len(cluster.lists) >= 3)
-    assert time.monotonic() - began > 1.0  # two pauses
+    assert time.monotonic() - began > 0.2  # two pauses
     assert len(cluster.watches) <= 3
 
 
-def test_watches_that_end_at_once_are_not_asked_for_in_a_loop(cluster: Cluster, watch: Any) -> None:
+def test_watches_that_end_at_once_are_not_asked_for_in_a_loop(
+    cluster: Cluster, watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "FIRST_PAUSE_S", 0.1)
     watch[0].start()
     until(lambda: len(cluster.watches) >= 1)
-    time.sleep(1.0)
+    time.sleep(0.2)
     assert len(cluster.watches) < 5
 
 
