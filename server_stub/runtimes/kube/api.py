@@ -121,9 +121,17 @@ class Api:
                 response.read(cache_content=True)
         except urllib3.exceptions.HTTPError as error:
             raise ApiError(0, f"{self.host} does not answer: {error}") from error
-        if response.status >= 300:
-            raise _error_of(response)
-        return response
+        if response.status < 300:
+            return response
+        text = ""
+        with contextlib.suppress(urllib3.exceptions.HTTPError):  # it breaks off
+            text = response.data.decode("utf-8", "replace").strip()
+        response.release_conn()
+        try:
+            message = json.loads(text)["message"]  # of a Status object
+        except (ValueError, KeyError, TypeError):
+            message = text or f"HTTP status {response.status}"
+        raise ApiError(response.status, str(message))
 
 
 class Stream:
@@ -266,21 +274,6 @@ def default_namespace(kubeconfig: Path | None, context: str | None) -> str:
 
 def _in_cluster() -> bool:
     return (_SERVICE_ACCOUNT / "token").exists()
-
-
-def _error_of(response: urllib3.BaseHTTPResponse) -> ApiError:
-    """The error with the message of the API's Status object, or with the text of the response."""
-    try:
-        text = response.data.decode("utf-8", "replace")
-    except urllib3.exceptions.HTTPError:
-        text = ""
-    finally:
-        response.release_conn()
-    try:
-        message = json.loads(text)["message"]
-    except (ValueError, KeyError, TypeError):
-        message = text.strip() or f"HTTP status {response.status}"
-    return ApiError(response.status, str(message))
 
 
 class ObjectWatch(StreamThread, Generic[T]):

@@ -138,7 +138,7 @@ class Gang:
             if blocked.permanent or tries >= FEW_TRIES:
                 break
             self._changed.clear()
-            self._wait(blocked.reason, blocked.message)
+            self._wait(blocked)
             if not self.stopped:  # during the try, or while the UID was written: that change is cleared
                 await self._pause(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
@@ -166,12 +166,9 @@ class Gang:
                 await self._act(state, seen)
             await self._fetch_tails(whole, all_workers)
             removed = self._record.removed_because is not None
-            is_over = ending.is_over(whole if removed else state, seen, removed=removed)
-            if (
-                is_over
-                and not self._may_be_explained(seen)
-                and self._log_drain.is_over(whole if removed else state, _now())
-            ):
+            counted = whole if removed else state
+            over = ending.is_over(counted, seen, removed=removed) and not self._may_be_explained(seen)
+            if over and self._log_drain.is_over(counted, _now()):
                 return await self._end(state, seen)
             if self._record.uid is None:
                 return None
@@ -289,7 +286,7 @@ class Gang:
 
     async def _take_back(self, seen: Interpretation, what: str, why: str) -> None:
         """Release its pods, so that two gangs with half of their pods each do not wait for each other."""
-        self._wait(Reason.UNSCHEDULABLE, f"{what} ({why}); it is taken back and queued again", seen.infos)
+        self._wait(Blocker(Reason.UNSCHEDULABLE, f"{what} ({why}); it is taken back and queued again"), seen.infos)
         await self._objects.delete()
         await self._objects.until_gone()
         self._cluster.inventory.drop_gone(self._key)
@@ -304,7 +301,7 @@ class Gang:
         back_off_s = min(FIRST_BACK_OFF_S * 2 ** min(self._taken_back - 1, 9), longest_s)
         until = _now() + back_off_s
         text = f"taken back, tries again in {back_off_s:.0f} s: {self._taken_back_because}"
-        self._wait(Reason.UNSCHEDULABLE, text)
+        self._wait(Blocker(Reason.UNSCHEDULABLE, text))
         while not self.stopped and _now() < until:
             self._changed.clear()
             await self._pause(until - _now())
@@ -326,11 +323,9 @@ class Gang:
             self._told = seen
             self._report(seen)
 
-    def _wait(
-        self, reason: Reason, message: str, infos: tuple[WorkerInfo, ...] = (), notes: tuple[str, ...] = ()
-    ) -> None:
+    def _wait(self, why: Blocker, infos: tuple[WorkerInfo, ...] = (), notes: tuple[str, ...] = ()) -> None:
         """Report that the attempt waits, and why."""
-        self._tell(self._observation("waiting", reason, message, infos, notes))
+        self._tell(self._observation("waiting", why.reason, why.message, infos, notes))
 
     def _tell_progress(self, seen: Interpretation) -> None:
         """Report how far the workers are."""
@@ -345,7 +340,8 @@ class Gang:
             found = self._observation("running", Reason.RUNNING, message, seen.infos, self._notes(seen, lost))
             self._tell(replace(found, quiet=verdict.quiet(seen.workers)))
         elif silent or Stage.STARTED not in stages:
-            self._wait(seen.blocker.reason, _joined(seen.blocker.message, silent), seen.infos, seen.unknown)
+            message = _joined(seen.blocker.message, silent)
+            self._wait(seen.blocker._replace(message=message), seen.infos, seen.unknown)
 
     async def _end(self, state: ClusterState, seen: Interpretation) -> Observation:
         because = self._record.removed_because or self._taken_away or self._why_taken_away(state)

@@ -86,7 +86,7 @@ class PyTorchJob(WorkloadKind):
         if not serves(api, self.api_version, self.plural):
             return checked(self.operator, f"the cluster has no resource type {self.name}", INSTALL)
         deployment = find(api, DEPLOYMENT, may_be_hidden=True)
-        version = _version(deployment)
+        version = _version(deployment) if deployment is not None else None
         if version and _numbers(version) < OLDEST:
             return checked(self.operator, f"{version} runs; 1.9 or newer is needed", INSTALL)
         if deployment is not None and not (deployment.get("status") or {}).get("readyReplicas"):
@@ -144,8 +144,6 @@ def pod_name(name: str, worker: int, *, elastic: bool = False) -> str:
 
 def _version(deployment: Any) -> str | None:
     """Version in the deployment's label, or in the tag of its image."""
-    if deployment is None:
-        return None
     if label := (deployment["metadata"].get("labels") or {}).get("app.kubernetes.io/version"):
         return str(label)
     tag = _container(deployment).get("image", "").partition("@")[0].rpartition(":")[2]

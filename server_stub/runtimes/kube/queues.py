@@ -146,19 +146,16 @@ def wait_s(ahead: int, ages_s: Iterable[float], earlier_s: Sequence[float]) -> f
     Every job that ends is taken to let the next one start. `ages_s`: how long the jobs of the queue run by now.
     `earlier_s`: how long those ran that have ended.
     """
-    ends = [_left_s(age, earlier_s) for age in ages_s] if earlier_s else []
+    ends = []
+    for age_s in ages_s if earlier_s else ():
+        longer = [each for each in earlier_s if each > age_s]  # without any it is taken to start now
+        ends.append(median(longer) - age_s if longer else median(earlier_s))
     if not ends:
         return None
     heapify(ends)
     for _ in range(ahead):
         heapreplace(ends, ends[0] + median(earlier_s))
     return ends[0]
-
-
-def _left_s(age_s: float, earlier_s: Sequence[float]) -> float:
-    """Time that a job of this age still runs: as those did that ran longer, else as if it started now."""
-    longer = [each for each in earlier_s if each > age_s]
-    return median(longer) - age_s if longer else median(earlier_s)
 
 
 def _in_use(quota: Mapping[str, tuple[float, float]], *, gpus: bool) -> Iterator[str]:

@@ -243,13 +243,9 @@ def assemble(settings: Settings, registry: WorkerRegistry, namespaces: Collectio
     except OSError as error:
         wrong = f"worker_server_ca={settings.worker_server_ca} can't be read: {error.strerror}"
         raise InvalidRequest(wrong) from error
-    options = ClusterOptions(settings, chosen, catalogue, namespace, _launcher(), server_ca)
+    with tempfile.TemporaryDirectory() as folder:
+        launcher = Path(folder) / "worker.pyz"
+        zipapp_build.build(str(launcher))
+        options = ClusterOptions(settings, chosen, catalogue, namespace, launcher.read_bytes(), server_ca)
     api = connect(settings.kubeconfig, settings.kube_context)
     return KubeRuntime(Cluster.of(api, options, registry, [other]), problem, namespaces)
-
-
-def _launcher() -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / "worker.pyz"
-        zipapp_build.build(str(target))
-        return target.read_bytes()

@@ -7,7 +7,7 @@ pods: they are late and contain nothing about ranks.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -62,7 +62,8 @@ class ClusterState:
 
     def newest(self, uid: str, *reasons: str) -> Event | None:
         """The newest event about this object with one of these reasons."""
-        return _newest(event for event in self.events_about.get(uid, ()) if event.reason in reasons)
+        found = [event for event in self.events_about.get(uid, ()) if event.reason in reasons]
+        return max(found, key=lambda event: event.at, default=None)
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ def _unstarted_container(pod: WorkerPod, state: ClusterState) -> Blocker | None:
             return Blocker(Reason.STARTING, messages.shortened(f"worker {pod.worker}: {blocked.message}"))
     pulling = state.newest(pod.uid, "Pulling", "Pulled")
     if pulling is not None and pulling.reason == "Pulling":
-        image = messages.pulled_image(pulling.message) or pod.image
+        image = pulling.message.partition('"')[2].partition('"')[0] or pod.image  # that of any of its containers
         text = f"image '{image}' is being pulled{_from(pod, 'on')}{messages.waits_since(pulling.at)}"
         return Blocker(Reason.IMAGE_PULL, text, counts_toward_timeout=False)
     return Blocker(Reason.STARTING, f"worker {pod.worker} is being started{_from(pod, 'on')}")
@@ -296,8 +297,10 @@ def _no_pods(state: ClusterState, missing: int) -> Blocker:
     since = messages.waits_since(workload.created_at)
     if state.gang_scheduler != "none":
         group = f"PodGroup/{workload.name}"
-        waits = _newest(event for event in state.events_about.get(workload.uid, ()) if event.part == group)
-        text = f"its PodGroup waits for {state.gang_scheduler}{f': {waits.message}' if waits else ''}"
+        waits = {
+            event.at: f": {event.message}" for event in state.events_about.get(workload.uid, ()) if event.part == group
+        }
+        text = f"its PodGroup waits for {state.gang_scheduler}{waits[max(waits)] if waits else ''}"
         return Blocker(Reason.QUEUED, messages.shortened(text) + since, counts_toward_timeout=False)
     return Blocker(Reason.QUEUED, f"the operator has made no pod yet{since}")
 
@@ -324,10 +327,6 @@ def _unknown(state: ClusterState) -> Iterator[str]:
         for field, reason in found:
             if reason is not None and not is_known(field, reason.word):
                 yield text.format(reason.word, field, "pod")
-
-
-def _newest(events: Iterable[Event]) -> Event | None:
-    return max(events, key=lambda event: event.at, default=None)
 
 
 def _words(said: StatusReason) -> str:

@@ -72,6 +72,7 @@ class Found:
 
     @property
     def kind_name(self) -> str:
+        """Its kind in manifests, by which `take_list` finds those that are gone."""
         return "Pod"
 
     @property
@@ -361,10 +362,7 @@ class Inventory:
             self._report_change(self._key_of[event.known_by])
 
     def event_gone(self, event: Event) -> None:
-        about = self._events.get(event.known_by, {})
-        about.pop(event.uid, None)
-        if not about:
-            self._events.pop(event.known_by, None)
+        self._events.get(event.known_by, {}).pop(event.uid, None)  # the next list drops what is empty
 
     def _report_change(self, key: AttemptKey) -> None:
         if changed := self._followers.get(key):

@@ -39,7 +39,6 @@ _HTTP_STATUS = r"(?<![\w.:/-]){}(?![\w/-]|[.:]\d)"  # a status code, not a part 
 _NOT_FOUND = re.compile(rf"\b(not found|manifest unknown|does not exist)\b|{_HTTP_STATUS.format('404')}", re.IGNORECASE)
 _DENIED = re.compile(rf"\b(unauthorized|denied|forbidden)\b|{_HTTP_STATUS.format('40[13]')}", re.IGNORECASE)
 _NO_CLAIM = re.compile(r"persistentvolumeclaim \"(?P<name>[^\"]+)\" not found", re.IGNORECASE)
-_PULLING = re.compile(r"Pulling image \"([^\"]+)\"")
 _SECRETS = re.compile(r"image pull secrets \(([^)]+)\)")
 _NO_PROGRAM = re.compile(r"exec: \"?([^\s\":]+)\"?: (?:executable file not found|stat .*no such file)")
 _DISK_LIMIT = re.compile(  # pkg/kubelet/eviction/helpers.go
@@ -147,12 +146,6 @@ def cannot_pull(image: str, text: str, of_secrets: str = "") -> str:
     missing = _SECRETS.search(of_secrets)
     also = f"; there is no pull secret {missing[1]}" if missing else ""
     return f"image '{image}' can't be pulled{': ' if why else ''}{why}{also}"
-
-
-def pulled_image(text: str) -> str | None:
-    """The image that the kubelet is pulling; a pod may have several."""
-    found = _PULLING.match(text)
-    return found[1] if found else None
 
 
 def not_created(text: str, workers: int, created: int) -> Blocker:

@@ -112,7 +112,13 @@ def render(
     if variables:
         own["environment"] = immutable("Secret", names.ENVIRONMENT, type="Opaque", stringData=variables)
     if payload_files(attempt, cluster):
-        own["code"] = immutable("ConfigMap", names.CODE, binaryData=_code(payload or {}))
+        if (size := sum(map(len, (payload or {}).values()))) > CODE_MAX:
+            raise TooLarge(
+                f"the code has {size / 2**10:.0f} KiB; where pods don't reach the server, at most {CODE_MAX // 2**10} "
+                "KiB travel to them",
+                hint="the server's setting worker_server_url says how pods reach it; or put the code on a volume",
+            )
+        own["code"] = immutable("ConfigMap", names.CODE, binaryData=_encoded(payload or {}))
     if (rules := pod.network_policy(spec, labels, cluster)) is not None:
         api_version = "networking.k8s.io/v1"
         policy = {"apiVersion": api_version, "kind": "NetworkPolicy", "metadata": metadata(names.POLICY)}
@@ -162,17 +168,6 @@ def environment(attempt: Attempt) -> tuple[dict[str, str], dict[str, str]]:
     given, shown = attempt.spec.environment(), attempt.spec.masked().environment()
     plain = {name: value for name, value in given.items() if shown[name] == value}
     return plain, {name: value for name, value in given.items() if name not in plain} | attempt.secret_values
-
-
-def _code(files: Mapping[str, bytes]) -> dict[str, str]:
-    size = sum(map(len, files.values()))
-    if size > CODE_MAX:
-        raise TooLarge(
-            f"the code has {size / 2**10:.0f} KiB; where pods don't reach the server, at most {CODE_MAX // 2**10} KiB "
-            "travel to them",
-            hint="the server's setting worker_server_url says how pods reach it; or put the code on a volume",
-        )
-    return _encoded(files)
 
 
 def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:

@@ -60,12 +60,21 @@ def template(
         for name, field in (("CLIENT_LIB_POD_NAME", "metadata.name"), ("CLIENT_LIB_POD_UID", "metadata.uid"))
     ]
     of_pod, of_container = _security(needs, catalogue)
+    cpu = f"{needs.cpu_m}m" if needs.cpu_m % 1000 else str(needs.cpu_m // 1000)
+    amounts = {"cpu": cpu, "memory": mebibytes(needs.memory_mib)}
+    if needs.gpus:
+        amounts[instance.gpu_resource] = str(needs.gpus)
+    amounts |= instance.extra_resources
+    disk_limit = mebibytes(storage.disk_limit_mib(spec, needs, catalogue))
     container: Object = {
         "name": cluster.kind.container,
         "image": image(spec, catalogue),
         "command": AGENT,
         "env": [*environment, *variables, *pod],
-        "resources": _resources(needs, storage.disk_limit_mib(spec, needs, catalogue)),
+        "resources": {
+            "requests": {**amounts, DISK: mebibytes(storage.disk_request_mib(needs))},
+            "limits": {**amounts, DISK: disk_limit},
+        },
         "securityContext": of_container,
         "volumeMounts": [folder.mount() for folder in folders],
     }
@@ -129,18 +138,6 @@ def _environment(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> di
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": str(needs.processes),
         "WORLD_SIZE": str(spec.n_workers * needs.processes),
-    }
-
-
-def _resources(needs: Needs, disk_limit_mib: int) -> Object:
-    cpu = f"{needs.cpu_m}m" if needs.cpu_m % 1000 else str(needs.cpu_m // 1000)
-    amounts = {"cpu": cpu, "memory": mebibytes(needs.memory_mib)}
-    if needs.gpus:
-        amounts[needs.instance.gpu_resource] = str(needs.gpus)
-    amounts |= needs.instance.extra_resources
-    return {
-        "requests": {**amounts, DISK: mebibytes(storage.disk_request_mib(needs))},
-        "limits": {**amounts, DISK: mebibytes(disk_limit_mib)},
     }
 
 
