@@ -205,7 +205,9 @@ class Gang:
         if self._losses.bounds is not None and not failed:  # the attempt goes on without pods taken away earlier
             self._taken_away = None
         preempted = state.workload is not None and state.workload.suspended  # may be seen after its pods end
-        if touched and (self._taken_away is None or preempted) and self._record.removed_because is None:
+        if touched and self._record.removed_because is None:
+            if preempted:
+                self._taken_away = None
             self._taken_away = self._why_taken_away(state)
         if not self._loses_worker and ending.takes_a_worker(state.pods, state.views):
             self._loses_worker = self._losses.bounds is None
@@ -215,21 +217,21 @@ class Gang:
             self._first_failed = failed[0].stage
 
     def _why_taken_away(self, state: ClusterState) -> tuple[Reason, str]:
-        return taken_away(state, f"{self._cluster.kind.name} {self._objects.name}")
+        return self._taken_away or taken_away(state, f"{self._cluster.kind.name} {self._objects.name}")
 
     async def _act(self, state: ClusterState, seen: Interpretation) -> None:
         """Remove the attempt or take it back if the state requires it."""
-        blocker = seen.blocker
+        blocker, timeout_s = seen.blocker, self._cluster.options.catalogue.gang.timeout_s
+        starting = any(worker.stage is Stage.STARTING for worker in seen.workers)
         if state.workload is None and await self._objects.are_gone():
-            await self._write(removed_because=self._taken_away or self._why_taken_away(state))
+            await self._write(removed_because=self._why_taken_away(state))
         elif all(worker.stage.over for worker in seen.workers):
             return
         elif verdict.next_step(seen.workers, self.stopped) is Step.STOP:
             if self._may_be_explained(seen):
                 return
             await self._fetch_tails(state, seen)
-            because = (Reason.CANCELLED, "stopped") if self.stopped else None
-            await self._remove(*(because or self._taken_away or self._why_taken_away(state)))
+            await self._remove(*((Reason.CANCELLED, "stopped") if self.stopped else self._why_taken_away(state)))
         elif blocker.permanent and not self._losses.missing:
             await self._remove(blocker.reason, blocker.message)
         elif hung := ending.hung(seen, state.views):
@@ -239,9 +241,8 @@ class Gang:
                 await self._remove(self._hung.reason, why)
             else:  # none of its ranks has run
                 await self._take_back(seen, "prepared, and not started", why)
-        elif self._is_overdue(seen):
-            minutes = self._cluster.options.catalogue.gang.timeout_s / 60
-            await self._take_back(seen, f"not complete within {minutes:.3g} min", blocker.message)
+        elif self._lasts_s("incomplete", starting and blocker.counts_toward_timeout) >= timeout_s:
+            await self._take_back(seen, f"not complete within {timeout_s / 60:.3g} min", blocker.message)
 
     def _may_be_explained(self, seen: Interpretation) -> bool:
         """True if workers report a stop that this server did not order: the watch brings the reason in a moment."""
@@ -250,12 +251,6 @@ class Gang:
         known = self.stopped or self._taken_away is not None or self._record.removed_because is not None
         unexplained = cancelled and not known
         return self._lasts_s("unexplained", unexplained) < EXPLAINED_S and unexplained
-
-    def _is_overdue(self, seen: Interpretation) -> bool:
-        """True if the gang has been incomplete for longer than the catalogue's gang.timeout_s."""
-        starting = any(worker.stage is Stage.STARTING for worker in seen.workers)
-        lasts_s = self._lasts_s("incomplete", starting and seen.blocker.counts_toward_timeout)
-        return lasts_s >= self._cluster.options.catalogue.gang.timeout_s
 
     def _lasts_s(self, what: Literal["unexplained", "incomplete"], holds: bool) -> float:
         """Seconds for which this has been seen without a break; `holds`: it is so now."""
@@ -344,7 +339,7 @@ class Gang:
             self._wait(seen.blocker._replace(message=message), seen.infos, seen.unknown)
 
     async def _end(self, state: ClusterState, seen: Interpretation) -> Observation:
-        because = self._record.removed_because or self._taken_away or self._why_taken_away(state)
+        because = self._record.removed_because or self._why_taken_away(state)
         why = ending.why(seen, because, stopped=self.stopped, lost_first=self._first_failed is Stage.LOST)
         if self._hung is not None and not self.stopped:
             why = self._hung

@@ -41,17 +41,22 @@ class PyTorchJob(WorkloadKind):
     def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
         run: Object = {"cleanPodPolicy": "Running"}  # the default leaves pods running after the end; All deletes logs
         spec: Object = {"nprocPerNode": str(plan.processes)}  # "auto" would be a process for each core of the host
-        least = plan.spec.n_workers
-        if plan.bounds is None:
+        least = n_workers = plan.spec.n_workers
+        if plan.bounds is None:  # worker 0 is the master: the operator announces none in a job with workers only
             run["backoffLimit"] = 0
-        else:
-            least = plan.bounds.least
+            replicas = {"Master": _replica(1, "Never", plan.template({}, ()))}
+            if n_workers > 1:
+                replicas["Worker"] = _replica(n_workers - 1, "Never", plan.template({}, ()))
+        else:  # workers only: the operator replaces a lost one, and the end of one is not the end of all
+            least, master = plan.bounds.least, pod_name(plan.name, 0, elastic=True)
+            template = plan.template({ELASTIC: "true"}, rank_variables(REPLICA_INDEX, master))
+            replicas = {"Worker": _replica(n_workers, "OnFailure", template)}
             # For readers, and for the operator, which then takes the first success of a worker for the success of the
             # job. The agents in the pods read the plan instead.
             spec["elasticPolicy"] = {
                 "rdzvBackend": "c10d",
                 "minReplicas": least,
-                "maxReplicas": plan.spec.n_workers,
+                "maxReplicas": n_workers,
                 "maxRestarts": plan.bounds.returns,
             }
         if QUEUE in plan.metadata["labels"]:
@@ -59,7 +64,7 @@ class PyTorchJob(WorkloadKind):
         if plan.gang_scheduler != "none":  # the operator names the scheduler in the pods
             queue = {"queue": plan.volcano_queue} if plan.volcano_queue else {}
             run["schedulingPolicy"] = {"minAvailable": least, **queue}
-        return self.object(plan.metadata, {**spec, "runPolicy": run, "pytorchReplicaSpecs": _replicas(plan)}), None
+        return self.object(plan.metadata, {**spec, "runPolicy": run, "pytorchReplicaSpecs": replicas}), None
 
     def probe(self, _namespace: str, labels: Mapping[str, str]) -> Object:
         replica = _replica(1, "Never", {"spec": {"containers": [{"name": self.container, "image": "none"}]}})
@@ -116,19 +121,6 @@ class PyTorchJob(WorkloadKind):
 
 
 PYTORCHJOB = PyTorchJob()
-
-
-def _replicas(plan: WorkloadPlan) -> Object:
-    """Worker 0 is the master, because the operator announces no master in a job with workers only.
-
-    An elastic job has workers only: the operator replaces a lost one, and the end of one is not the end of all.
-    """
-    if plan.bounds is not None:
-        template = plan.template({ELASTIC: "true"}, rank_variables(REPLICA_INDEX, pod_name(plan.name, 0, elastic=True)))
-        return {"Worker": _replica(plan.spec.n_workers, "OnFailure", template)}
-    workers = plan.spec.n_workers - 1
-    master = {"Master": _replica(1, "Never", plan.template({}, ()))}
-    return master | ({"Worker": _replica(workers, "Never", plan.template({}, ()))} if workers else {})
 
 
 def _replica(count: int, restart: str, template: Object) -> Object:

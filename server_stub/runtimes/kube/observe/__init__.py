@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
@@ -84,9 +85,16 @@ def observe(state: ClusterState) -> Interpretation:
     pods = [_pod_of(state, number) for number in range(state.n_workers)]
     workers = tuple(_worker(state, number, pod) for number, pod in enumerate(pods))
     blockers = [_blocker_of(worker, pod, state) for worker, pod in zip(workers, pods, strict=True)]
+    infos = []
+    for worker, pod, blocker in zip(workers, pods, blockers, strict=True):
+        known: dict[str, Any] = {"host": worker.host or None}
+        if worker.stage is Stage.STARTING:
+            known["state"] = "starting" if pod is not None and pod.scheduled else "waiting"
+            known["message"] = blocker.message if blocker else None
+        infos.append(worker.info(**known))
     return Interpretation(
         workers=workers,
-        infos=tuple(_info(*each) for each in zip(workers, pods, blockers, strict=True)),
+        infos=tuple(infos),
         blocker=_worst(state, workers, pods, blockers),
         unknown=tuple(dict.fromkeys(_unknown(state))),
         images=tuple(sorted({pod.main.digest for pod in pods if pod is not None and pod.main.digest})),
@@ -175,14 +183,6 @@ def _judged(report: Report, number: int, pod: WorkerPod | None) -> Report:
     if killed and reason == Reason.EXIT_CODE and OUT_OF_MEMORY_BELOW not in message:
         return {**report, "message": f"{message}; {OUT_OF_MEMORY_BELOW}"}  # the launcher could not read the counter
     return report
-
-
-def _info(worker: WorkerStatus, pod: WorkerPod | None, blocker: Blocker | None) -> WorkerInfo:
-    host = worker.host or None
-    if worker.stage is not Stage.STARTING:
-        return worker.info(host=host)
-    state = "starting" if pod is not None and pod.scheduled else "waiting"
-    return worker.info(host=host, state=state, message=blocker.message if blocker else None)
 
 
 def taken_away(state: ClusterState, workload_name: str) -> tuple[Reason, str]:
