@@ -15,11 +15,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from heapq import merge
 from itertools import groupby, islice
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
 
 from client_lib.spec.paths import Position
+from client_lib.worker.format import segment_name
 from server_stub.files.job_dirs import OpenFile
 from server_stub.logs.records import STAMP, Block, LogQuery, line_pattern, time_of
 
@@ -32,17 +32,12 @@ _LATE = b"~"  # sorts after every time
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0) if hasattr(os, "preadv") else 0
 
 
-class Segment(NamedTuple):
-    start: int
-    name: str
-
-
 class LogReader:
     """Reads one worker's log. Holds one file open at most; not for two threads at a time, but any may close it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._open: tuple[Segment, OpenFile] | None = None
+        self._open: tuple[int, OpenFile] | None = None
         self._closed = False
 
     def close(self) -> None:
@@ -50,18 +45,18 @@ class LogReader:
         self._closed = True
         self._open = None
 
-    def segments(self) -> list[Segment]:
-        """The segments ordered by offset; [] if there is no directory (yet)."""
+    def segments(self) -> list[int]:
+        """The segments, by the offsets at which they begin; [] if there is no directory (yet)."""
         try:
             names = os.listdir(self.directory)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return sorted(Segment(int(name[:-4]), name) for name in names if _NAME.fullmatch(name))
+        return sorted(int(name[:-4]) for name in names if _NAME.fullmatch(name))
 
     def end(self) -> int:
         """The offset after the last byte; 0 for no log."""
         segments = self.segments()
-        return segments[-1].start + self.size(segments[-1]) if segments else 0
+        return segments[-1] + self.size(segments[-1]) if segments else 0
 
     def whole_end(self) -> int:
         """The offset after the last whole record."""
@@ -70,7 +65,7 @@ class LogReader:
             return 0
         size = self.size(segments[-1])
         begin = max(0, size - _RECORD)
-        return segments[-1].start + begin + self.window(segments[-1], begin, size).rfind(b"\n") + 1
+        return segments[-1] + begin + self.window(segments[-1], begin, size).rfind(b"\n") + 1
 
     def block(self, offset: int, size: int = BLOCK, *, cached: bool = False) -> Block | None:
         """The next whole records at `offset`, or after it if that part of the log was removed; None: none yet.
@@ -79,37 +74,37 @@ class LogReader:
         With `cached` it raises BlockingIOError instead of waiting for a disk.
         """
         held = self._open
-        if held and held[0].start <= offset and (data := self._records(held[0], offset - held[0].start, size, cached)):
+        if held and held[0] <= offset and (data := self._records(held[0], offset - held[0], size, cached)):
             return Block(offset, data)  # to list the directory for each block takes a fifth of the time
         segments = self.segments()
-        first = bisect_right(segments, offset, key=attrgetter("start")) - 1
+        first = bisect_right(segments, offset) - 1
         for segment in segments[max(first, 0) :]:
-            start = max(offset, segment.start)
-            if data := self._records(segment, start - segment.start, size, cached):
+            start = max(offset, segment)
+            if data := self._records(segment, start - segment, size, cached):
                 return Block(start, data)
         return None
 
     def record_before(self, offset: int) -> bytes | None:
         """The last record that ends at or before `offset`, where it is still there."""
         for segment in reversed(self.segments()):
-            end = min(offset - segment.start, self.size(segment))
+            end = min(offset - segment, self.size(segment))
             begin = max(0, end - _RECORD)
             record = self.window(segment, begin, end).rpartition(b"\n")[0].rpartition(b"\n")[2]
             if record:
                 return record + b"\n"
         return None
 
-    def window(self, segment: Segment, begin: int, end: int) -> bytes:
+    def window(self, segment: int, begin: int, end: int) -> bytes:
         """The bytes [begin, end) of one segment, by its own offsets; fewer at its end, b"" where it was removed."""
         file = self._file(segment) if begin < end else None
         return os.pread(file.descriptor, end - begin, begin) if file else b""
 
-    def size(self, segment: Segment) -> int:
+    def size(self, segment: int) -> int:
         """The bytes of a segment; 0 where it was removed."""
         file = self._file(segment)
         return os.fstat(file.descriptor).st_size if file else 0
 
-    def _records(self, segment: Segment, begin: int, size: int, cached: bool) -> bytes:
+    def _records(self, segment: int, begin: int, size: int, cached: bool) -> bytes:
         if cached:
             file = self._file(segment)
             return _cached_records(file, begin, size) if file else b""
@@ -120,12 +115,12 @@ class LogReader:
             cut = data.find(b"\n") + 1
         return data[:cut]
 
-    def _file(self, segment: Segment) -> OpenFile | None:
+    def _file(self, segment: int) -> OpenFile | None:
         held = self._open
         if held and held[0] == segment:
             return held[1]
         try:
-            file = OpenFile(os.path.join(self.directory, segment.name), self.directory.parent)
+            file = OpenFile(os.path.join(self.directory, segment_name(segment)), self.directory.parent)
         except FileNotFoundError:
             return None
         self._open = (segment, file)
@@ -182,7 +177,7 @@ def offset_of_time(reader: LogReader, stamp: bytes) -> int:
         return time_of(records) if b"\n" in records else _LATE
 
     at = bisect_left(range(reader.size(segment)), stamp, key=time_after)
-    return segment.start + at + reader.window(segment, at, at + BLOCK).find(b"\n") + 1
+    return segment + at + reader.window(segment, at, at + BLOCK).find(b"\n") + 1
 
 
 def _tail_starts(readers: Mapping[Position, LogReader], query: LogQuery, tail: int) -> dict[Position, int]:
@@ -207,14 +202,14 @@ def lines_backwards(
     """(time, position, offset) of the chosen records before `until` that end a line, the last one first; progress is
     no line."""
     for segment in reversed(reader.segments()):
-        end = min(reader.size(segment), until - segment.start)
+        end = min(reader.size(segment), until - segment)
         carried = 0  # bytes at the end of the window whose record begins before it
         while end > 0:
             begin = max(0, end - BLOCK - carried)
             window = reader.window(segment, begin, end)
             first = 0 if begin == 0 else window.find(b"\n") + 1
             lines = [
-                (time_of(match[1]), position, segment.start + begin + match.start())
+                (time_of(match[1]), position, segment + begin + match.start())
                 for match in pattern.finditer(window, first, window.rfind(b"\n") + 1)
                 if match[1] and not _PROGRESS_OR_PART.match(match[1])
             ]

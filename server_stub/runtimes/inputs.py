@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
 
 from client_lib.worker import disk, function_runner
 from server_stub.files import outputs
@@ -23,13 +22,6 @@ from server_stub.runtimes import Attempt, Source
 
 _BLOCK = 2**20
 _GZIP = 31  # `wbits` of zlib: with the header and the checksum of gzip
-
-
-class _Entry(NamedTuple):
-    path: str
-    file: OpenFile | None
-    """None: it is a folder."""
-    executable: bool = False
 
 
 def newest_result(job_dir: Path, attempt: int, rank: int) -> OpenFile | None:
@@ -99,12 +91,13 @@ def archive_of(attempt: Attempt) -> Callable[[], Awaitable[Iterator[bytes]]] | N
     return packed
 
 
-def _entries(after: Sequence[Sequence[Source]]) -> Iterator[_Entry]:
+def _entries(after: Sequence[Sequence[Source]]) -> Iterator[tuple[str, OpenFile | None, bool]]:
+    """(path, the file or None for a folder, is it executable) of all that the folder holds."""
     for number, sources in enumerate(after):
-        yield _Entry(str(number), None)
+        yield str(number), None, False
         for source in sources:
             place = f"{number}/{source.member}".rstrip("/")
-            yield _Entry(place, None)
+            yield place, None, False
             files = set[PurePosixPath]()
             for kept in outputs.listing(source.job_dir)[0]:
                 check_path(kept.path)  # processes of that job may have written the list
@@ -113,6 +106,6 @@ def _entries(after: Sequence[Sequence[Source]]) -> Iterator[_Entry]:
                     continue
                 files.add(path)
                 if found := outputs.find(source.job_dir, kept.path, kept.sha256):
-                    yield _Entry(f"{place}/{kept.path}", found[0], kept.executable)
+                    yield f"{place}/{kept.path}", found[0], kept.executable
             if result := newest_result(source.job_dir, source.attempt, 0):
-                yield _Entry(f"{place}.result", result)
+                yield f"{place}.result", result, False
