@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,12 +22,10 @@ def writer(tmp_path: Path) -> LogWriter:
     return LogWriter(log_dir(tmp_path, 1, 0))
 
 
-@pytest.fixture(params=["inotify", pytest.param("polling", marks=pytest.mark.process)])
+@pytest.fixture
 def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
-    """In a thread of this process, once with each kind of file events."""
-    if request.param == "inotify" and not sys.platform.startswith("linux"):
-        pytest.skip("inotify is of Linux")
-    app = log_server.make_app(tmp_path, polling=request.param == "polling")
+    """In a thread of this process, with inotify where there is one, or as `support.each_kind_of_events` says."""
+    app = log_server.make_app(tmp_path, polling=getattr(request, "param", "") == "polling")
     port = free_port()
     config = uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=0)
     running = uvicorn.Server(config)

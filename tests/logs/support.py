@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
+import pytest
 import requests
 
 from client_lib.errors import BY_CODE
@@ -21,6 +22,10 @@ from tests.logs.log_server import NAME
 from tests.processes import free_port
 from tests.waiting import until
 
+each_kind_of_events = pytest.mark.parametrize(
+    "server", ["inotify", pytest.param("polling", marks=pytest.mark.process)], indirect=True
+)
+"""Runs a test with either way in which a server learns that a log has grown."""
 START = datetime(2026, 11, 21, 10, tzinfo=timezone.utc)
 
 

@@ -16,10 +16,11 @@ from client_lib.log_reading.reader import log_lines
 from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES
 from tests.logs.log_server import NAME, write_job
-from tests.logs.support import LogWriter, Server
+from tests.logs.support import LogWriter, Server, each_kind_of_events
 from tests.waiting import until
 
 
+@each_kind_of_events
 def test_a_reader_that_stops_for_a_while_gets_every_line_once(server: Server, writer: LogWriter, tmp_path: Path):
     """Its buffers are full in the middle of a frame: what was begun is finished, what came since follows."""
     with _follow(server) as connection:

@@ -15,7 +15,7 @@ from client_lib.log_reading.reader import JobStatus, Records, log_entries, log_l
 from client_lib.spec.paths import LOG_FRAMES, NDJSON
 from server_stub.files.job_dirs import log_dir
 from tests.logs.log_server import write_job
-from tests.logs.support import LogWriter, Server, stamp
+from tests.logs.support import LogWriter, Server, each_kind_of_events, stamp
 from tests.waiting import until
 
 
@@ -49,6 +49,7 @@ def test_proxies_are_told_not_to_hold_the_stream_back(server: Server, writer: Lo
 
 
 @pytest.mark.smoke
+@each_kind_of_events
 def test_follow_gives_lines_as_they_come_and_ends_when_the_job_is_final(
     server: Server, writer: LogWriter, tmp_path: Path
 ):
@@ -63,6 +64,7 @@ def test_follow_gives_lines_as_they_come_and_ends_when_the_job_is_final(
     assert list(followed) == ["last"]
 
 
+@each_kind_of_events
 def test_a_job_that_waits_says_why_and_its_first_log_is_found(server: Server, tmp_path: Path):
     write_job(tmp_path, state="PENDING", reason="Queued", message="waits for 2 of 8 GPUs", n_workers=2)
     states: list[str] = []
@@ -87,6 +89,7 @@ def test_a_job_that_waits_says_why_and_its_first_log_is_found(server: Server, tm
     assert states == ["waits for 2 of 8 GPUs", "RUNNING", "SUCCEEDED"]
 
 
+@each_kind_of_events
 def test_the_log_of_a_new_attempt_is_picked_up(server: Server, writer: LogWriter, tmp_path: Path):
     followed = log_entries(server.open_stream, log_params(follow=True))
     writer.write("first")
@@ -342,6 +345,7 @@ def test_a_parameter_that_means_nothing_is_refused_by_name(server: Server, write
     assert said in response.json()["message"]
 
 
+@each_kind_of_events
 def test_a_deleted_job_ends_its_followers_with_not_found(server: Server, writer: LogWriter, tmp_path: Path):
     writer.write("line")
     followed = log_lines(server.open_stream, log_params(follow=True))
@@ -351,6 +355,7 @@ def test_a_deleted_job_ends_its_followers_with_not_found(server: Server, writer:
         next(followed)
 
 
+@each_kind_of_events
 def test_a_record_that_is_half_written_waits_for_its_end(server: Server, writer: LogWriter, tmp_path: Path):
     followed = log_lines(server.open_stream, log_params(follow=True))
     writer.write("whole")
