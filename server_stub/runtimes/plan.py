@@ -41,7 +41,6 @@ def worker_plan(attempt: Attempt, environment: dict[str, str], function_runner: 
         gpus=[],
         cores=1,
         checkpoint_dir="",
-        snapshot=None,
         log_file=spec.log_file,
         local_rank_argument=argument,
         local_rank_auto=auto,

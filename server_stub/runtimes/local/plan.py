@@ -61,7 +61,6 @@ def worker_plans(
         snapshot=str(attempt.snapshot) if attempt.snapshot else None,
         keep_free_bytes=settings.min_free_bytes,
         no_new_privileges=account is not None,
-        observe=spec.observe,
         requirements_python=interpreter if spec.requirements else None,
         inputs=[str(inputs_dir(attempt.job_dir, attempt.number) / each) for each in plan.inputs],
         environments_dir=str(environments) if spec.requirements else None,
