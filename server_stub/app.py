@@ -17,7 +17,7 @@ from fastapi import Depends, FastAPI
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from client_lib import __version__
-from server_stub.http.api import answers, files, jobs, server, workers
+from server_stub.http.api import answers, jobs, server, workers
 from server_stub.http.api.context import Context, refuse_unknown_parameters
 from server_stub.http.auth import authenticate
 from server_stub.http.limits import Guard
@@ -43,7 +43,7 @@ def rest_api() -> FastAPI:
         separate_input_output_schemas=False,
         generate_unique_id_function=lambda route: route.name,
     )
-    for part in (jobs, files, workers, server):
+    for part in (jobs, workers, server):
         app.include_router(part.router, dependencies=[Depends(refuse_unknown_parameters)])
     app.include_router(server.probes)
     answers.add_error_handlers(app, answers.error, answers.http_error, answers.invalid_request)
@@ -63,9 +63,7 @@ def build(parts: Context, log_to: TextIO | None = sys.stderr, app: FastAPI | Non
     app = app or rest_api()
     app.state.context = parts
     of_user_or_worker = partial(authenticate, parts.users, parts.logins, parts.workers)
-    app.add_middleware(
-        Guard, settings=parts.settings, bodies=parts.bodies, error=answers.error, authenticate=of_user_or_worker
-    )
+    app.add_middleware(Guard, bodies=parts.bodies, error=answers.error, authenticate=of_user_or_worker)
 
     @cache
     def public_v2() -> ASGIApp:
@@ -81,9 +79,11 @@ def build(parts: Context, log_to: TextIO | None = sys.stderr, app: FastAPI | Non
 
     async def by_path(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
-        chosen = (
-            public_v2() if path.startswith(PUBLIC_V2) else pages() if path == "/" or path.startswith(PAGES) else app
-        )
+        chosen: ASGIApp = app
+        if path.startswith(PUBLIC_V2):
+            chosen = public_v2()
+        elif path == "/" or path.startswith(PAGES):
+            chosen = pages()
         await chosen(scope, receive, send)
 
     return AccessLog(by_path, parts.traffic, log_to)

@@ -13,8 +13,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Collection, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from types import FrameType
 
 import uvicorn
@@ -35,13 +34,13 @@ from server_stub.files.snapshots import Snapshots
 from server_stub.http import users_file
 from server_stub.http.api.context import Context
 from server_stub.http.auth import Logins, Users
-from server_stub.http.limits import http_protocol
+from server_stub.http.limits import Bodies, http_protocol
 from server_stub.http.metrics import Traffic
 from server_stub.http.users_file import CurrentTokens, FileTokens, UserTokens
 from server_stub.logs import LogHub
 from server_stub.runtimes import Runtime
 from server_stub.runtimes.local import LocalOptions, accounts
-from server_stub.runtimes.local.accounts import Account, UserAccounts
+from server_stub.runtimes.local.accounts import UserAccounts
 from server_stub.runtimes.local.runtime import LocalRuntime
 from server_stub.server_log import rotate
 from server_stub.service import Service
@@ -98,9 +97,7 @@ async def _run(
     locks: Sequence[server_files.DirectoryLock],
     recover: bool,
 ) -> None:
-    tokens, user_accounts = _tokens(settings)
-    if user_accounts is not None:
-        _let_in(user_accounts.all(), settings.data_dir)
+    tokens, user_accounts = _users(settings)
     room = Room(settings.data_dir, settings.min_free_bytes)
     room.open()
     snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, room)
@@ -110,11 +107,18 @@ async def _run(
         lambda job_id, attempt: attempt_dir(settings.data_dir / "jobs" / job_id, attempt),
         room.spare,
     )
-    service = Service(settings, _runtime(settings, registry, user_accounts, tokens().namespaces()), room=room)
+    if settings.runtime == "kubernetes":
+        from server_stub.runtimes.kube.runtime import assemble  # half a second of imports that others do not need
+
+        runtime: Runtime = assemble(settings, registry, {team.namespace for team in tokens().teams if team.namespace})
+    else:
+        runtime = LocalRuntime(LocalOptions(settings, accounts=user_accounts))
+    service = Service(settings, runtime, room=room)
     await service.start(recover=recover)  # the database is migrated and running jobs are adopted
     hub, uploads = LogHub(service.lookup), OutputsUpload(settings.outputs_limit_bytes, room)
     logins = Logins(settings.data_dir / "logins.json", tokens, loopback=is_loopback(settings.host))
-    parts = Context(settings, service, snapshots, hub, Traffic(), registry, uploads, Users(tokens), logins)
+    users, bodies = Users(tokens), Bodies(settings.max_snapshot_bytes)
+    parts = Context(settings, service, snapshots, hub, Traffic(), registry, uploads, users, logins, bodies)
     try:
         config = uvicorn_config(build(parts))
         server = Server(config, parts)
@@ -135,22 +139,12 @@ async def _run(
         await parts.service.close()
 
 
-def _runtime(
-    settings: Settings, registry: WorkerRegistry, user_accounts: UserAccounts | None, namespaces: Collection[str]
-) -> Runtime:
-    if settings.runtime == "kubernetes":
-        # half a second of imports that a local server does not need
-        from server_stub.runtimes.kube.runtime import assemble
-
-        return assemble(settings, registry, namespaces)
-    return LocalRuntime(LocalOptions(settings, accounts=user_accounts))
-
-
-def _tokens(settings: Settings) -> tuple[CurrentTokens, UserAccounts | None]:
-    """The tokens of this server, and the accounts under which jobs of their users run; None: all as this server.
+def _users(settings: Settings) -> tuple[CurrentTokens, UserAccounts | None]:
+    """The tokens of this server, and the accounts under which jobs of their users run; None: all as this server. The
+    data directory is opened to these accounts.
 
     Raises InvalidRequest: other machines could reach it, and it has no users file; or it has one, and jobs of all users
-    would run as one account, or some user has no account.
+    would run as one account, or some user has no account, or one that can run no jobs there.
     """
     if settings.users_file is None:
         if not is_loopback(settings.host):
@@ -171,7 +165,17 @@ def _tokens(settings: Settings) -> tuple[CurrentTokens, UserAccounts | None]:
             "--insecure-shared-uid starts it for users who trust each other; on Kubernetes jobs are separated",
         )
     separated = FileTokens(settings.users_file, _check_accounts)
-    return separated, UserAccounts(lambda: separated().accounts())
+    user_accounts = UserAccounts(lambda: separated().accounts())
+    os.umask(0o077)  # of this server's own files; a job has the usual one
+    accounts.open_data_dir(settings.data_dir)
+    jobs, python = settings.data_dir / "jobs", LocalOptions.python
+    if why := next(filter(None, (account.why_unusable(jobs, python) for account in user_accounts.all())), None):
+        raise InvalidRequest(
+            why,
+            hint="let everybody enter the folders above it, or choose others: a data directory such as --data-dir "
+            "/var/lib/client_lib, and an installation of Python outside of private homes",
+        )
+    return separated, user_accounts
 
 
 def _check_accounts(tokens: UserTokens) -> None:
@@ -183,19 +187,6 @@ def _check_accounts(tokens: UserTokens) -> None:
             hint="--insecure-shared-uid starts it for users who trust each other; on Kubernetes jobs are separated",
         )
     accounts.of_users(tokens.accounts())
-
-
-def _let_in(found: Sequence[Account], data_dir: Path) -> None:
-    """Open the data directory to the accounts of users. Raises InvalidRequest: one can't run jobs there."""
-    os.umask(0o077)  # of this server's own files; a job has the usual one
-    accounts.open_data_dir(data_dir)
-    reasons = (account.why_unusable(data_dir / "jobs", LocalOptions.python) for account in found)
-    if why := next(filter(None, reasons), None):
-        raise InvalidRequest(
-            why,
-            hint="let everybody enter the folders above it, or choose others: a data directory such as --data-dir "
-            "/var/lib/client_lib, and an installation of Python outside of private homes",
-        )
 
 
 def _listen(settings: Settings) -> socket.socket:

@@ -12,10 +12,11 @@ import asyncio
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from client_lib.errors import InvalidRequest, StorageFull, TooLarge
 from client_lib.spec.wire import OutputFile, OutputLeftOut
@@ -49,19 +50,14 @@ def listing(job_dir: Path) -> tuple[list[OutputFile], list[OutputLeftOut]]:
 
 def find(job_dir: Path, path: str, sha256: str | None) -> tuple[OpenFile, str] | None:
     """(the file of that name, its digest); with `sha256` only if it still has these bytes. None: there is none."""
-
-    def opened(place: Path, digest: str) -> tuple[OpenFile, str] | None:
-        try:
+    if sha256:  # any file with these bytes, without reading a list
+        places = [(place, sha256) for _, place in _folders(job_dir)]
+    else:
+        files = (file for file in listing(job_dir)[0] if file.path == path)
+        places = [(folder(job_dir, file.attempt, file.worker), file.sha256) for file in files]
+    for place, digest in places:
+        with suppress(FileNotFoundError):
             return OpenFile(data_path(str(place), digest), job_dir / OUTPUTS), digest
-        except FileNotFoundError:
-            return None
-
-    for _, place in _folders(job_dir) if sha256 else ():  # any file with these bytes, without reading a list
-        if found := opened(place, sha256 or ""):
-            return found
-    for file in listing(job_dir)[0]:
-        if file.path == path and sha256 in (None, file.sha256):
-            return opened(folder(job_dir, file.attempt, file.worker), file.sha256)
     return None
 
 
@@ -146,14 +142,6 @@ def _folders(job_dir: Path) -> Iterator[tuple[_Origin, Path]]:
 # --- uploads
 
 
-class Piece(NamedTuple):
-    """A part of one version of a file. `mtime` in Unix seconds."""
-
-    kept: Kept
-    offset: int
-    data: bytes
-
-
 class OutputsUpload:
     """The uploads of one server. Used on one event loop, one call at a time per worker."""
 
@@ -163,20 +151,20 @@ class OutputsUpload:
         self._stores: OrderedDict[Path, DirectoryStore] = OrderedDict()
         self._locks: dict[Path, asyncio.Lock] = {}
 
-    async def put(self, folder: Path, piece: Piece) -> int:
-        """Store a piece; returns how many bytes of this version the server has. The file is kept when it has them all,
-        or deleted (0) if their digest is wrong. A piece after a missing part is not stored.
+    async def put(self, folder: Path, kept: Kept, offset: int, data: bytes) -> int:
+        """Store a piece of a file; returns how many bytes of this version the server has. The file is kept when it has
+        them all, or deleted (0) if their digest is wrong. A piece after a missing part is not stored.
 
         Raises:
             TooLarge: the job keeps too much; StorageFull: the disk is full.
             InvalidRequest: a path that could lie elsewhere.
         """
-        check_path(piece.kept.path)
+        check_path(kept.path)
         try:
-            with self._room.claim(len(piece.data)):
-                return await self._with_store(folder, lambda store: _put(store, piece))
+            with self._room.claim(len(data)):
+                return await self._with_store(folder, lambda store: _put(store, kept, offset, data))
         except StorageFull:  # the worker leaves the file out
-            await self._with_store(folder, lambda store: remove(store.incoming(piece.kept.sha256)))
+            await self._with_store(folder, lambda store: remove(store.incoming(kept.sha256)))
             raise
 
     async def leave_out(self, folder: Path, path: str, size: int, why: str) -> None:
@@ -206,16 +194,16 @@ class OutputsUpload:
         return done
 
 
-def _put(store: DirectoryStore, piece: Piece) -> int:
-    kept, there = piece.kept, store.index.kept.get(piece.kept.path)
+def _put(store: DirectoryStore, kept: Kept, offset: int, data: bytes) -> int:
+    there = store.index.kept.get(kept.path)
     if there is not None and (there.sha256, there.size) == (kept.sha256, kept.size):
         return kept.size
     store.make_room(kept.path, kept.size)
     incoming = store.incoming(kept.sha256)
     with open(incoming, "ab") as file:
         have = file.tell()
-        if piece.offset <= have < piece.offset + len(piece.data):
-            file.write(piece.data[have - piece.offset :])
+        if offset <= have < offset + len(data):
+            file.write(data[have - offset :])
             file.flush()
             os.fsync(file.fileno())
             have = file.tell()

@@ -20,6 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -30,7 +31,6 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unavailable
 from client_lib.spec import paths
-from server_stub.settings import Settings
 
 HEAD_MAX = 64 * 1024  # bytes of request line and headers; nginx and h11 allow as much
 HEAD_S = 30.0
@@ -171,38 +171,35 @@ class Connection(HttpToolsProtocol):
 class Bodies:
     """The room for bodies in the memory of one server."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_upload_bytes: int) -> None:
+        self.max_upload_bytes = max_upload_bytes  # of a snapshot or a result, which is not kept in memory
         self.free = BODIES_MAX_BYTES  # bytes
 
 
+@dataclass
 class Guard:
-    """The ASGI layer. `authenticate` adds the user or the attempt to the scope of a request within the bounds, or
-    raises a ClientLibError. `error` makes the response to a request that is refused."""
+    """The ASGI layer."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        settings: Settings,
-        bodies: Bodies,
-        error: Callable[[ClientLibError], Response],
-        authenticate: Callable[[Scope], Awaitable[None]] | None = None,
-        max_body_bytes: int | None = None,
-    ) -> None:
-        self._app, self._settings, self._bodies, self._error = app, settings, bodies, error
-        self._authenticate, self._max_body_bytes = authenticate, max_body_bytes
+    app: ASGIApp
+    bodies: Bodies
+    error: Callable[[ClientLibError], Response]
+    """Makes the response to a request that is refused."""
+    authenticate: Callable[[Scope], Awaitable[None]] | None = None
+    """Adds the user or the attempt to the scope of a request within the bounds, or raises a ClientLibError."""
+    max_body_bytes: int | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             body = await self._checked(scope, receive)
-            if self._authenticate is not None:
-                await self._authenticate(scope)
+            if self.authenticate is not None:
+                await self.authenticate(scope)
         except ClientLibError as problem:
-            await self._error(problem)(scope, receive, send)
+            await self.error(problem)(scope, receive, send)
             return
         try:
-            await self._app(scope, body.receive, send)
+            await self.app(scope, body.receive, send)
         finally:
-            self._bodies.free += body.claimed
+            self.bodies.free += body.claimed
 
     async def _checked(self, scope: Scope, receive: Receive) -> _Body:
         """The body with its bounds. Raises InvalidRequest, TooLarge."""
@@ -213,7 +210,7 @@ class Guard:
             raise InvalidRequest("the address holds a NUL byte; no name does")
         is_result = paths.is_of_workers(scope["path"]) and "/results/" in scope["path"]
         is_file = is_result or scope["path"].startswith(paths.SNAPSHOTS)
-        bound = self._settings.max_snapshot_bytes if is_file else self._max_body_bytes or MAX_BODY_BYTES
+        bound = self.bodies.max_upload_bytes if is_file else self.max_body_bytes or MAX_BODY_BYTES
         # the HTTP parser has refused a Content-Length that is no number
         declared = next((int(value) for name, value in headers if name == b"content-length" and value.isdigit()), 0)
         if declared > bound:
@@ -221,7 +218,7 @@ class Guard:
                 await _discard(receive)
             raise _too_large(bound)
         has_body = declared or any(name == b"transfer-encoding" for name, _ in headers)
-        return _Body(receive, declared, bound, None if is_file else self._bodies, complete=not has_body)
+        return _Body(receive, declared, bound, None if is_file else self.bodies, complete=not has_body)
 
 
 def _too_large(bound: int) -> TooLarge:

@@ -115,10 +115,6 @@ class UserTokens(dict[bytes, User]):
                 return team
         return None
 
-    def namespaces(self) -> set[str]:
-        """The namespaces of all teams."""
-        return {team.namespace for team in self.teams if team.namespace is not None}
-
     def accounts(self) -> dict[str, str]:
         """The name of each user's account."""
         return {user.name: user.account or user.name for user in self.values()}

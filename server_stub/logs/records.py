@@ -1,16 +1,19 @@
 """The job and the lines that a reader wants, and how records are found, filtered and merged by time in bytes of whole
-records, without parsing each one. Pure."""
+records, without parsing each one. Pure, except that `since` is read by the clock."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from heapq import heapify, heapreplace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from typing_extensions import Self
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.paths import Position, parse_cursor
@@ -42,34 +45,52 @@ class LoggedJob:
     message: str
 
 
-@dataclass(frozen=True)
-class LogQuery:
-    """The lines that a reader wants."""
+def _known_stream(name: str) -> str:
+    if name not in STREAMS:
+        raise ValueError(f"is unknown; there are: {', '.join(STREAMS)}")
+    return name
 
-    follow: bool = False
-    cursor: Mapping[Position, int] = field(default_factory=dict)
-    """Offset at which each log continues. If it is not empty, an earlier answer has applied `tail`."""
-    before: Mapping[Position, int] | None = None
-    """Offset at which each log ends for this reader, 0 if it is missing; None: no such end."""
-    tail: int | None = None
-    """Begin with this many last lines of all chosen logs together. None: begin at the first line."""
-    since: str | None = None
-    """Begin at the first line with this time stamp (client_lib.worker.format) or a later one."""
-    ranks: frozenset[int] = frozenset()
+
+_Since = Annotated[str, AfterValidator(lambda text: parse_since(text, datetime.now(timezone.utc)))]
+_Cursor = Annotated[
+    dict[Position, int],
+    BeforeValidator(lambda given: read_cursor(given) if isinstance(given, str) else given),
+    WithJsonSchema({"type": "string"}),
+]
+
+
+class LogQuery(BaseModel):
+    """The lines that a reader wants: the parameters of `GET /jobs/{name}/logs`.
+
+    Raises InvalidRequest: a value can't be read, or two fields exclude each other.
+    """
+
+    model_config = ConfigDict(frozen=True, populate_by_name=True)
+
+    follow: bool = Field(False, description="Stay until the job is final and every line was sent.")
+    cursor: _Cursor = Field(default_factory=dict, description="Continue here: attempt.worker:offset, joined by commas.")
+    """If it is not empty, an earlier answer has applied `tail`."""
+    before: _Cursor | None = Field(
+        None, description="End here, at a cursor; with `tail` the page before it. Without `follow`, `grep`."
+    )
+    """A log that it lacks ends at its beginning."""
+    tail: int | None = Field(None, ge=0, le=MAX_TAIL, description="Begin with this many last lines.")
+    since: _Since | None = Field(None, description="RFC 3339, or how long ago: 90, 30s, 10m, 2h, 1d.")
+    """Once read, a time stamp (client_lib.worker.format)."""
+    ranks: frozenset[Annotated[int, Field(ge=0)]] = Field(frozenset(), alias="rank", description="Only these ranks.")
     """Empty: every rank, and the lines of no rank."""
-    streams: frozenset[str] = frozenset()
-    """Empty: every stream."""
-    attempt: int | None = None
-    """None: all attempts, one after the other."""
-    timestamps: bool = False
-    """Text only: the time before each line."""
-    grep: str | None = None
-    """Only lines with this regular expression (Python's `re`); see `search`."""
-    context: int = 0
-    """Number of lines of the same rank before and after each that `grep` finds."""
+    streams: frozenset[Annotated[str, AfterValidator(_known_stream)]] = Field(
+        frozenset(), alias="stream", description="Only these streams."
+    )
+    attempt: int | None = Field(None, ge=1, description="Only this attempt; default: all, in order.")
+    timestamps: bool = Field(False, description="Text: the time before each line.")
+    grep: str | None = Field(
+        None, description="Only lines with this regular expression; without `follow` and `cursor`."
+    )
+    context: int = Field(0, ge=0, le=MAX_CONTEXT, description="With `grep`: lines of the same rank before and after.")
 
-    def __post_init__(self) -> None:
-        """Raises InvalidRequest: `grep` is no regular expression, or two fields exclude each other."""
+    @model_validator(mode="after")
+    def _is_possible(self) -> Self:
         if self.grep is not None:
             try:
                 if len(self.grep) > MAX_EXPRESSION:
@@ -81,6 +102,7 @@ class LogQuery:
                 raise InvalidRequest("grep searches the lines that there are: it takes no follow and no cursor")
         if self.before is not None and (self.follow or self.grep is not None):
             raise InvalidRequest("before reads older lines: it takes no follow and no grep")
+        return self
 
     @property
     def filtered(self) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from client_lib.errors import StorageFull
 from client_lib.worker.outputs.store import Kept
-from server_stub.files.outputs import OutputsUpload, Piece
+from server_stub.files.outputs import OutputsUpload
 from server_stub.files.room import Room
 
 DATA = b"x" * 1000
@@ -23,11 +23,11 @@ def test_a_file_that_the_disk_has_no_room_for_leaves_none_of_its_pieces(tmp_path
 
     async def run() -> None:
         nonlocal free
-        assert await uploads.put(folder, Piece(kept, 0, DATA[:500])) == 500
+        assert await uploads.put(folder, kept, 0, DATA[:500]) == 500
         free -= 500
         assert len(list((folder / "incoming").iterdir())) == 1
         with pytest.raises(StorageFull):
-            await uploads.put(folder, Piece(kept, 500, DATA[500:]))
+            await uploads.put(folder, kept, 500, DATA[500:])
         assert not list((folder / "incoming").iterdir())
 
     asyncio.run(run())

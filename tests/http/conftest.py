@@ -24,6 +24,7 @@ from server_stub.files.snapshots import Snapshots
 from server_stub.http import users_file
 from server_stub.http.api.context import Context
 from server_stub.http.auth import Logins, Users
+from server_stub.http.limits import Bodies
 from server_stub.http.metrics import Traffic
 from server_stub.http.users_file import FileTokens
 from server_stub.logs import LogHub
@@ -159,6 +160,7 @@ class Running:
             *(settings, service, snapshots, LogHub(service.lookup), Traffic(), registry, uploads),
             users=Users(tokens),
             logins=Logins(settings.data_dir / "logins.json", tokens, loopback=True),
+            bodies=Bodies(settings.max_snapshot_bytes),
         )
         app = build(self.parts, self.access_log, self.app)
         self._server = self._type(uvicorn_config(app), self.parts)

@@ -163,6 +163,8 @@ def invalid_request(request: Request, problem: RequestValidationError) -> Respon
     """Wrong parameters or a wrong body, one sentence for each finding."""
     sentences, in_body = [], []
     for finding in problem.errors():
+        if isinstance(ours := finding.get("ctx", {}).get("error"), ClientLibError):
+            return error(ours)
         place, message = finding["loc"], str(finding["msg"]).removeprefix("Value error, ")
         if place[0] == "body":
             in_body.append({**finding, "loc": place[1:]})

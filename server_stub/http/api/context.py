@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, cast
+from typing import Annotated, NamedTuple, cast
 
-from fastapi import Depends, Query
+from fastapi import Depends, Path, Query
 from fastapi.dependencies.models import Dependant
-from pydantic import BeforeValidator
+from pydantic import BaseModel, BeforeValidator
 from pydantic_core import from_json
 from starlette.requests import Request
 
@@ -44,7 +44,7 @@ class Context:
     """The users whose requests are accepted."""
     logins: Logins
     """The logins of their browsers."""
-    bodies: Bodies = field(default_factory=Bodies)
+    bodies: Bodies
     """Room for the bodies of requests, of both APIs."""
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the server begins to stop: long polls answer at once."""
@@ -60,17 +60,40 @@ async def current_user(request: Request) -> User:
 
 
 JOB = f"{paths.JOBS}/{{name}}"
+WAIT_MAX_S = 60.0
+WAIT_S = WAIT_MAX_S / 2
 Parts = Annotated[Context, Depends(context)]
 CurrentUser = Annotated[User, Depends(current_user)]
 Owner = Annotated[
     str | None,
-    Query(description="Owner of the job, for admins and where the server shares jobs; absent: the user of the token."),
+    Query(
+        description="Owner, for admins and where the server shares jobs; in a list `*`: all users; absent: the user of "
+        "the token."
+    ),
 ]
 Offset = Annotated[int, Query(ge=0, le=2**53, description="Bytes sent before; repeated ones are dropped.")]
-
-
+Wait = Annotated[
+    float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False, description="Seconds to wait for something new.")
+]
+Number = Annotated[int, Path(ge=0, lt=10**9)]
+"""Of an attempt, a worker or a rank."""
 JsonBody = BeforeValidator(lambda body: from_json(body) if isinstance(body, bytes) else body)
 """Reads the body as JSON whatever its Content-Type is: `curl -d` names the one of forms."""
+
+
+class Named(NamedTuple):
+    """A job or a group, as a path names it and as the operations of the service take it."""
+
+    user: User
+    name: str
+    owner: str | None
+
+
+async def named(user: CurrentUser, name: str, owner: Owner = None) -> Named:
+    return Named(user, name, owner)
+
+
+OfPath = Annotated[Named, Depends(named)]
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
@@ -85,6 +108,11 @@ async def refuse_unknown_parameters(request: Request) -> None:
 
 
 def _query_parameters(dependant: Dependant) -> Iterator[str]:
-    yield from (parameter.alias for parameter in dependant.query_params)
+    for parameter in dependant.query_params:
+        kind = parameter.field_info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from (field.alias or name for name, field in kind.model_fields.items())
+        else:
+            yield parameter.alias
     for inner in dependant.dependencies:
         yield from _query_parameters(inner)

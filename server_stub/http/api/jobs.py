@@ -1,42 +1,56 @@
-"""`/jobs` and `/groups`: submit, list, one job with its logs and what else belongs to it. Outputs are in `files`."""
+"""`/jobs`, `/groups` and `/snapshots`: submit, list, one job with its logs, outputs and what else belongs to it.
+
+Workers upload outputs by `workers`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections.abc import Coroutine
-from datetime import datetime, timezone
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter, Header, Path, Query
-from pydantic import AfterValidator, BeforeValidator, Field, NonNegativeInt
+from fastapi import APIRouter, Header, Query
+from fastapi import Path as InPath
+from pydantic import AfterValidator, BeforeValidator, Field
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 
-from client_lib.errors import InvalidRequest
-from client_lib.spec import paths
+from client_lib.errors import InvalidRequest, NotFound
+from client_lib.spec import paths, wire
 from client_lib.spec.job import LABELS_MAX
 from client_lib.spec.metrics import POINTS, POINTS_MAX, JobGoodput, JobMetrics
-from client_lib.spec.request import GroupRequest, SessionRequest, SubmitRequest
+from client_lib.spec.request import SHA256, GroupRequest, SessionRequest, SubmitRequest
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
-from client_lib.spec.wire import Answer, EventList, GroupInfo, JobInfo, JobPage, JobProvenance, Manifest, StateChanges
-from client_lib.worker.format import STREAMS
-from server_stub.http.api.answers import BYTES, JsonText, LiveResponse, OpenFileResponse, raw_answer, raw_body
-from server_stub.http.api.context import JOB, CurrentUser, JsonBody, Offset, Owner, Parts
+from server_stub.files import outputs
+from server_stub.http.api.answers import ARCHIVE, BYTES, JsonText, LiveResponse, OpenFileResponse, raw_answer, raw_body
+from server_stub.http.api.context import (
+    JOB,
+    WAIT_S,
+    Context,
+    CurrentUser,
+    JsonBody,
+    Number,
+    Offset,
+    OfPath,
+    Owner,
+    Parts,
+    Wait,
+)
 from server_stub.logs import LogQuery
 from server_stub.logs import stream as stream_logs
-from server_stub.logs.records import MAX_CONTEXT, MAX_TAIL, parse_since, read_cursor
 from server_stub.logs.render import Frames, NdJson, Renderer, Text
 from server_stub.logs.search import answer_of, search
 from server_stub.logs.stream import logs as written_logs
 from server_stub.service import JobFilters
+from server_stub.service.lookup import User
 
-WAIT_MAX_S = 60.0
 PAGE = 100
 MAX_PAGE = 1000  # about 1.5 MB of response
 _VERSION_MAX = 2**53
-_RANK_MAX = 10**9
+_SNAPSHOT = f"{paths.SNAPSHOTS}/{{sha256}}"
 
 T = TypeVar("T")
 router = APIRouter()
@@ -65,20 +79,11 @@ _IdempotencyKey = Annotated[
 _State = Annotated[State, BeforeValidator(lambda text: text.upper())]
 
 
-def _known_stream(name: str) -> str:
-    if name not in STREAMS:
-        raise ValueError(f"is unknown; there are: {', '.join(STREAMS)}")
-    return name
-
-
-_Stream = Annotated[str, AfterValidator(_known_stream)]
-
-
 @router.post(
     paths.JOBS,
     status_code=201,
-    response_model=JobInfo,
-    responses={200: {"model": JobInfo, "description": "The job of an earlier request with this key."}},
+    response_model=wire.JobInfo,
+    responses={200: {"model": wire.JobInfo, "description": "The job of an earlier request with this key."}},
 )
 async def submit_job(
     parts: Parts, user: CurrentUser, order: Annotated[SubmitRequest, JsonBody], idempotency_key: _IdempotencyKey = None
@@ -91,7 +96,7 @@ async def submit_job(
 @router.post(
     paths.GROUPS,
     status_code=201,
-    responses={200: {"model": GroupInfo, "description": "The group of an earlier request with this key."}},
+    responses={200: {"model": wire.GroupInfo, "description": "The group of an earlier request with this key."}},
 )
 async def submit_group(
     response: Response,
@@ -99,7 +104,7 @@ async def submit_group(
     user: CurrentUser,
     order: Annotated[GroupRequest, JsonBody],
     idempotency_key: _IdempotencyKey = None,
-) -> GroupInfo:
+) -> wire.GroupInfo:
     """Accept many runs of one job. All of its members are on disk before this answers, or none is."""
     group, created = await parts.service.submits.submit_group(user, order, idempotency_key)
     response.status_code = 201 if created else 200
@@ -107,15 +112,15 @@ async def submit_group(
 
 
 @router.get(f"{paths.GROUPS}/{{name}}")
-async def get_group(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> GroupInfo:
+async def get_group(parts: Parts, group: OfPath) -> wire.GroupInfo:
     """The group, with the number of its members in each state; `GET /jobs?group=NAME` lists them."""
-    return await parts.service.lookup.group(user, name, owner)
+    return await parts.service.lookup.group(*group)
 
 
 @router.post(f"{paths.GROUPS}/{{name}}/cancel")
-async def cancel_group(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> GroupInfo:
+async def cancel_group(parts: Parts, group: OfPath) -> wire.GroupInfo:
     """Order the end of all members; they end later, and none of them starts any more."""
-    return await parts.service.cancel_group(user, name, owner)
+    return await parts.service.cancel_group(*group)
 
 
 @router.post(f"{paths.GROUPS}/{{name}}/resubmit")
@@ -125,12 +130,12 @@ async def resubmit_group(
     name: str,
     failed: Annotated[bool, Query(description="True: only members that are FAILED or CANCELLED.")] = False,
     idempotency_key: _IdempotencyKey = None,
-) -> GroupInfo:
+) -> wire.GroupInfo:
     """Run members again that have ended. New ones take their places; the earlier ones move to the group `earlier`."""
     return await parts.service.submits.resubmit_group(user, name, idempotency_key, failed=failed)
 
 
-@router.get(paths.JOBS, response_model=JobPage)
+@router.get(paths.JOBS, response_model=wire.JobPage)
 async def list_jobs(
     parts: Parts,
     user: CurrentUser,
@@ -139,13 +144,7 @@ async def list_jobs(
     name: Annotated[str | None, Query(description="Only names that begin with this.")] = None,
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Jobs in a page.")] = PAGE,
     cursor: Annotated[str | None, Query(description="`next_cursor` of the previous page.")] = None,
-    owner: Annotated[
-        str | None,
-        Query(
-            description="Owner of the jobs, for admins and where the server shares jobs; `*`: all users; absent: the "
-            "user of the token."
-        ),
-    ] = None,
+    owner: Owner = None,
     group: Annotated[str | None, Query(min_length=1, description="Only members of this group.")] = None,
     grouped: Annotated[
         bool, Query(description="`groups` in the place of their members; with `name` and `owner` alone.")
@@ -169,23 +168,23 @@ async def get_state_changes(
     parts: Parts,
     user: CurrentUser,
     after: Annotated[
-        str | None, Query(max_length=100, description="`cursor` of the previous response; absent: the newest.")
+        str | None,
+        Query(
+            max_length=100, description="`cursor` of the previous response, if this one is to wait; absent: the newest."
+        ),
     ] = None,
-    wait: Annotated[
-        float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False, description="Seconds; read with `after`.")
-    ] = WAIT_MAX_S / 2,
-) -> StateChanges:
+    wait: Wait = WAIT_S,
+) -> wire.StateChanges:
     """The jobs that have come into another state, of all that the user sees; with `after` as soon as there is one."""
     change = parts.service.lookup.state_changes(user, after, wait)
     found = await _unless_stopping(change, parts.stopping)
     return found or await parts.service.lookup.state_changes(user, after, 0)
 
 
-@router.get(JOB, response_model=JobInfo)
+@router.get(JOB, response_model=wire.JobInfo)
 async def get_job(
     parts: Parts,
-    user: CurrentUser,
-    name: str,
+    of: OfPath,
     after_version: Annotated[
         int | None,
         Query(
@@ -194,19 +193,16 @@ async def get_job(
             description="Answer when the job's version is greater, or `wait` is over, or at once if the job is final.",
         ),
     ] = None,
-    wait: Annotated[
-        float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False, description="Seconds; read with `after_version`.")
-    ] = WAIT_MAX_S / 2,
-    owner: Owner = None,
+    wait: Wait = WAIT_S,
 ) -> Response:
     """The job; with `after_version` as soon as it has changed."""
     job = None
     if after_version is not None:
-        change = parts.service.lookup.wait(user, name, after_version, wait, owner)
+        change = parts.service.lookup.wait(of.user, of.name, after_version, wait, of.owner)
         job = await _unless_stopping(change, parts.stopping)
         if job is not None and job.version <= after_version:
             job = None  # nothing but its progress has changed
-    return JsonText((job or await parts.service.get(user, name, owner)).json)
+    return JsonText((job or await parts.service.get(*of)).json)
 
 
 async def _unless_stopping(change: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T | None:
@@ -220,55 +216,78 @@ async def _unless_stopping(change: Coroutine[Any, Any, T], stopping: asyncio.Eve
         stop.cancel()
 
 
-@router.get(f"{JOB}/events", response_model=EventList)
-async def get_events(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> Response:
+@router.get(f"{JOB}/events", response_model=wire.EventList)
+async def get_events(parts: Parts, job: OfPath) -> Response:
     """The history of the job, oldest first; every change of its state is an event."""
-    return JsonText(await parts.service.lookup.events(user, name, owner))
+    return JsonText(await parts.service.lookup.events(*job))
 
 
 @router.get(f"{JOB}/manifest")
-async def get_manifest(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> Manifest:
+async def get_manifest(parts: Parts, job: OfPath) -> wire.Manifest:
     """The plan or manifest of the newest attempt; secrets masked."""
-    return await parts.service.manifest(user, name, owner)
+    return await parts.service.manifest(*job)
 
 
 @router.get(f"{JOB}/request", response_model=SubmitRequest)
-async def get_request(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> Response:
+async def get_request(parts: Parts, job: OfPath) -> Response:
     """The request that made the job, without its submitter and the values of its secrets."""
-    return JsonText(await parts.service.request(user, name, owner))
+    return JsonText(await parts.service.request(*job))
 
 
 @router.get(f"{JOB}/results/{{rank}}", response_class=FileResponse, responses=raw_answer(paths.RESULT))
-async def get_result(
-    parts: Parts, user: CurrentUser, name: str, rank: Annotated[int, Path(ge=0, lt=_RANK_MAX)], owner: Owner = None
-) -> FileResponse:
+async def get_result(parts: Parts, job: OfPath, rank: Number) -> FileResponse:
     """The result of the job's function in this rank, or its exception. Unpickling it runs code of its author."""
-    return OpenFileResponse(await parts.service.lookup.find_result(user, name, rank, owner), media_type=paths.RESULT)
+    found = await parts.service.lookup.find_result(job.user, job.name, rank, job.owner)
+    return OpenFileResponse(found, media_type=paths.RESULT)
+
+
+@router.get(f"{JOB}/outputs")
+async def list_outputs(parts: Parts, of: OfPath) -> wire.OutputList:
+    """The files of the job that are kept, while it runs and afterwards, and those that are not kept."""
+    job = await parts.service.find_outputs(*of)
+    files, left_out = await asyncio.to_thread(outputs.listing, job.job_dir)
+    return wire.OutputList(files=files, left_out=left_out, in_place=job.in_place, final=job.final)
+
+
+@router.get(f"{JOB}/outputs/{{path:path}}", response_class=FileResponse, responses=raw_answer(BYTES))
+async def get_output(
+    parts: Parts,
+    of: OfPath,
+    path: str,
+    sha256: Annotated[
+        str | None,
+        Query(pattern=SHA256, description="Only these bytes: the file may have been rewritten since it was listed."),
+    ] = None,
+) -> FileResponse:
+    """One of these files; `Range` is understood."""
+    job = await parts.service.find_outputs(*of)
+    found = await asyncio.to_thread(outputs.find, job.job_dir, path, sha256)
+    if found is None:
+        raise NotFound(f"job {of.name} keeps no output {path}" + (" with these bytes any more" if sha256 else ""))
+    return OpenFileResponse(found[0], media_type=BYTES, headers={"ETag": f'"{found[1]}"'})
 
 
 @router.get(f"{JOB}/stacks")
-async def get_stacks(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> JobStacks:
+async def get_stacks(parts: Parts, job: OfPath) -> JobStacks:
     """The stacks of all threads of the running job, for its owner and admins."""
-    return await parts.service.observer.stacks(user, name, owner)
+    return await parts.service.observer.stacks(*job)
 
 
 @router.get(f"{JOB}/provenance")
-async def get_provenance(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> JobProvenance:
+async def get_provenance(parts: Parts, job: OfPath) -> wire.JobProvenance:
     """The record of what the job ran: code, packages, hardware and images; for its owner and admins."""
-    return await parts.service.observer.provenance(user, name, owner)
+    return await parts.service.observer.provenance(*job)
 
 
 @router.get(f"{JOB}/metrics", response_model=JobMetrics)
 async def get_job_metrics(
     parts: Parts,
-    user: CurrentUser,
-    name: str,
+    job: OfPath,
     rank: Annotated[
-        Annotated[int, Field(ge=0, lt=_RANK_MAX)] | Literal["all", "workers"],
+        Annotated[int, Field(ge=0, lt=10**9)] | Literal["all", "workers"],
         Query(description="Curves of this rank and of no rank, of `all` ranks, or of what each of the `workers` used."),
     ] = 0,
     points: Annotated[int, Query(ge=4, le=POINTS_MAX, description="At most so many of each curve.")] = POINTS,
-    owner: Owner = None,
     cache_control: Annotated[
         str, Header(description="max-age=SECONDS, at most 5: an answer of that age will do, which costs less.")
     ] = "",
@@ -276,62 +295,106 @@ async def get_job_metrics(
     """The metrics that the job has printed, as curves, and its progress; for its owner and admins."""
     max_age = re.search(r"\bmax-age=(\d{1,9})", cache_control)
     age_s = float(max_age[1]) if max_age else 0.0
-    return JsonText(await parts.service.observer.metrics(user, name, rank, points, owner, age_s))
+    return JsonText(await parts.service.observer.metrics(job.user, job.name, rank, points, job.owner, age_s))
 
 
 @router.get(f"{JOB}/goodput")
-async def get_job_goodput(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> JobGoodput:
+async def get_job_goodput(parts: Parts, job: OfPath) -> JobGoodput:
     """The use of the job's time: waiting, starting, steps, lag, checkpoints, and so on; for its owner and admins."""
-    return await parts.service.observer.goodput(user, name, owner)
+    return await parts.service.observer.goodput(*job)
 
 
-@router.post(f"{JOB}/cancel", response_model=JobInfo)
-async def cancel_job(parts: Parts, user: CurrentUser, name: str, owner: Owner = None) -> Response:
+@router.post(f"{JOB}/cancel", response_model=wire.JobInfo)
+async def cancel_job(parts: Parts, job: OfPath) -> Response:
     """Order the end of the job; it ends later. A final job stays as it is."""
-    return JsonText((await parts.service.cancel(user, name, owner)).json)
+    return JsonText((await parts.service.cancel(*job)).json)
 
 
 @router.delete(JOB)
 async def delete_job(
     parts: Parts,
-    user: CurrentUser,
-    name: str,
-    owner: Owner = None,
+    job: OfPath,
     force: Annotated[bool, Query(description="True: a running job is stopped and then removed.")] = False,
-) -> Answer:
+) -> wire.Answer:
     """Remove the job with its logs and events; 409 while it runs, unless forced."""
-    return Answer(message=await parts.service.delete(user, name, owner, force=force))
+    return wire.Answer(message=await parts.service.delete(*job, force=force))
+
+
+# --- archives of code, each visible only to users who uploaded its bytes
+
+
+def _missing(sha256: str) -> NotFound:
+    return NotFound(f"no snapshot {sha256[:12]} of yours is on this server")
+
+
+@router.head(_SNAPSHOT, response_class=Response)
+async def has_snapshot(parts: Parts, user: CurrentUser, sha256: str) -> Response:
+    """200 if this user has uploaded the archive, else 404. A user who may only read it gets 404, too, because a submit
+    needs an upload by the same user."""
+    archive = parts.snapshots.find(sha256, user.name)
+    if archive is None:
+        raise _missing(sha256)
+    return Response(headers={"Content-Length": str(archive.stat().st_size)}, media_type=ARCHIVE)
+
+
+@router.get(_SNAPSHOT, response_class=FileResponse, responses=raw_answer(ARCHIVE))
+async def get_snapshot(parts: Parts, user: CurrentUser, sha256: str) -> FileResponse:
+    """The archive, for users who uploaded it, for admins, and for everyone where the server shares jobs."""
+    return FileResponse(readable(parts, user, sha256), media_type=ARCHIVE)
+
+
+def readable(parts: Context, user: User, sha256: str) -> Path:
+    """The archive, if this user may read it. Raises NotFound."""
+    found = parts.snapshots.find(sha256, user.name)
+    if found is None and (user.admin or parts.settings.share_jobs) and parts.snapshots.exists(sha256):
+        found = parts.snapshots.path(sha256)
+    if found is None:
+        raise _missing(sha256)
+    return found
+
+
+@router.put(
+    _SNAPSHOT,
+    status_code=201,
+    response_model=wire.Answer,
+    responses={200: {"model": wire.Answer, "description": "This user had uploaded it already."}},
+    openapi_extra=raw_body(ARCHIVE),
+)
+async def put_snapshot(
+    request: Request, response: Response, parts: Parts, user: CurrentUser, sha256: str
+) -> wire.Answer:
+    """Upload the archive, a tar.gz whose bytes have this digest. Sending it again is harmless (200)."""
+    announced = int(request.headers.get("Content-Length", 0))
+    if not await parts.snapshots.put(sha256, user.name, request.stream(), announced):
+        response.status_code = 200
+    return wire.Answer(message=f"snapshot {sha256[:12]} is stored")
 
 
 # --- sessions: a command, a terminal or a port of a running worker, for `client-lib exec`, `shell` and `port-forward`.
 # Each is two streams of frames (client_lib.worker.control): the answer to its POST, and the bodies of PUTs.
 
 _SESSION = f"{JOB}/sessions/{{session}}"
-_SessionId = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="Chosen by the client, at random.")]
+_SessionId = Annotated[str, InPath(pattern="^[0-9a-f]{32}$", description="Chosen by the client, at random.")]
 
 
 @router.post(_SESSION, response_class=StreamingResponse, responses=raw_answer(BYTES))
 async def begin_session(
-    parts: Parts,
-    user: CurrentUser,
-    name: str,
-    session: _SessionId,
-    wanted: Annotated[SessionRequest, JsonBody],
-    owner: Owner = None,
+    parts: Parts, job: OfPath, session: _SessionId, wanted: Annotated[SessionRequest, JsonBody]
 ) -> StreamingResponse:
     """Begin a session in a worker of the running job, for its owner and admins. The session ends with this answer."""
-    return LiveResponse(await parts.service.sessions.begin(user, name, session, wanted, owner), BYTES)
+    pieces = await parts.service.sessions.begin(job.user, job.name, session, wanted, job.owner)
+    return LiveResponse(pieces, BYTES)
 
 
 @router.put(_SESSION, openapi_extra=raw_body(BYTES))
 async def put_session(
     request: Request, parts: Parts, user: CurrentUser, name: str, session: _SessionId, offset: Offset = 0
-) -> Answer:
+) -> wire.Answer:
     """Send bytes to a session of this user."""
     del name
     request.scope["routine"] = True
     await parts.service.sessions.take(user, session, offset, await request.body())
-    return Answer(message="the bytes were passed on")
+    return wire.Answer(message="the bytes were passed on")
 
 
 # --- logs: frames, text or NDJSON by `Accept`; see server_stub.logs for their content
@@ -354,46 +417,14 @@ async def put_session(
 )
 async def get_logs(
     parts: Parts,
-    user: CurrentUser,
-    name: str,
+    of: OfPath,
+    query: Annotated[LogQuery, Query()],
     accept: Annotated[str, Header(include_in_schema=False)] = "",
-    follow: Annotated[bool, Query(description="Stay until the job is final and every line was sent.")] = False,
-    cursor: Annotated[str, Query(description="Continue here: attempt.worker:offset, joined by commas.")] = "",
-    before: Annotated[
-        str | None,
-        Query(description="End here, at a cursor; with `tail` the page before it. Without `follow`, `grep`."),
-    ] = None,
-    tail: Annotated[int | None, Query(ge=0, le=MAX_TAIL, description="Begin with this many last lines.")] = None,
-    since: Annotated[str | None, Query(description="RFC 3339, or how long ago: 90, 30s, 10m, 2h, 1d.")] = None,
-    rank: Annotated[list[NonNegativeInt], Query(description="Only these ranks.")] = [],  # noqa: B006  # FastAPI copies it
-    stream: Annotated[list[_Stream], Query(description="Only these streams.")] = [],  # noqa: B006
-    attempt: Annotated[int | None, Query(ge=1, description="Only this attempt; default: all, in order.")] = None,
-    timestamps: Annotated[bool, Query(description="Text: the time before each line.")] = False,
-    grep: Annotated[
-        str | None, Query(description="Only lines with this regular expression; without `follow` and `cursor`.")
-    ] = None,
-    context: Annotated[
-        int, Query(ge=0, le=MAX_CONTEXT, description="With `grep`: lines of the same rank before and after.")
-    ] = 0,
-    owner: Owner = None,
 ) -> StreamingResponse:
     """The lines of the job so far, and with `follow` each new line as it is written."""
-    query = LogQuery(
-        follow=follow,
-        cursor=read_cursor(cursor),
-        before=None if before is None else read_cursor(before),
-        tail=tail,
-        since=None if since is None else parse_since(since, datetime.now(timezone.utc)),
-        ranks=frozenset(rank),
-        streams=frozenset(stream),
-        attempt=attempt,
-        timestamps=timestamps,
-        grep=grep,
-        context=context,
-    )
-    job = await parts.service.lookup.find_logs(user, name, owner)
+    job = await parts.service.lookup.find_logs(*of)
     media_type, renderer = _renderer(accept, query)
-    if grep is None:
+    if query.grep is None:
         pieces = stream_logs(parts.hub, job, query, renderer)
     else:
         pieces = answer_of(job, await search(written_logs(job, query), query), renderer)

@@ -7,10 +7,10 @@ the one it knows, and ignores what a newer worker adds to it.
 
 from __future__ import annotations
 
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 
-from fastapi import APIRouter, Depends, Header, Path, Query
+from fastapi import APIRouter, Depends, Header, Query
 from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import FileResponse, StreamingResponse
@@ -21,25 +21,20 @@ from client_lib.spec.request import SHA256, LogLengths, OutputLength, WorkerOrde
 from client_lib.spec.wire import Answer
 from client_lib.worker.outputs.store import Kept
 from server_stub.files import outputs
-from server_stub.files.outputs import Piece
 from server_stub.http.api.answers import ARCHIVE, BYTES, LiveResponse, raw_answer, raw_body
-from server_stub.http.api.context import JsonBody, Offset, Parts
+from server_stub.http.api.context import JsonBody, Number, Offset, Parts, Wait
 from server_stub.worker_gateway.attempt import OpenAttempt
 from server_stub.worker_gateway.report import WorkerReport, parse
 from server_stub.worker_gateway.worker import RemoteWorker
 
-WAIT_MAX_S = 60.0
 PROTOCOLS = frozenset({"1"})
 """Protocols of workers that this server knows."""
 _UID_MAX = 100  # characters; a UUID has 36
 _OFFSET_MAX = 2**53
-_NUMBER_MAX = 10**9
 _TIME_MAX = 10**11
 _REASON_MAX = 500
 
 router = APIRouter()
-
-_Number = Annotated[int, Path(ge=0, lt=_NUMBER_MAX)]
 
 
 class CallingWorker(NamedTuple):
@@ -52,8 +47,8 @@ class CallingWorker(NamedTuple):
 async def calling_worker(
     request: Request,
     name: str,
-    attempt: _Number,
-    worker: _Number,
+    attempt: Number,
+    worker: Number,
     pod_uid: Annotated[
         str, Header(alias=paths.POD_UID, description="The pod; the first owns the worker's place, another gets 409.")
     ] = "",
@@ -92,9 +87,7 @@ async def put_worker_state(
     caller: Caller,
     state: Annotated[WorkerSays, JsonBody],
     knows: Annotated[str, Query(description="The order that the worker has; another one is answered at once.")] = "",
-    wait: Annotated[
-        float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False, description="Seconds to wait for another order.")
-    ] = 0.0,
+    wait: Wait = 0.0,
 ) -> WorkerOrder:
     """Report the state of a worker and get its order: with `wait` as soon as the order has changed."""
     attempt, worker = caller
@@ -159,7 +152,7 @@ async def put_worker_session(request: Request, caller: Caller, mark: str, offset
 
 
 @router.put(f"{paths.WORKERS}/results/{{rank}}", openapi_extra=raw_body(paths.RESULT))
-async def put_worker_result(request: Request, parts: Parts, caller: Caller, rank: _Number) -> Answer:
+async def put_worker_result(request: Request, parts: Parts, caller: Caller, rank: Number) -> Answer:
     """Upload the result of a function in one rank of the worker."""
     await caller.attempt.take_result(caller.worker, rank, request.stream(), parts.settings.max_snapshot_bytes)
     return Answer(message=f"the result of rank {rank} is stored")
@@ -190,8 +183,8 @@ async def put_worker_output(
         return OutputLength(length=0)
     if sha256 is None:
         raise InvalidRequest("sha256 is missing: which bytes are these?")
-    piece = Piece(Kept(path, size, sha256, mtime, executable), offset, await request.body())
-    return OutputLength(length=await parts.outputs.put(folder, piece))
+    kept = Kept(path, size, sha256, mtime, executable)
+    return OutputLength(length=await parts.outputs.put(folder, kept, offset, await request.body()))
 
 
 @router.delete(f"{paths.WORKERS}/outputs/{{path:path}}")
@@ -201,7 +194,7 @@ async def delete_worker_output(parts: Parts, caller: Caller, path: str) -> Answe
     return Answer(message="forgotten")
 
 
-def _folder(caller: CallingWorker) -> FilePath:
+def _folder(caller: CallingWorker) -> Path:
     group = caller.attempt.group
     return outputs.folder(group.folder.parent.parent, group.attempt, caller.worker.view.worker)
 
@@ -226,7 +219,7 @@ async def get_worker_inputs(caller: Caller) -> StreamingResponse:
     return StreamingResponse(await caller.attempt.group.inputs(), media_type=ARCHIVE)
 
 
-def _file(path: FilePath | None, media_type: str) -> FileResponse:
+def _file(path: Path | None, media_type: str) -> FileResponse:
     if path is None or not path.is_file():
         raise NotFound("this job has none")
     return FileResponse(path, media_type=media_type)

@@ -37,8 +37,8 @@ from client_lib.spec.wire import EventList, JobInfo
 from server_stub.files import outputs
 from server_stub.files.snapshots import SnapshotFile, read_files
 from server_stub.http.api import answers, server
-from server_stub.http.api.context import Context
-from server_stub.http.api.files import readable
+from server_stub.http.api.context import Context, Named
+from server_stub.http.api.jobs import readable
 from server_stub.http.auth import cookie, csrf_token, set_cookie
 from server_stub.http.limits import Guard
 from server_stub.http.page import views
@@ -61,6 +61,7 @@ HEADERS = {
 }
 
 T = TypeVar("T")
+Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 class Pages:
@@ -84,19 +85,11 @@ class Pages:
         ]
         layers = [
             Middleware(BaseHTTPMiddleware, dispatch=_with_headers),
-            Middleware(
-                Guard,
-                settings=self._parts.settings,
-                bodies=self._parts.bodies,
-                error=answers.error,
-                max_body_bytes=FORM_MAX_BYTES,
-            ),
+            Middleware(Guard, bodies=self._parts.bodies, error=answers.error, max_body_bytes=FORM_MAX_BYTES),
         ]
         return Starlette(routes=routes, middleware=layers, exception_handlers=dict.fromkeys(_ERRORS, _error))
 
-    def _for_user(
-        self, handler: Callable[[Request, User], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _for_user(self, handler: Callable[[Request, Named], Awaitable[Response]]) -> Endpoint:
         """Only for those who are logged in; others get the form of the login."""
 
         async def endpoint(request: Request) -> Response:
@@ -105,7 +98,9 @@ class Pages:
                 return _page(request, "login.html", 401)
             self._logins.user(request.scope, (await _form(request)).get("csrf"))
             request.scope["user"] = user
-            return await handler(request, user)
+            return await handler(
+                request, Named(user, request.path_params.get("name", ""), request.query_params.get("owner"))
+            )
 
         return endpoint
 
@@ -125,64 +120,62 @@ class Pages:
         set_cookie(response, request.scope, value)
         return response
 
-    async def _logout(self, request: Request, _: User) -> Response:
+    async def _logout(self, request: Request, _: Named) -> Response:
         self._logins.log_out(cookie(request.scope))
         response = RedirectResponse("login", 303)
         set_cookie(response, request.scope, "")
         return response
 
-    async def _jobs(self, request: Request, user: User) -> Response:
+    async def _jobs(self, request: Request, of: Named) -> Response:
         query = {key: value for key, value in request.query_params.items() if value}
         service, opened, members = self._parts.service, query.pop("open", ""), []
-        page = json.loads(await service.page(user, views.filters(query), JOBS, query.get("cursor")))
+        page = json.loads(await service.page(of.user, views.filters(query), JOBS, query.get("cursor")))
         if any(f"{group['owner']}/{group['name']}" == opened for group in page["groups"]):
             owner, _, name = opened.rpartition("/")
             wanted = views.filters({"owner": owner, "group": name})
-            members = json.loads(await service.page(user, wanted, MEMBERS, None))["jobs"]
+            members = json.loads(await service.page(of.user, wanted, MEMBERS, None))["jobs"]
         rows = views.rows(page, opened, members)
         return _page(request, "jobs.html", rows=rows, next_cursor=page["next_cursor"], query=query, opened=opened)
 
-    async def _job(self, request: Request, user: User) -> Response:
-        service, name, owner = self._parts.service, request.path_params["name"], request.query_params.get("owner")
-        info = JobInfo.model_validate_json((await service.get(user, name, owner)).json)
-        events = EventList.model_validate_json(await service.lookup.events(user, name, owner)).events
-        place = await service.find_outputs(user, name, owner)
+    async def _job(self, request: Request, of: Named) -> Response:
+        service, info = self._parts.service, await self._info(of)
+        events = EventList.model_validate_json(await service.lookup.events(*of)).events
+        place = await service.find_outputs(*of)
         files, left_out = await asyncio.to_thread(outputs.listing, place.job_dir)
         kept: dict[str, Any] = {"files": files, "left_out": left_out, "in_place": place.in_place}
         kept["key"] = secrets.token_hex(16)
-        kept["types"] = [each.name for each in (await server.get_instance_types(self._parts, user)).instance_types]
+        kept["types"] = [each.name for each in (await server.get_instance_types(self._parts, of.user)).instance_types]
         return _page(request, "job.html", **views.job(info, events, datetime.now(timezone.utc)), **kept)
 
-    async def _code(self, request: Request, user: User) -> Response:
+    async def _info(self, of: Named) -> JobInfo:
+        return JobInfo.model_validate_json((await self._parts.service.get(*of)).json)
+
+    async def _code(self, request: Request, of: Named) -> Response:
         """The code of a job, with the text of one file."""
-        service, name, owner = self._parts.service, request.path_params["name"], request.query_params.get("owner")
-        file = request.query_params.get("file", "")
-        info = JobInfo.model_validate_json((await service.get(user, name, owner)).json)
+        service, info, file = self._parts.service, await self._info(of), request.query_params.get("file", "")
         if not isinstance(info.code, CodeSnapshot):
-            ran = (await service.observer.provenance(user, name, owner)).submitted
-            place = await service.find_outputs(user, name, owner)
+            ran = (await service.observer.provenance(*of)).submitted
+            place = await service.find_outputs(*of)
             return _page(request, "code.html", job=info, ran=ran, in_place=place.in_place, files=[])
         wanted = {file or info.code.script or ""}
-        found = await _in_thread(read_files, readable(self._parts, user, info.code.sha256), wanted)
+        found = await _in_thread(read_files, readable(self._parts, of.user, info.code.sha256), wanted)
         chosen = next((each for each in found if each.name in wanted), None)
         if file and chosen is None:
-            raise NotFound(f"the code of job {name} has no file {file}")
+            raise NotFound(f"the code of job {of.name} has no file {file}")
         return _page(request, "code.html", job=info, files=found, chosen=chosen)
 
-    async def _difference(self, request: Request, user: User) -> Response:
+    async def _difference(self, request: Request, of: Named) -> Response:
         """Changes from the job `with` to this one; without `with`, from the last success to a failed one."""
-        name, owner = request.path_params["name"], request.query_params.get("owner")
-        second = await self._ran(user, name, owner)
+        second = await self._ran(of)
         other = request.query_params.get("with") or second.provenance.last_success
-        diff = await self._compared(user, await self._ran(user, other, owner), second) if other else None
-        return _page(request, "difference.html", name=name, owner=owner or user.name, diff=diff)
+        diff = await self._compared(of.user, await self._ran(of._replace(name=other)), second) if other else None
+        return _page(request, "difference.html", name=of.name, owner=of.owner or of.user.name, diff=diff)
 
-    async def _ran(self, user: User, name: str, owner: str | None) -> Ran:
-        service = self._parts.service
-        info = JobInfo.model_validate_json((await service.get(user, name, owner)).json)
-        ran = Ran(info, await service.observer.provenance(user, name, owner))
+    async def _ran(self, of: Named) -> Ran:
+        observer = self._parts.service.observer
+        ran = Ran(await self._info(of), await observer.provenance(*of))
         with suppress(ClientLibError):  # it was submitted with observe=False
-            found = await service.observer.metrics(user, name, 0, _POINTS, owner)
+            found = await observer.metrics(of.user, of.name, 0, _POINTS, of.owner)
             ran = ran._replace(metrics=JobMetrics.model_validate_json(found))
         return ran
 
@@ -199,7 +192,7 @@ class Pages:
         one_or_more = "1 more file that differs" if more == 1 else f"{more} more files that differ"
         return found._replace(parts={**found.parts, "not compared": [f"{one_or_more}: a page shows {_COMPARED_MAX}"]})
 
-    async def _server(self, request: Request, user: User) -> Response:
+    async def _server(self, request: Request, of: Named) -> Response:
         parts = self._parts
         figures = {
             "jobs": await parts.service.lookup.counts(),
@@ -208,28 +201,28 @@ class Pages:
             "errors": parts.traffic.answers(least_status=500),
             "free_bytes": parts.service.room.free,
         }
-        info, report = await server.get_info(parts, user), await server.get_doctor(parts, user)
-        types = (await server.get_instance_types(parts, user)).instance_types
+        info, report = await server.get_info(parts, of.user), await server.get_doctor(parts, of.user)
+        types = (await server.get_instance_types(parts, of.user)).instance_types
         return _page(request, "server.html", info=info, checks=report.checks, types=types, figures=figures)
 
-    async def _act(self, request: Request, user: User) -> Response:
-        service, name, owner = self._parts.service, request.path_params["name"], request.query_params.get("owner")
+    async def _act(self, request: Request, of: Named) -> Response:
+        service, name = self._parts.service, of.name
         action, form = request.path_params["action"], await _form(request)
         if action == "cancel":
-            await service.cancel(user, name, owner)
+            await service.cancel(*of)
         elif action == "delete":
-            await service.delete(user, name, owner, force=True)
+            await service.delete(*of, force=True)
             return RedirectResponse("../../", 303)
         elif action == "resubmit":
             changes = _changes(form)
             # of a double click the second one finds the job of the first; other arguments are another job
             drawn = json.dumps([form["key"], name, changes]).encode() if form.get("key") else None
             key = f"page-{hashlib.sha256(drawn).hexdigest()}" if drawn else None
-            text = await service.submits.resubmit(user, name, changes, key)
+            text = await service.submits.resubmit(of.user, name, changes, key)
             name = json.loads(text.json)["name"]
         else:
             raise NotFound(f"there is no page {request.scope['path']}")
-        return RedirectResponse(f"../{quote(name, '')}?owner={quote(owner or user.name, '')}", 303)
+        return RedirectResponse(f"../{quote(name, '')}?owner={quote(of.owner or of.user.name, '')}", 303)
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:

@@ -14,7 +14,9 @@ NAME`), or one of the issuer. Nothing has to be stored here.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -25,7 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from client_lib import __version__
-from client_lib.errors import ClientLibError, InvalidRequest, TooLarge, Unauthorized, Unavailable
+from client_lib.errors import ClientLibError, Unauthorized, Unavailable
 from server_stub.http.api.answers import add_error_handlers
 from server_stub.http.api.context import Context, Parts
 from server_stub.http.api.public_v2 import catalogue, jobs
@@ -76,7 +78,7 @@ def application(parts: Context) -> FastAPI:
     app = routes()
     app.state.context = parts
     authenticate = partial(_authenticate, parts.users)
-    app.add_middleware(Guard, settings=parts.settings, bodies=parts.bodies, error=error, authenticate=authenticate)
+    app.add_middleware(Guard, bodies=parts.bodies, error=error, authenticate=authenticate)
     return app
 
 
@@ -106,9 +108,7 @@ async def _user(users: Users, token: str) -> User:
 
 
 def _http_error(_: Request, problem: HTTPException) -> Response:
-    response = _failed(problem.status_code, str(problem.detail).lower())
-    response.headers.update(problem.headers or {})
-    return response
+    return _failed(problem.status_code, str(problem.detail).lower(), problem.headers)
 
 
 def _wrong_form(_: Request, problem: RequestValidationError) -> Response:
@@ -121,13 +121,10 @@ def _wrong_form(_: Request, problem: RequestValidationError) -> Response:
 def error(problem: ClientLibError) -> Response:
     """One of our errors in the platform's form. An InvalidRequest becomes 400: 422 is for wrong schemas there."""
     message = "\n".join(filter(None, [problem.message, problem.hint]))
-    status = 400 if isinstance(problem, InvalidRequest) and not isinstance(problem, TooLarge) else problem.http_status
-    response = _failed(status, message)
-    if isinstance(problem, Unavailable):
-        response.headers["Retry-After"] = "1"
-    return response
+    status = 400 if problem.http_status == HTTPStatus.UNPROCESSABLE_ENTITY else problem.http_status
+    return _failed(status, message, {"Retry-After": "1"} if isinstance(problem, Unavailable) else None)
 
 
-def _failed(status: int, message: str) -> Response:
+def _failed(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """Platform: the Content-Type has no `charset`, with which its command line takes a response for text and fails."""
-    return JSONResponse(Failed(error_code=1, error_message=message).model_dump(), status)
+    return JSONResponse(Failed(error_code=1, error_message=message).model_dump(), status, headers)
