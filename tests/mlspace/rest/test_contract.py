@@ -35,7 +35,7 @@ CHECKS = [
 BOUNDED = settings(
     max_examples=examples(8), derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
 )
-WHOLE_JOBS = [paths.JOBS, paths.RENDER]
+WHOLE_JOBS = [paths.JOBS, paths.GROUPS, paths.RENDER]
 """Their bodies are made from the largest schema, which takes most of the time of these tests."""
 KNOWN = ("job-waits", "job-ended", "job-failed")
 
@@ -55,7 +55,7 @@ def _with_known_names(context: Any, path_parameters: dict[str, Any] | None) -> d
 
 
 def _known(parameter: str, value: Any) -> Any:
-    names = {"name": KNOWN, "allocation": ("default",), "queue": ("default",)}.get(parameter)
+    names = {"name": KNOWN, "allocation": ("default",), "place": ("default",)}.get(parameter)
     return names[len(value) // 2 % len(names)] if names and isinstance(value, str) and len(value) % 2 else value
 
 
@@ -96,7 +96,7 @@ def test_our_api_keeps_to_its_document(case: schemathesis.Case, server: Running)
 
 @pytest.mark.process
 @ours.include(path=WHOLE_JOBS, method="POST").parametrize()
-@BOUNDED
+@settings(BOUNDED, max_examples=examples(4))
 def test_requests_with_a_whole_job_keep_to_the_document(case: schemathesis.Case, server: Running) -> None:
     check_ours(case, server)
 

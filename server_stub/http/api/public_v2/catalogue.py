@@ -5,30 +5,47 @@ This server is one workspace with one allocation and one queue, and each of them
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter
-from pydantic import BaseModel, Field
+from fastapi import APIRouter, Depends
+from pydantic import AfterValidator, BaseModel, Field
 
 from client_lib.errors import NotFound
 from client_lib.spec.mlspace import REGIONS
 from client_lib.spec.wire import InstanceType
-from server_stub.http.api.context import Context, Parts
+from server_stub.http.api.context import Parts
 from server_stub.http.api.public_v2.translate import ALLOCATION, NAMESPACE, QUEUE, type_name
 
-ROOT = "/public/v2"
-WORKSPACES = f"{ROOT}/workspaces/v3"
+WORKSPACES = "/workspaces/v3"
 WORKSPACE_ID = "00000000-0000-4000-8000-000000000000"
 """The id of the one workspace. Clients name a workspace in each request; any id is accepted."""
 _REGION = next(iter(REGIONS))
 """The region of the allocation: every region has the same, and jobs of each are taken."""
 
-router = APIRouter()
+router = APIRouter(prefix="/public/v2")
 
 
-class Available(BaseModel):
+async def _types(parts: Parts) -> list[InstanceType]:
+    return [kind.model_copy(update={"name": type_name(kind)}) for kind in parts.service.runtime.instance_types()]
+
+
+def _known(place: str) -> str:
+    if place not in (ALLOCATION, QUEUE):
+        raise NotFound("not found")
+    return place
+
+
+Types = Annotated[list[InstanceType], Depends(_types)]
+Place = Annotated[str, AfterValidator(_known)]
+"""The id of the one allocation or of the one queue."""
+
+
+class Keyed(BaseModel):
     key: str
     name: str
+
+
+class Available(Keyed):
     count: int
 
 
@@ -42,9 +59,7 @@ class Availability(BaseModel):
     available: int
 
 
-class TypeOfQueue(BaseModel):
-    key: str
-    name: str
+class TypeOfQueue(Keyed):
     availability: int
     storage_presets: list[dict[str, Any]]
 
@@ -93,9 +108,7 @@ class Resource(BaseModel):
     requests: ResourceLimits
 
 
-class TypeOfRegion(BaseModel):
-    key: str
-    name: str
+class TypeOfRegion(Keyed):
     images: list[str]
     resource: Resource
 
@@ -105,9 +118,7 @@ class Ssh(BaseModel):
     port: int = 0
 
 
-class RegionConfig(BaseModel):
-    key: str
-    name: str
+class RegionConfig(Keyed):
     description: str = ""
     nfsName: str = ""  # Platform: these names
     instances_types: list[TypeOfRegion]
@@ -120,48 +131,42 @@ class Configs(BaseModel):
     custom_images: list[str] = []
 
 
-@router.get(f"{ROOT}/configs")
-async def get_configs(parts: Parts, cluster_type: Literal["MT", "INF"] = "MT") -> Configs:
+@router.get("/configs")
+async def get_configs(types: Types, cluster_type: Literal["MT", "INF"] = "MT") -> Configs:
     """Regions with their instance types; all regions have the same. INF: none, as this server runs no inference."""
-    types = []
-    for kind in _types(parts):
+    of_region = []
+    for kind in types:
         limits = ResourceLimits(cpu=f"{kind.cpu:g}", memory=f"{kind.memory_gib:g}Gi", gpus=str(kind.gpus))
         resource = Resource(limits=limits, requests=limits)
-        types.append(TypeOfRegion(key=kind.name, name=kind.name, images=[], resource=resource))
+        of_region.append(TypeOfRegion(key=kind.name, name=kind.name, images=[], resource=resource))
     regions = REGIONS if cluster_type == "MT" else ()
-    return Configs(regions=[RegionConfig(key=name, name=name, instances_types=types) for name in regions])
+    return Configs(regions=[RegionConfig(key=name, name=name, instances_types=of_region) for name in regions])
 
 
-@router.get(f"{ROOT}/instance_types/{{region}}/available")
-async def get_available(parts: Parts, region: str, allocation_name: str | None = None) -> AvailableTypes:
+@router.get("/instance_types/{region}/available")
+async def get_available(types: Types, region: str, allocation_name: str | None = None) -> AvailableTypes:
     """The number of workers of each type that fit now."""
     del region, allocation_name
-    return AvailableTypes(
-        instance_types=[Available(key=kind.name, name=kind.name, count=kind.available or 0) for kind in _types(parts)]
-    )
+    found = [Available(key=kind.name, name=kind.name, count=kind.available or 0) for kind in types]
+    return AvailableTypes(instance_types=found)
 
 
-@router.get(f"{ROOT}/allocations/{{allocation}}/instance_types_availability")
-async def get_availability(parts: Parts, allocation: str) -> list[Availability]:
+@router.get("/allocations/{allocation}/instance_types_availability")
+async def get_availability(types: Types, allocation: Place) -> list[Availability]:
     """The number of workers of each type that fit now."""
-    _check(allocation, ALLOCATION)
+    del allocation
+    return [Availability(key=kind.name, instance_type=kind.name, available=kind.available or 0) for kind in types]
+
+
+@router.get("/allocations/{place}/instance-types")
+@router.get("/queues/{place}/instance-types")
+async def get_types_of(types: Types, place: Place) -> list[TypeOfQueue]:
+    """The instance types of the allocation or of the queue."""
+    del place
     return [
-        Availability(key=kind.name, instance_type=kind.name, available=kind.available or 0) for kind in _types(parts)
+        TypeOfQueue(key=kind.name, name=kind.name, availability=kind.available or 0, storage_presets=[])
+        for kind in types
     ]
-
-
-@router.get(f"{ROOT}/allocations/{{allocation}}/instance-types")
-async def get_allocation_types(parts: Parts, allocation: str) -> list[TypeOfQueue]:
-    """The instance types of an allocation."""
-    _check(allocation, ALLOCATION)
-    return _of_queue(parts)
-
-
-@router.get(f"{ROOT}/queues/{{queue}}/instance-types")
-async def get_queue_types(parts: Parts, queue: str) -> list[TypeOfQueue]:
-    """The instance types of a queue."""
-    _check(queue, QUEUE)
-    return _of_queue(parts)
 
 
 @router.get(f"{WORKSPACES}/")
@@ -185,24 +190,7 @@ async def get_allocations(workspace: str) -> list[Allocation]:
 
 
 @router.get(f"{WORKSPACES}/{{workspace}}/allocations/{{allocation}}/queues")
-async def get_queues(workspace: str, allocation: str) -> list[Queue]:
+async def get_queues(workspace: str, allocation: Place) -> list[Queue]:
     """The one queue of the allocation."""
-    del workspace
-    _check(allocation, ALLOCATION)
+    del workspace, allocation
     return [Queue()]
-
-
-def _types(parts: Context) -> list[InstanceType]:
-    return [kind.model_copy(update={"name": type_name(kind)}) for kind in parts.service.runtime.instance_types()]
-
-
-def _check(given: str, known: str) -> None:
-    if given != known:
-        raise NotFound("not found")
-
-
-def _of_queue(parts: Context) -> list[TypeOfQueue]:
-    return [
-        TypeOfQueue(key=kind.name, name=kind.name, availability=kind.available or 0, storage_presets=[])
-        for kind in _types(parts)
-    ]

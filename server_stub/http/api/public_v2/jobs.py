@@ -21,7 +21,7 @@ from time import monotonic
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query
-from pydantic import BeforeValidator
+from pydantic import AfterValidator, BeforeValidator
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from client_lib.errors import InvalidRequest, NotFound
@@ -44,7 +44,6 @@ from server_stub.service import JobFilters
 from server_stub.service.lookup import User
 from server_stub.settings import Settings
 
-JOBS = "/public/v2/jobs"
 PAGE_MAX = 6000  # Platform: the page size of its command line
 
 _OF_ANY_LOGIN = (
@@ -62,13 +61,19 @@ _TEXT = "text/plain; charset=utf-8"
 _Source = tuple[Position, str, str]
 """The worker, rank and stream of a line."""
 
-router = APIRouter()
+router = APIRouter(prefix="/public/v2/jobs")
 
 Region = Annotated[str | None, Query(description="Absent: every region.")]
-_Time = Annotated[datetime | None, BeforeValidator(lambda text: text or None)]
 
 
-@router.post(JOBS)
+def _utc(time: datetime | None) -> datetime | None:
+    return time.replace(tzinfo=timezone.utc) if time is not None and time.tzinfo is None else time
+
+
+_Time = Annotated[datetime | None, BeforeValidator(lambda text: text or None), AfterValidator(_utc)]
+
+
+@router.post("")
 async def run_job(parts: Parts, user: CurrentUser, order: translate.RunJobRequest) -> translate.Created:
     """Run a job. It is on disk before this answers."""
     spec = translate.spec_of(order)
@@ -78,7 +83,7 @@ async def run_job(parts: Parts, user: CurrentUser, order: translate.RunJobReques
     return translate.created(JobInfo.model_validate_json(job.json))
 
 
-@router.get(JOBS)
+@router.get("")
 async def list_jobs(
     parts: Parts,
     user: CurrentUser,
@@ -105,8 +110,8 @@ async def list_jobs(
     wanted = JobFilters(
         owners=job_author or None,
         states=frozenset().union(*(mlspace.STATES_OF[name] for name in status)) if status else None,
-        since=_utc(start_date),
-        until=_utc(end_date),
+        since=start_date,
+        until=end_date,
         fields=[(name, value, or_none) for name, value, or_none in asked if value is not None],
     )
     count, found = await parts.service.lookup.search(user, wanted, min(limit, PAGE_MAX), offset)
@@ -116,11 +121,7 @@ async def list_jobs(
     return translate.JobList(count=count, jobs=items)
 
 
-def _utc(time: datetime | None) -> datetime | None:
-    return time.replace(tzinfo=timezone.utc) if time is not None and time.tzinfo is None else time
-
-
-@router.post(f"{JOBS}/restart")
+@router.post("/restart")
 async def restart_job(parts: Parts, user: CurrentUser, order: translate.RestartRequest) -> translate.Created:
     """Run the request of this job again, as a new job."""
     try:
@@ -130,7 +131,7 @@ async def restart_job(parts: Parts, user: CurrentUser, order: translate.RestartR
     return translate.created(JobInfo.model_validate_json(job.json))
 
 
-@router.get(f"{JOBS}/{{name}}")
+@router.get("/{name}")
 async def get_job(parts: Parts, user: CurrentUser, name: str) -> translate.JobSummary:
     """The status of a job; for an unknown name 200 with the status `job not found`."""
     try:
@@ -139,7 +140,7 @@ async def get_job(parts: Parts, user: CurrentUser, name: str) -> translate.JobSu
         return translate.unknown(name)
 
 
-@router.delete(f"{JOBS}/{{name}}")
+@router.delete("/{name}")
 async def delete_job(
     parts: Parts,
     user: CurrentUser,
@@ -157,28 +158,28 @@ async def delete_job(
     return translate.Deleted(job_name=name, deleted_at=now, status="deleted")
 
 
-@router.get(f"{JOBS}/{{name}}/params", response_model=translate.JobParams)
+@router.get("/{name}/params", response_model=translate.JobParams)
 async def get_params(parts: Parts, user: CurrentUser, name: str) -> JSONResponse:
     """The parameters of a job as they are stored."""
     spec = (await find_job(parts, user, name)).spec
     return JSONResponse(spec.masked().model_dump(mode="json", include={*translate.PARAMETERS}))
 
 
-@router.get(f"{JOBS}/{{name}}/nodes")
+@router.get("/{name}/nodes")
 async def get_nodes(parts: Parts, user: CurrentUser, name: str) -> translate.Nodes:
     """The machines that the newest attempt runs on."""
     workers = (await find_job(parts, user, name)).workers
     return translate.Nodes(node_names=sorted({worker.host for worker in workers if worker.host}))
 
 
-@router.get(f"{JOBS}/{{name}}/preemptors")
+@router.get("/{name}/preemptors")
 async def get_preemptors(parts: Parts, user: CurrentUser, name: str) -> translate.Preemptors:
     """The jobs that preempted this one: always none."""
     await find_job(parts, user, name)
     return translate.Preemptors(preemptors=[])
 
 
-@router.get(f"{JOBS}/elastic/{{name}}/pods")
+@router.get("/elastic/{name}/pods")
 async def get_pods(parts: Parts, user: CurrentUser, name: str) -> translate.Pods:
     """The workers of a job's newest attempt, of any type."""
     return translate.Pods(pods=translate.pods(await find_job(parts, user, name), datetime.now(timezone.utc)))
@@ -299,7 +300,7 @@ async def line_by_line(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[by
 
 
 @router.get(
-    f"{JOBS}/{{name}}/logs",
+    "/{name}/logs",
     response_class=Response,
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )

@@ -125,7 +125,7 @@ class Token(BaseModel):
     one of an issuer may end earlier, and a client that still sends it gets 401."""
 
 
-class Ok(BaseModel):
+class Outcome(BaseModel):
     """Fields that most responses have."""
 
     status: str = "ok"
@@ -133,7 +133,7 @@ class Ok(BaseModel):
     error_message: str = ""
 
 
-class Authenticated(Ok):
+class Authenticated(Outcome):
     token: Token
 
 
@@ -168,35 +168,30 @@ class ListedJob(BaseModel):
     allocation_id: str
 
 
-class JobList(Ok):
+class JobList(Outcome):
     count: int
     """Number of matching jobs on all pages."""
     jobs: list[ListedJob]
 
 
-class JobSummary(BaseModel):
+class JobSummary(Outcome):
     """One job; for an unknown name with status "job not found"."""
 
-    uid: str
     job_name: str
-    status: str
-    region: str
-    created_at: int
-    pending_at: int
-    running_at: int
-    completed_at: int
-    error_code: int = 0
-    error_message: str = ""
+    uid: str = ""
+    region: str = ""
+    created_at: int = 0
+    pending_at: int = 0
+    running_at: int = 0
+    completed_at: int = 0
 
 
-class Deleted(BaseModel):
+class Deleted(Outcome):
+    """The status is `deleted` or `job not found`."""
+
     job_name: str
     deleted_at: str
     """Seconds since 1970. Platform: a string here, a number elsewhere."""
-    status: str
-    """`deleted` or `job not found`."""
-    error_code: int = 0
-    error_message: str = ""
 
 
 class Nodes(BaseModel):
@@ -322,9 +317,7 @@ def status(info: JobInfo) -> JobSummary:
 
 def unknown(name: str) -> JobSummary:
     """The status of an unknown name. Platform: 200 and a JSON object; its command line fails on anything else."""
-    never = dict.fromkeys(("created_at", "pending_at", "running_at", "completed_at"), 0)
-    texts = {"uid": "", "job_name": name, "region": "", "status": NOT_FOUND, "error_message": NOT_FOUND}
-    return JobSummary.model_validate({**texts, **never, "error_code": 1})
+    return JobSummary(job_name=name, status=NOT_FOUND, error_code=1, error_message=NOT_FOUND)
 
 
 def pods(info: JobInfo, now: datetime) -> list[Pod]:
