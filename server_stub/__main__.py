@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -129,41 +130,33 @@ def check(
 
 
 def _serve(given: dict[str, Any], *, recover: bool) -> None:
+    """Run the server; flags override variables. Raises InvalidRequest with the name of the setting."""
     _close_inherited()
     for name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
         os.environ.pop(name, None)  # prometheus-client would keep our counters among the files of who started us
+    from pydantic import ValidationError
+
+    from client_lib.spec.validation import invalid_request
     from server_stub.serve import serve
     from server_stub.server_log import log_to_stderr
-    from server_stub.settings import unknown_variables
+    from server_stub.settings import Settings, unknown_variables
 
-    settings = _settings(given)
+    try:
+        settings = Settings(**given)
+    except ValidationError as error:
+        raise invalid_request(error, Settings) from error
     log_to_stderr(settings.log_level)
     for sentence in unknown_variables(os.environ):
         logging.getLogger(__name__).warning("%s", sentence)
     serve(settings, recover=recover)
 
 
-def _settings(given: dict[str, Any]) -> Any:
-    """The settings; flags override variables. Raises InvalidRequest with the name of the setting."""
-    from pydantic import ValidationError
-
-    from client_lib.spec.validation import invalid_request
-    from server_stub.settings import Settings
-
-    try:
-        return Settings(**given)
-    except ValidationError as error:
-        raise invalid_request(error, Settings) from error
-
-
 def _close_inherited() -> None:
     """Close every descriptor above stderr: an inherited pipe would keep `client-lib submit | tee` from ending."""
     for name in os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else ():
         if int(name) > 2:
-            try:
+            with suppress(OSError):  # the descriptor of the listing itself
                 os.close(int(name))
-            except OSError:  # the descriptor of the listing itself
-                pass
 
 
 if __name__ == "__main__":

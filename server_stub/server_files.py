@@ -42,7 +42,7 @@ class DirectoryLock:
         another server lives, whose pid and URL are named; ServerError: the directory can't be written."""
         try:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            _lock(self._file)
+            self._wait()
         except BlockingIOError as error:
             text = os.pread(self._file, 4096, 0)
             self.release()
@@ -58,6 +58,21 @@ class DirectoryLock:
         except OSError as error:
             raise ServerError(f"the directory {self._path.parent} can't be used: {error.strerror}") from error
         self.write(facts)
+
+    def _wait(self) -> None:
+        """Take it once clients release theirs. Raises BlockingIOError: another server has it."""
+        deadline = time.monotonic() + _SHARED_LOCKS_S
+        while True:
+            try:
+                return fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise
+                fcntl.flock(
+                    self._file, fcntl.LOCK_SH | fcntl.LOCK_NB
+                )  # refused while a server holds it, granted beside clients
+                fcntl.flock(self._file, fcntl.LOCK_UN)
+                time.sleep(0.001)
 
     def write(self, facts: Facts) -> None:
         """Replace the content of the lock file. A failure, such as a full disk, does not matter."""
@@ -80,21 +95,6 @@ class DirectoryLock:
     def release(self) -> None:
         """Release the lock. The file stays: removing it would let two servers hold two locks of one name."""
         os.close(self._file)
-
-
-def _lock(file: int) -> None:
-    """Take the exclusive lock once clients release theirs. Raises BlockingIOError: another server has it."""
-    deadline = time.monotonic() + _SHARED_LOCKS_S
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # refused while a server holds it, granted beside clients
-            fcntl.flock(file, fcntl.LOCK_UN)
-            time.sleep(0.001)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -30,14 +30,6 @@ _MOVED = {
 """Places of the settings of earlier versions, by the beginning of their names."""
 
 
-def _data_dir(fields: dict[str, Any]) -> Path:
-    return Path(fields["state_dir"]) / "data"
-
-
-def _database_url(fields: dict[str, Any]) -> str:
-    return f"sqlite:///{fields['data_dir']}/client_lib.db"
-
-
 class Settings(BaseSettings):
     """The settings of one server process."""
 
@@ -48,9 +40,11 @@ class Settings(BaseSettings):
     """`server.json`, `token`, `server.lock` and `server.log` of this machine and user.
     Default: `$CLIENT_LIB_STATE_DIR`, else `~/.local/state/client_lib/<hostname>`; on a network file system
     below `/var/tmp`."""
-    data_dir: Path = Field(default_factory=_data_dir)
+    data_dir: Path = Field(default_factory=lambda fields: fields["state_dir"] / "data")
     """Database, jobs, logs and snapshots. Default: `<state_dir>/data`."""
-    database_url: str = Field(default_factory=_database_url, repr=False)
+    database_url: str = Field(
+        default_factory=lambda fields: f"sqlite:///{fields['data_dir']}/client_lib.db", repr=False
+    )
     """SQLAlchemy URL: `sqlite:///…` or `postgresql+psycopg://…`. Default: SQLite in `data_dir`,
     which needs no set-up."""
     host: str = "127.0.0.1"

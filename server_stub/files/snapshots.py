@@ -16,12 +16,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 from client_lib.errors import InvalidRequest, NotSupported, TooLarge
 from client_lib.worker.archive import ArchiveRefused, reading
 from client_lib.worker.directory import sync
-from server_stub.files.room import Claim, Room, refusing_full_disk
+from server_stub.files.room import Room, refusing_full_disk
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _INCOMING = "incoming"
@@ -86,35 +86,27 @@ class Snapshots:
             InvalidRequest: the bytes have another digest.
             TooLarge, StorageFull: nothing was stored.
         """
-        path = self.path(sha256)
+        path, digest = self.path(sha256), hashlib.sha256()
         incoming = self._root / _INCOMING / f"{sha256}.{os.urandom(6).hex()}"
-        try:
-            with refusing_full_disk(), self._room.claim(size) as claim:
-                with await asyncio.to_thread(incoming.open, "xb") as file:
-                    found = await self._receive(file, chunks, claim)
-                if found != sha256:
-                    raise InvalidRequest(
-                        f"the uploaded bytes have the digest {found}, not {sha256}", hint="send them again"
-                    )
-                return await asyncio.to_thread(_adopt, incoming, path, user)
-        finally:
-            incoming.unlink(missing_ok=True)
-
-    async def _receive(self, file: IO[bytes], chunks: AsyncIterator[bytes], claim: Claim) -> str:
-        """Write all chunks up to the size limit; returns their digest."""
-        digest = hashlib.sha256()
 
         def write(batch: bytearray) -> None:
             digest.update(batch)
             file.write(batch)
 
-        async for batch in batches(chunks, self.check_size):
-            claim.cover(len(batch))
-            await asyncio.to_thread(write, batch)
-            claim.wrote(len(batch))
-        await asyncio.to_thread(file.flush)
-        await asyncio.to_thread(os.fsync, file.fileno())
-        return digest.hexdigest()
+        try:
+            with refusing_full_disk(), self._room.claim(size) as claim:
+                with await asyncio.to_thread(incoming.open, "xb") as file:
+                    async for batch in batches(chunks, self.check_size):
+                        claim.cover(len(batch))
+                        await asyncio.to_thread(write, batch)
+                        claim.wrote(len(batch))
+                if digest.hexdigest() != sha256:
+                    raise InvalidRequest(
+                        f"the uploaded bytes have the digest {digest.hexdigest()}, not {sha256}", hint="send them again"
+                    )
+                return await asyncio.to_thread(_adopt, incoming, path, user)
+        finally:
+            incoming.unlink(missing_ok=True)
 
     def check_size(self, size: int) -> None:
         """Raises TooLarge: an archive of `size` bytes is over the limit."""
@@ -160,7 +152,8 @@ def _mark_used(path: Path) -> None:
 
 
 def _adopt(incoming: Path, path: Path, user: str) -> bool:
-    """Move a complete archive to its place and note its owner."""
+    """Move a complete archive to its place and note its owner; both are on the disk when this returns."""
+    sync(incoming)
     owner = path.parent / "owners" / user
     owner.parent.mkdir(parents=True, exist_ok=True)
     there = path.exists() and owner.exists()

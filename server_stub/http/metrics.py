@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import prometheus_client as prometheus
 
@@ -66,27 +67,21 @@ def registry(
 ) -> prometheus.CollectorRegistry:
     """The metrics of the server, which docs/kubernetes.md lists."""
     found = prometheus.CollectorRegistry()
+    gauge = partial(prometheus.Gauge, registry=found)
     found.register(traffic.requests)
     found.register(traffic.seconds)
-    in_flight = prometheus.Gauge("client_lib_http_in_flight", "Requests that are being answered.", registry=found)
-    in_flight.set(traffic.in_flight)
-    of_state = prometheus.Gauge("client_lib_jobs", "Jobs of all users, by state.", ["state"], registry=found)
+    gauge("client_lib_http_in_flight", "Requests that are being answered.").set(traffic.in_flight)
+    of_state = gauge("client_lib_jobs", "Jobs of all users, by state.", ["state"])
     for state in State:
         of_state.labels(state).set(jobs.get(state, 0))
-    prometheus.Gauge("client_lib_log_followers", "Log streams that are followed.", registry=found).set(followers)
-    fitting = prometheus.Gauge(
-        "client_lib_available_workers",
-        "Workers that fit now, by instance type; local runtime only.",
-        ["instance_type"],
-        registry=found,
+    gauge("client_lib_log_followers", "Log streams that are followed.").set(followers)
+    fitting = gauge(
+        "client_lib_available_workers", "Workers that fit now, by instance type; local runtime only.", ["instance_type"]
     )
     for kind in instance_types:
         if kind.available is not None:
             fitting.labels(kind.name).set(kind.available)
-    free = prometheus.Gauge(
-        "client_lib_disk_free_bytes", "Bytes that are free on the disk of `data_dir`.", registry=found
-    )
-    free.set(disk_free_bytes)
+    gauge("client_lib_disk_free_bytes", "Bytes that are free on the disk of `data_dir`.").set(disk_free_bytes)
     return found
 
 
