@@ -27,7 +27,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Scope
 
 from client_lib import __version__
-from client_lib.errors import ClientLibError, Unauthorized, Unavailable
+from client_lib.errors import ClientLibError, NotFound, Unauthorized, Unavailable
 from server_stub.http.api.answers import add_error_handlers
 from server_stub.http.api.context import Context, Parts
 from server_stub.http.api.public_v2 import catalogue, jobs
@@ -120,7 +120,8 @@ def _wrong_form(_: Request, problem: RequestValidationError) -> Response:
 
 def error(problem: ClientLibError) -> Response:
     """One of our errors in the platform's form. An InvalidRequest becomes 400: 422 is for wrong schemas there."""
-    message = "\n".join(filter(None, [problem.message, problem.hint]))
+    # Platform: exactly this message for all that is missing
+    message = "not found" if isinstance(problem, NotFound) else "\n".join(filter(None, [problem.message, problem.hint]))
     status = 400 if problem.http_status == HTTPStatus.UNPROCESSABLE_ENTITY else problem.http_status
     return _failed(status, message, {"Retry-After": "1"} if isinstance(problem, Unavailable) else None)
 

@@ -124,10 +124,7 @@ async def list_jobs(
 @router.post("/restart")
 async def restart_job(parts: Parts, user: CurrentUser, order: translate.RestartRequest) -> translate.Created:
     """Run the request of this job again, as a new job."""
-    try:
-        job = await parts.service.submits.resubmit(user, order.job_name)
-    except NotFound as error:
-        raise NotFound("not found") from error  # Platform: exactly this message
+    job = await parts.service.submits.resubmit(user, order.job_name)
     return translate.created(JobInfo.model_validate_json(job.json))
 
 
@@ -186,11 +183,8 @@ async def get_pods(parts: Parts, user: CurrentUser, name: str) -> translate.Pods
 
 
 async def find_job(parts: Context, user: User, name: str) -> JobInfo:
-    """The job. Raises NotFound with the platform's message."""
-    try:
-        return JobInfo.model_validate_json((await parts.service.get(user, name)).json)
-    except NotFound as error:
-        raise NotFound("not found") from error
+    """The job. Raises NotFound."""
+    return JobInfo.model_validate_json((await parts.service.get(user, name)).json)
 
 
 async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:
@@ -203,8 +197,10 @@ async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:
     roots = [Path.home()] if any_folder else settings.public_v2_roots or []
     script = spec.python_script
     first = str(roots[0]) if roots else None  # of relative paths and of commands; on the platform /home/jovyan
+    environment = {name: value for name, value in os.environ.items() if name in _OF_ANY_LOGIN}
+    submitter = Submitter(python=sys.executable, environment=environment, working_dir=first)
     if script is None:
-        return SubmitRequest(spec=spec, code=CodeInPlace(), submitter=_submitter(first))
+        return SubmitRequest(spec=spec, code=CodeInPlace(), submitter=submitter)
     path = os.path.join(first or "/", script)
     # links are followed on both sides; a network file system may be slow
     real, *shared = [await asyncio.to_thread(os.path.realpath, str(each)) for each in (path, *roots)]
@@ -218,13 +214,10 @@ async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:
         content = await asyncio.to_thread(Path(real).read_bytes)
     except OSError as error:
         raise InvalidRequest(f"script {path!r} can't be read on this server: {error.strerror}") from error
+    if os.path.isabs(script):
+        submitter = submitter.model_copy(update={"working_dir": None})
     code = CodeInPlace(sha256=hashlib.sha256(content).hexdigest())
-    return SubmitRequest(spec=spec, code=code, submitter=_submitter(None if os.path.isabs(script) else first))
-
-
-def _submitter(folder: str | None) -> Submitter:
-    environment = {name: value for name, value in os.environ.items() if name in _OF_ANY_LOGIN}
-    return Submitter(python=sys.executable, environment=environment, working_dir=folder)
+    return SubmitRequest(spec=spec, code=code, submitter=submitter)
 
 
 # --- logs: text, chronological, open until the job has ended. A line has the platform's form, before it the time if
