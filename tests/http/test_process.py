@@ -109,17 +109,14 @@ def test_the_database_of_an_earlier_version_becomes_private(start: Start, tmp_pa
     assert {stat.S_IMODE(path.stat().st_mode) for path in database.parent.glob("client_lib.db*")} == {0o600}
 
 
-def test_a_second_server_on_one_data_directory_is_told_who_is_there(start: Start, tmp_path: Path) -> None:
-    facts = start("--data-dir", str(tmp_path / "data")).facts()
-    said = start("--data-dir", str(tmp_path / "data"), state="other").refused()
-    assert f"pid {facts['pid']}, {facts['url']}" in said
-    assert str(tmp_path / "data") in said
-
-
-def test_a_second_server_on_one_state_directory_too(start: Start, tmp_path: Path) -> None:
+def test_a_second_server_on_one_of_its_directories_is_told_who_is_there(start: Start, tmp_path: Path) -> None:
     facts = start().facts()
-    said = start("--data-dir", str(tmp_path / "data2")).refused()
-    assert f"pid {facts['pid']}" in said
+    data = facts["data_dir"]
+    of_data = start("--data-dir", data, state="other").refused()
+    assert f"pid {facts['pid']}, {facts['url']}" in of_data
+    assert data in of_data
+    of_state = start("--data-dir", str(tmp_path / "data2")).refused()
+    assert f"pid {facts['pid']}" in of_state
     assert json.loads((tmp_path / "state" / "server.json").read_text()) == facts
 
 
