@@ -14,7 +14,9 @@ import resource
 import signal
 import socket
 from collections.abc import Sequence
+from functools import partial
 from types import FrameType
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -34,7 +36,7 @@ from server_stub.files.snapshots import Snapshots
 from server_stub.http import users_file
 from server_stub.http.api.context import Context
 from server_stub.http.auth import Logins, Users
-from server_stub.http.limits import Bodies, http_protocol
+from server_stub.http.limits import Bodies, Connection, Strangers
 from server_stub.http.metrics import Traffic
 from server_stub.http.users_file import CurrentTokens, FileTokens, UserTokens
 from server_stub.logs import LogHub
@@ -219,9 +221,10 @@ def _url(listening: socket.socket) -> str:
 
 def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
     """Options of uvicorn: no log, no websockets and no lifespan of its own."""
+    connection: Any = partial(Connection, strangers=Strangers())
     return uvicorn.Config(
         app,
-        http=http_protocol(),
+        http=connection,
         ws="none",
         lifespan="off",
         interface="asgi3",

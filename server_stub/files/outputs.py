@@ -115,17 +115,16 @@ def notes(reports: Iterable[_Report]) -> tuple[str, ...]:
 def conflict_notes(job_dir: Path, reports: Sequence[_Report]) -> tuple[str, ...]:
     """A message if several workers wrote different files of one name."""
     keeping = [report for report in reports if report and (report.get("outputs") or {}).get("kept")]
-    found = conflicts(listing(job_dir)[0]) if len(keeping) > 1 else None
-    return () if found is None else (found,)
+    return conflicts(listing(job_dir)[0]) if len(keeping) > 1 else ()
 
 
-def conflicts(files: list[OutputFile]) -> str | None:
-    """A message about different files of several workers with one name; None: there are none. Pure."""
+def conflicts(files: list[OutputFile]) -> tuple[str, ...]:
+    """A message about different files of several workers with one name, if there are any. Pure."""
     apart = [file.path for file in files if file.path.startswith(f"worker-{file.worker}/")]
     if not apart:
-        return None
+        return ()
     shown = ", ".join(apart[:_SHOWN_MAX]) + (f" and {len(apart) - _SHOWN_MAX} more" * (len(apart) > _SHOWN_MAX))
-    return f"workers wrote different outputs of one name; they are kept apart, as {shown}"
+    return (f"workers wrote different outputs of one name; they are kept apart, as {shown}",)
 
 
 def _folders(job_dir: Path) -> Iterator[tuple[_Origin, Path]]:

@@ -21,7 +21,6 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -47,11 +46,6 @@ _LINGER_BYTES = 32 * 2**20
 _LINGER_S = 2.0
 
 log = logging.getLogger(__name__)
-
-
-def http_protocol() -> Any:
-    """The `http` option of uvicorn.Config."""
-    return partial(Connection, strangers=Strangers())
 
 
 class Strangers:

@@ -30,13 +30,13 @@ def test_the_newest_attempt_counts_and_what_it_has_not_stays() -> None:
 def test_the_same_file_of_several_workers_is_one() -> None:
     found = {(1, 0): index(config="c"), (1, 1): index(config="c", shard="1")}
     assert listed(found) == {"config": ("c", 1, 0), "shard": ("1", 1, 1)}
-    assert conflicts(merged(found)[0]) is None
+    assert conflicts(merged(found)[0]) == ()
 
 
 def test_different_files_of_one_name_are_kept_apart_and_said() -> None:
     found = {(1, 0): index(log="a"), (1, 1): index(log="b"), (1, 2): index(log="c")}
     assert listed(found) == {"log": ("a", 1, 0), "worker-1/log": ("b", 1, 1), "worker-2/log": ("c", 1, 2)}
-    said = conflicts(merged(found)[0])
+    (said,) = conflicts(merged(found)[0])
     assert said == "workers wrote different outputs of one name; they are kept apart, as worker-1/log, worker-2/log"
 
 
