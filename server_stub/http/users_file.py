@@ -1,22 +1,5 @@
-"""The users of a server, and the file that names them: TOML, a `[[users]]` per token with the SHA-256 of the token.
-
-    [[users]]
-    name = "ann"
-    token_sha256 = "9f86d081884c7d65…"
-    admin = true
-    account = "ann"
-
-    [[teams]]
-    name = "vision"
-    users = ["ann"]
-    groups = ["vision-researchers"]
-    instance_types = ["a100.1gpu", "a100.8gpu"]
-    queues = ["team-vision"]
-    namespace = "vision"
-
-    [oidc]
-    issuer = "https://login.lab.example/realms/lab"
-    audience = "client-lib"
+"""The users of a server, and the file that names them: TOML with an entry for each token, which has its SHA-256, and
+with teams and an issuer. docs/how-to.md has examples.
 
 Tokens themselves are never stored. They have 256 random bits, so that a plain digest can't be searched. A user may have
 several entries, so that a new token works before the old one is removed. `python -m server_stub token` adds one.
