@@ -153,14 +153,23 @@ class JobFiles:
 
     def lost_jobs(self, runtime: str) -> tuple[list[NewJob], list[GroupInfo]]:
         """All jobs whose files are there, in the order of their acceptance, and their groups. A member that a resubmit
-        has replaced is in none."""
+        has replaced, or whose group can't be read, is in none."""
         found: dict[str, NewJob] = {}
+        groups: dict[str, GroupInfo] = {}
+        members: dict[str, Membership] = {}
+        replaced = set()
         headings = [(heading, place) for heading, place in self.request_log.headings() if _ID.fullmatch(heading.id)]
-        members = [heading.group for heading, _ in headings if heading.group]
-        replaced = {(each["info"]["id"], each["replaces"]) for each in members}
+        for heading, _ in headings:
+            if heading.group:
+                with contextlib.suppress(ValueError, LookupError):
+                    info = GroupInfo.model_validate(heading.group["info"])
+                    members[heading.id] = Membership.model_validate(heading.group["place"])
+                    groups[info.id] = info
+                    replaced.add((info.id, heading.group["replaces"]))
         for heading, place in headings:
-            group = heading.group
-            member = group["place"] if group and (group["info"]["id"], heading.id) not in replaced else None
+            member = members.get(heading.id)
+            if member and (member.id, heading.id) in replaced:
+                member = None
             new = found[heading.id] = self._of_heading(heading, place, member, runtime)
             if heading.key:
                 new.key = Key(heading.owner, heading.key, heading.fingerprint)
@@ -169,13 +178,11 @@ class JobFiles:
                 noted = _noted(self.job_dir(job_id))
                 ended = noted if noted and noted.state.final else None
                 found[job_id] = _new(ended or _unknown(self.job_dir(job_id), runtime), UNWRITTEN)
-        groups = {group["info"]["id"]: GroupInfo.model_validate(group["info"]) for group in members}
         return sorted(found.values(), key=lambda new: new.row.created_at), list(groups.values())
 
-    def _of_heading(self, heading: Heading, place: Place, member: Any, runtime: str) -> NewJob:
+    def _of_heading(self, heading: Heading, place: Place, group: Membership | None, runtime: str) -> NewJob:
         folder = self.job_dir(heading.id)
         noted = _noted(folder)
-        group = Membership.model_validate(member) if member else None
         if noted and noted.state.final:
             return _new(noted, place, group=group)
         try:

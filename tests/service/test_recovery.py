@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -125,6 +126,26 @@ def test_a_group_is_rebuilt_with_its_limit_and_without_the_jobs_that_a_resubmit_
             assert (await bench.info("scan-0")).group is None
             assert [attempt.job_name for attempt in bench.runtime.attempts.values()] == ["scan-2"]
             assert not (await service.submits.submit_group(ANN, order, "key"))[1]
+
+    asyncio.run(run())
+
+
+def test_a_damaged_group_in_the_requests_takes_no_job_along(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server() as service:
+            runs = [GroupMember(args=[], values={"seed": seed}) for seed in range(2)]
+            await service.submits.submit_group(
+                ANN, GroupRequest(name="scan", request=bench.request(), members=runs), "key"
+            )
+            await bench.submit(name="alone")
+        lose(bench)
+        for segment in (bench.folder / "state" / "data" / "submissions").glob("*.jsonl"):
+            damaged = re.sub(rb'("info": {[^\n]*"created_at": ")2', rb"\1x", segment.read_bytes())
+            assert b'"created_at": "x' in damaged
+            segment.write_bytes(damaged)
+        async with bench.recovered():
+            found = await jobs(bench)
+            assert {name: job.group for name, job in found.items()} == dict.fromkeys(("scan-0", "scan-1", "alone"))
 
     asyncio.run(run())
 
