@@ -61,6 +61,10 @@ class Observer:
         self._asked: dict[str, asyncio.Task[JobStacks]] = {}
         self._measured: dict[Asked, tuple[float, asyncio.Task[bytes]]] = {}
 
+    def close(self) -> None:
+        """Read no more logs; those that wait for a thread would delay the end of the server by 10 s each."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
     # --- for users
 
     async def stacks(self, user: User, name: str, owner: str | None = None) -> JobStacks:

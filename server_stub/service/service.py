@@ -128,6 +128,7 @@ class Service:
         await self.runtime.close()
         await self._reconciler.close()
         await self._notifier.close()
+        self.observer.close()
         await self._store.close()
         self._request_log.close()
 

@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -326,5 +327,25 @@ def test_a_job_over_the_bounds_of_today_that_an_earlier_version_took_runs_on(ben
                 await service.submits.resubmit(ANN, "one")
             bench.runtime.end(job.id)
             await bench.until("one", State.SUCCEEDED)
+
+    asyncio.run(run())
+
+
+def test_a_server_that_ends_begins_to_read_no_log(bench: Bench) -> None:
+    async def run() -> None:
+        begun, go_on = [], threading.Event()
+
+        def read(*_: object) -> None:
+            begun.append(1)
+            go_on.wait(60)
+
+        async with bench.server() as service:
+            job = await bench.submit(name="one")
+            readings = [asyncio.ensure_future(service.observer._read_log(read, job)) for _ in range(3)]
+            await eventually(lambda: len(begun) == 2)
+        go_on.set()
+        ended = await asyncio.gather(*readings, return_exceptions=True)
+        assert len(begun) == 2
+        assert isinstance(ended[2], asyncio.CancelledError)
 
     asyncio.run(run())
