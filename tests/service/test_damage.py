@@ -75,11 +75,11 @@ async def in_state(bench: Bench, name: str, state: State) -> None:
 def test_damaged_rows_harm_no_other_job(damaged: list[tuple[State, str, object]]) -> None:
     async def run() -> None:
         async with bench.server():
-            for state, column, _ in damaged:
-                await in_state(bench, f"damaged-{column}", state)
+            for number, (state, _, _) in enumerate(damaged):
+                await in_state(bench, f"damaged-{number}", state)
             await in_state(bench, "whole", State.RUNNING)
-        for _, column, value in damaged:
-            damage(bench.folder, "jobs", column, value, f"damaged-{column}")
+        for number, (_, column, value) in enumerate(damaged):
+            damage(bench.folder, "jobs", column, value, f"damaged-{number}")
         async with bench.server() as service:
             whole = await bench.info("whole")
             assert whole.state is State.RUNNING
@@ -89,9 +89,9 @@ def test_damaged_rows_harm_no_other_job(damaged: list[tuple[State, str, object]]
             await bench.submit(name="later")
             bench.runtime.end(whole.id)
             await bench.until("whole", State.SUCCEEDED)
-            for state, column, _ in damaged:
+            for number, (state, column, _) in enumerate(damaged):
                 try:
-                    await bench.info(f"damaged-{column}")
+                    await bench.info(f"damaged-{number}")
                 except NotFound:
                     assert column in ("owner", "name") or state.final, "retention may remove what ended long ago"
 
