@@ -76,7 +76,7 @@ Wait = Annotated[
     float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False, description="Seconds to wait for something new.")
 ]
 Number = Annotated[int, Path(ge=0, lt=10**9)]
-"""Of an attempt, a worker or a rank."""
+"""Number of an attempt, a worker or a rank."""
 JsonBody = BeforeValidator(lambda body: from_json(body) if isinstance(body, bytes) else body)
 """Reads the body as JSON whatever its Content-Type is: `curl -d` names the one of forms."""
 
