@@ -86,12 +86,17 @@ def test_packages_are_there_beside_those_of_the_parent_which_stay(
 
 
 @pytest.mark.process
-def test_an_environment_is_made_once_for_all_workers_and_used_again(
+def test_an_environment_is_made_once_for_all_workers_and_used_again_also_by_a_command(
     worker: MakeWorker, tmp_path: Path, parent: str
 ) -> None:
     wheel(tmp_path / "wheels", "extra")
     script = "import extra; print(extra.__file__)"
-    workers = [job(worker, tmp_path, parent, script, "extra") for _ in range(3)]
+    workers = [job(worker, tmp_path, parent, script, "extra") for _ in range(2)]
+    command = ["sh", "-c", f"python -c '{script}'"]  # it finds the packages by its PATH
+    fields = {"command": command, "type": "binary", "requirements_python": parent}
+    workers.append(job(worker, tmp_path, parent, "", "extra", **fields))
+    workers[2].plan = workers[2].plan._replace(python=None)
+    Path(workers[2].directory.plan).write_text(workers[2].plan.to_json())
     for one in workers[:2]:
         one.start()
     for one in workers[:2]:
@@ -108,12 +113,11 @@ def test_a_package_of_the_snapshot_is_installed_anew_when_it_changes(
     worker: MakeWorker, tmp_path: Path, parent: str
 ) -> None:
     seen = []
-    for text in ("one", "two", "two"):
+    for text in ("one", "two"):
         project = tmp_path / text
-        if not project.exists():
-            project.mkdir()
-            wheel(project / "wheels", "own", text=f"text = {text!r}")
-            (project / "train.py").write_text("import own; print(own.text, own.__file__)")
+        project.mkdir()
+        wheel(project / "wheels", "own", text=f"text = {text!r}")
+        (project / "train.py").write_text("import own; print(own.text, own.__file__)")
         with tarfile.open(tmp_path / "snapshot.tar.gz", "w:gz") as archive:
             for entry in project.iterdir():
                 archive.add(entry, entry.name)
@@ -122,8 +126,7 @@ def test_a_package_of_the_snapshot_is_installed_anew_when_it_changes(
         go(one.start())
         assert one.report(PATIENCE_S)["reason"] == "Completed", one.records()
         seen += one.lines()
-    assert [line.split()[0] for line in seen] == ["one", "two", "two"]
-    assert len(set(seen)) == 2
+    assert [line.split()[0] for line in seen] == ["one", "two"]
 
 
 @pytest.mark.process
@@ -139,19 +142,6 @@ def test_a_package_that_is_not_there_is_named_and_no_rank_starts(
     )
     assert one.lines() == []
     assert not list((tmp_path / "environments").glob("*/"))
-
-
-@pytest.mark.process
-def test_a_command_finds_the_packages_by_its_path(worker: MakeWorker, tmp_path: Path, parent: str) -> None:
-    wheel(tmp_path / "wheels", "extra")
-    command = ["sh", "-c", "python -c 'import extra; print(extra.__version__)'"]
-    fields = {"command": command, "type": "binary", "requirements_python": parent}
-    one = job(worker, tmp_path, parent, "", "extra", **fields)
-    one.plan = one.plan._replace(python=None)
-    Path(one.directory.plan).write_text(one.plan.to_json())
-    go(one.start())
-    one.report(PATIENCE_S)
-    assert one.lines() == ["1.0"]
 
 
 @pytest.mark.process
@@ -304,6 +294,12 @@ def test_another_interpreter_other_packages_or_requirements_are_another_environm
     assert key_of(parent, ["b", "a"]) == first
     assert key_of(parent, ["a"]) != first
     assert key_of(parent._replace(python="/opt/python3"), ["a", "b"]) != first
+    paths = [tmp_path / name / "own.whl" for name in ("here", "there", "other")]
+    for path, content in zip(paths, ("same", "same", "another"), strict=True):
+        path.parent.mkdir()
+        path.write_text(content)
+    here, there, other = (key_of(parent, [str(path)]) for path in paths)
+    assert here == there != other, "a file is known by its name and content"
     (tmp_path / "torch-2.8.0.dist-info").mkdir()
     assert key_of(parent, ["a", "b"]) != first
 
