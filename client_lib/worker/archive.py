@@ -93,12 +93,10 @@ def reading(path: str, max_files: int, max_bytes: int) -> Iterator[tarfile.TarFi
                 yield archive
             while stream.read(_BLOCK):  # to the end, where gzip's checksum is
                 pass
-        except (tarfile.TarError, EOFError, zlib.error, ValueError, RecursionError) as error:
+        except (tarfile.TarError, EOFError, zlib.error, ValueError, RecursionError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # raised by the system, not by gzip
+                raise
             raise ArchiveRefused("it is damaged (%s)" % error) from error
-        except OSError as error:
-            if error.errno is None:  # raised by gzip, not by the system
-                raise ArchiveRefused("it is damaged (%s)" % error) from error
-            raise
 
 
 def _extract(archive: tarfile.TarFile, root: str, files_left: int, bytes_left: int, keep_free: int) -> None:

@@ -15,7 +15,7 @@ from client_lib.worker.directory import write_all
 from client_lib.worker.format import end_of, segment_name, segments
 from client_lib.worker.pod import AgentThread, Backoff, warn
 from client_lib.worker.pod.server_channel import ServerClient
-from client_lib.worker.server_connection import Rejected, Unreachable
+from client_lib.worker.server_connection import Rejected, RequestFailed
 
 SERVER, STDOUT = "server", "stdout"
 """Names of the spool's readers."""
@@ -167,25 +167,20 @@ class ServerCarrier(LogCarrier):
         try:
             # a server that has lost power asks again for what was not durable
             self._at, durable = self._server.put_log(piece.offset, piece.data, piece.gap)
-        except Unreachable as error:
-            self._wait(str(error))
-        except Rejected as rejected:
-            self.fails = True
-            self._wait("the server refuses the log: %s" % rejected)
-        else:
-            if self._failing_since is not None:
-                warn("the server takes the log again")
-                self._failing_since = None
-            self.fails = False
-            self._backoff.reset()
-            self._spool.done[SERVER] = max(durable, self._spool.done[SERVER])
+        except RequestFailed as error:
+            now, is_refused = time.monotonic(), isinstance(error, Rejected)
+            if self._failing_since is None:
+                self._failing_since = now
+                refusal = "the server refuses the log: " if is_refused else ""
+                warn("the log waits for the server: %s%s" % (refusal, error))
+            is_late = self._finishing.is_set() and now - self._failing_since > _LATE_S
+            self.fails = self.fails or is_refused or is_late
+            self._backoff.sleep()
+            return True
+        if self._failing_since is not None:
+            warn("the server takes the log again")
+            self._failing_since = None
+        self.fails = False
+        self._backoff.reset()
+        self._spool.done[SERVER] = max(durable, self._spool.done[SERVER])
         return True
-
-    def _wait(self, why: str) -> None:
-        now = time.monotonic()
-        if self._failing_since is None:
-            self._failing_since = now
-            warn("the log waits for the server: %s" % why)
-        elif self._finishing.is_set() and now - self._failing_since > _LATE_S:
-            self.fails = True
-        self._backoff.sleep()
