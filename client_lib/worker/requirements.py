@@ -241,8 +241,7 @@ def _run(argv: List[str], variables: Dict[str, str]) -> None:
 def why(lines: Sequence[str]) -> str:
     """The reason why pip failed, from its output; names the package."""
     text = "\n".join(lines)
-    found = re.search(r"ERROR: No matching distribution found for (.+)", text)
-    if found:
+    if found := re.search(r"ERROR: No matching distribution found for (.+)", text):
         versions = re.search(r"satisfies the requirement .+ \(from versions: (.+)\)", text)
         if versions and versions[1] != "none":
             known = versions[1].split(", ")
@@ -251,16 +250,15 @@ def why(lines: Sequence[str]) -> str:
         if re.search(_UNREACHABLE, text):
             return "%s was not found: the package index can't be reached" % found[1]
         return "%s was not found: the package index has no such package for this interpreter" % found[1]
-    found = re.search(r"ERROR: Cannot install (.+) because these package versions have conflicting dependencies", text)
-    if found:
+    if found := re.search(
+        r"ERROR: Cannot install (.+) because these package versions have conflicting dependencies", text
+    ):
         reasons = re.search(r"The conflict is caused by:\n((?: {4}.+\n?)+)", text)
         because = "; ".join(line.strip() for line in reasons[1].splitlines()) if reasons else ""
         return "%s can't be installed together%s" % (found[1], ": " + because if because else "")
-    found = re.search(r"ERROR: Invalid requirement: (.+)", text)
-    if found:
+    if found := re.search(r"ERROR: Invalid requirement: (.+)", text):
         return "%s is no requirement as pip understands it" % found[1].split(":")[0].strip()
-    found = re.search(r"ERROR: Failed to build .*?'([^']+)'|Failed building wheel for (\S+)", text)
-    if found:
+    if found := re.search(r"ERROR: Failed to build .*?'([^']+)'|Failed building wheel for (\S+)", text):
         errors = [line.strip() for line in lines if re.match(r"\s*(\w*Error|error): ", line)]
         ends = ": " + errors[-1] if errors else "; the log has the output of its build"
         return "%s could not be built%s" % (found[1] or found[2], ends)
