@@ -77,7 +77,17 @@ class TrainJob(WorkloadKind):
     def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
         template = plan.template({}, rank_variables(INDEX, f"{plan.name}-{REPLICATED_JOB}-0-0.{plan.name}"))
         container = template["spec"]["containers"][0]
-        runtime = self._runtime(plan.metadata["namespace"], _runtime_spec(plan, template["spec"]))
+        fixed = {key: value for key, value in template["spec"].items() if key not in _PATCHED}
+        of_container = {key: value for key, value in container.items() if key not in _BY_TRAINER}
+        fixed["containers"] = [{"name": CONTAINER, **of_container}]
+        if plan.gang_scheduler != "none":
+            fixed["schedulerName"] = SCHEDULERS[plan.gang_scheduler]
+        runtime_spec = _job_set(fixed, elastic=plan.bounds is not None)
+        if plan.gang_scheduler != "none":
+            runtime_spec["podGroupPolicy"] = {plan.gang_scheduler: {}}
+        if plan.volcano_queue:
+            runtime_spec["template"]["metadata"] = {"annotations": {VOLCANO_QUEUE: plan.volcano_queue}}
+        runtime = self._runtime(plan.metadata["namespace"], runtime_spec)
         given = {each["name"] for each in container["env"]}
         from_secret = [  # of `envFrom`, which a TrainJob lacks; `env` takes precedence, as it does there
             {"name": name, "valueFrom": {"secretKeyRef": {"name": source["secretRef"]["name"], "key": name}}}
@@ -158,20 +168,6 @@ class TrainJob(WorkloadKind):
 
 
 TRAINJOB = TrainJob()
-
-
-def _runtime_spec(plan: WorkloadPlan, pod: Object) -> Object:
-    container = {key: value for key, value in pod["containers"][0].items() if key not in _BY_TRAINER}
-    rest = {key: value for key, value in pod.items() if key not in _PATCHED}
-    gang = plan.gang_scheduler
-    if gang != "none":
-        rest["schedulerName"] = SCHEDULERS[gang]
-    spec = _job_set({**rest, "containers": [{"name": CONTAINER, **container}]}, elastic=plan.bounds is not None)
-    if gang != "none":
-        spec["podGroupPolicy"] = {gang: {}}
-    if plan.volcano_queue:
-        spec["template"]["metadata"] = {"annotations": {VOLCANO_QUEUE: plan.volcano_queue}}
-    return spec
 
 
 def _job_set(pod: Object, *, elastic: bool) -> Object:

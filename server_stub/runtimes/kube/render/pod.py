@@ -83,11 +83,18 @@ def template(
     if catalogue.images.pull_policy is not None:
         container["imagePullPolicy"] = catalogue.images.pull_policy
     where = catalogue.placement(instance)
+    spread = {  # the same for all jobs: a TrainJob can't patch it, and jobs share their TrainingRuntime
+        "maxSkew": 1,
+        "topologyKey": instance.spread,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {names.MANAGED_BY: names.OURS}},
+        "matchLabelKeys": [names.JOB_ID, names.ATTEMPT],
+    }
     placed = {
         "nodeSelector": where.node_selector,
         "tolerations": [each.model_dump(exclude_none=True, by_alias=True) for each in where.tolerations],
         "affinity": _affinity(spec, needs, labels),
-        "topologySpreadConstraints": _spread(spec, needs),
+        "topologySpreadConstraints": [spread] if instance.spread is not None and spec.n_workers > 1 else [],
         "priorityClassName": catalogue.priority_classes.get(spec.priority_class),
         "runtimeClassName": instance.runtime_class,
         "serviceAccountName": catalogue.defaults.service_account,
@@ -172,20 +179,6 @@ def _affinity(spec: JobSpec, needs: Needs, labels: Mapping[str, str]) -> Object:
         workers = {"topologyKey": needs.instance.together, "labelSelector": {"matchLabels": own}}
         found["podAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [workers]}
     return found
-
-
-def _spread(spec: JobSpec, needs: Needs) -> list[Object]:
-    """The constraint, the same for all jobs: a TrainJob can't patch it, and jobs share their TrainingRuntime."""
-    if needs.instance.spread is None or spec.n_workers == 1:
-        return []
-    constraint = {
-        "maxSkew": 1,
-        "topologyKey": needs.instance.spread,
-        "whenUnsatisfiable": "DoNotSchedule",
-        "labelSelector": {"matchLabels": {names.MANAGED_BY: names.OURS}},
-        "matchLabelKeys": [names.JOB_ID, names.ATTEMPT],
-    }
-    return [constraint]
 
 
 # --- the network of the pods: a policy has an effect only with a network plugin that enforces it, which a server can't
