@@ -20,7 +20,7 @@ from server_stub.files.room import Spare
 from server_stub.runtimes import Observation
 from server_stub.runtimes.kube import gang
 from server_stub.runtimes.kube.api import ApiError
-from server_stub.runtimes.kube.cluster import REMOVALS_AT_ONCE, Cluster
+from server_stub.runtimes.kube.cluster import REMOVALS_AT_ONCE, Cluster, NameTaken
 from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.objects import AttemptObjects, Record
@@ -49,6 +49,7 @@ class Answers:
         """Workloads that an earlier server process has created: name and UID."""
         self.deleted: list[tuple[str, str]] = []
         self.at_try: Callable[[], None] = lambda: None
+        self.at_creations: list[Callable[[], None]] = []
 
     def create_workload(self, job: Object, owned: object = ()) -> Object:
         self.tries += 1
@@ -62,7 +63,7 @@ class Answers:
         self.bases.append(base)
 
     def creations(self, objects: Objects, job: Object) -> list[Callable[[], None]]:
-        return []
+        return self.at_creations
 
     def find_own(self, job: Object) -> Object | None:
         uid = self.left.get(job["metadata"]["name"])
@@ -174,6 +175,18 @@ async def test_who_is_told_to_stop_before_a_try_removes_what_a_killed_server_cre
     assert (site.record.name, site.record.uid) == (name, "left")
     assert site.record.removed_because == (Reason.CANCELLED, "stopped while it waited")
     assert site.api.deleted == [(name, "left")]
+
+
+async def test_a_workload_that_exists_keeps_its_name_though_another_owns_what_its_pods_mount(tmp_path: Path) -> None:
+    def taken() -> None:
+        raise NameTaken("ConfigMap train-plan", AttemptKey("of-another-job", 1))
+
+    site = Site(tmp_path, None)
+    site.api.at_creations = [taken]
+    assert await site.make() is None  # it is removed
+    assert (site.record.name, site.api.tries, site.api.deleted) == ("train", 1, [("train", "made")])
+    assert site.record.removed_because is not None
+    assert "ConfigMap train-plan is there already, and not of this job" in site.record.removed_because[1]
 
 
 # --- removal

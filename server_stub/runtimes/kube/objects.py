@@ -106,10 +106,10 @@ class AttemptObjects:
 
     async def try_to_create(self) -> Blocker | None:
         """Create the objects. None: they exist, or existed and are gone."""
-        kind, may_move = self._cluster.kind, self.uid is None and self.name != self._second_name
+        kind, may_move = self._cluster.kind, self.name != self._second_name
         try:
-            # the first name may be free again now
-            if may_move and self._may_exist and await call_in_thread(self._find, self._second_name) is not None:
+            look = may_move and self._may_exist and self.uid is None  # the first name may be free again now
+            if look and await call_in_thread(self._find, self._second_name) is not None:
                 self.name, may_move = self._second_name, False
             if self._rendered is None or self._rendered.workload["metadata"]["name"] != self.name:
                 token = self._cluster.registry.token(*self._key)  # not in the thread: it may make the key of all tokens
@@ -126,7 +126,7 @@ class AttemptObjects:
         except BeingDeleted as error:
             return Blocker(Reason.QUEUED, f"waits until {error}, which is being deleted, is gone")
         except NameTaken as error:
-            if error.by is not None and may_move:
+            if error.by is not None and may_move and self.uid is None:  # else what a pod mounts has a taken name
                 self.name = self._second_name
                 return await self.try_to_create()
             if error.by is not None and error.by in self._cluster.ended:
