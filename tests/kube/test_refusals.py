@@ -46,6 +46,13 @@ WHAT = ("PyTorchJob train", "training operator")
             "quota 'team' allows 5 count/pytorchjobs.kubeflow.org, 5 are used",
         ),
         (
+            403,
+            'admission webhook "team.quota" denied the request: exceeded quota of the team',
+            Reason.UNSCHEDULABLE,
+            "always",
+            "admission webhook 'team.quota' refuses the pods: exceeded quota of the team",
+        ),
+        (
             404,
             "the server could not find the requested resource",
             Reason.START_FAILED,

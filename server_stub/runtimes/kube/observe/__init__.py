@@ -297,10 +297,9 @@ def _no_pods(state: ClusterState, missing: int) -> Blocker:
     since = messages.waits_since(workload.created_at)
     if state.gang_scheduler != "none":
         group = f"PodGroup/{workload.name}"
-        waits = {
-            event.at: f": {event.message}" for event in state.events_about.get(workload.uid, ()) if event.part == group
-        }
-        text = f"its PodGroup waits for {state.gang_scheduler}{waits[max(waits)] if waits else ''}"
+        about = [event for event in state.events_about.get(workload.uid, ()) if event.part == group]
+        waits = max(about, key=lambda event: event.at, default=None)
+        text = f"its PodGroup waits for {state.gang_scheduler}{f': {waits.message}' if waits else ''}"
         return Blocker(Reason.QUEUED, messages.shortened(text) + since, counts_toward_timeout=False)
     return Blocker(Reason.QUEUED, f"the operator has made no pod yet{since}")
 

@@ -332,7 +332,7 @@ def refusal(status: int, message: str, what: str, operator: str) -> Blocker:
     if status == 401:
         return Blocker(Reason.QUEUED, f"the Kubernetes API refuses this server's credentials: {message}")
     if status == 403 and "exceeded quota" in message:
-        return not_created(message, 1, 0)
+        return not_created(message, 1, 0)._replace(reason=Reason.UNSCHEDULABLE, permanent=False)
     if status == 403 and not message.startswith('admission webhook "'):
         text = f"this server may not make {what}: {said}; `client-lib doctor` lists the rights that are missing"
         return Blocker(Reason.START_FAILED, text, brief=True)
