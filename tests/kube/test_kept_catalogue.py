@@ -75,10 +75,6 @@ def test_a_server_that_gets_a_wrong_catalogue_uses_the_last_valid_one_and_says_s
     assert error in second.end()[1]
 
 
-def test_a_server_without_a_valid_copy_does_not_start(site: Site) -> None:
-    assert "unknown field" in site.server(WRONG).refused()
-
-
 def test_the_copy_is_that_of_the_last_valid_file(tmp_path: Path) -> None:
     file, kept = tmp_path / "catalogue.yaml", tmp_path / "kept.yaml"
     for text in (GOOD, BETTER):
