@@ -121,11 +121,11 @@ def test_a_search_finds_lines_of_the_whole_log_and_leads_to_their_place(
     page.get_by_text("is not a regular expression").wait_for()
 
 
-def test_a_log_of_a_million_lines_opens_at_its_end_and_scrolls(page: Any, server: Running, log: LogWriter) -> None:
-    for begin in range(0, 1_000_000, 10_000):
+def test_a_log_of_many_lines_opens_at_its_end_and_scrolls(page: Any, server: Running, log: LogWriter) -> None:
+    for begin in range(0, 200_000, 10_000):
         log.append([log.record(f"line {number}", at=number / 100) for number in range(begin, begin + 10_000)])
     open_job(page, server)
-    row(page, "line 999999").wait_for()
+    row(page, "line 199999").wait_for()
     box = page.locator(".log-box")
     for _ in range(3):
         height = box.evaluate("box => { const before = box.scrollHeight; box.scrollTop = 0; return before; }")
