@@ -5,16 +5,24 @@ command line, as `unshare` would: python -m tests.worker_gateway.site python -m 
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from server_stub import __main__ as server
 from server_stub import serve
-from server_stub.worker_gateway import sessions
+from server_stub.worker_gateway import WorkerRegistry, sessions
 from tests.worker_gateway.pods_here import PodsHere
 
 ROOM_S = 1.0  # tests wait for it
 
 if __name__ == "__main__":
-    serve._runtime = lambda settings, registry, *_: PodsHere(settings, registry)
+    registries: list[WorkerRegistry] = []
+
+    def registry(*arguments: Any) -> WorkerRegistry:
+        registries.append(WorkerRegistry(*arguments))
+        return registries[-1]
+
+    serve.WorkerRegistry = registry  # type: ignore[misc, assignment]  # the server makes it before its runtime
+    serve.LocalRuntime = lambda options: PodsHere(options.settings, registries[-1])  # type: ignore[misc, assignment]
     sessions.ROOM_S = ROOM_S
     del sys.argv[1:4]  # python -m server_stub
     sys.exit(server.main(sys.argv[1:]))
