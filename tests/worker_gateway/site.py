@@ -21,8 +21,8 @@ if __name__ == "__main__":
         registries.append(WorkerRegistry(*arguments))
         return registries[-1]
 
-    serve.WorkerRegistry = registry  # type: ignore[misc, assignment]  # the server makes it before its runtime
-    serve.LocalRuntime = lambda options: PodsHere(options.settings, registries[-1])  # type: ignore[misc, assignment]
+    # the server makes the registry before its runtime
+    vars(serve).update(WorkerRegistry=registry, LocalRuntime=lambda options: PodsHere(options.settings, registries[-1]))
     sessions.ROOM_S = ROOM_S
     del sys.argv[1:4]  # python -m server_stub
     sys.exit(server.main(sys.argv[1:]))
