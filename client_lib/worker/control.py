@@ -267,8 +267,8 @@ class ControlServer:
                 return
 
     def _send(self, fd: int, data: bytes) -> None:
-        """Send what the peer's buffer takes, and the rest as soon as it takes more. The peer may be unable to connect
-        again (pod/launcher_process.py), so it is dropped only if it has gone."""
+        """Send what the peer's buffer takes, and the rest as soon as it takes more. The agent of a pod can't connect
+        again, so a peer is dropped only if it has gone."""
         waits = fd in self._unsent
         self._unsent[fd] = self._unsent.get(fd, b"") + data
         if not waits:
