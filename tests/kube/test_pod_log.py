@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from client_lib.errors import StorageFull
 from server_stub.runtimes.kube import pod_log
-from server_stub.runtimes.kube.pod_log import LogHandover
+from server_stub.runtimes.kube.names import AttemptKey
+from server_stub.runtimes.kube.pod_log import LogHandover, PodLogReader
 from tests.waiting import until
 
 
@@ -82,3 +87,36 @@ def test_a_batch_that_is_refused_is_the_readers_error() -> None:
             await asyncio.to_thread(read)
 
     asyncio.run(main())
+
+
+def test_a_log_is_read_again_after_the_disk_was_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_log, "DISK_PAUSE_S", 0.01)
+    streams: list[str] = []
+    stored: list[bytes] = []
+
+    def stream(path: str, *_: object) -> Iterator[bytes]:
+        streams.append(path)
+        yield b"a"
+        for _ in range(2000 if len(streams) == 1 else 0):  # the container goes on for a long time
+            time.sleep(0.01)
+            yield b""
+        yield b"b"
+
+    async def append(worker: int, pod_uid: str, records: bytes) -> int:
+        if len(streams) == 1:
+            raise StorageFull("the server's disk is full")
+        new = [line for line in records.splitlines() if line not in stored]
+        stored.extend(new)
+        return len(new)
+
+    async def main() -> None:
+        registry: Any = SimpleNamespace(find=lambda *key: SimpleNamespace(append=append))
+        pod: Any = SimpleNamespace(name="train-master-0", worker=0, uid="u", main=SimpleNamespace(name="pytorch"))
+        api: Any = SimpleNamespace(stream=stream)
+        reader = PodLogReader(api, "/log", AttemptKey("j", 1), pod, registry)
+        reader.last_round.set()
+        reader.start()
+        await asyncio.wait_for(reader.done.wait(), 10.0)
+
+    asyncio.run(main())
+    assert (stored, len(streams)) == ([b"a", b"b"], 3)

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 
+from client_lib.errors import ClientLibError
 from server_stub.runtimes import is_set_within
 from server_stub.runtimes.kube.api import Api, ApiError, Query, StreamThread, call_in_thread
 from server_stub.runtimes.kube.names import AttemptKey
@@ -25,6 +26,7 @@ TAIL_BYTES = 8 * 2**20
 SILENCE_S = 60.0
 WAITING_BYTES = 4 * 2**20
 AGAIN_S = 1.0
+DISK_PAUSE_S = 5.0
 READ_OUT_S = 60.0
 STOPPED_S = 10.0
 
@@ -118,6 +120,13 @@ class PodLogReader(StreamThread):
                 new = handover.finish()
             except ApiError as error:
                 return error.status == 404
+            except (
+                ClientLibError,
+                OSError,
+            ) as error:  # the disk is full; the records that were stored are skipped then
+                _log.warning("the log of %s can't be stored, and is read again: %s", self._pod.name, error)
+                self.stopping.wait(DISK_PAUSE_S)
+                return False
             if not new:
                 return last_round
 
@@ -147,8 +156,9 @@ class LogHandover:
             self._size += len(line)
             if self._sending is None:
                 self._sending = asyncio.run_coroutine_threadsafe(self._send(), self._loop)
-            full = self._size >= WAITING_BYTES
-        if full:
+            has_failed = self._sending.done()  # one that succeeded is forgotten
+            is_full = self._size >= WAITING_BYTES
+        if is_full or has_failed:
             self.finish()
 
     def finish(self) -> int:
