@@ -1,18 +1,21 @@
-"""Answers of an API server that break off: what is known of the request, and what happens when it is repeated."""
+"""Answers of an API server that break off, or contradict each other: what is known of the request, and what happens
+when it is repeated."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from kubernetes import client
 
 from server_stub.runtimes.kube.api import Api, ApiError
-from server_stub.runtimes.kube.cluster import ObjectsApi
+from server_stub.runtimes.kube.cluster import BeingDeleted, ObjectsApi
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from tests.kube.cases import CLUSTER, Builder
 
@@ -93,3 +96,23 @@ def test_a_creation_whose_answer_breaks_off_may_be_repeated(breaking: tuple[Brea
     state.methods.append("GET")
     assert objects.create_workload(workload)["metadata"]["uid"] == "uid-0"
     assert len(state.objects) == 1
+
+
+@pytest.mark.parametrize(
+    ("added", "created", "raised"), [(404, 409, BeingDeleted), (409, 409, BeingDeleted), (404, 404, ApiError)]
+)
+def test_a_launcher_that_many_jobs_change_is_waited_for(added: int, created: int, raised: type[Exception]) -> None:
+    """Such a conflict ends no job; a namespace that is missing is told at once."""
+    objects = Builder().build("train").objects()
+    methods: list[str] = []
+
+    def refuse(method: str, *_: Any, **__: Any) -> Any:
+        methods.append(method)
+        raise ApiError(added if method == "PATCH" else created, "no")
+
+    api: Any = SimpleNamespace(request=refuse, create=partial(refuse, "POST"))
+    workload = {"metadata": {"name": "train", "uid": "u"}}
+    *_, share = ObjectsApi(api, CLUSTER.namespace, PYTORCHJOB).creations(objects, workload)
+    with pytest.raises(raised):
+        share()
+    assert methods == ["PATCH", "POST"] * (1 if raised is ApiError else 5)

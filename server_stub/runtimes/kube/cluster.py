@@ -133,20 +133,22 @@ class ObjectsApi:
     def _share(self, launcher: Object, owner: dict[str, Any]) -> None:
         """Add the owner to the existing launcher ConfigMap, or create it with this owner.
 
-        After the first job it always exists, but the deletion of its last owner may remove it in between.
+        After the first job it always exists, but the deletion of its last owner may remove it in between. Raises
+        ApiError; BeingDeleted: it comes and goes.
         """
         path, name = self._collections["ConfigMap"], launcher["metadata"]["name"]
         patch = {"metadata": {"ownerReferences": [owner]}}
         request = self._api.request
         add = partial(request, "PATCH", f"{path}/{name}", patch, kind=STRATEGIC_MERGE, accept=METADATA)
         create = partial(self._api.create, path, _owned_by(launcher, owner))
-        for number, call in enumerate([add, create] * _SHARING_TRIES, start=1):
+        for call, again in [(add, (404, 409)), (create, (409,))] * _SHARING_TRIES:
             try:
                 call()
                 return
             except ApiError as error:
-                if error.status not in (404, 409) or number == 2 * _SHARING_TRIES:
+                if error.status not in again:
                     raise
+        raise BeingDeleted(_name(launcher))
 
     def find_by_uid(self, name: str, uid: str) -> Object | None:
         """The workload with this name and UID; None: it does not exist. Raises ApiError."""
