@@ -44,7 +44,7 @@ class Breaking:
 
     def handle(self, handler: BaseHTTPRequestHandler) -> None:
         status, found = self.answer(handler)
-        body = json.dumps(found).encode()
+        body = found if isinstance(found, bytes) else json.dumps(found).encode()
         breaks_off = handler.command not in self.methods
         self.methods.append(handler.command)
         handler.send_response(status)
@@ -96,6 +96,16 @@ def test_a_creation_whose_answer_breaks_off_may_be_repeated(breaking: tuple[Brea
     state.methods.append("GET")
     assert objects.create_workload(workload)["metadata"]["uid"] == "uid-0"
     assert len(state.objects) == 1
+
+
+def test_the_page_of_a_proxy_is_no_answer(breaking: tuple[Breaking, Api]) -> None:
+    """The thread of a watch goes on after it, and a request is repeated."""
+    state, api = breaking
+    state.methods.append("GET")
+    state.objects["x"] = b"<html>Please log in</html>"
+    with pytest.raises(ApiError, match="does not answer with JSON: b'<html>Please log in") as failed:
+        api.get("/things/x")
+    assert failed.value.status == 0
 
 
 @pytest.mark.parametrize(

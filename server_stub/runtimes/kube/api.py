@@ -76,7 +76,10 @@ class Api:
     ) -> Any:
         """The JSON of the response. `kind` is the Content-Type of `body`. Raises ApiError."""
         text = self._send(method, path, body, query, kind, accept).data
-        return json.loads(text) if text else {}
+        try:
+            return json.loads(text) if text else {}
+        except ValueError as error:  # of a proxy
+            raise ApiError(0, f"{self.host} does not answer with JSON: {text[:100]!r}") from error
 
     def get(self, path: str, query: Query | None = None) -> Any:
         return self.request("GET", path, query=query)
