@@ -139,7 +139,7 @@ class _Answer:
             if not moved and not over and job.state.final:
                 yield b"".join([*out, *self._positions(), self._renderer.end(job)])
                 return
-            if not moved and not out and monotonic() - self._sent_at >= silence_s:
+            if not out and monotonic() - self._sent_at >= silence_s:
                 out = [piece for piece in (*self._positions(), self._renderer.ping()) if piece]
             if out:
                 yield out[0] if len(out) == 1 else b"".join(out)

@@ -43,6 +43,26 @@ def test_a_silent_job_sends_heartbeats(tmp_path: Path, writer: LogWriter):
     asyncio.run(scene())
 
 
+def test_lines_that_a_filter_leaves_out_do_not_keep_heartbeats_back(tmp_path: Path, writer: LogWriter):
+    async def scene() -> None:
+        hub = LogHub(FileSource(), heartbeat_s=0.2)
+        body = stream(hub, read_job(tmp_path), LogQuery(follow=True, ranks=frozenset({1})), Frames())
+
+        async def write() -> None:
+            while True:
+                writer.write("of rank 0")
+                await asyncio.sleep(0.01)
+
+        writing = asyncio.ensure_future(write())
+        for _ in range(3):
+            await until(body, b"@ping\n")
+        writing.cancel()
+        await body.aclose()
+        hub.close()
+
+    asyncio.run(scene())
+
+
 def test_a_server_that_stops_ends_its_streams_without_an_end(tmp_path: Path, writer: LogWriter):
     async def scene() -> None:
         hub = LogHub(FileSource())
