@@ -372,8 +372,9 @@ class WorkerRegistry:
         holder = self._tokens.check(token)
         found = self._open.get(holder)
         if found is None:
-            gate = read_json(str(self._folder_of(*holder) / FILE))
-            if gate is not None and not gate["closed"]:
+            folder = self._folder_of(*holder)
+            gate = read_json(str(folder / FILE)) or {}  # a loss of power may have taken it
+            if folder.exists() and not gate.get("closed"):
                 raise Unavailable("the server has just been started and does not follow this attempt yet")
             raise Unauthorized(_EXPIRED)
         return found

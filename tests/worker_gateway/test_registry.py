@@ -249,6 +249,16 @@ async def test_the_token_opens_an_attempt_from_open_to_close(tmp_path: Path) -> 
         OneAttempt(elsewhere).registry.admit(server.token)
 
 
+@pytest.mark.parametrize("left", [None, ""])
+async def test_a_worker_comes_again_though_a_loss_of_power_has_taken_the_file(tmp_path: Path, left: str | None) -> None:
+    server = OneAttempt(tmp_path)
+    await server.say(0, "started")
+    gate = tmp_path / "id" / "1" / attempt.FILE
+    gate.unlink() if left is None else gate.write_text(left)
+    with pytest.raises(Unavailable):
+        server.again(opens=False).registry.admit(server.token)
+
+
 async def test_changes_are_told_but_not_each_line(tmp_path: Path) -> None:
     server = OneAttempt(tmp_path)
     await server.say(0, "ready")
