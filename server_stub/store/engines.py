@@ -215,14 +215,15 @@ def _parts(file: Path) -> list[Path]:
 
 
 def migrate(connection: sa.Connection) -> bool:
-    """Make the tables of an empty database, or run the missing migrations by Alembic, inside the connection's
-    transaction. Returns True if the database was empty. Raises ServerError: it was written by a newer version."""
+    """Make the tables of a new database, or run the missing migrations by Alembic, inside the connection's transaction.
+    Returns True if it is new. Raises ServerError: it was written by a newer version; SQLAlchemyError: another program
+    has a table with the name of one of ours."""
     version = tables.alembic_version
     current = None
     if sa.inspect(connection).has_table(version.name):
         current = connection.execute(sa.select(version.c.version_num)).scalar()
     if current is None:
-        tables.metadata.create_all(connection)
+        tables.metadata.create_all(connection, checkfirst=False)
         connection.execute(sa.insert(version), {"version_num": HEAD})
         connection.execute(sa.insert(tables.server), {"generation": 0})
     elif current > HEAD:

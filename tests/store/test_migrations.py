@@ -34,6 +34,19 @@ def test_a_new_database_and_a_migrated_one_have_the_tables_of_the_code(url: str,
     engine.dispose()
 
 
+def test_tables_of_another_program_are_not_taken_for_those_of_the_server(url: str) -> None:
+    engine = writing_engine(url)
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE events (place TEXT)"))
+    engine.dispose()
+    with pytest.raises(ServerError, match=r"can't be opened.*events.* already exists"):
+        asyncio.run(Store(url).open())
+    engine = writing_engine(url)
+    with engine.connect() as connection:
+        assert sa.inspect(connection).get_table_names() == ["events"]
+    engine.dispose()
+
+
 def test_head_is_the_newest_migration() -> None:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
