@@ -6,6 +6,7 @@ import asyncio
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -34,6 +35,38 @@ def test_a_new_database_and_a_migrated_one_have_the_tables_of_the_code(url: str,
     engine.dispose()
 
 
+def described(connection: sa.Connection) -> dict[str, Any]:
+    """All tables, as the database describes them."""
+    inspector = sa.inspect(connection)
+    return {
+        table: {
+            "columns": sorted(str(column) for column in inspector.get_columns(table)),
+            "key": inspector.get_pk_constraint(table),
+            "foreign": inspector.get_foreign_keys(table),
+            "unique": sorted(map(str, inspector.get_unique_constraints(table))),
+            "checks": inspector.get_check_constraints(table),
+            "indexes": sorted(
+                str(index | {"dialect_options": {name: str(value) for name, value in index["dialect_options"].items()}})
+                for index in inspector.get_indexes(table)
+            ),
+        }
+        for table in inspector.get_table_names()
+    }
+
+
+def test_a_new_database_and_a_migrated_one_differ_in_nothing(url: str) -> None:
+    engine, found = writing_engine(url), []
+    for old in (False, True):
+        with engine.connect() as connection:  # rolled back at its end, with all tables
+            if old:
+                schema_0_1.create(connection)
+            migrate(connection)
+            found.append(described(connection))
+    engine.dispose()
+    assert found[0].keys() == metadata.tables.keys()
+    assert found[0] == found[1]
+
+
 def test_tables_of_another_program_are_not_taken_for_those_of_the_server(url: str) -> None:
     engine = writing_engine(url)
     with engine.begin() as connection:
@@ -45,6 +78,25 @@ def test_tables_of_another_program_are_not_taken_for_those_of_the_server(url: st
     with engine.connect() as connection:
         assert sa.inspect(connection).get_table_names() == ["events"]
     engine.dispose()
+
+
+def test_a_start_that_is_killed_among_its_tables_leaves_an_empty_database(url: str) -> None:
+    program = (
+        "import os, sys; import sqlalchemy as sa; from server_stub.store import engines\n"
+        "engine = engines.writing_engine(sys.argv[1])\n"
+        "def die(connection, cursor, statement, *_):\n"
+        "    if 'INSERT INTO alembic_version' in statement: os._exit(9)\n"
+        "sa.event.listen(engine, 'before_cursor_execute', die)\n"
+        "with engine.begin() as connection: engines.migrate(connection)"
+    )
+    assert subprocess.run([sys.executable, "-c", program, url], check=False).returncode == 9
+
+    async def run() -> None:
+        store = Store(url)
+        assert await store.open()
+        await store.close()
+
+    asyncio.run(run())
 
 
 def test_head_is_the_newest_migration() -> None:
