@@ -161,7 +161,7 @@ class JobFiles:
         headings = [(heading, place) for heading, place in self.request_log.headings() if _ID.fullmatch(heading.id)]
         for heading, _ in headings:
             if heading.group:
-                with contextlib.suppress(ValueError, LookupError):
+                with contextlib.suppress(ValueError, LookupError, TypeError):
                     info = GroupInfo.model_validate(heading.group["info"])
                     members[heading.id] = Membership.model_validate(heading.group["place"])
                     groups[info.id] = info

@@ -130,7 +130,10 @@ def test_a_group_is_rebuilt_with_its_limit_and_without_the_jobs_that_a_resubmit_
     asyncio.run(run())
 
 
-def test_a_damaged_group_in_the_requests_takes_no_job_along(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("what", "damage"), [(rb'("info": {[^\n]*"created_at": ")2', rb"\1x"), (rb'"group": {[^\n]*}', rb'"group": [1]}')]
+)
+def test_a_damaged_group_in_the_requests_takes_no_job_along(bench: Bench, what: bytes, damage: bytes) -> None:
     async def run() -> None:
         async with bench.server() as service:
             runs = [GroupMember(args=[], values={"seed": seed}) for seed in range(2)]
@@ -140,8 +143,8 @@ def test_a_damaged_group_in_the_requests_takes_no_job_along(bench: Bench) -> Non
             await bench.submit(name="alone")
         lose(bench)
         for segment in (bench.folder / "state" / "data" / "submissions").glob("*.jsonl"):
-            damaged = re.sub(rb'("info": {[^\n]*"created_at": ")2', rb"\1x", segment.read_bytes())
-            assert b'"created_at": "x' in damaged
+            damaged, count = re.subn(what, damage, segment.read_bytes())
+            assert count == 2
             segment.write_bytes(damaged)
         async with bench.recovered():
             found = await jobs(bench)
