@@ -344,12 +344,12 @@ def stand_in(job_id: str, owner: str, name: str, created_at: datetime | None, **
 def _stand_in(row: JobRow, error: Exception) -> JobInfo:
     """A JobInfo for users in place of a row that can't be read, and the reason."""
     what = invalid_request(error, JobInfo).message if isinstance(error, ValidationError) else str(error)
-    return stand_in(
-        *(row.id, row.owner, row.name, row.created_at),
-        version=row.version,
-        state=row.state if row.state.final else State.FAILED,
-        reason=Reason.SERVER_ERROR,
-        message=f"its record in the database can't be read: {what.splitlines()[0][:500]}",
-        attempt=row.attempt,
-        spec=JobSpec(script="unreadable"),
-    )
+    shown = {
+        "version": row.version,
+        "attempt": row.attempt,
+        "state": row.state if row.state.final else State.FAILED,
+        "reason": Reason.SERVER_ERROR,
+        "message": f"its record in the database can't be read: {what.splitlines()[0][:500]}",
+        "spec": JobSpec(script="unreadable"),
+    }
+    return stand_in(row.id, row.owner, row.name, row.created_at, **shown)
