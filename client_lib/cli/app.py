@@ -120,8 +120,8 @@ Examples:
 )
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _show_version(ctx: typer.Context, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:  # a shell completes the line
         printer.data(f"{PROGRAM} {__version__}")
         raise typer.Exit
 

@@ -48,6 +48,7 @@ def test_the_lines_that_an_earlier_version_wrote_are_answered(
 @pytest.mark.smoke
 def test_commands_and_options(cli: Run) -> None:
     assert offered(cli, "client-lib", "res") == ["resubmit"]
+    assert offered(cli, "client-lib", "--version", "res") == ["resubmit"]
     assert offered(cli, "client-lib", "list", "--sta") == ["--state"]
     assert offered(cli, "client-lib", "submit", "--type", "bin") == ["binary", "binary_exp"]
 
