@@ -217,10 +217,10 @@ def _merged(fields: Mapping[str, Any], reading: LaunchLine) -> dict[str, Any]:
     for name, value in reading.fields.items():
         if name not in fields or name in job_options.POSITIONAL:
             continue
-        option = option_names(name)[0]
-        both = [(option, fields[name], value)]
-        if isinstance(value, dict):
-            both = [(f"{option} {key}", fields[name][key], value[key]) for key in value if key in fields[name]]
+        option, given = option_names(name)[0], fields[name]
+        both = [(option, given, value)]
+        if isinstance(given, dict) and isinstance(value, dict):  # a file may hold anything
+            both = [(f"{option} {key}", given[key], value[key]) for key in value if key in given]
         for what, ours, read in both:
             if ours != read:
                 said = f"{what}={ours} contradicts {reading.given_by[name]}, which is {what}={read}"

@@ -283,6 +283,13 @@ def test_a_launchers_line_that_contradicts_the_options_is_refused(line: str, abo
     assert about in str(refused.value)
 
 
+@pytest.mark.parametrize("variables", ["", "abc", "[ANY]", "{CLIENT_LIB_RANK_VARIABLES: 1}"])
+def test_a_file_that_contradicts_a_launchers_line_is_refused(tmp_path: Path, variables: str) -> None:
+    (tmp_path / "train.py").touch()
+    with pytest.raises(InvalidRequest, match="contradicts the python line"):
+        spec_of("-c", write(tmp_path, f"env_variables: {variables}"), "python", str(tmp_path / "train.py"))
+
+
 def test_accelerates_config_file_is_found_where_accelerate_finds_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
