@@ -95,9 +95,10 @@ def failure(info: JobInfo, file: TextIO, before: str = "", *, printed: bool = Fa
 
 
 def report(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
-    """Print a report or an explanation. On a terminal it has colours (unless NO_COLOR is set), and advice is wrapped
-    between words. `before`: text in front of the first line."""
+    """Print a report or an explanation. On a terminal it has colours (unless NO_COLOR is set, or TERM=dumb), and advice
+    is wrapped between words. `before`: text in front of the first line."""
     width = max(20, shutil.get_terminal_size().columns - 1) if file.isatty() else None
+    coloured = width and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     for part in parts:
         is_advice = part.kind in ("hint", "next")
         lines = f"{before}{_FIELD.sub(_option, str(part)) if is_advice else part}".splitlines()
@@ -106,7 +107,7 @@ def report(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
             lines = textwrap.wrap(
                 " ".join(lines), width, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
             )
-        style = STYLES.get(part.kind) if width and not os.environ.get("NO_COLOR") else None
+        style = STYLES.get(part.kind) if coloured else None
         for line in (harmless(without_colours(line)) for line in lines):
             file.write(f"\x1b[{style}m{line}\x1b[0m\n" if style else f"{line}\n")
     file.flush()

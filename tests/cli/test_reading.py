@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from client_lib import Client, Explanation, get_job
+from client_lib.cli import printer
+from client_lib.reports.explanation import Part
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, EventList, Failure, JobInfo, WorkerInfo
 
@@ -264,6 +267,14 @@ def test_a_terminal_shows_a_report_in_colours_and_wraps_advice_between_words(
     assert "\x1b[2mnext: `client-lib logs bad --rank 1` has what it printed\x1b[0m" in shown
     with Terminal("status", "bad", environment={**environment, "NO_COLOR": "1"}) as terminal:
         assert b"\x1b[1;31m" not in terminal.read_to_end()
+
+
+def test_a_terminal_without_colours_gets_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    printer.report([Part("summary", "job bad FAILED")], terminal)
+    assert terminal.getvalue() == "job bad FAILED\n"
 
 
 def test_explain_as_json_has_the_fields_that_programs_rely_on(server: SmallServer, cli: Run) -> None:
