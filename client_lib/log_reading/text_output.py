@@ -212,7 +212,7 @@ class LogOutput:
                 self._silence.cancel()
             self.out.write(text)
             if self.beside:
-                self.beside.bars(self._printer.bars)
+                self.beside.bars(self._printer.bars())
 
 
 def _started(delay_s: float, act: Callable[[], None]) -> threading.Timer:
@@ -326,12 +326,18 @@ class LogPrinter:
 
     # --- progress
 
-    @property
-    def bars(self) -> list[str]:
-        """The running progress bars, by rank, for a display beside the log. From FEW ranks on it is the first rank's,
-        with the lowest and highest step of all."""
-        bars, spread = self._bars_and_spread()
-        return [bars[0] + spread] if spread else bars
+    def bars(self, width: int | None = None) -> list[str]:
+        """The running progress bars, by rank, each cut to `width`. From FEW ranks on it is the first rank's with the
+        lowest and highest step of all, unless a bar shows no step."""
+        sources = sorted(self._bars, key=lambda source: (-1 if source[2] is None else source[2], source[1], source[3]))
+        bars = [self._bars[source] for source in sources]
+        ranks = {source[2] for source in sources if source[2] is not None}
+        steps = [int(found.group(1)) for bar in bars if (found := _STEP.search(bar))]
+        if len(ranks) < FEW or len(steps) < len(bars):
+            return [bar[:width] for bar in bars]
+        spread = f"  [{spans(ranks)}] step {min(steps)} to {max(steps)}"
+        first = bars[0] if width is None else bars[0][: max(0, width - len(spread))]
+        return [(first + spread)[:width]]
 
     def clear(self) -> str:
         """Erase the bars until the next `feed`: other text is about to be written to the terminal."""
@@ -343,21 +349,9 @@ class LogPrinter:
         """The bars, each cut to one row of the terminal."""
         if self.columns is None:
             return ""
-        width = max(1, self.columns - 1)
-        bars, spread = self._bars_and_spread()
-        if spread:
-            bars = [bars[0][: max(0, width - len(spread))] + spread]
-        self._drawn = min(len(bars), MAX_BARS)
-        return "\n".join(self._painted(bar[:width]) for bar in bars[:MAX_BARS])
-
-    def _bars_and_spread(self) -> tuple[list[str], str]:
-        """The bars by rank, and the steps of all; "": there are few ranks, or a bar shows no step."""
-        sources = sorted(self._bars, key=lambda source: (-1 if source[2] is None else source[2], source[1], source[3]))
-        bars = [self._bars[source] for source in sources]
-        ranks = {source[2] for source in sources if source[2] is not None}
-        steps = [int(found.group(1)) for bar in bars if (found := _STEP.search(bar))]
-        is_one = len(ranks) >= FEW and len(steps) == len(bars)
-        return bars, f"  [{spans(ranks)}] step {min(steps)} to {max(steps)}" if is_one else ""
+        bars = self.bars(max(1, self.columns - 1))[:MAX_BARS]
+        self._drawn = len(bars)
+        return "\n".join(map(self._painted, bars))
 
 
 class _Line(NamedTuple):

@@ -145,7 +145,7 @@ def test_from_four_ranks_on_one_bar_is_drawn_with_the_steps_of_all():
     steps = (620, 580, 625, 600)
     bars = [entry(f"62%|{'#' * 40}| {step}/1000", kind=PROGRESS, rank=rank) for rank, step in enumerate(steps)]
     assert screen("".join(map(printer.feed, bars))) == ["[0] 62%|##################  [0-3] step 580 to 625"]
-    assert printer.bars == [f"[0] 62%|{'#' * 40}| 620/1000  [0-3] step 580 to 625"]
+    assert printer.bars() == [f"[0] 62%|{'#' * 40}| 620/1000  [0-3] step 580 to 625"]
 
 
 def test_bars_without_steps_are_all_drawn():
