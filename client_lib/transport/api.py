@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -192,23 +191,6 @@ class Api:
 
     # --- many jobs
 
-    def job_page(
-        self,
-        *,
-        state: State | str | None = None,
-        label: Mapping[str, str] | None = None,
-        name: str | None = None,
-        limit: int | None = None,
-        cursor: str | None = None,
-        owner: str | None = None,
-        group: str | None = None,
-    ) -> wire.JobPage:
-        """One page, newest first. `name` is a prefix; all labels must match."""
-        given = {"state": str(state) if state else None, "name": name, "limit": limit, "cursor": cursor}
-        labels = [f"{key}={value}" for key, value in (label or {}).items()]
-        params: Params = {**given, "label": labels, "owner": owner, "group": group}
-        return self._call("GET", paths.JOBS, wire.JobPage, params)
-
     def list_jobs(
         self,
         state: State | str | None = None,
@@ -221,11 +203,13 @@ class Api:
 
         `name` is the beginning of their names; of several labels all must match. `group`: only members of this one.
         """
+        labels = [f"{key}={value}" for key, value in (label or {}).items()]
+        asked = {"state": str(state) if state else None, "name": name, "label": labels, "group": group}
         cursor: str | None = None
         left = math.inf if limit is None else limit
         while left > 0:
-            size = int(min(left, PAGE))
-            page = self.job_page(state=state, label=label, name=name, limit=size, cursor=cursor, group=group)
+            params: Params = {**asked, "limit": int(min(left, PAGE)), "cursor": cursor}
+            page = self._call("GET", paths.JOBS, wire.JobPage, params)
             yield from page.jobs
             cursor = page.next_cursor
             left = left - len(page.jobs) if cursor else 0
@@ -295,7 +279,7 @@ class Api:
         if key is not None:
             headers[paths.IDEMPOTENCY_KEY] = key
         body = None if request is None else request.model_dump_json(exclude_unset=True).encode()
-        with newer_path(lacks) if lacks else nullcontext():
+        with newer_path(lacks):
             answer = self._rest.call(
                 method, path, params=params, body=body, headers=headers, read_s=wait_s + READ_S, retry_s=retry_s
             )

@@ -132,12 +132,13 @@ Connect = Callable[[Endpoint, Config], Transport]
 
 
 @contextmanager
-def newer_path(lacks: str) -> Iterator[None]:
-    """Calls of a path that older servers do not know. `lacks`: what these can't do. Raises NotSupported."""
+def newer_path(lacks: str | None) -> Iterator[None]:
+    """Calls of a path that older servers do not know. `lacks`: what these can't do; None: they know it. Raises
+    NotSupported."""
     try:
         yield
     except errors.NotFound as missing:
-        if missing.message.startswith(paths.NO_SUCH_PATH):
+        if lacks and missing.message.startswith(paths.NO_SUCH_PATH):
             raise errors.NotSupported(f"this server's version {lacks}", hint="upgrade it") from missing
         raise
 
