@@ -136,14 +136,12 @@ def _fetch(api: Api, info: JobInfo, file: OutputFile, folder: Path, meter: _Mete
 
 def _collect(api: Api, info: JobInfo, file: OutputFile, part: IO[bytes], meter: _Meter) -> str:
     """Fill the part from where it ends; the digest of all of it."""
+    if os.fstat(part.fileno()).st_size > file.size:
+        part.truncate(0)
     digest, have = hashlib.sha256(), 0
     while block := part.read(_BLOCK):  # bytes of an earlier download
         digest.update(block)
         have += len(block)
-    if have > file.size:
-        part.seek(0)
-        part.truncate()
-        digest, have = hashlib.sha256(), 0
     meter.add(have)
     while have < file.size:
         before = have
