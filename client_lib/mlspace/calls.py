@@ -253,24 +253,33 @@ def condition(text: str) -> Callable[[Row], bool]:
     Raises InvalidRequest: `text` is no such condition; when called, an unknown column or values that can't be compared.
     """
     words = re.sub(r"""'[^']*'|"[^"]*"|[&|~]""", lambda found: _SIGNS.get(found[0], found[0]), text)
+    columns = set()
     try:
         tree = ast.parse(words.strip(), mode="eval")
-    except SyntaxError as error:
+        for node in ast.walk(tree):
+            for part in ast.iter_child_nodes(node):
+                if not isinstance(part, _PARTS):
+                    wrong = ast.unparse(part if isinstance(part, ast.expr) else node)  # an operator alone has no text
+                    raise InvalidRequest(f"query {text!r}: {wrong!r} can't stand in a condition")
+            if isinstance(node, ast.Name):
+                columns.add(node.id)
+            if isinstance(node, ast.Compare):  # pandas' meaning of `region == ["SR003", "SR005"]`
+                is_list = [isinstance(right, ast.List | ast.Tuple) for right in node.comparators]
+                pairs = zip(node.ops, is_list, strict=True)
+                node.ops = [ast.In() if among and isinstance(kind, ast.Eq) else kind for kind, among in pairs]
+        code = compile(tree, "query", "eval")
+    except InvalidRequest:
+        raise
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: it is nested too deeply
         raise InvalidRequest(f"query {text!r} is no condition", hint="write one such as 'gpu >= 1'") from error
-    for node in ast.walk(tree):
-        if not isinstance(node, _PARTS):
-            raise InvalidRequest(f"query {text!r}: {ast.unparse(node)!r} can't stand in a condition")
-        if isinstance(node, ast.Compare):  # pandas' meaning of `region == ["SR003", "SR005"]`
-            is_list = [isinstance(right, ast.List | ast.Tuple) for right in node.comparators]
-            pairs = zip(node.ops, is_list, strict=True)
-            node.ops = [ast.In() if among and isinstance(kind, ast.Eq) else kind for kind, among in pairs]
-    code = compile(tree, "query", "eval")
 
     def holds(row: Row) -> bool:
+        hint = f"columns: {', '.join(row)}"
+        if unknown := sorted(columns - row.keys()):  # also the few names that are there without builtins
+            raise InvalidRequest(f"query {text!r}: there is no column {unknown[0]}", hint=hint)
         try:
             return bool(eval(code, {"__builtins__": {}}, dict(row)))
-        except (TypeError, NameError) as error:
-            why = f"there is no column {error.name}" if isinstance(error, NameError) else error
-            raise InvalidRequest(f"query {text!r}: {why}", hint=f"columns: {', '.join(row)}") from error
+        except TypeError as error:
+            raise InvalidRequest(f"query {text!r}: {error}", hint=hint) from error
 
     return holds

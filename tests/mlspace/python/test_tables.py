@@ -45,11 +45,20 @@ def test_a_query_is_read_as_pandas_reads_it(text: str, found: list[int]) -> None
 
 
 @pytest.mark.parametrize(
-    "text", ["", "gpu >", "speed > 1", "gpu > 'a'", "__import__('os')", "gpu.real", "gpu + 1 > 1", "region[0] == 'S'"]
+    "text",
+    [
+        *("", "gpu >", "speed > 1", "gpu > 'a'", "__import__('os')", "gpu.real", "gpu + 1 > 1", "region[0] == 'S'"),
+        *("__builtins__ == 1", "__debug__", "-" * 100_000 + "gpu", "not " * 1500 + "gpu", "gpu == '\ud800'"),
+    ],
 )
 def test_anything_else_is_refused_and_never_evaluated(text: str) -> None:
     with pytest.raises(InvalidRequest, match="query"):
         TABLE.query(text)
+
+
+def test_a_refused_operator_is_shown_with_its_operands() -> None:
+    with pytest.raises(InvalidRequest, match="'gpu is None' can't stand in a condition"):
+        condition("not gpu is None")
 
 
 def test_a_condition_is_read_once_for_many_rows() -> None:
