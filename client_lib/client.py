@@ -129,11 +129,11 @@ def resubmit(
     spec = spec.model_copy(update={"name": new_name})
     digest = request.script_digest(stored)
     differ = changes.what_differs(stored, spec, digest)
-    found = changes.checkpoints(before, spec, differ, resume)
+    is_copied, told = changes.checkpoints(before, spec, differ, resume)
     for message in (*changes.differences(stored.spec, spec), changes.code_message(stored, digest)):
         _log.info("%s", message)
-    _log.log(logging.WARNING if differ and resume is None else logging.INFO, "%s", found.message)
-    return Job.of(api, request.resubmit(api, stored, spec, uuid.uuid4().hex, python, before if found.copied else None))
+    _log.log(logging.WARNING if differ and resume is None else logging.INFO, "%s", told)
+    return Job.of(api, request.resubmit(api, stored, spec, uuid.uuid4().hex, python, before if is_copied else None))
 
 
 def list_jobs(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
-from typing import Any, NamedTuple
+from typing import Any
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import split_script
@@ -27,8 +27,10 @@ def changed(spec: JobSpec, changes: Mapping[str, Any], function: FunctionCode | 
 
     Raises InvalidRequest: an unknown field, a wrong value, a field that would change the code.
     """
+    path, script = spec.python_script, changes.get("script")
+    is_same_file = path is not None and isinstance(script, str) and split_script(script)[:1] == [path]
     for name in _CODE:
-        if name in changes and not (name == "script" and _same_program(spec, changes[name])):
+        if name in changes and not (name == "script" and is_same_file):  # other words may stand behind it
             raise InvalidRequest(
                 f"{name} can't be changed: a job that is submitted again runs the same code", hint="submit a new job"
             )
@@ -53,12 +55,6 @@ def with_arguments(spec: JobSpec, args: Sequence[str]) -> dict[str, Any]:
     return replaced if path is None or not split_script(spec.script)[1:] else {"script": shlex.quote(path), **replaced}
 
 
-def _same_program(spec: JobSpec, script: Any) -> bool:
-    """True if `script` is the same file, with any words behind it."""
-    path = spec.python_script
-    return path is not None and isinstance(script, str) and split_script(script)[:1] == [path]
-
-
 def differences(before: JobSpec, after: JobSpec) -> list[str]:
     """`n_workers: 2 -> 4` for each field that differs but the name, quoted as a shell needs it; secrets masked."""
     old, new = before.masked(), after.masked()
@@ -74,25 +70,17 @@ def differences(before: JobSpec, after: JobSpec) -> list[str]:
 
 def what_differs(stored: SubmitRequest, after: JobSpec, sha256_now: str | None) -> list[str]:
     """The fields that make the new run another experiment. `sha256_now`: see `code_message`."""
-    differ = [
-        name for name in _EXPERIMENT if _shown(getattr(stored.spec, name)) != _shown(getattr(after, name))
-    ]  # compared as the text that the program gets
+    # compared as the text that the program gets
+    differ = [name for name in _EXPERIMENT if _shown(getattr(stored.spec, name)) != _shown(getattr(after, name))]
     edited = isinstance(stored.code, CodeInPlace) and None not in (stored.code.sha256, sha256_now)
     if edited and stored.code.sha256 != sha256_now and "script" not in differ:
         differ.insert(0, "script")
     return differ
 
 
-class Checkpoints(NamedTuple):
-    """The checkpoints that the new run finds."""
-
-    copied: bool
-    """It starts with a copy of those of the old job."""
-    message: str
-
-
-def checkpoints(before: JobInfo, after: JobSpec, differ: Sequence[str], resume: bool | None) -> Checkpoints:
-    """`differ`: see `what_differs`. `resume`: the user's wish; None: checkpoints of the same experiment are used.
+def checkpoints(before: JobInfo, after: JobSpec, differ: Sequence[str], resume: bool | None) -> tuple[bool, str]:
+    """True if the new run gets a copy of the checkpoints of the old job, and a message about those that it will find.
+    `differ`: see `what_differs`. `resume`: the user's wish; None: checkpoints of the same experiment are used.
 
     Raises InvalidRequest: `resume` contradicts the state of the old job or a `checkpoint_dir`.
     """
@@ -107,25 +95,25 @@ def checkpoints(before: JobInfo, after: JobSpec, differ: Sequence[str], resume: 
                 hint="give another checkpoint_dir, `--set checkpoint_dir=` for a new one, "
                 "or --resume (resume=True) to start from these checkpoints",
             )
-        return Checkpoints(False, f"checkpoint_dir={after.checkpoint_dir}, as it was left")
+        return False, f"checkpoint_dir={after.checkpoint_dir}, as it was left"
     if not wanted:
         way_out = "" if resume is False else "; --resume (resume=True) starts from them"
-        return Checkpoints(False, f"it starts fresh, without the checkpoints of {old}{reason}{way_out}")
+        return False, f"it starts fresh, without the checkpoints of {old}{reason}{way_out}"
     if its_own is not None:
         if resume:
             raise InvalidRequest(
                 f"the checkpoints of {old} are in checkpoint_dir={its_own}, which is not copied",
                 hint="leave checkpoint_dir as it was to start from them",
             )
-        return Checkpoints(False, f"checkpoint_dir: a new one; those of {old} stay in {its_own}")
+        return False, f"checkpoint_dir: a new one; those of {old} stay in {its_own}"
     if before.state.final:
-        return Checkpoints(True, f"checkpoint_dir: a copy of what {old} has left there")
+        return True, f"checkpoint_dir: a copy of what {old} has left there"
     if resume:
         raise InvalidRequest(
             f"{old} has not ended, and still writes its checkpoints",
             hint=f"wait until it has ended, or stop it: client-lib cancel {old}",
         )
-    return Checkpoints(False, f"checkpoint_dir: a new one, as {old} is {before.state} and still writes to its own")
+    return False, f"checkpoint_dir: a new one, as {old} is {before.state} and still writes to its own"
 
 
 def code_message(stored: SubmitRequest, sha256_now: str | None) -> str:
