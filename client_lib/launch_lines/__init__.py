@@ -91,9 +91,7 @@ class _Launcher(NamedTuple):
 _STARTED = re.compile(r"\.(py|sh)$|^\.{0,2}/|^(ba)?sh$|^python")
 """The first word of what the launcher starts; later words are not its options."""
 _SIZES = "-N MACHINES --processes-per-worker PROCESSES"
-_SLURM = dict.fromkeys(("-N", "--nodes"), "MACHINES") | dict.fromkeys(
-    ("--ntasks-per-node", "--tasks-per-node"), "PROCESSES"
-)
+_SLURM = {"-N": "MACHINES", "--nodes": "MACHINES", "--ntasks-per-node": "PROCESSES", "--tasks-per-node": "PROCESSES"}
 _MPI = _Launcher(
     "starts its processes by ssh or inside an allocation; the workers of a job have neither",
     _SIZES,

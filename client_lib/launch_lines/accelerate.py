@@ -140,8 +140,7 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
 
     Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`.
     """
-    line = split(words, TABLE)
-    given = line.given
+    given, _, rest = split(words, TABLE)
     chosen = [f"--{name}" for name in ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp") if name in given]
     if len(chosen) > 1:
         raise InvalidRequest(f"{LAUNCHER}: {' and '.join(chosen)} exclude each other", hint="keep one of them")
@@ -158,7 +157,7 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
     fsdp = wants_fsdp and not {"cpu", "multi-gpu"} & given.keys()
     variables = _variables({**config, **given}, given, fsdp=fsdp)
     inert = _without_effect(file, fsdp=fsdp, fp8=variables.get("ACCELERATE_MIXED_PRECISION") == "fp8")
-    fields = {**what_runs(LAUNCHER, given, line.rest, python), **counted}
+    fields = {**what_runs(LAUNCHER, given, rest, python), **counted}
     return LaunchLine(
         LAUNCHER,
         {**fields, "env_variables": variables} if variables else fields,

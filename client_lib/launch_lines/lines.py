@@ -7,7 +7,7 @@ import shlex
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from client_lib.errors import InvalidRequest
 
@@ -138,19 +138,9 @@ class OptionTable:
         )
 
 
-class SplitLine(NamedTuple):
-    """A launcher's line. Of an option that is given twice the last counts."""
-
-    given: Mapping[str, str]
-    """Option -> its value; of a flag ''."""
-    misspelt: Mapping[str, str]
-    """Option as written -> the one that is meant."""
-    rest: Sequence[str]
-    """The program that the launcher starts: the script and its arguments."""
-
-
-def split(words: Sequence[str], table: OptionTable) -> SplitLine:
-    """Split a line into the launcher's options and what it starts, as argparse would.
+def split(words: Sequence[str], table: OptionTable) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Split a launcher's line as argparse would: the value of each option ('' of a flag; the last counts), the option
+    that each misspelt one means, and the words of what the launcher starts.
 
     Raises InvalidRequest: an unknown option, a value that is missing or that a flag does not take.
     """
@@ -178,4 +168,4 @@ def split(words: Sequence[str], table: OptionTable) -> SplitLine:
                 raise InvalidRequest(f"{table.launcher}: {written} needs a value")
             value = rest.popleft()
         given[name] = value
-    return SplitLine(given, misspelt, list(rest))
+    return given, misspelt, list(rest)
