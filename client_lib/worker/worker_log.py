@@ -95,10 +95,10 @@ class _Tail:
     """
 
     def __init__(self, pattern: str, folders: List[str], sink: Callable[[str, bytes], None]) -> None:
-        is_magic, roots = glob.has_magic(pattern), dict.fromkeys(os.path.realpath(folder) for folder in folders)
-        below = [os.path.join(glob.escape(root) if is_magic else root, pattern) for root in roots]
+        self._is_glob = glob.has_magic(pattern)
+        roots = dict.fromkeys(os.path.realpath(folder) for folder in folders)
+        below = [os.path.join(glob.escape(root) if self._is_glob else root, pattern) for root in roots]
         self._patterns = [pattern] if os.path.isabs(pattern) else below
-        self._search_s = _SEARCH_S if is_magic else 0.0
         self._sink = sink
         self._files: Dict[str, _File] = {}
         self._searched_at = 0.0
@@ -106,7 +106,7 @@ class _Tail:
 
     def look(self) -> bool:
         """Find new and replaced files, and pass at most a block of each to the sink; True: there may be more."""
-        if time.monotonic() - self._searched_at >= self._search_s:
+        if not self._is_glob or time.monotonic() - self._searched_at >= _SEARCH_S:
             self._search()
         return self._read_all()
 
@@ -135,7 +135,7 @@ class _Tail:
         self._searched_at = time.monotonic()
         found: Dict[object, str] = {}  # by identity: one file may have two paths
         for pattern in self._patterns:
-            for path in sorted(glob.glob(pattern)) if glob.has_magic(pattern) else [pattern]:
+            for path in sorted(glob.glob(pattern)) if self._is_glob else [pattern]:
                 with contextlib.suppress(OSError):
                     found.setdefault(_identity(os.stat(path)), path)
         for identity, path in found.items():

@@ -260,6 +260,17 @@ def test_train_log_is_found_in_the_scripts_folder_and_globs_are_followed(worker:
     assert sorted(one.lines("train.log", None)) == ["beside the script", "in the working directory"]
 
 
+@pytest.mark.parametrize("log_file", ["train.log", "*.log"])
+def test_a_train_log_is_found_in_a_folder_whose_name_looks_like_a_pattern(
+    worker: Make, tmp_path: Path, log_file: str
+) -> None:
+    folder = tmp_path / "run[1]"
+    folder.mkdir()
+    one = worker("open('train.log', 'w').write('once\\n')", log_file=log_file, working_dir=str(folder))
+    one.run()
+    assert one.lines("train.log", None) == ["once"]
+
+
 def test_one_file_by_two_paths_is_read_once(worker: Make) -> None:
     one = worker("open('train.log', 'w').write('once\\n')", log_file="train.log")
     one.run()
