@@ -287,54 +287,24 @@ class Holder(NamedTuple):
     attempt: int
 
 
-class Tokens:
-    """Makes and checks tokens with the key in a file, which is created (0600) with the first token."""
-
-    def __init__(self, key_file: Path) -> None:
-        self._file = key_file
-        self._key: bytes | None = None
-
-    def make(self, holder: Holder) -> str:
-        """The token of this holder; always the same."""
-        key = self._read_key()
-        if key is None:
-            key = self._key = secrets.token_bytes(_KEY_BYTES)
-            write_file(str(self._file), key, durable=True)
-        return f"{PREFIX}{holder.job_id}.{holder.attempt}.{self._proof(holder, key)}"
-
-    def check(self, token: str) -> Holder:
-        """The holder of a token. Raises Unauthorized for a token that this server has not made."""
-        job_id, attempt, proof = [*token.removeprefix(PREFIX).rsplit(".", 2), "", ""][:3]
-        key = self._read_key()
-        if key is not None and attempt.isascii() and attempt.isdigit() and len(attempt) < 10:
-            holder = Holder(job_id, int(attempt))
-            if hmac.compare_digest(self._proof(holder, key).encode(), proof.encode()):
-                return holder
-        raise Unauthorized("the server does not know this worker's token")
-
-    def _proof(self, holder: Holder, key: bytes) -> str:
-        return hmac.new(key, f"{holder.job_id}\n{holder.attempt}".encode(), hashlib.sha256).hexdigest()
-
-    def _read_key(self) -> bytes | None:
-        if self._key is None and self._file.exists():
-            self._key = self._file.read_bytes()
-        return self._key
-
-
 class WorkerRegistry:
     """One per server. `folder_of` maps (job id, attempt) to the attempt's folder; `key_file` is created (0600) with the
     first token; `spare` gives up room for states and reports on a full disk."""
 
     def __init__(self, key_file: Path, folder_of: Callable[[str, int], Path], spare: Spare) -> None:
-        self._tokens = Tokens(key_file)
-        self._folder_of, self._spare = folder_of, spare
+        self._key_file, self._folder_of, self._spare = key_file, folder_of, spare
+        self._key: bytes | None = None
         self._open: dict[Holder, OpenAttempt] = {}
 
     # --- for the runtime
 
     def token(self, job_id: str, attempt: int) -> str:
         """The token of the workers of an attempt; always the same. It is valid from `open` to `close`."""
-        return self._tokens.make(Holder(job_id, attempt))
+        key = self._read_key()
+        if key is None:
+            key = self._key = secrets.token_bytes(_KEY_BYTES)
+            write_file(str(self._key_file), key, durable=True)
+        return f"{PREFIX}{job_id}.{attempt}.{_proof(Holder(job_id, attempt), key)}"
 
     def open(self, group: WorkerGroup, on_change: Callable[[], None]) -> None:
         """Accept the workers of an attempt, with the state that earlier server processes have stored. Idempotent.
@@ -369,7 +339,7 @@ class WorkerRegistry:
             Unauthorized: this server has not issued the token, or its attempt is over.
             Unavailable: this server process has not opened the attempt yet.
         """
-        holder = self._tokens.check(token)
+        holder = self._holder(token)
         found = self._open.get(holder)
         if found is None:
             folder = self._folder_of(*holder)
@@ -378,3 +348,22 @@ class WorkerRegistry:
                 raise Unavailable("the server has just been started and does not follow this attempt yet")
             raise Unauthorized(_EXPIRED)
         return found
+
+    def _holder(self, token: str) -> Holder:
+        """The holder of a token. Raises Unauthorized for a token that this server has not made."""
+        job_id, attempt, proof = [*token.removeprefix(PREFIX).rsplit(".", 2), "", ""][:3]
+        key = self._read_key()
+        if key is not None and attempt.isascii() and attempt.isdigit() and len(attempt) < 10:
+            holder = Holder(job_id, int(attempt))
+            if hmac.compare_digest(_proof(holder, key).encode(), proof.encode()):
+                return holder
+        raise Unauthorized("the server does not know this worker's token")
+
+    def _read_key(self) -> bytes | None:
+        if self._key is None and self._key_file.exists():
+            self._key = self._key_file.read_bytes()
+        return self._key
+
+
+def _proof(holder: Holder, key: bytes) -> str:
+    return hmac.new(key, f"{holder.job_id}\n{holder.attempt}".encode(), hashlib.sha256).hexdigest()

@@ -29,7 +29,6 @@ from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import Object, WorkloadKind
 from server_stub.worker_gateway import WorkerRegistry
-from server_stub.worker_gateway.attempt import Tokens
 from tests.kube.cases import CLUSTER, Builder
 from tests.waiting import eventually
 
@@ -232,4 +231,5 @@ async def test_the_first_attempts_of_a_new_server_have_tokens_that_are_valid(
     monkeypatch.setattr(secrets, "token_bytes", slow)
     site, job_ids = Site(tmp_path, None), ["1", "2", "3"]
     tokens = await asyncio.gather(*map(create, job_ids))
-    assert [Tokens(tmp_path / "key").check(token).job_id for token in tokens] == job_ids
+    by_file = WorkerRegistry(tmp_path / "key", lambda *_: tmp_path, Spare(tmp_path / "spare"))
+    assert tokens == [by_file.token(job_id, 1) for job_id in job_ids]
