@@ -6,7 +6,7 @@ Processes of the job can write it, so it may hold anything.
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
+from datetime import datetime
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -24,7 +24,7 @@ def _checked_time(text: str) -> str:
     at = datetime.fromisoformat(text)
     if at.tzinfo is None or not 1970 <= at.year < 9999:  # times are compared, and become seconds since 1970
         raise ValueError(f"{text!r} is no time with its zone")
-    return at.astimezone(timezone.utc).isoformat() and text
+    return text
 
 
 def _checked_protocol(number: int) -> int:
