@@ -160,7 +160,7 @@ class Segments:
         self._segment = max(1, min(segment_bytes, limit_bytes // 8))  # small enough that a middle can be removed
         self._sizes: "dict[int, int]" = {}  # of the segments that exist, by their offsets, in order
 
-    def _resume(self) -> None:
+    def resume(self) -> None:
         """Continue after the last whole record of an earlier writer; an incomplete one is cut off."""
         self._sizes = dict(segments(self.path))
         for last in reversed(list(self._sizes)):
@@ -206,7 +206,7 @@ class SegmentWriter(Segments):
         self._fd: "int | None" = None
         self._room = 0
         os.makedirs(path, mode=0o700, exist_ok=True)
-        self._resume()
+        self.resume()
 
     def add(self, records: bytes, *, lives: bool = True) -> None:
         """`lives` False: they are no sign of life of the ranks, and leave the file's time as it is."""

@@ -36,15 +36,11 @@ class LogFile(Segments):
     """The only writer of a log directory on this machine."""
 
     def __init__(self, folder: Path, limit_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> None:
-        """Call `open` first."""
+        """Call `resume` first."""
         super().__init__(str(folder), limit_bytes, segment_bytes)
         self._synced_at = 0.0
         self._durable = 0
         self._clock = WorkerClock(folder.parent)
-
-    def open(self) -> None:
-        """Continue the files; half a record, which a crash has left, is cut off."""
-        self._resume()
 
     def put(self, offset: int, data: bytes, *, gap: bool) -> int:
         """Store whole records that begin at `offset`, without those that are stored already. Returns how many are

@@ -182,7 +182,7 @@ class RemoteWorker:
         """Restore the stored state from small files."""
         facts = read_json(str(self._folder / FACTS)) or {}
         facts["former"] = tuple(PodStart(*each) for each in facts.get("former", ()))
-        self._log.open()
+        self._log.resume()
         report = None
         with contextlib.suppress(ValueError):  # of a version that took it: its agent sends it again
             report = reports.read(self._report_path)

@@ -25,7 +25,7 @@ def records(first: int, last: int) -> bytes:
 
 def opened(folder: Path, limit: int = 2**30, segment: int = 2**20) -> LogFile:
     log = LogFile(folder / "log", limit, segment)
-    log.open()
+    log.resume()
     return log
 
 
