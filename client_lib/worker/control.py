@@ -117,11 +117,8 @@ def _short(path: str) -> Iterator[str]:
 
 
 def connect(path: str) -> socket.socket:
-    """A blocking connection to the launcher that listens on `path`.
-
-    Raises OSError: FileNotFoundError before it listens, ConnectionRefusedError if it is dead, BlockingIOError if it
-    accepts no connection now.
-    """
+    """A blocking connection to the launcher that listens on `path`. Raises OSError: FileNotFoundError before it
+    listens, ConnectionRefusedError if it is dead, BlockingIOError if it accepts no connection now."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         peer.setblocking(False)  # a listener that accepts nothing must not stop its caller
@@ -135,10 +132,8 @@ def connect(path: str) -> socket.socket:
 
 
 def begin_session(peer: socket.socket, request: Mapping[str, Any]) -> None:
-    """Make this connection to a launcher a session. Reads no byte of its first frame.
-
-    Raises OSError: the launcher runs no ranks, its version does not support sessions, or it does not answer in time.
-    """
+    """Make this connection to a launcher a session. Reads no byte of its first frame. Raises OSError: the launcher runs
+    no ranks, its version does not support sessions, or it does not answer in time."""
     until = time.monotonic() + _SESSION_S
     try:
         if not _message(peer, until).get("sessions"):
@@ -193,11 +188,8 @@ class ControlConnection:
 
 
 class ControlServer:
-    """The launcher's end, without a thread: driven by its event loop.
-
-    `on_instruction` gets every message but the order for a session, `on_session` that with the peer, which this server
-    then leaves alone.
-    """
+    """The launcher's end, without a thread: driven by its event loop. `on_instruction` gets every message but the order
+    for a session, `on_session` that with the peer, which this server then leaves alone."""
 
     def __init__(
         self,

@@ -87,10 +87,8 @@ class Taken(Exception):
 
 
 def acquire(path: str) -> int:
-    """Take the lock for as long as the returned descriptor is open, and write the holder into the file.
-
-    Raises Taken.
-    """
+    """Take the lock for as long as the returned descriptor is open, and write the holder into the file. Raises
+    Taken."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     if not _take(fd, fcntl.LOCK_EX):
         os.close(fd)
@@ -208,11 +206,8 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def launcher_command(worker_dir: str, python: str = sys.executable) -> List[str]:
-    """The argv that starts this installation's launcher on a directory.
-
-    By path and isolated: that starts twice as fast as `-m`, and neither the caller's folder nor PYTHON* variables have
-    an effect.
-    """
+    """The argv that starts this installation's launcher on a directory. By path and isolated: that starts twice as fast
+    as `-m`, and neither the caller's folder nor PYTHON* variables have an effect."""
     main = os.path.join(os.path.dirname(os.path.abspath(__file__)), "__main__.py")
     return [python, "-I", "-S", main, worker_dir]
 

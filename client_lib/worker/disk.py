@@ -38,9 +38,7 @@ def naming(path: str) -> Iterator[None]:
 
 def ended_program(folder: str, exit_code: Optional[int], last_line: str) -> bool:
     """True if a program ended because of a full disk: its last line in this folder says so, or it had no room to print.
-
-    `exit_code`: negative for a signal; None: not known.
-    """
+    `exit_code`: negative for a signal; None: not known."""
     if last_line:
         return says_full(last_line)
     try:

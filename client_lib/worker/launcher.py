@@ -194,10 +194,8 @@ class Launcher:
     # --- the end of the ranks: on request, or after the failure of one of them
 
     def _stop(self, grace_s: float) -> None:
-        """Stop on request. After the failure of a rank this only shortens the grace: the failure remains the reason.
-
-        If the ranks have printed nothing for long, their stacks are taken first, for the report.
-        """
+        """Stop on request. After the failure of a rank this only shortens the grace: the failure remains the reason. If
+        the ranks have printed nothing for long, their stacks are taken first, for the report."""
         self._is_stopped = True
         if self._outputs:
             self._outputs.hurry(grace_s)
@@ -233,11 +231,8 @@ class Launcher:
             self._end_ranks(self._plan.grace_s)
 
     def _end_ranks(self, grace_s: float, since: Optional[float] = None) -> None:
-        """Send SIGTERM to all running ranks, SIGKILL after the grace; a second call can only shorten the grace.
-
-        A rank that unwinds may be the cause: it can write its exception before. `since`: monotonic time of the first
-        call.
-        """
+        """Send SIGTERM to all running ranks, SIGKILL after the grace; a second call can only shorten the grace. A rank
+        that unwinds may be the cause: it can write its exception before. `since`: monotonic time of the first call."""
         since = time.monotonic() if since is None else since
         # a rank, here or in another worker, may have failed only because it lost one that runs here
         cause_is_open = self._plan.others_may_wait and (self._ranks.failed or self._peer_failed) and self._lost_peers()

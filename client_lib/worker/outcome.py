@@ -166,10 +166,8 @@ class Raised(NamedTuple):
 
 
 def exception_of_error_file(text: str) -> Raised:
-    """Read the content of a TORCHELASTIC_ERROR_FILE, in torch's format or its older one, a bare message.
-
-    Only our rank runner notes the time.
-    """
+    """Read the content of a TORCHELASTIC_ERROR_FILE, in torch's format or its older one, a bare message. Only our rank
+    runner notes the time."""
     try:
         message = json.loads(text)["message"]
     except (ValueError, KeyError, TypeError):

@@ -84,9 +84,7 @@ def hook_imports() -> None:
 
 def run_forked(argv: list[str]) -> None:
     """Run a script in a process that was forked from a warm pool, where torch may be imported already. Never returns.
-
-    The process always ends by hand: the callers of this function are not the script's.
-    """
+    The process always ends by hand: the callers of this function are not the script's."""
     global _forked
     _forked = True
     _begin()
@@ -114,10 +112,8 @@ def _answer_unwinding(signum: int, frame: Any) -> None:
 
 
 def _unwinding(frame: Any) -> BaseException | None:
-    """The exception that leaves one of the main thread's frames; None: there is none, or it is handled there.
-
-    The traceback of an exception begins in the frame that it has reached.
-    """
+    """The exception that leaves one of the main thread's frames; None: there is none, or it is handled there. The
+    traceback of an exception begins in the frame that it has reached."""
     errors: list[BaseException] = []
     error = sys.exc_info()[1]
     while error is not None and len(errors) < _CHAIN_MAX:
@@ -134,9 +130,7 @@ def _unwinding(frame: Any) -> BaseException | None:
 
 def _entered_blocks(frame: Any) -> list[bool]:
     """A value for each block for exceptions around the line of a frame, innermost first: True if they leave it again.
-
-    These are `finally`, the line of a `with`, and an `except` that ends with `raise` or an exit.
-    """
+    These are `finally`, the line of a `with`, and an `except` that ends with `raise` or an exit."""
     import ast
 
     try:
@@ -263,9 +257,7 @@ def _remove_our_frames(error: BaseException | None, seen: set[int]) -> None:
 
 def _write_error_file(error: BaseException, raised_at: float | None = None) -> str | None:
     """Write the file of torch.distributed.elastic's ErrorHandler, unless there is one, which has more details.
-
-    `raised_at`: seconds since 1970; None: now. Returns its path; None: it is not written.
-    """
+    `raised_at`: seconds since 1970; None: now. Returns its path; None: it is not written."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or os.getpid() != _PID:
         return None

@@ -164,10 +164,8 @@ def execute(argv: List[str], environment: Dict[str, str]) -> NoReturn:
 
 
 def start(process: Process, before_exec: Callable[[], None], run: Run = execute) -> Started:
-    """Start the process; its stdin is empty if it cannot be opened (the terminal was closed).
-
-    `run` closes all other descriptors, as exec does. Raises OSError naming the program or the folder.
-    """
+    """Start the process; its stdin is empty if it cannot be opened (the terminal was closed). `run` closes all other
+    descriptors, as exec does. Raises OSError naming the program or the folder."""
     ends: List[int] = []
     try:
         for _ in range(3):

@@ -38,10 +38,8 @@ Report = Dict[str, Any]
 
 
 def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
-    """The end of one rank. `owner`: the user whose job it is.
-
-    A rank that had raised its exception before we stopped it is reported as it would have ended by itself.
-    """
+    """The end of one rank. `owner`: the user whose job it is. A rank that had raised its exception before we stopped it
+    is reported as it would have ended by itself."""
     failed = exit.exit_code != 0
     raised = _raised(exit, error_file, printed) if failed else Raised()
     code, signal, stopped = exit.exit_code, exit.signal, exit.stopped_at is not None
@@ -88,10 +86,8 @@ def last_lines(lines: Sequence[List[str]]) -> List[str]:
 
 
 def failed_below(error_file: str, lines: Sequence[str], rank: int) -> int:
-    """The rank that failed first below an elastic agent; `rank`, the agent's own, if that is not known.
-
-    That rank has written the agent's error file (rank_runner.py), or torch names it in `lines`, the agent's last ones.
-    """
+    """The rank that failed first below an elastic agent; `rank`, the agent's own, if that is not known. That rank has
+    written the agent's error file (rank_runner.py), or torch names it in `lines`, the agent's last ones."""
     try:
         return int(json.loads(_read(error_file)[0])["message"]["extraInfo"]["rank"])
     except (ValueError, KeyError, TypeError):

@@ -70,10 +70,8 @@ class ServerConnection:
     def call(
         self, method: str, path: str, body: Optional[Body] = None, wait_s: float = 0.0
     ) -> http.client.HTTPResponse:
-        """The answer, its body unread. Tried again on a new connection if a kept one was closed by the server.
-
-        Raises Unreachable, Rejected.
-        """
+        """The answer, its body unread. Tried again on a new connection if a kept one was closed by the server. Raises
+        Unreachable, Rejected."""
         try:
             try:
                 answer = self._once(method, path, body, wait_s)

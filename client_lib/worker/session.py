@@ -84,11 +84,8 @@ class _Target(NamedTuple):
 
 
 def _connected(port: int) -> _Target:
-    """Raises OSError: nothing listens on the port.
-
-    By address: to find that of a name takes locks, and the thread that sends outputs may have held one of them when
-    this process was forked.
-    """
+    """Raises OSError: nothing listens on the port. By address: to find that of a name takes locks, and the thread that
+    sends outputs may have held one of them when this process was forked."""
 
     def connect(family: int, address: str) -> socket.socket:
         connection = socket.socket(family)

@@ -177,10 +177,8 @@ class OpenAttempt:
             raise Forbidden("this token opens another attempt or another job")
 
     async def worker(self, number: int, pod_uid: str, pod: str | None, start: str = "") -> RemoteWorker:
-        """The worker that this pod owns, or owns from now on. `start` names a start of its container.
-
-        Raises NotFound if there is no such worker, and Conflict if another pod owns it.
-        """
+        """The worker that this pod owns, or owns from now on. `start` names a start of its container. Raises NotFound
+        if there is no such worker, and Conflict if another pod owns it."""
         if not 0 <= number < len(self._workers):
             raise NotFound(f"there is no worker {number} in this attempt; it has {len(self._workers)}")
         worker = self._workers[number]
@@ -195,10 +193,8 @@ class OpenAttempt:
         return lambda _: False
 
     async def report_state(self, worker: RemoteWorker, state: State) -> None:
-        """Store the state of a worker; with the last one that is ready the start barrier opens.
-
-        Raises StorageFull; the worker repeats its report.
-        """
+        """Store the state of a worker; with the last one that is ready the start barrier opens. Raises StorageFull; the
+        worker repeats its report."""
         await worker.advance_to(state)
         if self._are_ready and not self.begun and not self._closed:
             with refusing_full_disk():

@@ -66,10 +66,8 @@ class LogFile(Segments):
         return missing
 
     def add(self, records: bytes) -> tuple[int, int]:
-        """Store those of the records that are new by their seq, and skip all other lines. Returns (new, missing).
-
-        After a hole the offsets are made up.
-        """
+        """Store those of the records that are new by their seq, and skip all other lines. Returns (new, missing). After
+        a hole the offsets are made up."""
         new = missing = 0
         for first, last, run in _runs(records, self.next_seq):
             if first > self.next_seq:

@@ -124,10 +124,8 @@ class WorkerView:
 
 
 class StackOrders:
-    """Orders for the stacks of one remote worker, each with a mark, which the worker sends with its answer.
-
-    Event loop only. One order at a time; it is lost with this server process.
-    """
+    """Orders for the stacks of one remote worker, each with a mark, which the worker sends with its answer. Event loop
+    only. One order at a time; it is lost with this server process."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` sends an order."""
