@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import signal
@@ -170,6 +171,24 @@ def test_a_link_that_is_removed_while_it_is_looked_at_does_not_end_the_scan(
 
     monkeypatch.setattr(os, "readlink", gone)
     assert "model" in [found.path for found in finder.look()]
+
+
+def test_a_link_that_is_removed_before_it_is_kept_leaves_out_itself_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "work").mkdir()
+    finder = FileFinder(str(tmp_path / "work"), ["**"], str(tmp_path / "memory"))
+    finder.begin()
+    (tmp_path / "work" / "model").write_text("1")
+    (tmp_path / "work" / "latest").symlink_to("model")
+
+    def gone(path: str) -> str:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    sync = Sync(finder, store(tmp_path), False, lambda: monkeypatch.setattr(os, "readlink", gone))
+    sync.look(True)
+    assert kept(tmp_path) == {"model": "1"}
+    assert left_out(tmp_path) == {"latest": os.strerror(errno.ENOENT)}
 
 
 def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:

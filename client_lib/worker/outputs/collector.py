@@ -191,8 +191,8 @@ class Sync:
             return one.why_not
         if not final and abs(time.time() - one.mtime_ns / 1e9) <= SETTLED_S:  # file systems may have another clock
             return None
-        path = os.path.realpath(os.path.join(self._finder.root, one.path))
         try:
+            path = os.path.realpath(os.path.join(self._finder.root, one.path))
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             try:
                 at_rest = path if final and self._linkable else None
