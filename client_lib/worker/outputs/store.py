@@ -16,6 +16,7 @@ is one writer and any number of readers, and a last line without its end, which 
     {"path": "huge.bin", "size": 99, "left_out": "..."}   the reason why it is not kept
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -124,11 +125,13 @@ class SourceFile:
         if (after.st_size, after.st_mtime_ns) != (self.size, self.status.st_mtime_ns):
             raise BeingWritten(self.path)
 
-    def sha256(self) -> str:
-        """Digest of the whole file. Raises BeingWritten."""
+    def sha256(self, copy: Optional[int] = None) -> str:
+        """Digest of the whole file, which is also written to the descriptor `copy`. Raises BeingWritten."""
         digest = hashlib.sha256()
         for block in self.blocks():
             digest.update(block)
+            if copy is not None:
+                write_all(copy, block)
         return digest.hexdigest()
 
 
@@ -165,16 +168,15 @@ class DirectoryStore:
         temporary = self.incoming(str(os.getpid()))
         remove(temporary)
         try:
-            if self._link(source, temporary):
+            if source.at_rest:
+                with contextlib.suppress(OSError):  # another file system, or one without links
+                    os.link(source.at_rest, temporary)
+            if os.path.exists(temporary):
                 sha256 = source.sha256()
             else:
                 disk.check_room(self._folder, source.size, self._keep_free)
-                digest = hashlib.sha256()
                 with open(temporary, "wb", buffering=0) as file:
-                    for block in source.blocks():
-                        digest.update(block)
-                        write_all(file.fileno(), block)
-                sha256 = digest.hexdigest()
+                    sha256 = source.sha256(file.fileno())
             self.adopt(Kept(source.path, source.size, sha256, source.status.st_mtime, source.executable), temporary)
         finally:
             remove(temporary)
@@ -222,15 +224,6 @@ class DirectoryStore:
         if self._uses[kept.sha256] == 1:
             self._bytes += kept.size
         self._drop(before)
-
-    def _link(self, source: SourceFile, temporary: str) -> bool:
-        """Link the file, which needs no copy then. False: it cannot be linked."""
-        try:
-            if source.at_rest:
-                os.link(source.at_rest, temporary)
-            return source.at_rest is not None
-        except OSError:  # another file system, or one without links
-            return False
 
     def _drop(self, before: Optional[Kept]) -> None:
         """Remove the content of a replaced file unless another path has the same."""
