@@ -159,8 +159,8 @@ class Sync:
             try:
                 self._check_time()
                 why_not = self._keep(one, final)
-                left = LeftOut(_shown(one.path), one.size, why_not or "")
-                if why_not and self._left_out.get(one.path) != left:
+                left = LeftOut(_shown(one.path), one.size, why_not) if why_not else None
+                if left and self._left_out.get(one.path) != left:
                     self._store.leave_out(*left)
                     self._left_out[one.path] = left
             except LookInterrupted:
