@@ -93,7 +93,8 @@ class LineMetrics:
         except _TooSlow:
             self._expression = None
             self._say("the expression of `metrics` takes too long and was switched off")
-        signal.signal(signal.SIGVTALRM, before)
+        finally:
+            signal.signal(signal.SIGVTALRM, before)
         self._spent += time.process_time() - begin
         if found:
             self._sink(b"".join(found))
