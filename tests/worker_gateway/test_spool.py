@@ -27,7 +27,7 @@ def all_of(spool: Spool, at: int = 0) -> list[LogPiece]:
     pieces = []
     while (piece := spool.read(at)) is not None:
         pieces.append(piece)
-        at = piece.end
+        at = piece.offset + len(piece.data)
     return pieces
 
 

@@ -21,10 +21,8 @@ from typing import Callable, NamedTuple, Optional, Union
 from client_lib.worker.control import Message
 from client_lib.worker.directory import write_all
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
-
-
 LEAVE = "leave"
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
 
 
 class Instruction(NamedTuple):

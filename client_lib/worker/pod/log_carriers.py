@@ -33,10 +33,6 @@ class LogPiece(NamedTuple):
     data: bytes
     gap: bool
 
-    @property
-    def end(self) -> int:
-        return self.offset + len(self.data)
-
 
 class Spool:
     """The log directory of one worker. `readers`: their names."""
@@ -148,7 +144,7 @@ class StdoutCarrier(LogCarrier):
             write_all(1, piece.data)
         except OSError:  # it is closed
             return False
-        self._at = self._spool.done[STDOUT] = piece.end
+        self._at = self._spool.done[STDOUT] = piece.offset + len(piece.data)
         return True
 
 
