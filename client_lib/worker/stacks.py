@@ -18,7 +18,7 @@ from client_lib.worker.directory import MARKER, Directory, remove, write_json
 from client_lib.worker.loop import Loop
 from client_lib.worker.plan import Process
 from client_lib.worker.ranks import Started, start
-from client_lib.worker.system import System, catches, content, open_files, signal_mask, stat
+from client_lib.worker.system import System, catches, content, number, open_files, stat
 
 SIGNAL = 50  # a real-time signal: libraries use SIGUSR1 and SIGUSR2; rank_runner.py uses the same number
 LIMIT_S = 1.8  # for all processes together
@@ -174,7 +174,7 @@ def _blocked_in(pid: int, bit: int) -> Set[str]:
         threads = os.listdir("/proc/%d/task" % pid)
     except OSError:
         return set()
-    return {tid for tid in threads if signal_mask("/proc/%d/task/%s/status" % (pid, tid), b"SigBlk:") & bit}
+    return {tid for tid in threads if number("/proc/%d/task/%s/status" % (pid, tid), b"SigBlk:", 16) & bit}
 
 
 def _read(path: str) -> str:

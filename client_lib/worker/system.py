@@ -210,19 +210,19 @@ def marked(name: str, value: str) -> List[int]:
 
 def out_of_memory_kills() -> int:
     """Number of processes that the kernel has killed for lack of memory, in this cgroup or on this machine."""
-    return max(_counter(path, b"oom_kill ") for path in ("/proc/vmstat", _memory_groups()[0] + "/memory.events"))
+    return max(number(path, b"oom_kill ") for path in ("/proc/vmstat", _memory_groups()[0] + "/memory.events"))
 
 
 def group_memory_kills() -> int:
     """Number of processes of this control group (the container) that the kernel has killed because its memory limit
     was reached."""
     events = ("/memory.events", "/memory.oom_control")  # of versions 2 and 1
-    return max(_counter(folder + name, b"oom_kill ") for folder in _memory_groups() for name in events)
+    return max(number(folder + name, b"oom_kill ") for folder in _memory_groups() for name in events)
 
 
 def memory_is_short() -> bool:
     """The machine, or the control group of this process, has hardly any memory left (Linux)."""
-    total, available = (_counter(_MEMINFO, name) for name in (b"MemTotal:", b"MemAvailable:"))
+    total, available = (number(_MEMINFO, name) for name in (b"MemTotal:", b"MemAvailable:"))
     return (memory_of_limit() or 0.0) > 1 - _SHORT or available < _SHORT * total
 
 
@@ -235,7 +235,7 @@ def memory_of_limit() -> Optional[float]:
         most, current, cached = version_1 if place else version_2
         limit, used = (content(folder + name).strip() for name in (most, current))
         if limit.isdigit() and used.isdigit() and 0 < int(limit) < _UNLIMITED:
-            return (int(used) - _counter(folder + "/memory.stat", cached)) / int(limit)
+            return (int(used) - number(folder + "/memory.stat", cached)) / int(limit)
     return None
 
 
@@ -248,8 +248,8 @@ def _memory_groups() -> List[str]:
     return ["/sys/fs/cgroup" + version_2, *("/sys/fs/cgroup/memory" + group for group in (*version_1, ""))]
 
 
-def _counter(path: str, name: bytes, base: int = 10) -> int:
-    """The number in the line that begins so; 0: there is none."""
+def number(path: str, name: bytes, base: int = 10) -> int:
+    """The number in the line of a kernel's file that begins so; 0: there is none."""
     return next((int(line.split()[1], base) for line in content(path).splitlines() if line.startswith(name)), 0)
 
 
@@ -264,12 +264,7 @@ def _answer(argv: List[str]) -> Optional[str]:
 
 def catches(pid: int, signum: int) -> bool:
     """True if the process has a handler for this signal (Linux)."""
-    return bool(signal_mask("/proc/%d/status" % pid, b"SigCgt:") & 1 << (signum - 1))
-
-
-def signal_mask(path: str, name: bytes) -> int:
-    """A set of signals in a status file of /proc; 0: unknown."""
-    return _counter(path, name, 16)
+    return bool(number("/proc/%d/status" % pid, b"SigCgt:", 16) & 1 << (signum - 1))
 
 
 def pids() -> List[int]:
