@@ -6,7 +6,6 @@ The checks block. A check that the server may not make is reported, and is no fa
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import compress
 from typing import Any, NamedTuple
 
 from client_lib.spec.job import JobSpec
@@ -93,11 +92,12 @@ def _permissions(api: Api, cluster: ClusterOptions) -> Check:
     if not missing:
         optional = f", but for what is optional: {', '.join(map(str, lacking))}" if lacking else ""
         return checked("permissions", f"all there{optional}")
-    may_not, fix = f"may not {', '.join(missing)}", "grant what k8s/base/role.yaml has: `kubectl apply -k` of the "
-    fix += "server's overlay, or to its user by hand"
     if len(missing) == len(required):
-        may_not, fix = "may do nothing", "create the namespace if it is missing, and apply k8s/base/role.yaml in it, "
-        fix += "as docs/kubernetes.md shows"
+        may_not = "may do nothing"
+        fix = "create the namespace if it is missing, and apply k8s/base/role.yaml in it, as docs/kubernetes.md shows"
+    else:
+        may_not = f"may not {', '.join(missing)}"
+        fix = "grant what k8s/base/role.yaml has: `kubectl apply -k` of the server's overlay, or to its user by hand"
     return checked("permissions", f"the server {may_not} in namespace {cluster.namespace}", fix)
 
 
@@ -157,11 +157,8 @@ class Permission(NamedTuple):
         attributes = {"group": self.group, "resource": resource, "subresource": part, "verb": self.verb}
         if resource not in ("nodes", "clusterqueues"):
             attributes["namespace"] = namespace
-        return {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
+        spec = {"resourceAttributes": attributes}
+        return {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource}"
@@ -205,9 +202,8 @@ def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[
     """Message why none of these nodes could take a worker of this type; None: one could."""
     place = catalogue.placement(instance)
     keys = {key for key in (instance.together, instance.spread) if key is not None}
-    labels = [node["metadata"].get("labels") or {} for node in nodes]
-    fits = [place.node_selector.items() <= each.items() and keys <= each.keys() for each in labels]
-    labelled = [*compress(nodes, fits)]
+    labels = [(node, node["metadata"].get("labels") or {}) for node in nodes]
+    labelled = [node for node, has in labels if place.node_selector.items() <= has.items() and keys <= has.keys()]
     if not labelled:
         listed = ", ".join([*(f"{key}={value}" for key, value in place.node_selector.items()), *sorted(keys)])
         return f"no node has the labels {listed}" if listed else "there is no node that takes pods"
