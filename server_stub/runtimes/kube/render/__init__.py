@@ -89,28 +89,20 @@ def render(
     def metadata(suffix: str = "") -> Object:
         return {"name": own_name + suffix, "namespace": cluster.namespace, "labels": labels, "annotations": annotations}
 
-    def immutable(kind: str, suffix: str, **content: Any) -> Object:
-        return {"apiVersion": "v1", "kind": kind, "metadata": metadata(suffix), "immutable": True, **content}
+    def immutable(kind: str, metadata: Object, **content: Any) -> Object:
+        return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "immutable": True, **content}
 
-    launcher: Object = {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {
-            "name": names.launcher_name(cluster.launcher, attempt.job_id),
-            "namespace": cluster.namespace,
-            "labels": {names.MANAGED_BY: names.OURS},
-        },
-        "immutable": True,
-        "binaryData": _encoded({"worker.pyz": cluster.launcher}),
-    }
+    shared_name, shared_labels = names.launcher_name(cluster.launcher, attempt.job_id), {names.MANAGED_BY: names.OURS}
+    shared = {"name": shared_name, "namespace": cluster.namespace, "labels": shared_labels}
+    launcher = immutable("ConfigMap", shared, binaryData=_encoded({"worker.pyz": cluster.launcher}))
     agents = {"token": worker_token} | ({"ca.crt": cluster.server_ca} if cluster.server_ca is not None else {})
     own = {
-        "plan": immutable("ConfigMap", names.PLAN, data=_plan_files(attempt, need, cluster)),
-        "secret": immutable("Secret", names.SECRET, type="Opaque", stringData=agents),
+        "plan": immutable("ConfigMap", metadata(names.PLAN), data=_plan_files(attempt, need, cluster)),
+        "secret": immutable("Secret", metadata(names.SECRET), type="Opaque", stringData=agents),
     }
     _, variables = environment(attempt)
     if variables:
-        own["environment"] = immutable("Secret", names.ENVIRONMENT, type="Opaque", stringData=variables)
+        own["environment"] = immutable("Secret", metadata(names.ENVIRONMENT), type="Opaque", stringData=variables)
     if payload_files(attempt, cluster):
         if (size := sum(map(len, (payload or {}).values()))) > CODE_MAX:
             raise TooLarge(
@@ -118,7 +110,7 @@ def render(
                 "KiB travel to them",
                 hint="the server's setting worker_server_url says how pods reach it; or put the code on a volume",
             )
-        own["code"] = immutable("ConfigMap", names.CODE, binaryData=_encoded(payload or {}))
+        own["code"] = immutable("ConfigMap", metadata(names.CODE), binaryData=_encoded(payload or {}))
     if (rules := pod.network_policy(spec, labels, cluster)) is not None:
         api_version = "networking.k8s.io/v1"
         policy = {"apiVersion": api_version, "kind": "NetworkPolicy", "metadata": metadata(names.POLICY)}
@@ -127,7 +119,7 @@ def render(
     gang, of_workload = cluster.catalogue.gang.scheduler, metadata()
     if spec.queue_name is not None and gang != "volcano":  # whose queue it is then
         of_workload["labels"] = {**labels, names.QUEUE: spec.queue_name}
-    folders = storage.own_folders(need, launcher["metadata"]["name"], own_name, has_code="code" in own)
+    folders = storage.own_folders(need, shared_name, own_name, has_code="code" in own)
     folders += storage.asked_folders(attempt, cluster.catalogue)
     secret = own_name + names.ENVIRONMENT if variables else None
     template = partial(pod.template, spec, need, cluster, labels, folders, secret)
