@@ -337,12 +337,8 @@ class ObjectWatch(StreamThread, Generic[T]):
             self._version = self._list()
             self._listed_at = begun
             self.problem = None
-        query = self._query | {
-            "watch": "true",
-            "allowWatchBookmarks": "true",
-            "timeoutSeconds": str(WATCH_S),
-            "resourceVersion": self._version,
-        }
+        query = self._query | {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_S)}
+        query["resourceVersion"] = self._version
         changed = False
         for line in self._lines(self._path, query, SILENCE_S):
             try:
@@ -365,8 +361,7 @@ class ObjectWatch(StreamThread, Generic[T]):
             objects += page.get("items") or []
             following = page["metadata"].get("continue")
             if not following:
-                self._call_on_loop(
-                    self._take_list, [read for each in objects if (read := self._read(each)) is not None]
-                )
+                found = [read for each in objects if (read := self._read(each)) is not None]
+                self._call_on_loop(self._take_list, found)
                 return str(page["metadata"]["resourceVersion"])
             query = query | {"continue": following}

@@ -293,8 +293,6 @@ class Gang(Strict):
 
 
 PLATFORM_TMP_STORAGE = {"default": 200, "small": 1250, "medium": 2500, "large": 3750, "xlarge": 5000}
-
-
 GIB_PER_GPU = {"small": 16, "medium": 32, "large": 64}
 """Sizes of shm_size_class on the ML Space platform."""
 
