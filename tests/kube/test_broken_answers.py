@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from kubernetes import client
+from kubernetes.config import ConfigException
 
 from server_stub.runtimes.kube.api import Api, ApiError
 from server_stub.runtimes.kube.cluster import BeingDeleted, ObjectsApi
@@ -105,6 +106,20 @@ def test_the_page_of_a_proxy_is_no_answer(breaking: tuple[Breaking, Api]) -> Non
     state.objects["x"] = b"<html>Please log in</html>"
     with pytest.raises(ApiError, match="does not answer with JSON: b'<html>Please log in") as failed:
         api.get("/things/x")
+    assert failed.value.status == 0
+
+
+def test_a_token_that_is_away_for_a_moment_is_a_missing_answer() -> None:
+    """As while the kubelet replaces that of a service account."""
+
+    def read_token(_: client.Configuration) -> None:
+        raise ConfigException("Token file exists but empty.")
+
+    configuration = client.Configuration(host="http://127.0.0.1:9")
+    configuration.api_key["authorization"] = "Bearer old"
+    configuration.refresh_api_key_hook = read_token
+    with pytest.raises(ApiError, match="can't be renewed: Token file exists") as failed:
+        Api(configuration).get("/version")
     assert failed.value.status == 0
 
 

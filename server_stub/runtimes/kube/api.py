@@ -36,7 +36,7 @@ CONNECT_S, READ_S = 5.0, 30.0
 _LINE_MAX = 16 * 2**20
 _CHUNK = 65536
 _UNUSABLE = (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError)
-"""Exceptions of the library for a kubeconfig that is missing, damaged or incomplete."""
+"""Exceptions of the library for a kubeconfig or a token that is missing, damaged or incomplete."""
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 THREADS = 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
@@ -108,7 +108,10 @@ class Api:
         """The response with its content; with `stream_s` its content is not read yet."""
         url = self.host + path + ("?" + urlencode(query) if query else "")
         headers = {"Accept": accept, "Content-Type": kind, "User-Agent": "client-lib-server"}
-        settings: Mapping[str, Any] = self._configuration.auth_settings()  # renews an expired token
+        try:
+            settings: Mapping[str, Any] = self._configuration.auth_settings()  # renews an expired token
+        except _UNUSABLE as error:
+            raise ApiError(0, f"the credentials for {self.host} can't be renewed: {error}") from error
         headers |= {setting["key"]: str(setting["value"]) for setting in settings.values()}
         try:
             response = self._pool.request(
