@@ -58,10 +58,6 @@ class Record:
     memory_gib: float
 
     @property
-    def uses_gpus(self) -> bool:
-        return any(self.grant)
-
-    @property
     def gpus(self) -> frozenset[int]:
         return frozenset(index for gpus in self.grant for index in gpus)
 

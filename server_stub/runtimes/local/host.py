@@ -108,7 +108,7 @@ class Host:
             free_gpus=frozenset(gpu.index for gpu in self.gpus.known) - handed_out - held.keys(),
             held_gpus=held,
             max_cpu_jobs=self._options.settings.max_cpu_jobs,
-            cpu_jobs=sum(not record.uses_gpus for record in running),
+            cpu_jobs=sum(not record.gpus for record in running),
             memory_gib=self.machine.memory_gib,
             memory_free_gib=self.machine.memory_gib - sum(record.memory_gib for record in running),
         )

@@ -105,19 +105,16 @@ def _allowed(spec: JobSpec, submitter: Submitter, gpus: Sequence[Gpu]) -> list[G
         mine = [gpu for gpu in named if gpu in mine]
     if spec.gpus is None or not mine:
         return mine
-    return [_chosen(index, mine, gpus) for index in dict.fromkeys(spec.gpus)]
-
-
-def _chosen(index: int, mine: Sequence[Gpu], gpus: Sequence[Gpu]) -> Gpu:
-    for gpu in mine:
-        if gpu.index == index:
-            return gpu
-    if any(gpu.index == index for gpu in gpus):
-        raise NeverFits(
-            f"gpus={[index]}: GPU {index} is not among those that you may use here ({_indices(mine)})",
-            hint=f"{VISIBLE} or a SLURM allocation bounds them where you submit",
-        )
-    raise NeverFits(f"gpus={[index]}: this machine has {_indices(gpus)}")
+    usable, known = {gpu.index: gpu for gpu in mine}, {gpu.index for gpu in gpus}
+    for index in spec.gpus:
+        if index not in known:
+            raise NeverFits(f"gpus={[index]}: this machine has {_indices(gpus)}")
+        if index not in usable:
+            raise NeverFits(
+                f"gpus={[index]}: GPU {index} is not among those that you may use here ({_indices(mine)})",
+                hint=f"{VISIBLE} or a SLURM allocation bounds them where you submit",
+            )
+    return [usable[index] for index in dict.fromkeys(spec.gpus)]
 
 
 def _indices(gpus: Sequence[Gpu]) -> str:
@@ -241,13 +238,6 @@ class Capacity:
     reserved_gpus: int = 0
     """Free, but kept for attempts that wait."""
 
-    @property
-    def gpus_in_use(self) -> int:
-        return self.gpus - len(self.free_gpus) - len(self.held_gpus) - self.reserved_gpus
-
-    def exhausted_for(self, needs: Needs) -> bool:
-        return not self.free_gpus if needs.wants_gpus else self.cpu_jobs >= self.max_cpu_jobs
-
 
 class Schedule(NamedTuple):
     grants: dict[str, Grant]
@@ -262,7 +252,8 @@ def decide(queue: Collection[Waiting], capacity: Capacity) -> Schedule:
     waits: dict[str, str] = {}
     for waiting in sorted(queue, key=attrgetter("order")):
         needs = waiting.needs
-        far_back = len(waits) > MANY and capacity.exhausted_for(needs)
+        nothing_left = not capacity.free_gpus if needs.wants_gpus else capacity.cpu_jobs >= capacity.max_cpu_jobs
+        far_back = len(waits) > MANY and nothing_left
         if far_back and waiting.message:
             continue
         usable = sorted(capacity.free_gpus & set(needs.allowed))
@@ -300,8 +291,9 @@ def _obstacle(needs: Needs, usable: Sequence[int], capacity: Capacity) -> str | 
 def _gpu_obstacle(needs: Needs, capacity: Capacity) -> str:
     held = [capacity.held_gpus[i] for i in sorted(needs.allowed) if i in capacity.held_gpus]
     bound = f" (GPU {', '.join(map(str, sorted(needs.allowed)))})" if len(needs.allowed) < capacity.gpus else ""
-    used = f"{capacity.gpus_in_use} of {capacity.gpus} GPUs are in use"
-    return "; ".join([f"waits for {needs.least_gpus} GPU{'s' if needs.least_gpus > 1 else ''}{bound}", used, *held])
+    in_use = capacity.gpus - len(capacity.free_gpus) - len(capacity.held_gpus) - capacity.reserved_gpus
+    wanted = f"waits for {needs.least_gpus} GPU{'s' if needs.least_gpus > 1 else ''}{bound}"
+    return "; ".join([wanted, f"{in_use} of {capacity.gpus} GPUs are in use", *held])
 
 
 def _place_of(number: int, total: int) -> str:
