@@ -62,7 +62,8 @@ _Cursor = Annotated[
 class LogQuery(BaseModel):
     """The lines that a reader wants: the parameters of `GET /jobs/{name}/logs`.
 
-    Raises InvalidRequest: a value can't be read, or two fields exclude each other.
+    A value that can't be read, and two fields that exclude each other, raise pydantic's ValidationError; it holds the
+    InvalidRequest for the client.
     """
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
@@ -103,10 +104,6 @@ class LogQuery(BaseModel):
         if self.before is not None and (self.follow or self.grep is not None):
             raise InvalidRequest("before reads older lines: it takes no follow and no grep")
         return self
-
-    @property
-    def filtered(self) -> bool:
-        return bool(self.ranks or self.streams)
 
 
 def parse_since(text: str, now: datetime) -> str:
@@ -162,7 +159,7 @@ def line_pattern(query: LogQuery) -> re.Pattern[bytes]:
 def line_filter(query: LogQuery) -> Filter:
     """The chosen records of a block of whole records."""
     find = line_pattern(query).findall
-    if query.filtered:
+    if query.ranks or query.streams:
         return lambda data: b"".join(find(data))
     return lambda data: b"".join(find(data)) if _METRICS in data else data
 

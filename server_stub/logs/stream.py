@@ -210,22 +210,16 @@ async def _records(
 ) -> AsyncIterator[list[tuple[Position, Block]]]:
     """All records up to `ends`, ordered by time, one attempt after the other, in batches."""
     for _, attempt in groupby(sorted(logs), key=lambda position: position[0]):
-        sources = {position: _blocks(logs[position], ends[position]) for position in attempt}
+        offsets = {position: logs[position].offset for position in attempt}
         blocks: dict[Position, Block] = {}
-        while sources:
-            for position in sources.keys() - blocks.keys():
-                if block := await anext(sources[position], None):
-                    blocks[position] = block
-                else:
-                    del sources[position]
+        while offsets:
+            for position in offsets.keys() - blocks.keys():
+                offset, end = offsets.pop(position), ends[position]
+                if offset >= end:
+                    continue
+                if block := await _read_block(logs[position].reader, offset, min(BLOCK, end - offset)):
+                    blocks[position], offsets[position] = block, block.end
             yield list(merge(blocks))
-
-
-async def _blocks(log: _ReadLog, end: int) -> AsyncIterator[Block]:
-    offset = log.offset
-    while offset < end and (block := await _read_block(log.reader, offset, min(BLOCK, end - offset))):
-        offset = block.end
-        yield block
 
 
 async def _read_block(reader: LogReader, offset: int, size: int = BLOCK) -> Block | None:
