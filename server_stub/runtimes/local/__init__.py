@@ -6,8 +6,8 @@ gang       one running attempt: all of its launchers, started all or none
 launcher   one worker launcher: started or found again, controlled over its socket, killed with all that it left
 warm       the processes from which ranks are forked, which start in a quarter of the time
 accounts   the accounts under which jobs of users run, and their folders
-scheduling  the needs of an attempt, and the decisions about the queue; pure
-plan        the plans of its workers; pure
+scheduling the needs of an attempt, and the decisions about the queue; pure
+plan       the plans of its workers; pure
 machine    this machine: cores, memory, GPUs, ports
 """
 

@@ -179,7 +179,9 @@ async def _answer(program: str, query: str) -> str:
     """The output of nvidia-smi. Raises OSError: it can't be started, fails, or gives no answer in time."""
     try:
         child = await asyncio.create_subprocess_exec(
-            *(program, query, "--format=csv,noheader,nounits"),
+            program,
+            query,
+            "--format=csv,noheader,nounits",
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
