@@ -152,7 +152,7 @@ class RequestLog:
         except FileNotFoundError:
             return
         try:
-            if 0 < place.length <= os.fstat(file).st_size and place.offset >= 0:
+            if place.length > 0 and 0 <= place.offset <= os.fstat(file).st_size - place.length:
                 record = os.pread(file, place.length, place.offset)
                 lines = 2 if record.startswith(_MARK) else 1
                 if record.endswith(b"\n") and record.count(b"\n") == lines:

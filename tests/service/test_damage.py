@@ -119,13 +119,16 @@ def test_a_job_whose_row_can_not_be_read_is_stopped_and_failed(bench: Bench, col
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("length", [-1, 10**5, 2**62])
-def test_a_job_whose_place_in_the_requests_is_wrong_is_deleted_alone(bench: Bench, length: int) -> None:
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("length", -1), ("length", 10**5), ("length", 2**62), ("offset", -1), ("offset", 2**63 - 1), ("offset", "x")],
+)
+def test_a_job_whose_place_in_the_requests_is_wrong_is_deleted_alone(bench: Bench, column: str, value: object) -> None:
     async def run() -> None:
         async with bench.server():
             await in_state(bench, "damaged", State.SUCCEEDED)
             await in_state(bench, "whole", State.SUCCEEDED)
-        damage(bench.folder, "jobs", "length", length, "damaged")
+        damage(bench.folder, "jobs", column, value, "damaged")
         async with bench.server() as service:
             before = await service.request(ANN, "whole")
             await service.delete(ANN, "damaged")
