@@ -68,9 +68,8 @@ class DirectoryLock:
             except BlockingIOError:
                 if time.monotonic() > deadline:
                     raise
-                fcntl.flock(
-                    self._file, fcntl.LOCK_SH | fcntl.LOCK_NB
-                )  # refused while a server holds it, granted beside clients
+                # refused while a server holds it, granted beside clients
+                fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)
                 fcntl.flock(self._file, fcntl.LOCK_UN)
                 time.sleep(0.001)
 
