@@ -121,7 +121,7 @@ def _wrong_form(_: Request, problem: RequestValidationError) -> Response:
 def error(problem: ClientLibError) -> Response:
     """One of our errors in the platform's form. An InvalidRequest becomes 400: 422 is for wrong schemas there."""
     # Platform: exactly this message for all that is missing
-    message = "not found" if isinstance(problem, NotFound) else "\n".join(filter(None, [problem.message, problem.hint]))
+    message = "not found" if isinstance(problem, NotFound) else str(problem)
     status = 400 if problem.http_status == HTTPStatus.UNPROCESSABLE_ENTITY else problem.http_status
     return _failed(status, message, {"Retry-After": "1"} if isinstance(problem, Unavailable) else None)
 

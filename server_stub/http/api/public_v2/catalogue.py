@@ -3,6 +3,8 @@
 This server is one workspace with one allocation and one queue, and each of them lists the instance types of the server.
 """
 
+# ruff: noqa: ARG001  # requests name a workspace, an allocation or a queue, of which this server has one
+
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
@@ -146,7 +148,6 @@ async def get_configs(types: Types, cluster_type: Literal["MT", "INF"] = "MT") -
 @router.get("/instance_types/{region}/available")
 async def get_available(types: Types, region: str, allocation_name: str | None = None) -> AvailableTypes:
     """The number of workers of each type that fit now."""
-    del region, allocation_name
     found = [Available(key=kind.name, name=kind.name, count=kind.available or 0) for kind in types]
     return AvailableTypes(instance_types=found)
 
@@ -154,7 +155,6 @@ async def get_available(types: Types, region: str, allocation_name: str | None =
 @router.get("/allocations/{allocation}/instance_types_availability")
 async def get_availability(types: Types, allocation: Place) -> list[Availability]:
     """The number of workers of each type that fit now."""
-    del allocation
     return [Availability(key=kind.name, instance_type=kind.name, available=kind.available or 0) for kind in types]
 
 
@@ -162,7 +162,6 @@ async def get_availability(types: Types, allocation: Place) -> list[Availability
 @router.get("/queues/{place}/instance-types")
 async def get_types_of(types: Types, place: Place) -> list[TypeOfQueue]:
     """The instance types of the allocation or of the queue."""
-    del place
     return [
         TypeOfQueue(key=kind.name, name=kind.name, availability=kind.available or 0, storage_presets=[])
         for kind in types
@@ -172,7 +171,6 @@ async def get_types_of(types: Types, place: Place) -> list[TypeOfQueue]:
 @router.get(f"{WORKSPACES}/")
 async def get_workspaces(customer_id: str | None = None) -> list[Workspace]:
     """The one workspace."""
-    del customer_id
     return [Workspace()]
 
 
@@ -185,12 +183,10 @@ async def get_workspace(workspace: str) -> Workspace:
 @router.get(f"{WORKSPACES}/{{workspace}}/allocations")
 async def get_allocations(workspace: str) -> list[Allocation]:
     """The one allocation of the workspace."""
-    del workspace
     return [Allocation()]
 
 
 @router.get(f"{WORKSPACES}/{{workspace}}/allocations/{{allocation}}/queues")
 async def get_queues(workspace: str, allocation: Place) -> list[Queue]:
     """The one queue of the allocation."""
-    del workspace, allocation
     return [Queue()]

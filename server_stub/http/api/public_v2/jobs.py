@@ -13,14 +13,14 @@ import asyncio
 import hashlib
 import os
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime, timezone
 from pathlib import Path
 from time import monotonic
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query
+from fastapi import APIRouter, Depends, Header, Query
 from pydantic import AfterValidator, BeforeValidator
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
@@ -34,14 +34,13 @@ from client_lib.spec.states import State
 from client_lib.spec.wire import JobInfo
 from client_lib.worker.format import GOES_ON, LAUNCHER, PROGRESS
 from server_stub.http.api.answers import LiveResponse
-from server_stub.http.api.context import Context, CurrentUser, Parts
+from server_stub.http.api.context import CurrentUser, Parts
 from server_stub.http.api.public_v2 import translate
 from server_stub.logs import LoggedJob, LogQuery
 from server_stub.logs import stream as stream_logs
 from server_stub.logs.records import MAX_TAIL
-from server_stub.logs.render import FIELDS
+from server_stub.logs.render import FIELDS, Renderer
 from server_stub.service import JobFilters
-from server_stub.service.lookup import User
 from server_stub.settings import Settings
 
 PAGE_MAX = 6000  # Platform: the page size of its command line
@@ -128,13 +127,22 @@ async def restart_job(parts: Parts, user: CurrentUser, order: translate.RestartR
     return translate.created(JobInfo.model_validate_json(job.json))
 
 
+async def find_job(parts: Parts, user: CurrentUser, name: str) -> JobInfo:
+    """The job. Raises NotFound."""
+    return JobInfo.model_validate_json((await parts.service.get(user, name)).json)
+
+
+Job = Annotated[JobInfo, Depends(find_job)]
+
+
 @router.get("/{name}")
 async def get_job(parts: Parts, user: CurrentUser, name: str) -> translate.JobSummary:
     """The status of a job; for an unknown name 200 with the status `job not found`."""
     try:
         return translate.status(await find_job(parts, user, name))
-    except NotFound:
-        return translate.unknown(name)
+    except NotFound:  # Platform: 200; its command line fails on anything else
+        missing = translate.NOT_FOUND
+        return translate.JobSummary(job_name=name, status=missing, error_code=1, error_message=missing)
 
 
 @router.delete("/{name}")
@@ -156,35 +164,27 @@ async def delete_job(
 
 
 @router.get("/{name}/params", response_model=translate.JobParams)
-async def get_params(parts: Parts, user: CurrentUser, name: str) -> JSONResponse:
+async def get_params(job: Job) -> JSONResponse:
     """The parameters of a job as they are stored."""
-    spec = (await find_job(parts, user, name)).spec
-    return JSONResponse(spec.masked().model_dump(mode="json", include={*translate.PARAMETERS}))
+    return JSONResponse(job.spec.masked().model_dump(mode="json", include={*translate.PARAMETERS}))
 
 
 @router.get("/{name}/nodes")
-async def get_nodes(parts: Parts, user: CurrentUser, name: str) -> translate.Nodes:
+async def get_nodes(job: Job) -> translate.Nodes:
     """The machines that the newest attempt runs on."""
-    workers = (await find_job(parts, user, name)).workers
-    return translate.Nodes(node_names=sorted({worker.host for worker in workers if worker.host}))
+    return translate.Nodes(node_names=sorted({worker.host for worker in job.workers if worker.host}))
 
 
-@router.get("/{name}/preemptors")
-async def get_preemptors(parts: Parts, user: CurrentUser, name: str) -> translate.Preemptors:
+@router.get("/{name}/preemptors", dependencies=[Depends(find_job)])
+async def get_preemptors() -> translate.Preemptors:
     """The jobs that preempted this one: always none."""
-    await find_job(parts, user, name)
     return translate.Preemptors(preemptors=[])
 
 
 @router.get("/elastic/{name}/pods")
-async def get_pods(parts: Parts, user: CurrentUser, name: str) -> translate.Pods:
+async def get_pods(job: Job) -> translate.Pods:
     """The workers of a job's newest attempt, of any type."""
-    return translate.Pods(pods=translate.pods(await find_job(parts, user, name), datetime.now(timezone.utc)))
-
-
-async def find_job(parts: Context, user: User, name: str) -> JobInfo:
-    """The job. Raises NotFound."""
-    return JobInfo.model_validate_json((await parts.service.get(user, name)).json)
+    return translate.Pods(pods=translate.pods(job, datetime.now(timezone.utc)))
 
 
 async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:
@@ -224,8 +224,8 @@ async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:
 # `verbose`: `2026-11-21T14:54:31.000001Z [1,<rank>]<stdout>:epoch 1`
 
 
-class PlatformText:
-    """A Renderer of server_stub.logs; one per answer."""
+class PlatformText(Renderer):
+    """The form of the platform; one per answer."""
 
     def __init__(self, name: str, job_type: str, *, verbose: bool) -> None:
         self._name, self._verbose = name, verbose
@@ -259,9 +259,6 @@ class PlatformText:
 
     def gap(self, position: Position, missing: int) -> bytes:
         return self._sent(f"... {missing} lines of worker {position[1]} are gone ...\n")
-
-    def state(self, job: LoggedJob, cursor: Mapping[Position, int]) -> bytes:
-        return b""
 
     def ping(self) -> bytes:
         return self._sent("\n") if monotonic() - self._sent_at > SILENCE_S else b""

@@ -315,11 +315,6 @@ def status(info: JobInfo) -> JobSummary:
     )
 
 
-def unknown(name: str) -> JobSummary:
-    """The status of an unknown name. Platform: 200 and a JSON object; its command line fails on anything else."""
-    return JobSummary(job_name=name, status=NOT_FOUND, error_code=1, error_message=NOT_FOUND)
-
-
 def pods(info: JobInfo, now: datetime) -> list[Pod]:
     """One pod per worker, the master first; before the start of the job all of them are pending."""
     workers = {worker.worker: worker for worker in info.workers}
