@@ -31,12 +31,8 @@ def main(args: Sequence[str] | None = None, program: str = "client-lib serve") -
         print(f"Error: {wrong.format_message()}\n`{program} --help` shows what it takes", file=sys.stderr)  # noqa: T201
         return WRONG
     except ClientLibError as error:
-        _print_error(error)
+        print(f"Error: {error}", file=sys.stderr)  # noqa: T201
         return FAILED
-
-
-def _print_error(error: ClientLibError) -> None:
-    print(f"Error: {error.message}" + (f"\n{error.hint}" if error.hint else ""), file=sys.stderr)  # noqa: T201
 
 
 def _absolute(text: str) -> Path:
@@ -123,7 +119,7 @@ def check(
         else:
             names = [each.name for each in cluster_catalogue.load(file).instance_types]
     except InvalidRequest as error:
-        _print_error(error)
+        print(f"Error: {error}", file=sys.stderr)  # noqa: T201
         return WRONG
     print(f"the catalogue {file} is valid; its instance types are {', '.join(names)}")  # noqa: T201
     return 0

@@ -56,7 +56,6 @@ class Heading(NamedTuple):
 _MARK = b"#job "  # no line of a JSON text begins with it
 _HEADING = re.compile(rb"(?<![^\0\n])" + _MARK + rb"([^\0\n]*)\n")
 
-
 UNWRITTEN = Place(0, 0, 0)
 """The place of a record that was not appended yet; segments are counted from 1."""
 

@@ -30,7 +30,6 @@ from server_stub.service.lookup import Team, User
 TOKEN_PREFIX = "clt_"  # makes a leaked token recognisable
 USER_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._@+-]{0,99}$"  # it becomes a file name in `snapshots`
 
-
 log = logging.getLogger(__name__)
 
 

@@ -58,7 +58,6 @@ _FIRST_REASONS = {
 }
 """The nearest reasons that the first clients know. They can't read an answer with another one."""
 
-
 _LIVE = {
     "Cache-Control": "no-store, no-transform",  # no-transform: a proxy that compresses waits for more bytes
     "X-Accel-Buffering": "no",  # nginx

@@ -26,19 +26,7 @@ from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
 from server_stub.files import outputs
 from server_stub.http.api.answers import ARCHIVE, BYTES, JsonText, LiveResponse, OpenFileResponse, raw_answer, raw_body
-from server_stub.http.api.context import (
-    JOB,
-    WAIT_S,
-    Context,
-    CurrentUser,
-    JsonBody,
-    Number,
-    Offset,
-    OfPath,
-    Owner,
-    Parts,
-    Wait,
-)
+from server_stub.http.api.context import JOB, WAIT_S, CurrentUser, JsonBody, Number, Offset, OfPath, Owner, Parts, Wait
 from server_stub.logs import LogQuery
 from server_stub.logs import stream as stream_logs
 from server_stub.logs.render import Frames, NdJson, Renderer, Text
@@ -343,7 +331,7 @@ async def get_snapshot(parts: Parts, user: CurrentUser, sha256: str) -> FileResp
     return FileResponse(readable(parts, user, sha256), media_type=ARCHIVE)
 
 
-def readable(parts: Context, user: User, sha256: str) -> Path:
+def readable(parts: Parts, user: User, sha256: str) -> Path:
     """The archive, if this user may read it. Raises NotFound."""
     found = parts.snapshots.find(sha256, user.name)
     if found is None and (user.admin or parts.settings.share_jobs) and parts.snapshots.exists(sha256):
