@@ -42,16 +42,6 @@ UPLOAD_GRACE = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
-class RetentionLimits:
-    """The bounds of retention at one moment."""
-
-    oldest: datetime | None
-    """Things from before this time expire; None: nothing does."""
-    size_bytes: float
-    """Largest size of finished jobs and unused snapshots."""
-
-
-@dataclass(frozen=True)
 class Retention:
     """The settings of retention."""
 
@@ -65,24 +55,24 @@ class Retention:
         size = f"{self.gb:g} GB of them" if self.gb else f"{DISK_SHARE:.0%} of the room on the disk"
         return f"finished jobs are kept {days}, at most {size}"
 
-    def limits(self, now: datetime, kept_bytes: int, free_bytes: int) -> RetentionLimits:
-        """The limits now. `kept_bytes` is the size of the finished jobs and unused snapshots."""
+    def limits(self, now: datetime, kept_bytes: int, free_bytes: int) -> tuple[datetime | None, float]:
+        """The time before which things expire (None: nothing does), and the largest size of all finished jobs and
+        unused snapshots. `kept_bytes`: their size now."""
         size = self.gb * GB if self.gb is not None else DISK_SHARE * (kept_bytes + max(free_bytes, 0))
-        return RetentionLimits(now - timedelta(days=self.days) if self.days else None, size)
+        return now - timedelta(days=self.days) if self.days else None, size
 
 
 def to_remove(
     things: Sequence[tuple[T, datetime, int]],
-    limits: RetentionLimits,
-    other_bytes: int = 0,
+    oldest: datetime | None,
+    excess: float,
     fresh_from: datetime | None = None,
 ) -> list[T]:
-    """The keys of things (key, time, bytes) that are too old, then of the oldest until the rest fits, but of none from
-    `fresh_from` on. `things`: oldest first; `other_bytes`: size of other things, which counts too."""
-    excess = sum(size for *_, size in things) + other_bytes - limits.size_bytes
+    """The keys of things (key, time, bytes) from before `oldest`, then of the oldest until `excess` bytes are gone, but
+    of none from `fresh_from` on. `things`: oldest first."""
     gone = []
     for key, at, size in things:
-        too_old = limits.oldest and at < limits.oldest
+        too_old = oldest and at < oldest
         if not too_old and (excess <= 0 or (fresh_from and at >= fresh_from)):
             break
         gone.append(key)
@@ -94,6 +84,10 @@ def idle_snapshots(stored: Iterable[StoredSnapshot], in_use: Collection[str]) ->
     """Digest, last use and size of the snapshots that no job uses, the oldest first."""
     idle = ((s.sha256, datetime.fromtimestamp(s.used_at, timezone.utc), s.size) for s in stored)
     return sorted((each for each in idle if each[0] not in in_use), key=lambda each: each[1])
+
+
+def _total(things: Iterable[tuple[object, datetime, int]]) -> int:
+    return sum(size for *_, size in things)
 
 
 @dataclass
@@ -158,14 +152,14 @@ class Cleanup:
         await self.finish()
         now = self.clock.now()
         finished = await self.store.read_all(rows.finished)
-        idle_bytes = sum(size for *_, size in await self._idle_snapshots())
-        kept_bytes = sum(job.size_bytes for job in finished) + idle_bytes
-        limits = self.retention.limits(now, kept_bytes, self.files.room.free)
-        await self.remove(to_remove(finished, limits, idle_bytes))
-        for digest in to_remove(await self._idle_snapshots(), limits, fresh_from=now - UPLOAD_GRACE):
+        kept_bytes = _total(finished) + _total(await self._idle_snapshots())
+        oldest, most_bytes = self.retention.limits(now, kept_bytes, self.files.room.free)
+        await self.remove(to_remove(finished, oldest, kept_bytes - most_bytes))
+        idle = await self._idle_snapshots()
+        for digest in to_remove(idle, oldest, _total(idle) - most_bytes, fresh_from=now - UPLOAD_GRACE):
             await asyncio.to_thread(self.files.snapshots.remove, digest)
-        if limits.oldest:
-            await self.store.write(rows.drop_keys, limits.oldest)
+        if oldest:
+            await self.store.write(rows.drop_keys, oldest)
         await self.store.drop_unused_segments()
         await asyncio.to_thread(self.files.room.restore_spare)
 

@@ -17,8 +17,7 @@ from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.states import State
 from server_stub.files.snapshots import StoredSnapshot
 from server_stub.service import Service
-from server_stub.service.retention import UPLOAD_GRACE, Retention, RetentionLimits, idle_snapshots, to_remove
-from server_stub.store.rows import Finished
+from server_stub.service.retention import UPLOAD_GRACE, Retention, idle_snapshots, to_remove
 from tests.service.bench import ANN, Bench
 from tests.service.test_jobs import in_server, upload
 
@@ -26,53 +25,59 @@ NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
 GB = 10**9
 
 
-def ended(seq: int, days_ago: float, gb: float) -> Finished:
-    return Finished(seq, NOW - timedelta(days=days_ago), int(gb * GB))
+def ended(seq: int, days_ago: float, gb: float) -> tuple[int, datetime, int]:
+    return seq, NOW - timedelta(days=days_ago), int(gb * GB)
 
 
 def idle(name: str, days_ago: float, gb: float) -> StoredSnapshot:
     return StoredSnapshot(name, int(gb * GB), (NOW - timedelta(days=days_ago)).timestamp())
 
 
-def limits(days: float | None, gb: float | None, kept: int = 0, free: int = 0) -> RetentionLimits:
-    return Retention(days, gb).limits(NOW, kept, free)
+def removed(
+    finished: list[tuple[int, datetime, int]], retention: Retention, other: int = 0, kept: int = 0, free: int = 0
+) -> list[int]:
+    oldest, most = retention.limits(NOW, kept, free)
+    return to_remove(finished, oldest, sum(size for *_, size in finished) + other - most)
 
 
 def test_jobs_go_by_age_and_then_the_oldest_by_size() -> None:
     finished = [ended(1, 31, 1), ended(2, 20, 8), ended(3, 10, 8), ended(4, 1, 8)]
-    assert to_remove(finished, limits(30, 20), 0) == [1, 2]
-    assert to_remove(finished, limits(30, 1000), 0) == [1]
-    assert to_remove(finished, limits(None, 100), 0) == []
-    assert to_remove(finished, limits(None, 20), 10 * GB) == [1, 2, 3]
-    assert to_remove([], limits(30, 20), 100 * GB) == []
+    assert removed(finished, Retention(30, 20)) == [1, 2]
+    assert removed(finished, Retention(30, 1000)) == [1]
+    assert removed(finished, Retention(None, 100)) == []
+    assert removed(finished, Retention(None, 20), 10 * GB) == [1, 2, 3]
+    assert removed([], Retention(30, 20), 100 * GB) == []
 
 
 def test_without_a_size_a_fifth_of_the_room_stays_free() -> None:
     """The rest of a disk of 30 GB is used by others."""
-    finished = [ended(1, 3, 8), ended(2, 2, 8), ended(3, 1, 8)]
-    assert limits(30, None, kept=24 * GB, free=0).size_bytes == pytest.approx(19.2 * GB)
-    assert to_remove(finished, limits(30, None, kept=24 * GB, free=0), 0) == [1]
-    assert to_remove(finished, limits(30, None, kept=24 * GB, free=6 * GB), 0) == []
-    assert to_remove(finished, limits(30, None, kept=24 * GB, free=-GB), 0) == [1]  # more is claimed than is free
+    finished, retention = [ended(1, 3, 8), ended(2, 2, 8), ended(3, 1, 8)], Retention(30, None)
+    assert retention.limits(NOW, 24 * GB, 0)[1] == pytest.approx(19.2 * GB)
+    assert removed(finished, retention, kept=24 * GB, free=0) == [1]
+    assert removed(finished, retention, kept=24 * GB, free=6 * GB) == []
+    assert removed(finished, retention, kept=24 * GB, free=-GB) == [1]  # more is claimed than is free
 
 
 @given(st.lists(st.integers(0, 10**12)), st.integers(0, 10**12), st.integers(-(10**9), 10**13))
 def test_what_stays_is_never_more_than_its_share_of_the_room(sizes: list[int], other: int, free: int) -> None:
-    finished = [Finished(seq, NOW, size) for seq, size in enumerate(sizes)]
-    found = limits(None, None, kept=sum(sizes) + other, free=free)
-    stays = sizes[len(to_remove(finished, found, other)) :]
-    assert not stays or sum(stays) + other <= found.size_bytes
+    finished, retention = [(seq, NOW, size) for seq, size in enumerate(sizes)], Retention(None, None)
+    kept = sum(sizes) + other
+    stays = sizes[len(removed(finished, retention, other, kept, free)) :]
+    assert not stays or sum(stays) + other <= retention.limits(NOW, kept, free)[1]
 
 
 def test_idle_snapshots_go_and_those_of_jobs_and_fresh_ones_stay() -> None:
     stored = [idle("old", 40, 1), idle("used", 40, 1), idle("mid", 2, 30), idle("fresh", 0.01, 30)]
+    found = idle_snapshots(stored, {"used"})
+    assert [digest for digest, *_ in found] == ["old", "mid", "fresh"]
 
-    def removed(days: float | None, gb: float) -> list[str]:
-        return to_remove(idle_snapshots(stored, {"used"}), limits(days, gb), fresh_from=NOW - UPLOAD_GRACE)
+    def gone(days: float | None, gb: float) -> list[str]:
+        oldest, most = Retention(days, gb).limits(NOW, 0, 0)
+        return to_remove(found, oldest, 61 * GB - most, fresh_from=NOW - UPLOAD_GRACE)
 
-    assert removed(30, 20) == ["old", "mid"]
-    assert removed(30, 1000) == ["old"]
-    assert removed(None, 1000) == []
+    assert gone(30, 20) == ["old", "mid"]
+    assert gone(30, 1000) == ["old"]
+    assert gone(None, 1000) == []
 
 
 def test_after_30_days_nothing_of_a_job_is_left(bench: Bench) -> None:
