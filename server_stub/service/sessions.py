@@ -69,7 +69,11 @@ class Sessions:
             except Conflict as problem:
                 raise Conflict(f"{place} of job {job.name} can't be entered: {problem.message}") from problem
             self._open[key] = end = await SessionEnd.of(connected)
-            self._add_event(found, request, f"{user} {_what(request)} {place}")
+            message = f"{user} {_what(request)} {place}"
+            if isinstance(found, ActiveJob) and (found.info.attempt, message) not in found.reported:
+                if request.port is not None:  # one event for all connections to it
+                    found.reported.add((found.info.attempt, message))
+                self._reconciler.add_event(found, found.info.reason, message)
             yield b""
             async for data in end.content():
                 yield data
@@ -77,12 +81,6 @@ class Sessions:
             del self._open[key]
             if end:
                 end.close()
-
-    def _add_event(self, found: StoredJob, request: SessionRequest, message: str) -> None:
-        if isinstance(found, ActiveJob) and (found.info.attempt, message) not in found.reported:
-            if request.port is not None:  # one event for all connections to it
-                found.reported.add((found.info.attempt, message))
-            self._reconciler.add_event(found, found.info.reason, message)
 
     async def take(self, user: User, session: str, offset: int, data: bytes) -> None:
         """See `SessionEnd.take`. Raises NotFound: this user has no such session."""
