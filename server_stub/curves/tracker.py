@@ -193,13 +193,13 @@ class Bars:
         if key in self._bars:
             self._bars[key].add(time, n)
 
-    @property
-    def has_progress(self) -> bool:
-        return any(bar.marks >= _MARKS for bar in self._bars.values())
+    def counted(self) -> list[Bar]:
+        """The bars that have enough marks for a progress."""
+        return [bar for bar in self._bars.values() if bar.marks >= _MARKS]
 
     def _main(self) -> Bar | None:
         """The first bar that is not complete, else the last one; None: there are no counters."""
-        whole = [bar for bar in self._bars.values() if bar.marks >= _MARKS and not bar.restarted]
+        whole = [bar for bar in self.counted() if not bar.restarted]
         return next((bar for bar in whole if bar.done_part < 1), whole[-1] if whole else None)
 
     def marks(self) -> list[tuple[float, float]]:
@@ -302,7 +302,7 @@ class Tracker:
         name = next((name for name, points in counted if len(points) >= LEAST), None)
         if name is not None:
             return f"{LEAST} values of {name}"
-        return f"{LEAST} marks of progress" if any(self.bars[rank].has_progress for rank in PROGRESS_OF) else ""
+        return f"{LEAST} marks of progress" if any(bars.counted() for bars in self.bars.values()) else ""
 
     def add(self, time: float, rank: int | None, stream: str, kind: str, text: str) -> None:
         """Read a record of the log; `time` in seconds since 1970."""
