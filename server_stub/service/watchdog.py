@@ -28,22 +28,13 @@ from server_stub.service.observer import Observer
 from server_stub.worker_gateway import Quiet
 
 log = logging.getLogger(__name__)
-
-CHECKS = 20
-"""Checks of the logs in one `log_period`: silence is noticed at most a twentieth late, and never early."""
-
-SMOKE_S = 60
-"""Seconds that the ranks of a smoke test run, if nothing shows that they have made their first steps."""
+CHECKS = 20  # of the logs in one `log_period`: silence is noticed at most a twentieth late, and never early
+SMOKE_S = 60  # that the ranks of a smoke test run, if nothing shows that they have made their first steps
 _LOOK_S = 1.0
-
-BETWEEN_S = 2.0
-"""Seconds between the two snapshots of one look for a hang."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 40.0
-"""Seconds between two looks while the same ranks are quiet: 10, 20, 40, 40 ..."""
-ACTION_S = 60.0
-"""A hang must have lasted for this time when `hang_action` stops the job."""
-UNHEARD_S = 60.0
-"""Launchers tell twice within this time which ranks are quiet."""
+BETWEEN_S = 2.0  # between the two snapshots of one look for a hang
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 40.0  # between two looks while the same ranks are quiet: 10, 20, 40, 40 ...
+ACTION_S = 60.0  # that a hang must have lasted when `hang_action` stops the job
+UNHEARD_S = 60.0  # within which launchers tell twice which ranks are quiet
 
 
 @dataclass
