@@ -300,11 +300,6 @@ def row_of(info: JobInfo, **columns: Any) -> JobRow:
     )
 
 
-def accepted(row: JobRow, info: JobInfo, request: SubmitRequest) -> ActiveJob:
-    """Make the ActiveJob of a job that is stored for the first time."""
-    return ActiveJob(row, info, JobStatus(info), request)
-
-
 def found(row: JobRow) -> StoredJob:
     """Make the StoredJob of a row. In place of text that can't be read, users see why."""
     try:

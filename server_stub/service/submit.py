@@ -31,9 +31,10 @@ from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
 from server_stub.runtimes import Clock
-from server_stub.service.active import ActiveJob, ActiveJobs, JobText, accepted, row_of
+from server_stub.service.active import ActiveJob, ActiveJobs, JobText, row_of
 from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint
 from server_stub.service.job_files import JobFiles, without_proof
+from server_stub.service.lifecycle import JobStatus
 from server_stub.service.lookup import JobLookup, User
 from server_stub.service.reconciler import Reconciler
 from server_stub.store import Store, group_rows, rows
@@ -203,7 +204,7 @@ class Submits:
             info = self._new_info(user, replace(admitted, request=request)).model_copy(update={"group": place})
             noted = {"info": shown, "place": place.model_dump(mode="json"), "replaces": run.checkpoints_of}
             members.append(_new_job(info, sent, admitted.script_path, None if members else key, noted))
-            jobs.append(accepted(members[-1].row, info, request))
+            jobs.append(ActiveJob(members[-1].row, info, JobStatus(info), request))
         return NewGroup(group, members), jobs
 
     async def _admit(
@@ -275,7 +276,7 @@ class Submits:
             with self._files.room.claim(len(sent)):
                 added = await self._store.add_job(new)
             if added.seq is not None:
-                active = accepted(new.row._replace(seq=added.seq), info, admitted.request)
+                active = ActiveJob(new.row._replace(seq=added.seq), info, JobStatus(info), admitted.request)
                 text = active.text  # read here: the runtime changes the job after the next line
                 self._reconciler.add(active)
                 return text, True
