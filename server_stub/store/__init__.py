@@ -14,22 +14,12 @@ from functools import partial
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from sqlalchemy import Connection, make_url
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 
 from client_lib.errors import ServerError, StorageFull
 from server_stub.files.request_log import DATA_ID, UNWRITTEN, RequestLog
 from server_stub.store import engines, group_rows, rows
-from server_stub.store.engines import (
-    NO_ANSWER,
-    WAY_OUT,
-    Locked,
-    StoreDamaged,
-    StoreError,
-    StoreUnavailable,
-    Superseded,
-    driver_message,
-    translated,
-)
+from server_stub.store.engines import NO_ANSWER, WAY_OUT, Locked, StoreDamaged, StoreError, StoreUnavailable, Superseded
 from server_stub.store.group_rows import NewGroup
 from server_stub.store.rows import Added, NewJob
 from server_stub.store.writer import Writer
@@ -83,8 +73,9 @@ class Store:
                 hint="exactly one server may use a database: stop the other one first",
             ) from error
         except SQLAlchemyError as error:
+            cause = str(error.orig).strip() if isinstance(error, DatabaseError) and error.orig else str(error)
             raise ServerError(
-                f"the database {self.shown} can't be opened: {driver_message(error)}",
+                f"the database {self.shown} can't be opened: {cause}",
                 hint="check that this user can write to its directory, or that its database server runs",
             ) from error
 
@@ -186,7 +177,7 @@ class Store:
             raise self._translated(error) from error
 
     def _translated(self, error: SQLAlchemyError) -> StoreError:
-        problem = translated(error)
+        problem = engines.translated(error)
         if isinstance(problem, StoreDamaged):
             if self._damage is None:
                 log.critical("%s, in %s; %s", problem.message, self.shown, WAY_OUT)

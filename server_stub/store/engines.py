@@ -281,7 +281,3 @@ def is_full(error: BaseException) -> bool:
         return False
     disk_full = getattr(error.orig, "sqlstate", None) == "53100"  # PostgreSQL's code
     return disk_full or "database or disk is full" in str(error.orig)
-
-
-def driver_message(error: SQLAlchemyError) -> str:
-    return str(error.orig).strip() if isinstance(error, DatabaseError) and error.orig else str(error)
