@@ -24,8 +24,7 @@ from server_stub.store import Store, group_rows, rows
 from server_stub.store.rows import JobFilters, JobRow
 
 _NAMES_COMPARED = 1000
-ALL_OWNERS = "*"
-"""The owner in the filters of a list that means the jobs of all users."""
+ALL_OWNERS = "*"  # as the owner in the filters of a list: the jobs of all users
 
 
 class Team(BaseModel):
@@ -116,7 +115,10 @@ class JobLookup:
                 job = await self._find_by_name(owners[0], name) if owners else None
             if job is not None:
                 return job
-        raise await self._not_found(user, name)
+        known = await self._store.read(rows.names, user.name, _NAMES_COMPARED)
+        near = difflib.get_close_matches(name, known)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`client-lib list` shows the jobs you have"
+        raise NotFound(f"no job named {name}", hint=hint)
 
     async def wait(
         self, user: User, name: str, after_version: int, timeout_s: float, owner: str | None = None
@@ -269,9 +271,3 @@ class JobLookup:
             return active
         stored = await self._store.read(rows.find, owner, name)
         return found(stored) if stored else None
-
-    async def _not_found(self, user: User, name: str) -> NotFound:
-        known = await self._store.read(rows.names, user.name, _NAMES_COMPARED)
-        near = difflib.get_close_matches(name, known)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`client-lib list` shows the jobs you have"
-        return NotFound(f"no job named {name}", hint=hint)
