@@ -16,8 +16,7 @@ from itertools import accumulate, groupby, pairwise
 from statistics import median, median_low
 from typing import Any, NamedTuple
 
-KIND = "collectives"
-"""The second value in a line of the stream `metrics` with entries, as rank_runner.py sends it."""
+KIND = "collectives"  # the second value in a line of the stream `metrics` with entries, as rank_runner.py sends it
 _WINDOWS = 64  # of each rank that are kept; then every second of the older ones is dropped
 _NEWEST = 8  # that are always kept
 _LONGEST = 128  # entries in a window, as rank_runner.py sends them

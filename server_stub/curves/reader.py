@@ -28,8 +28,7 @@ from server_stub.logs import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.worker_gateway.log_file import read_clock
 
-FOLDER = "curves"
-"""In the directory of the job."""
+FOLDER = "curves"  # in the directory of the job
 _VERSION = 2  # of the grammar and of the file: others are made again
 _OPEN, _POINTS = 1024, 4_000_000  # logs whose curves stay in memory, and the size of all of them in points
 _BLOCK = 2**16  # the time is checked after each
@@ -43,10 +42,7 @@ _RECORD = re.compile(
 )
 """A job may write to its log itself: what is no record is skipped, in linear time."""
 _LAUNCHER, _METRICS, _NO_RANK = LAUNCHER.encode(), METRICS.encode(), NO_RANK.encode()
-
-
-Whose = int | Literal["all", "workers"]
-"""A rank, all ranks, or what the workers used."""
+Whose = int | Literal["all", "workers"]  # a rank, all ranks, or what the workers used
 
 
 class Curves(NamedTuple):

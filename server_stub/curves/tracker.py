@@ -27,15 +27,11 @@ _MARKS = 3  # fewer are no progress: any text may hold `1/2` once
 _MARKS_KEPT = 128
 _SILENT_S, _SILENT_TIMES = 60.0, 10.0
 _BARS_MAX = 32
-POSTED = "posted"
-"""The source of values that a library posts now and then: those of all other sources are more."""
-USED = "used"
-"""The source of what a launcher has measured: no metrics of the job, and no progress."""
-PROGRESS_OF = (0, None)
-"""The ranks whose counters are the progress of a job."""
+POSTED = "posted"  # the source of values that a library posts now and then: those of all other sources are more
+USED = "used"  # the source of what a launcher has measured: no metrics of the job, and no progress
+PROGRESS_OF = (0, None)  # the ranks whose counters are the progress of a job
 Axis = Literal["step", "epoch", "count"]
-Key = tuple[int | None, str]
-"""Rank (None: a line of no rank, as in train.log) and name."""
+Key = tuple[int | None, str]  # rank (None: a line of no rank, as in train.log) and name
 
 
 @dataclass

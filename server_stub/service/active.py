@@ -26,8 +26,7 @@ from server_stub.store.rows import JobRow
 
 VERSIONS_NOT_STORED = 100_000
 """A restart of the server adds this to the version, so that no version that was shown and not stored is used twice."""
-Told = Literal["ended", "hangs", "moves"]
-"""Events that the webhook of a job (`notify`) gets."""
+Told = Literal["ended", "hangs", "moves"]  # events that the webhook of a job (`notify`) gets
 _ANY = ""  # stands for all jobs among the waiting calls
 _CHANGES_KEPT = 10_000
 _NAMED = 3  # dependencies in a message

@@ -37,8 +37,7 @@ from server_stub.store.rows import JobRow, Key, NewJob
 
 LOST = "lost are their events, and the idempotency keys of deleted jobs"
 _JOB, _STOP = "job.json", "stop.json"
-_COUNTS = ("infrastructure_retries", "retries_from", "furthest_step", "retry")
-"""Fields of a JobInfo about its retries."""
+_COUNTS = ("infrastructure_retries", "retries_from", "furthest_step", "retry")  # fields of a JobInfo about its retries
 _ID = re.compile(r"[0-9a-f]{32}")
 _DRY_RUN_ID = "0" * 32
 _UNREADABLE = SubmitRequest(spec=JobSpec(script="unreadable"), code=CodeInPlace())

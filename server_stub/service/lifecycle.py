@@ -30,8 +30,7 @@ INFRASTRUCTURE = frozenset({Reason.NODE_LOST, Reason.PREEMPTED, Reason.UNSCHEDUL
 """Reasons of an attempt that ended because of its machines: a node was lost or rebooted, a worker was evicted or
 preempted, or the node that a worker was placed on refused it. An attempt that someone deleted is not among them."""
 
-DELETED = as_sent(State, "DELETED")
-"""State of a dependency that was removed, so that nobody knows how it ended."""
+DELETED = as_sent(State, "DELETED")  # state of a dependency that was removed, so that nobody knows how it ended
 
 FIRST_PAUSE_S = 1.0  # long enough to free a port or GPU memory of the attempt before
 LONGEST_PAUSE_S = 60.0  # a job that fails at once starts once a minute, and a repaired one waits no longer

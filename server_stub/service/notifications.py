@@ -32,8 +32,7 @@ from server_stub.store import Store, rows
 from server_stub.store.rows import JobRow
 
 log = logging.getLogger(__name__)
-PAUSES_S = (1.0, 5.0, 30.0, 120.0, 600.0)
-"""Seconds between the tries of one notification."""
+PAUSES_S = (1.0, 5.0, 30.0, 120.0, 600.0)  # between the tries of one notification
 _TRY_S = 10.0
 _AT_ONCE, _AT_ONCE_OF_HOST = 64, 8  # tries: of all jobs, and to one host
 _RESOLVERS = 4  # threads: a name server that does not answer must not take those of `asyncio.to_thread`

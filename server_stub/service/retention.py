@@ -33,12 +33,9 @@ _REMOVED = ".removed"
 _BATCH, _EVENTS_BATCH = 20, 500  # jobs and events that are deleted in one transaction
 SWEEP_EVERY_S = 600.0  # bounds are days and gigabytes: nothing is gained by a shorter interval
 GB = 10**9
-DEFAULT_GB = {"local": 20.0, "kubernetes": None}
-"""Size of finished jobs by runtime, unless one is set: a user's disk has other uses, a server's volume has none."""
-DISK_SHARE = 0.8
-"""Share of the room for finished jobs where no size is given; the rest is for the database and running jobs."""
-UPLOAD_GRACE = timedelta(hours=1)
-"""An unused snapshot younger than this is kept whatever its size: its submit may follow."""
+DEFAULT_GB = {"local": 20.0, "kubernetes": None}  # a user's disk has other uses, a server's volume has none
+DISK_SHARE = 0.8  # of the room is for finished jobs where no size is given, the rest for the database and running jobs
+UPLOAD_GRACE = timedelta(hours=1)  # an unused snapshot that is younger is kept, whatever its size: a submit may follow
 
 
 @dataclass(frozen=True)
