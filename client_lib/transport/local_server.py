@@ -163,29 +163,15 @@ def stop(running: Running) -> None:
 
 
 def _start(directory: Path) -> Running:
+    import subprocess  # with find_spec, 15 ms that a server which runs already does not cost
+
     (directory / SERVER_JSON).unlink(missing_ok=True)  # of a dead server
     log = directory / SERVER_LOG
     begin = log.stat().st_size if log.exists() else 0
     _log.debug("starting the local server")
-    child = _spawn(directory, log)
-    _until(lambda: find(directory) is not None or child.poll() is not None, START_S)
-    if running := find(directory):
-        return running
-    ended = child.poll()
-    how = f"ended with exit code {ended}" if ended is not None else f"does not answer after {START_S:g} s"
-    with log.open("rb") as file:
-        file.seek(begin)
-        lines = file.read().decode("utf-8", "replace").splitlines()[-_TAIL:]
-    said = "\n".join([f"; the end of {log}:", *lines]) if lines else f"; {log} is empty"
-    raise ServerError(f"the local server {how}{said}", hint=_foreground(directory))
-
-
-def _spawn(directory: Path, log: Path) -> subprocess.Popen[bytes]:
-    import subprocess  # with find_spec, 15 ms that a server which runs already does not cost
-
     check_installed()
-    environment = {"CLIENT_LIB_SERVER_IDLE_EXIT_S": IDLE_EXIT_S, **os.environ}
-    environment[MARKER] = ""  # one that a job starts is no process of that job, and outlives it
+    # MARKER: one that a job starts is no process of that job, and outlives it
+    environment = {"CLIENT_LIB_SERVER_IDLE_EXIT_S": IDLE_EXIT_S, **os.environ, MARKER: ""}
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
         child = subprocess.Popen(
             [sys.executable, "-m", "server_stub", "--state-dir", str(directory)],
@@ -197,7 +183,16 @@ def _spawn(directory: Path, log: Path) -> subprocess.Popen[bytes]:
             start_new_session=True,  # Ctrl-C at the client and a closed terminal are not for it
         )
     _children[:] = [other for other in _children if other.poll() is None] + [child]
-    return child
+    _until(lambda: find(directory) is not None or child.poll() is not None, START_S)
+    if running := find(directory):
+        return running
+    ended = child.poll()
+    how = f"ended with exit code {ended}" if ended is not None else f"does not answer after {START_S:g} s"
+    with log.open("rb") as file:
+        file.seek(begin)
+        lines = file.read().decode("utf-8", "replace").splitlines()[-_TAIL:]
+    said = "\n".join([f"; the end of {log}:", *lines]) if lines else f"; {log} is empty"
+    raise ServerError(f"the local server {how}{said}", hint=_foreground(directory))
 
 
 def check_installed() -> None:
