@@ -23,7 +23,7 @@ from client_lib.spec.validation import STORED
 from client_lib.transport import local_server
 from client_lib.transport.config import Config, Endpoint, resolve
 from client_lib.transport.failures import READ_S, bad_content
-from client_lib.transport.rest import Params, Rest, Transport, newer_path
+from client_lib.transport.rest import BLOCK, Params, Rest, Transport, newer_path
 
 if TYPE_CHECKING:
     from client_lib.spec.metrics import JobGoodput, JobMetrics
@@ -36,7 +36,6 @@ OnUpload = Callable[[int, int], None]
 PAGE = 100  # jobs on one page of a list
 LONG_POLL_S = 50.0  # below the 60 s after which common proxies cut a silent connection
 _UPLOAD_S = 600.0  # after the last byte the server still checks the digest of it all
-_BLOCK = 256 * 1024
 
 
 class Api:
@@ -322,7 +321,7 @@ class _Archive:
     def __iter__(self) -> Iterator[bytes]:
         sent = 0
         with self._path.open("rb") as file:
-            while block := file.read(_BLOCK):
+            while block := file.read(BLOCK):
                 yield block
                 sent += len(block)
                 if self._on_upload:

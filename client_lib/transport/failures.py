@@ -6,10 +6,9 @@ import json
 import os
 import re
 import socket
-import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from http.client import BadStatusLine, HTTPException
+from http.client import BadStatusLine
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -78,13 +77,6 @@ SOCKET_FAILURES = (
     FailureRow(socket.gaierror, "{url}: the host's name is unknown", "is the endpoint spelled right?", transient=False),
     FailureRow(ConnectionResetError, "{url} closed the connection without an answer"),
     FailureRow(BadStatusLine, "{url} speaks no HTTP", "is the port right?", False, errors.BadResponse),
-)
-HTTP_CLIENT_FAILURES = (
-    FailureRow(ssl.SSLError, *UNTRUSTED),
-    *SOCKET_FAILURES,
-    FailureRow(HTTPException, CUT, ours=errors.BadResponse),
-    FailureRow(TimeoutError, "{url} sent nothing for {read_s:g} s"),
-    FailureRow(OSError, "{url} does not answer"),
 )
 
 

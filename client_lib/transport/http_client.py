@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import urlencode, urlsplit
 
-from client_lib.errors import ServerUnreachable
+from client_lib.errors import BadResponse, ServerUnreachable
 from client_lib.spec.paths import is_loopback
 from client_lib.transport.config import Config, Endpoint
-from client_lib.transport.failures import CONNECT_S, HTTP_CLIENT_FAILURES, Transient
+from client_lib.transport.failures import CONNECT_S, CUT, SOCKET_FAILURES, UNTRUSTED, FailureRow, Transient
 from client_lib.transport.rest import BLOCK, Request, Transport
 
 
@@ -36,7 +36,13 @@ def connect(endpoint: Endpoint, config: Config) -> Transport:
 class HttpClientTransport(Transport):
     """A connection is used again after an answer that was read to its end."""
 
-    failures = HTTP_CLIENT_FAILURES
+    failures = (
+        FailureRow(ssl.SSLError, *UNTRUSTED),
+        *SOCKET_FAILURES,
+        FailureRow(http.client.HTTPException, CUT, ours=BadResponse),
+        FailureRow(TimeoutError, "{url} sent nothing for {read_s:g} s"),
+        FailureRow(OSError, "{url} does not answer"),
+    )
 
     def __init__(self, endpoint: Endpoint, config: Config) -> None:
         super().__init__(endpoint, config)
@@ -78,20 +84,22 @@ class HttpClientTransport(Transport):
 
     def _free(self) -> http.client.HTTPConnection | None:
         """An idle connection that the server has not closed."""
-        while True:
-            try:
-                connection = self._idle.pop()
-            except IndexError:
-                return None
-            if connection.sock and not select.select([connection.sock], [], [], 0)[0]:
-                return connection
-            connection.close()
+        with suppress(IndexError):  # there is none
+            while connection := self._idle.pop():
+                if connection.sock and not select.select([connection.sock], [], [], 0)[0]:
+                    return connection
+                connection.close()
+        return None
 
     def _connected(self) -> http.client.HTTPConnection:
         host, port = self._parts.hostname or "", self._parts.port  # without a port, http.client looks for one in `::1`
         connection: http.client.HTTPConnection
         if self._parts.scheme == "https":
-            tls = _tls(self.trusted)
+            import certifi  # the authorities that the SDK trusts, too
+
+            trusted = self.trusted or certifi.where()
+            folder = os.path.isdir(trusted)
+            tls = ssl.create_default_context(cafile=None if folder else trusted, capath=trusted if folder else None)
             connection = http.client.HTTPSConnection(host, port or 443, timeout=CONNECT_S, context=tls)
         else:
             connection = http.client.HTTPConnection(host, port or 80, timeout=CONNECT_S)
@@ -102,12 +110,3 @@ class HttpClientTransport(Transport):
                 ServerUnreachable(f"{self.url} does not answer (no connection within {CONNECT_S:g} s)")
             ) from error
         return connection
-
-
-def _tls(ca_bundle: str | None) -> ssl.SSLContext:
-    """The authorities that the SDK trusts, too."""
-    import certifi
-
-    trusted = ca_bundle or certifi.where()
-    folder = os.path.isdir(trusted)
-    return ssl.create_default_context(cafile=None if folder else trusted, capath=trusted if folder else None)
