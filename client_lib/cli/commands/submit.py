@@ -165,18 +165,15 @@ class _Resubmit(Command):
         return [*super().collect_usage_pieces(ctx), "[-- ARGS...]"]
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if "--" in args:
-            at = args.index("--")
-            behind = args[at + 1 :]
-            try:
-                rest = super().parse_args(ctx, args[:at])
-            except typer.BadParameter:  # no NAME
-                if len(behind) != 1:
-                    raise
-                return super().parse_args(ctx, args)
-            ctx.obj = behind
-            return rest
-        return super().parse_args(ctx, args)
+        at = args.index("--") if "--" in args else len(args)
+        try:
+            rest = super().parse_args(ctx, args[:at])
+        except typer.BadParameter:  # no NAME
+            if len(args) != at + 2:
+                raise
+            return super().parse_args(ctx, args)
+        ctx.obj = args[at + 1 :] if at < len(args) else None
+        return rest
 
 
 @app.command(
