@@ -75,7 +75,6 @@ class JobStatus(NamedTuple):
 Frame = Records | Gap | JobStatus
 OnState = Callable[["dict[str, Any]"], None]
 """Function that receives state, reason, message and attempt: at the beginning, and at each change."""
-OnGap = Callable[[Gap], None]
 
 
 def read_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
@@ -212,7 +211,7 @@ def log_entries(
     params: Params,
     *,
     on_state: OnState | None = None,
-    on_gap: OnGap | None = None,
+    on_gap: Callable[[Gap], None] | None = None,
     retry_s: float = 30.0,
 ) -> Iterator[LogEntry]:
     """Every entry, as soon as it exists; ends after the last one (`follow`: when the job is final as well). Messages of

@@ -76,13 +76,11 @@ def job_lines(job: Json, now: datetime, used: str = "") -> list[str]:
     workers = job.get("workers", [])
     if len(workers) > 1 or any(worker.get("message") for worker in workers):
         lines += ["", "workers:"]
-    else:
-        workers = []
-    for worker in workers:
-        exit_code = worker.get("exit_code")
-        ended = "" if exit_code is None else f"exit code {exit_code}"
-        parts = [str(worker["worker"]), worker["state"], ended, worker.get("host"), worker.get("message")]
-        lines.append("  " + "  ".join(filter(None, parts)))
+        for worker in workers:
+            exit_code = worker.get("exit_code")
+            ended = "" if exit_code is None else f"exit code {exit_code}"
+            parts = [str(worker["worker"]), worker["state"], ended, worker.get("host"), worker.get("message")]
+            lines.append("  " + "  ".join(filter(None, parts)))
     return lines
 
 
@@ -99,7 +97,7 @@ def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
     size = f"{spec.get('n_workers', 1)} x {spec.get('instance_type') or 'the default instance type'}"
     processes = spec.get("processes_per_worker", "default")
     yield "workers", size if processes == "default" else f"{size}, {processes} processes each"
-    for threads in list(filter(None, known))[:1]:
+    if threads := next(filter(None, known), None):
         yield "threads", f"{threads} in every process (OMP_NUM_THREADS; --env sets another)"
     if code.get("mode") == "in_place":
         yield "code", "in place"
