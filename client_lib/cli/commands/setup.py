@@ -43,8 +43,6 @@ instance_type: cpu.1C.2G
 """
 FILES = {"train.py": TRAIN, "job.yaml": JOB}
 
-SHELLS = ("bash", "zsh", "fish")
-
 app = CommandApp()
 
 
@@ -91,8 +89,8 @@ def completion(
 ) -> None:
     """Print the lines that make a shell complete commands, options and names of jobs."""
     wanted = shell or os.path.basename(os.environ.get("SHELL", ""))
-    if wanted not in SHELLS:
-        ctx.fail(f"which shell? One of {', '.join(SHELLS)}")
+    if wanted not in ("bash", "zsh", "fish"):
+        ctx.fail("which shell? One of bash, zsh, fish")
     printer.data(get_completion_script(prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE, shell=wanted))
     if sys.stdout.isatty():
         printer.hint(f"append this to your shell's start-up file: {PROGRAM} completion {wanted} >> ...")
