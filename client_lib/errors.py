@@ -8,9 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-BY_CODE: dict[str, type[ClientLibError]] = {}
-"""Class by code: the server sends the code, the client raises the class."""
-
 
 class ClientLibError(Exception):
     """The root of the tree. `message` names the thing and the value, `hint` the way out; `str(error)` is both."""
@@ -39,7 +36,8 @@ class ClientLibError(Exception):
         return {"code": self.code, "message": self.message} | ({"hint": self.hint} if self.hint else {})
 
 
-BY_CODE["error"] = ClientLibError
+BY_CODE = {ClientLibError.code: ClientLibError}
+"""Class by code: the server sends the code, the client raises the class."""
 
 
 class InvalidRequest(ClientLibError, ValueError, code="invalid_request", http_status=422):

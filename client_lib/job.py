@@ -460,9 +460,8 @@ class Job(Generic[R]):
         from client_lib.log_reading import reader
 
         params = reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
-        return reader.log_lines(
-            partial(self.client.open_logs, self._submitted), params, retry_s=self.client.config.retry_s
-        )
+        opened = partial(self.client.open_logs, self._submitted)
+        return reader.log_lines(opened, params, retry_s=self.client.config.retry_s)
 
     def log_entries(
         self,
@@ -481,9 +480,8 @@ class Job(Generic[R]):
         from client_lib.log_reading import reader
 
         params = reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
-        return reader.log_entries(
-            partial(self.client.open_logs, self._submitted), params, retry_s=self.client.config.retry_s
-        )
+        opened = partial(self.client.open_logs, self._submitted)
+        return reader.log_entries(opened, params, retry_s=self.client.config.retry_s)
 
     def stacks(self) -> JobStacks:
         """The stacks of all processes of the running job: what each rank does now. `str()` groups the ranks that do

@@ -88,9 +88,14 @@ def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Ite
                     hint="make locks, files, connections and the like inside the function",
                 ) from error
         file.flush()
-        python, digest = ".".join(map(str, versions["python"])), bounded.digest.hexdigest()
-        read_by = {"python": python, "cloudpickle": versions["cloudpickle"]}
-        yield Path(file.name), FunctionCode(sha256=digest, size=bounded.size, name=call.name, **read_by)
+        code = FunctionCode(
+            sha256=bounded.digest.hexdigest(),
+            size=bounded.size,
+            name=call.name,
+            python=".".join(map(str, versions["python"])),
+            cloudpickle=versions["cloudpickle"],
+        )
+        yield Path(file.name), code
 
 
 @cache
@@ -309,9 +314,10 @@ class Outcome:
 
     def failure(self, ended: JobFailed) -> BaseException:
         """The exception for a failed job: that of its function in the first failing rank, with `ended` as its cause."""
-        rank = self.info.failure.rank if self.info.failure else None
-        if self.info.failure is None or self.info.function is None or rank is None:
+        failure = self.info.failure
+        if failure is None or failure.rank is None or self.info.function is None:
             return ended
+        rank = failure.rank
         try:
             header, pickled = self._read(rank)
         except NoResult:  # the rank was killed, or ended by os._exit
@@ -321,19 +327,19 @@ class Outcome:
         if header["outcome"] != RAISED:
             return ended
         message = f"rank {rank} of job {self.info.name} raised\n\n{header['text'].rstrip()}"
-        before = [*takewhile(lambda line: line != _TRACEBACK, self.info.failure.last_lines)][-_LINES:]
+        before = [*takewhile(lambda line: line != _TRACEBACK, failure.last_lines)][-_LINES:]
         if before:
             message += "\n\nIts last lines before that:\n" + "\n".join(f"    {line}" for line in before)
-        error: Any = None
+        error = None
         with suppress(NoResult):
             error = self._load(header, pickled) if pickled else None
-        is_rebuilt = isinstance(error, BaseException)
-        told = (JobFailed if is_rebuilt else RemoteError)(message, hint=ended.hint, info=self.info)
+        kind = JobFailed if isinstance(error, BaseException) else RemoteError
+        told = kind(message, hint=ended.hint, info=self.info)
         told.card = ended.card
-        if not is_rebuilt:
+        if not isinstance(error, BaseException):
             return told
         error.__cause__ = told
-        return cast(BaseException, error)
+        return error
 
     def _read(self, rank: int) -> tuple[dict[str, Any], bytes]:
         """The header of a rank's result, see `client_lib.worker.function_runner`, and the pickle after it."""
@@ -346,7 +352,8 @@ class Outcome:
         first, _, pickled = self.api.job_result(info.name, rank, owner=info.owner).partition(b"\n")
         try:
             header = json.loads(first)
-            return header | {name: header[name] for name in ("rank", "outcome", "text")}, pickled
+            needed = {name: header[name] for name in ("rank", "outcome", "text")}  # raises if one is missing
+            return {**header, **needed}, pickled
         except (ValueError, KeyError, TypeError) as error:
             raise BadResponse("what the server sent is no result of a function") from error
 

@@ -100,10 +100,7 @@ class PriorityClass(TextEnum):
     @property
     def order(self) -> int:
         """Place in the queue: a higher number starts earlier."""
-        return _ORDER[self]
-
-
-_ORDER = {member: place for place, member in enumerate(PriorityClass)}
+        return list(PriorityClass).index(self)
 
 
 class HealthAction(TextEnum):
@@ -303,12 +300,10 @@ class JobSpec(Strict):
     """Command for `sh -e`, of one line or several: run once on each worker before the script, in each attempt, in the
     working directory and with the environment of the processes, without RANK, LOCAL_RANK and the other variables of a
     rank. stop_timer limits it too."""
-
     preflight_check: bool = False
     """True: check the machines before the script, in each attempt: all ranks meet and sum tensors; disks, shared
     memory, GPUs and clocks are tried. A failing worker ends the job with reason PreflightFailed; `status` and
     the log name a slow one."""
-
     smoke: bool = False
     """True: a short trial. When rank 0 has logged 3 values of a metric, or 3 marks of progress, or after 60 s of
     running, all ranks are stopped, and the job is SUCCEEDED if nothing has failed."""

@@ -264,9 +264,8 @@ def _sentence(finding: Mapping[str, Any], model: type[BaseModel]) -> str:
     if finding["type"] == "extra_forbidden":
         names = _names(_holder(model, finding["loc"]))
         near = difflib.get_close_matches(path.rsplit(".", 1)[-1], names, n=1)
-        return f"unknown field {path!r}; " + (
-            f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
-        )
+        way_out = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(names)}"
+        return f"unknown field {path!r}; {way_out}"
     if finding["type"] == "missing":
         return f"{path} is missing"
     message, shown = str(finding["msg"]), _shown(finding)
