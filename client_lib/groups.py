@@ -27,9 +27,7 @@ _LISTED = 50  # jobs in the repr of a list
 
 def waited(jobs: Iterable[Job], timeout: float | None) -> tuple[list[JobInfo], list[JobEnded]]:
     """Wait until all jobs are final: the infos of those that SUCCEEDED, and the errors of the others.
-
-    Raises WaitTimeout: one is not final after `timeout` seconds.
-    """
+    Raises WaitTimeout: one is not final after `timeout` seconds."""
     deadline = None if timeout is None else time.monotonic() + timeout
     infos, ended = list[JobInfo](), list[JobEnded]()
     for job in jobs:

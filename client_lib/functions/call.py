@@ -125,9 +125,7 @@ def call_of(function: Callable[..., Any], args: Sequence[Any] | None, kwargs: Ma
 
 def taken_from(given: dict[str, Any]) -> Call | None:
     """The call, if `script` of these arguments of a Job is a function; they are then those of a spec, in place.
-
-    Raises InvalidRequest: something is given that only a script, or only a function, has.
-    """
+    Raises InvalidRequest: something is given that only a script, or only a function, has."""
     function, kwargs = given["script"], given.pop("kwargs")
     if not callable(function):
         if kwargs is not None:

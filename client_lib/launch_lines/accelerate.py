@@ -137,9 +137,7 @@ _UNKNOWN = "accelerate has no such setting, or a newer one has it"
 
 def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLine:
     """`python`: the interpreter that the line names.
-
-    Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`.
-    """
+    Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`."""
     given, _, rest = split(words, TABLE)
     chosen = [f"--{name}" for name in ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp") if name in given]
     if len(chosen) > 1:

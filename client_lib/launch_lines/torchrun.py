@@ -51,9 +51,7 @@ LAUNCH_TABLE = OptionTable(
 
 def read(launcher: str, words: Sequence[str], machine: Machine, python: str | None) -> LaunchLine:
     """`python`: the interpreter that the line names.
-
-    Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`.
-    """
+    Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`."""
     written, misspelt, rest = split(words, TABLE if launcher == TABLE.launcher else LAUNCH_TABLE)
     # torchrun takes options from the environment that the line leaves out
     preset = {}

@@ -66,9 +66,7 @@ _DEPTH_MAX = 10
 
 def requirements_of(given: Sequence[str] | None, script: Path | None, cwd: Path) -> list[str] | None:
     """The lines that are sent; None: there are none. What is given wins over the script's header.
-
-    Raises InvalidRequest: a file that can't be read, a header that can't be understood.
-    """
+    Raises InvalidRequest: a file that can't be read, a header that can't be understood."""
     if given is not None:
         return list(dict.fromkeys(line for entry in given for line in _requirement_lines(entry, cwd))) or None
     return of_header(script) if script is not None else None

@@ -24,9 +24,7 @@ _EXPERIMENT = ("script", "args", "flags", "env_variables")
 
 def changed(spec: JobSpec, changes: Mapping[str, Any], function: FunctionCode | None = None) -> JobSpec:
     """The spec with other values for some fields; None: the default. `function`: what the job calls, if it does.
-
-    Raises InvalidRequest: an unknown field, a wrong value, a field that would change the code.
-    """
+    Raises InvalidRequest: an unknown field, a wrong value, a field that would change the code."""
     path, script = spec.python_script, changes.get("script")
     is_same_file = path is not None and isinstance(script, str) and split_script(script)[:1] == [path]
     for name in _CODE:

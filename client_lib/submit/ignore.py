@@ -34,9 +34,7 @@ class Ignore:
 
     def inside(self, directory: Path, relative: str, files: Sequence[str] = FILES) -> Ignore:
         """The rules in `directory`, whose path from the root is `relative` (with a slash at its end; "" for the root).
-
-        Raises InvalidRequest for an ignore file that can't be read or understood.
-        """
+        Raises InvalidRequest for an ignore file that can't be read or understood."""
         lines: list[str] = []
         for path in (directory / name for name in files):
             try:

@@ -57,9 +57,7 @@ _log = logging.getLogger("client_lib")
 
 def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None, call: Call | None = None) -> Submission:
     """Look at the script, the caller's directory and environment. `python`: see `client_lib.submit.caller`.
-
-    Raises InvalidRequest for a script that can't run.
-    """
+    Raises InvalidRequest for a script that can't run."""
     cwd = Path.cwd()
     source = Source(call.script, None, cwd) if call else resolve(script, spec.type, cwd, spec.conda_env is not None)
     reading = GitReading(source.folder)

@@ -153,9 +153,7 @@ def shared_folder_proof(folder: Path) -> Iterator[SharedFolderProof | None]:
 
 def snapshot_root(start: Path, home: Path) -> Path:
     """The nearest of `start` and the folders above it with .git or pyproject.toml, else `start`; links resolved.
-
-    Raises InvalidRequest where that would be the home directory or `/`.
-    """
+    Raises InvalidRequest where that would be the home directory or `/`."""
     start, home = start.resolve(), home.resolve()
     forbidden = {home, *home.parents}
     for folder in (start, *start.parents):
@@ -171,9 +169,7 @@ def snapshot_root(start: Path, home: Path) -> Path:
 
 def place_in_root(source: Source, spec: JobSpec, root: Path) -> tuple[str | None, str]:
     """(script, working directory) relative to the root, as they will be in the unpacked snapshot.
-
-    Raises InvalidRequest for a `working_dir` that is not in the root.
-    """
+    Raises InvalidRequest for a `working_dir` that is not in the root."""
     script = _relative(source.script, root) if source.script else None
     if spec.working_dir is None:
         return script, _relative(source.cwd, root) or (os.path.dirname(script) if script else "") or "."

@@ -37,9 +37,7 @@ def values(text: str) -> list[Any]:
 
 def rows(text: str, name: str) -> list[dict[str, Any]]:
     """The runs in a file of this name: CSV whose first line names the arguments, or `*.jsonl` with an object per line.
-
-    Raises InvalidRequest with the line that is wrong.
-    """
+    Raises InvalidRequest with the line that is wrong."""
     if name.endswith(".jsonl"):
         found = []
         for number, line in enumerate(text.split("\n"), 1):
