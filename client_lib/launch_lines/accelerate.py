@@ -247,9 +247,7 @@ def _number(name: str, given: Mapping[str, str], config: Mapping[str, Any]) -> i
 def _variables(settings: Mapping[str, Any], line: Mapping[str, str], *, fsdp: bool) -> dict[str, str]:
     """The variables that the launcher would set for `settings`, in which options of the line override the file's. A
     flag has the value ''. An option that is not given sets no variable, as the library has the launcher's defaults.
-
-    Raises InvalidRequest for values that accelerate refuses.
-    """
+    Raises InvalidRequest for values that accelerate refuses."""
     found = {name: value for key, (name, value) in _SWITCHES.items() if key in line or settings.get(key) is True}
     precision = str(settings.get("mixed-precision", "")).lower()
     if precision:

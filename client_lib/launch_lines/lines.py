@@ -43,9 +43,7 @@ class LaunchLine:
 def what_runs(launcher: str, given: Mapping[str, str], rest: Sequence[str], python: str | None) -> dict[str, Any]:
     """`script` and `args` from the options of a launcher and the words after them. `python`: the interpreter that the
     line names.
-
-    Raises InvalidRequest: there are no such words, or both a module and no Python are given.
-    """
+    Raises InvalidRequest: there are no such words, or both a module and no Python are given."""
     module, no_python, python = "module" in given, "no-python" in given, python or "python"
     if module and no_python:
         raise InvalidRequest(f"{launcher}: --module and --no-python exclude each other", hint="keep one of them")
@@ -141,9 +139,7 @@ class OptionTable:
 def split(words: Sequence[str], table: OptionTable) -> tuple[dict[str, str], dict[str, str], list[str]]:
     """Split a launcher's line as argparse would: the value of each option ('' of a flag; the last counts), the option
     that each misspelt one means, and the words of what the launcher starts.
-
-    Raises InvalidRequest: an unknown option, a value that is missing or that a flag does not take.
-    """
+    Raises InvalidRequest: an unknown option, a value that is missing or that a flag does not take."""
     given: dict[str, str] = {}
     misspelt: dict[str, str] = {}
     rest = deque(words)

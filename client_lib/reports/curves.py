@@ -73,9 +73,7 @@ RANKING = ("NAME", "STATE", "BEST", "AT", "LAST", "SCRIPT")
 def ranked(jobs: Sequence[Measured], by: str, largest: bool | None = None) -> list[Json]:
     """The jobs by the best value of a metric, the best first; those without it stand at the end.
     `largest`: True if the largest value is the best; None: as the metric's name tells, else the smallest.
-
-    Raises NotFound: no job has this metric.
-    """
+    Raises NotFound: no job has this metric."""
     is_larger = bool(grows(by) if largest is None else largest)
     if not any(curve["name"] == by for _, curves in jobs for curve in curves):
         known = sorted({curve["name"] for _, curves in jobs for curve in curves})
@@ -153,10 +151,8 @@ _PAIR = re.compile(r"[+~]{0,2}([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)  # of Hydra; 
 
 def compared(jobs: Sequence[Measured]) -> list[Json]:
     """`name`, `state`, `arguments` (those that differ) and `metrics` of the jobs.
-
     Among the arguments are values that a group tries, variables as `$NAME`, and fields of the job. A metric has its
-    `last` value, and its `best` one where its name tells which that is.
-    """
+    `last` value, and its `best` one where its name tells which that is."""
     known = [_known(job) for job, _ in jobs]
     differ = [name for name in dict.fromkeys(chain(*known)) if len({each.get(name) for each in known}) > 1]
     found: list[Json] = []

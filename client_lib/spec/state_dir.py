@@ -55,9 +55,7 @@ def chosen_state_dir(environ: Mapping[str, str]) -> Path | None:
 
 def choose(environ: Mapping[str, str], base: Path, host: str, uid: int, mounts: Iterable[Mount]) -> Path:
     """`$CLIENT_LIB_STATE_DIR`, else below `base` by host, else, where that is on the network, below /var/tmp.
-
-    `base` is `~/.local/state`, its links resolved.
-    """
+    `base` is `~/.local/state`, its links resolved."""
     chosen = chosen_state_dir(environ)
     if chosen:
         return chosen
@@ -69,9 +67,7 @@ def choose(environ: Mapping[str, str], base: Path, host: str, uid: int, mounts: 
 
 def on_network(path: Path, mounts: Iterable[Mount]) -> bool:
     """Does `path` (there or not, its links resolved by the caller) lie on a file system that other hosts share?
-
-    An unknown FUSE type counts as one: a state on a local disk is right in any case.
-    """
+    An unknown FUSE type counts as one: a state on a local disk is right in any case."""
     best, fs_type = -1, ""
     for point, mounted in mounts:
         # the deepest mount above `path`; of two on one point the later, which hides the first

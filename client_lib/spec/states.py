@@ -99,9 +99,7 @@ def check_failure(word: str) -> None:
 
 def as_sent(kind: type[E], value: str) -> E:
     """The member with this value; for a value that only a newer server knows, a stand-in that prints as it was sent.
-
-    A stand-in equals its text, is no member, and is not final.
-    """
+    A stand-in equals its text, is no member, and is not final."""
     try:
         return kind(value)
     except ValueError:

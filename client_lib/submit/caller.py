@@ -39,9 +39,7 @@ def submitter(environ: Mapping[str, str], working_dir: str, python: str | None =
 
 def gpu_bound(environ: Mapping[str, str]) -> list[str] | None:
     """Devices that CUDA_VISIBLE_DEVICES or a SLURM allocation leave to this process; None: no bound, []: none.
-
-    Inside a SLURM job without any GPU variable there is no GPU for us, whatever the machine has.
-    """
+    Inside a SLURM job without any GPU variable there is no GPU for us, whatever the machine has."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         devices = map(str.strip, visible.split(","))

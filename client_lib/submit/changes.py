@@ -79,9 +79,7 @@ def what_differs(stored: SubmitRequest, after: JobSpec, sha256_now: str | None) 
 def checkpoints(before: JobInfo, after: JobSpec, differ: Sequence[str], resume: bool | None) -> tuple[bool, str]:
     """True if the new run gets a copy of the checkpoints of the old job, and a message about those that it will find.
     `differ`: see `what_differs`. `resume`: the user's wish; None: checkpoints of the same experiment are used.
-
-    Raises InvalidRequest: `resume` contradicts the state of the old job or a `checkpoint_dir`.
-    """
+    Raises InvalidRequest: `resume` contradicts the state of the old job or a `checkpoint_dir`."""
     old, its_own = before.name, before.spec.checkpoint_dir
     wanted = not differ if resume is None else resume
     reason = f": {', '.join(differ)} {'differs' if differ == ['script'] else 'differ'}" if differ else ""

@@ -33,9 +33,7 @@ _LENIENT = {"parse_known_args", "parse_intermixed_args", "parse_known_intermixed
 def check(script: Path, arguments: Sequence[str], python: str | None, *, imports: bool) -> list[str]:
     """Warnings about a script that the interpreter `python` will run on this machine; None: another one than that of
     this process. `imports`: the job's environment has the packages that the interpreter has, and no others.
-
-    Raises InvalidRequest for an error of syntax if `python` is the interpreter of this process.
-    """
+    Raises InvalidRequest for an error of syntax if `python` is the interpreter of this process."""
     source = script.read_bytes()
     if len(source) > BYTES_MAX:
         return []

@@ -130,9 +130,7 @@ def _absolute(path: str, cwd: Path) -> Path:
 @contextmanager
 def shared_folder_proof(folder: Path) -> Iterator[SharedFolderProof | None]:
     """A file with a secret in `folder`, for as long as the block runs: who reads it there shares the folder.
-
-    None: nothing can be written there, so nothing can be proven.
-    """
+    None: nothing can be written there, so nothing can be proven."""
     nonce = secrets.token_hex(16)
     path = folder / f"{PROOF_PREFIX}{secrets.token_hex(8)}"
     try:
