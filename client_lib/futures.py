@@ -9,6 +9,7 @@ import concurrent.futures
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
 
@@ -222,8 +223,9 @@ class Executor(concurrent.futures.Executor):
 
     @staticmethod
     def _fail(future: JobFuture[Any], error: BaseException) -> None:
-        if future.begin() and not future.done():
-            future.set_exception(error)
+        if future.begin():
+            with suppress(concurrent.futures.InvalidStateError):  # the thread that watches the jobs has ended it
+                future.set_exception(error)
 
 
 def _each(fn: Callable[..., T]) -> Callable[[list[tuple[Any, ...]]], list[T]]:
