@@ -46,11 +46,10 @@ READ_AT_LOAD: Tuple[Tuple[str, str], ...] = (
 )
 """Patterns of variables that libraries read when they are loaded, and these libraries."""
 
+THREAD_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 READ_LATER = frozenset(
     (
-        "OMP_NUM_THREADS",  # these three are set in every rank
-        "MKL_NUM_THREADS",
-        "OPENBLAS_NUM_THREADS",
+        *THREAD_COUNTS,  # set in every rank
         "MPLBACKEND",  # set by every notebook; rank.Warm sets it again
         "CUDA_VISIBLE_DEVICES",  # these are read at the first use of a GPU, always after the fork
         "CUDA_DEVICE_ORDER",
@@ -73,7 +72,6 @@ _NO_SECRET = (
     "TORCH_COMPILE_STICKY_PGO_KEY",
 )
 
-THREAD_COUNTS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _SECRET = re.compile("TOKEN($|_)|_KEY($|_)|SECRET|PASSWORD")
 _NAMES = frozenset(name for names, _ in READ_AT_LOAD for name in names.split(", ") if not name.endswith("*"))
 _BEGINNINGS = tuple(name[:-1] for names, _ in READ_AT_LOAD for name in names.split(", ") if name.endswith("*"))

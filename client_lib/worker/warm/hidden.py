@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 OURS = "client_lib"
+STANDARD = os.path.dirname(os.__file__) + os.sep
+"""Beginning of the paths of the standard library."""
 _KINDS = (dict, list, set)
 _SET_BY_AN_IMPORT = ("__spec__", "__loader__", "__package__", "__path__", "__file__", "__cached__")
 
@@ -442,14 +444,8 @@ def _forget_cached() -> None:
         _codecs.register(encodings.search_function)
 
 
-def standard() -> tuple[str, ...]:
-    home = os.path.dirname(os.__file__)
-    return (home, os.path.join(home, "lib-dynload"))
-
-
 def is_standard(module: Any) -> bool:
     origin = getattr(getattr(module, "__spec__", None), "origin", None)
     if origin in ("built-in", "frozen"):
         return True
-    roots = tuple(path + os.sep for path in standard())
-    return isinstance(origin, str) and origin.startswith(roots) and "-packages" + os.sep not in origin
+    return isinstance(origin, str) and origin.startswith(STANDARD) and "-packages" + os.sep not in origin

@@ -23,6 +23,7 @@ edits must take effect). Its effects cannot be undone in this process: the pool 
 """
 
 import builtins
+import contextlib
 import decimal
 import faulthandler
 import gc
@@ -51,7 +52,7 @@ from client_lib.worker.system import (
     open_files,
     restore_open_files,
 )
-from client_lib.worker.warm.hidden import OURS, Hidden, Later, standard
+from client_lib.worker.warm.hidden import OURS, STANDARD, Hidden, Later
 from client_lib.worker.warm.rank import Warm, fingerprint, folders, given_environment
 
 _POLL_S = 2.0
@@ -129,10 +130,9 @@ class PoolProcess:
                 self._end("its directory is gone")
 
     def _serve_request(self) -> None:
-        try:
+        packet = b""
+        with contextlib.suppress(ConnectionError):
             packet = self._runtime.recv(65536)
-        except ConnectionError:
-            packet = b""
         if not packet:
             os._exit(0)
         if fingerprint(folders()) != self._packages:
@@ -170,10 +170,8 @@ class PoolProcess:
         os._exit(0)
 
     def _send(self, message: Dict[str, Any]) -> None:
-        try:
+        with contextlib.suppress(OSError):  # the runtime is gone: the next round reads end of file
             self._runtime.send(json.dumps(message).encode())
-        except OSError:  # the runtime is gone: the next round reads end of file
-            pass
 
 
 def main(argv: List[str], hidden: Hidden) -> NoReturn:
@@ -189,8 +187,7 @@ def preload(names: Sequence[str], hidden: Hidden) -> None:
     """Import those of `names` that are installed, and hide them. Raises Unfit."""
     initial = _interpreter_state()
     checked: Set[str] = set()
-
-    roots = tuple(path + os.sep for path in folders() + standard())
+    roots = (STANDARD, *(path + os.sep for path in folders()))
 
     def is_foreign(name: str) -> bool:
         file = getattr(sys.modules.get(name), "__file__", None)

@@ -186,6 +186,5 @@ def relabel(argv: List[str], marker: str, value: str) -> None:
         _overwrite(env_start + at, beginning + value.encode("utf-8", "surrogateescape"), room)
 
 
-def _overwrite(address: int, content: bytes, room: int) -> None:
-    content = content[: room - 1]
-    ctypes.memmove(address, content + b"\0" * (room - len(content)), room)
+def _overwrite(address: int, shown: bytes, room: int) -> None:
+    ctypes.memmove(address, shown[: room - 1].ljust(room, b"\0"), room)
