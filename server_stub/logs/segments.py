@@ -15,7 +15,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
 from heapq import merge
 from itertools import groupby, islice
-from operator import itemgetter
 from pathlib import Path
 
 from client_lib.spec.paths import Position
@@ -164,12 +163,13 @@ def offset_of_time(reader: LogReader, stamp: bytes) -> int:
 
     Times are taken to grow. If a clock was set back, it is the offset of one such place.
     """
-    begins = [(time_of(reader.window(segment, 0, _HEAD)), segment) for segment in reader.segments()]
-    begins = [each for each in begins if len(each[0]) == STAMP]  # without those that have no record yet
-    index = bisect_left(begins, stamp, key=itemgetter(0))
-    if not index:
+    begins = {segment: time_of(reader.window(segment, 0, _HEAD)) for segment in reader.segments()}
+    older = [
+        segment for segment, time in begins.items() if time < stamp and len(time) == STAMP
+    ]  # a new one has no time
+    if not older:
         return 0
-    segment = begins[index - 1][1]  # it begins with an older record
+    segment = older[-1]
 
     def time_after(at: int) -> bytes:
         """The time of the first whole record that begins after `at`."""
