@@ -212,11 +212,8 @@ class Feed:
 
     def _wake(self) -> None:
         """Wake the followers: now, or a moment later if they were just woken."""
-        wait_s = self._woken_at + COALESCE_S - self._loop.time()
-        if wait_s <= 0:
-            self._wake_now()
-        elif not self._wake_later:
-            self._wake_later = self._loop.call_later(wait_s, self._wake_now)
+        if not self._wake_later:
+            self._wake_later = self._loop.call_at(self._woken_at + COALESCE_S, self._wake_now)
 
     def _wake_now(self) -> None:
         if self._wake_later:

@@ -135,7 +135,11 @@ class _Answer:
                 await asyncio.sleep(0)  # sending to a fast reader never waits: let others run
             moved = False
             for tail in grown:
-                moved = await self._advance(tail, out) or moved
+                log = self._logs[tail.position]
+                block = tail.newest_at(log.offset) or await _read_block(log.reader, log.offset)
+                if block:  # else there is no whole record yet
+                    moved = True
+                    out += self._pieces(tail.position, block)
             if not moved and not over and job.state.final:
                 yield b"".join([*out, *self._positions(), self._renderer.end(job)])
                 return
@@ -175,14 +179,6 @@ class _Answer:
                 log = self._open(tail.position, log_dir(self._job.job_dir, *tail.position))
                 log.start_at(self._query.cursor.get(tail.position, 0))
         return [tail for tail in wanted if self._logs[tail.position].offset < tail.end]
-
-    async def _advance(self, tail: Tail, out: list[bytes]) -> bool:
-        """Append the next records of one log to `out`; returns False if there is no whole record yet."""
-        log = self._logs[tail.position]
-        block = tail.newest_at(log.offset) or await _read_block(log.reader, log.offset)
-        if block:
-            out += self._pieces(tail.position, block)
-        return block is not None
 
     def _pieces(self, position: Position, block: Block) -> list[bytes]:
         """The bytes that the reader gets for a block; moves the offset to its end."""
