@@ -65,18 +65,16 @@ class WorkerStatus:
         """`known`: fields that the runtime knows better."""
         state = {Stage.STARTED: "running", Stage.ENDED: "ended", Stage.LOST: "ended"}.get(self.stage, "starting")
         report = self.report or {}
-        return WorkerInfo.model_validate(
-            {
-                "worker": self.number,
-                "state": state,
-                "host": self.host,
-                "message": self.lost_because or report.get("message"),
-                "exit_code": report.get("exit_code"),
-                "warm": self.warm,
-                "threads": self.threads,
-                **known,
-            }
-        )
+        fields = {
+            "worker": self.number,
+            "state": state,
+            "host": self.host,
+            "message": self.lost_because or report.get("message"),
+            "exit_code": report.get("exit_code"),
+            "warm": self.warm,
+            "threads": self.threads,
+        }
+        return WorkerInfo.model_validate(fields | known)
 
     def ranks(self) -> list[RankReport]:
         return [RankReport.model_validate(rank) for rank in (self.report or {}).get("ranks", ())]

@@ -233,8 +233,7 @@ class Gang:
             timer.cancel()
         await asyncio.gather(*(launcher.destroy() for launcher in self._launchers))
         if not self.over:
-            now = datetime.now(timezone.utc)
-            self._tell("ended", Reason.SERVER_ERROR, why, ended_at=now)
+            self._tell("ended", Reason.SERVER_ERROR, why, ended_at=datetime.now(timezone.utc))
 
     def stop(self, grace_s: float) -> None:
         """End every process of the attempt; the end is reported when none is alive."""

@@ -242,8 +242,7 @@ class LocalRuntime:
 
     async def _end_unrecorded(self, attempt: Attempt, why: str) -> None:
         """End the processes of an attempt whose record is damaged: the resources that they hold are unknown."""
-        folders = sorted((attempt_dir(attempt.job_dir, attempt.number) / "workers").glob("*"))
-        for folder in folders:
+        for folder in sorted((attempt_dir(attempt.job_dir, attempt.number) / "workers").glob("*")):
             await Launcher(folder, 0, self._host.machine.host, lambda: None).destroy()
         self._report_end(_key(attempt.job_id, attempt.number), Reason.SERVER_ERROR, why)
 
