@@ -89,18 +89,16 @@ class CellOutput:
     def write(self, text: str) -> None:
         """Print lines as ordinary output as long as there is room; the first that does not fit and all later ones go to
         the tail."""
-        lines, taken = text.splitlines(keepends=True), 0
-        for line in lines:
-            if self._lines_left == 0 or len(line) > self._characters_left:
-                self._lines_left = 0
-                break
-            self._lines_left -= 1
-            self._characters_left -= len(line)
-            taken += 1
-        sys.stdout.write("".join(lines[:taken]))
-        if rest := lines[taken:]:
-            self._in_tail += len(rest)
-            self._tail.extend(line.rstrip("\n")[:LINE_CHARACTERS] for line in rest)
+        before = self._in_tail
+        for line in text.splitlines(keepends=True):
+            if self._in_tail or self._lines_left == 0 or len(line) > self._characters_left:
+                self._in_tail += 1
+                self._tail.append(line.rstrip("\n")[:LINE_CHARACTERS])
+            else:
+                self._lines_left -= 1
+                self._characters_left -= len(line)
+                sys.stdout.write(line)
+        if self._in_tail > before:
             hidden = self._in_tail - len(self._tail)
             self._draw("tail", display.tail_bundle(self._name, hidden, list(self._tail)))
 
