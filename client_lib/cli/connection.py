@@ -47,11 +47,6 @@ class Connection:
         """The calls of this server below the SDK's."""
         return Rest(lambda: local_server.locate(self.config), self.config, http_client.connect)
 
-    @property
-    def is_local(self) -> bool:
-        """True: it is the server of this machine that is started on demand."""
-        return self.config.endpoint is None
-
     def running(self) -> Endpoint:
         """URL and token of the server, which is not started. Raises ServerUnreachable: the local server doesn't run."""
         if self.config.endpoint:

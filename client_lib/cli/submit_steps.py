@@ -67,7 +67,7 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
     validated(JobSpec, {"script": "any", **unknown})
     python = None
     if "script" in line:
-        fields, python = _without_launcher(fields, connection.is_local)
+        fields, python = _without_launcher(fields, local=connection.config.endpoint is None)
         script, args = Path(fields["script"]), fields.get("args", ())
         ours = {name for parameter in ctx.command.params for name in (*parameter.opts, *parameter.secondary_opts)}
         behind = [word.partition("=")[0] for word in args if word.startswith("-")]

@@ -256,7 +256,7 @@ def mls_config(
         for file, values in files.items():
             _write(folder / file, with_section(texts[file], name, values))
         printer.hint(f"profile {name} in {folder} means {files['config']['endpoint_url']}")
-    if connection.is_local:
+    if connection.config.endpoint is None:  # the local server
         printer.hint(
             "the local server has another address after each start: run this again then, or give it a port of its "
             "own (`client-lib serve --port 8000`)"
