@@ -219,7 +219,8 @@ class Executor(concurrent.futures.Executor):
                 error.__cause__ = next(filter(None, ended), None)
             self._fail(future, error)
         else:
-            future.set_result(value)
+            with suppress(concurrent.futures.InvalidStateError):  # the thread that submits has ended it
+                future.set_result(value)
 
     @staticmethod
     def _fail(future: JobFuture[Any], error: BaseException) -> None:
