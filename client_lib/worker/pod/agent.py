@@ -224,11 +224,11 @@ class Agent:
         os.unlink(fetched)
 
     def _input(self, what: str, sha256: Optional[str]) -> str:
-        """Path of the snapshot or the function."""
+        """Path of the snapshot or the function. `sha256` None: the digest is not known, and any file is accepted."""
         mounted = os.path.join(self._files.code, "snapshot.tar.gz" if what == "snapshot" else what)
         if not os.path.exists(mounted):
             return self._fetched(what, sha256)
-        if not _has_digest(mounted, sha256):
+        if sha256 is not None and sha256_of(mounted) != sha256:
             raise NotStarted(CODE_FETCH, "the mounted %s does not have the digest that was submitted" % what)
         return mounted
 
@@ -242,7 +242,7 @@ class Agent:
             except Rejected as rejected:
                 message = "the server does not give the %s: %s" % (what, rejected)
                 raise NotStarted(CODE_FETCH, message) from rejected
-            if _has_digest(target, sha256):
+            if sha256 is None or sha256_of(target) == sha256:
                 return target
         raise NotStarted(CODE_FETCH, "the fetched %s does not have the digest that was submitted" % what)
 
@@ -326,11 +326,9 @@ class Agent:
         self._ended_at = time.monotonic()
         self._write_termination_message(report)
         self._carry_the_rest()
-        from client_lib.worker.function_runner import RESULTS
+        from client_lib.worker.function_runner import RESULTS  # a file for each rank, named by its number
 
-        folder = os.path.join(
-            self._files.directory.path, RESULTS
-        )  # of a function: a file per rank, named by its number
+        folder = os.path.join(self._files.directory.path, RESULTS)
         names = sorted(filter(str.isdigit, os.listdir(folder))) if os.path.isdir(folder) else []
         results = [os.path.join(folder, name) for name in names]
         if self._channel.deliver(report, results, self._given_up):
@@ -372,11 +370,6 @@ class Agent:
                 file.write(termination_message(report))
         except OSError as error:
             warn("the termination message could not be written: %s" % error)
-
-
-def _has_digest(path: str, sha256: Optional[str]) -> bool:
-    """`sha256` None: the digest is not known, and any file is accepted."""
-    return sha256 is None or sha256_of(path) == sha256
 
 
 class LauncherProcess:
