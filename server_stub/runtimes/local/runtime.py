@@ -32,7 +32,7 @@ from server_stub.runtimes.local.scheduling import Grant, Waiting
 from server_stub.runtimes.local.warm import WarmPools
 from server_stub.worker_gateway import StackDump
 
-PAUSE_PER_WAITING_S = 1e-5  # before the queue is decided, which takes a tenth of it: many submits share a decision
+PAUSE_PER_WAITING_S = 5e-5  # before the queue is decided, which takes a hundredth of it: many submits share a decision
 LOOK_AGAIN_S = 3.0  # interval at which GPUs held by foreign processes are checked: their release is no event
 
 _log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class LocalRuntime:
     async def _admit(self) -> None:
         try:
             await asyncio.sleep(len(self._waiting) * PAUSE_PER_WAITING_S)
-            if any(waiting.needs.wants_gpus for waiting in self._waiting.values()):
+            if self._host.gpus.known and any(waiting.needs.wants_gpus for waiting in self._waiting.values()):
                 await self._host.gpus.look()
             self._admitting = False
             self._admit_now()
