@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from heapq import heapify, heapreplace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 from typing_extensions import Self
@@ -59,6 +59,11 @@ _Cursor = Annotated[
 ]
 
 
+def _as_list(schema: dict[str, Any]) -> None:
+    """Describe a set as a list: a value that is given twice is accepted."""
+    schema.pop("uniqueItems")
+
+
 class LogQuery(BaseModel):
     """The lines that a reader wants: the parameters of `GET /jobs/{name}/logs`.
 
@@ -78,10 +83,12 @@ class LogQuery(BaseModel):
     tail: int | None = Field(None, ge=0, le=MAX_TAIL, description="Begin with this many last lines.")
     since: _Since | None = Field(None, description="RFC 3339, or how long ago: 90, 30s, 10m, 2h, 1d.")
     """Once read, a time stamp (client_lib.worker.format)."""
-    ranks: frozenset[Annotated[int, Field(ge=0)]] = Field(frozenset(), alias="rank", description="Only these ranks.")
+    ranks: frozenset[Annotated[int, Field(ge=0)]] = Field(
+        frozenset(), alias="rank", description="Only these ranks.", json_schema_extra=_as_list
+    )
     """Empty: every rank, and the lines of no rank."""
     streams: frozenset[Annotated[str, AfterValidator(_known_stream)]] = Field(
-        frozenset(), alias="stream", description="Only these streams."
+        frozenset(), alias="stream", description="Only these streams.", json_schema_extra=_as_list
     )
     attempt: int | None = Field(None, ge=1, description="Only this attempt; default: all, in order.")
     timestamps: bool = Field(False, description="Text: the time before each line.")

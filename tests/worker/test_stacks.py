@@ -273,8 +273,11 @@ def test_a_stop_after_silence_takes_the_stacks_first(worker: Make) -> None:
     assert " in loops\n" in looping["dump"]
 
 
-def test_a_stop_soon_after_a_line_takes_no_stacks(worker: Make) -> None:
-    one = runs(worker(TWO_RANKS, processes_per_worker=2), 2)
+@pytest.mark.parametrize("fields", [{}, {"observe": False}], ids=["printed before", "observe=False"])
+def test_a_stop_takes_no_stacks(worker: Make, fields: dict[str, bool]) -> None:
+    one = runs(worker(TWO_RANKS, processes_per_worker=2, **fields), 2)
+    if fields:
+        time.sleep(10.5)
     one.stop(0.5)
     assert "stacks" not in one.report()
 
