@@ -48,6 +48,17 @@ def test_a_module_that_must_not_be_imported_before_a_fork_is_left_out(
     assert why in json.loads(made.config.read_text())["refused"]["bad"]
 
 
+def test_with_a_package_all_of_its_modules_are_left_out(pool: Make, tmp_path: Path) -> None:
+    site = Path(package(tmp_path, good=""))
+    (site / "bad").mkdir()
+    (site / "bad" / "__init__.py").write_text("import warnings; warnings.showwarning = print")
+    for name in ("one", "two", "three"):
+        (site / "bad" / f"{name}.py").write_text("")
+    made = pool("good", "bad.one", "bad.two", "bad.three", "bad", environment={"PYTHONPATH": str(site)})
+    assert made.waits_for("ready")["modules"] == 1
+    assert list(json.loads(made.config.read_text())["refused"]) == ["bad"], "it started again once"
+
+
 def test_a_gpu_that_was_opened_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from client_lib.worker.warm import pool
 

@@ -86,7 +86,8 @@ class PoolProcess:
             names, refused = self._config["modules"], self._config["refused"]
             if len(refused) > _REFUSED_MAX:
                 names = names[: min(names.index(name) for name in refused if name in names)]
-            preload([name for name in names if name not in refused], self._hidden)
+            below = tuple(name + "." for name in refused)  # the import of a module begins with that of its package
+            preload([name for name in names if name not in refused and not name.startswith(below)], self._hidden)
         except Unfit as unfit:
             self._restart(unfit)
         self._hidden.end_learning()
