@@ -227,7 +227,7 @@ def progress(doing: str) -> Iterator[Callable[[str], None]]:
 
     def appear() -> None:
         nonlocal status
-        from rich.console import Console  # what is quick does not load it
+        from rich.console import Console  # slow to load, and not needed by quick commands
         from rich.text import Text
 
         with lock:

@@ -55,7 +55,7 @@ class _File:
     def read(self, ended: bool) -> bytes:
         """The next bytes, at most one block; empty at the end. `ended`: all writers have ended."""
         status = os.fstat(self.fd)
-        if self._written_anew(status, ended):
+        if self._was_rewritten(status, ended):
             self._position, self._before = 0, b""
         data = os.pread(self.fd, min(_BLOCK, status.st_size - self._position), self._position)
         if data:
@@ -64,7 +64,7 @@ class _File:
             self._written_at, self._of_earlier_runs = status.st_mtime_ns, False
         return data
 
-    def _written_anew(self, status: os.stat_result, ended: bool) -> bool:
+    def _was_rewritten(self, status: os.stat_result, ended: bool) -> bool:
         if status.st_size < self._position:
             return True
         grown = status.st_size > self._position

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
-from typing_extensions import Self
+from typing_extensions import Self  # of the standard library from Python 3.11 on
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.paths import Position, parse_cursor

@@ -13,7 +13,7 @@ from client_lib.spec.job import JobSpec, JobType
 
 ON_CPU = "the job runs on the CPU"
 """Part of each notice about a job that asks for GPUs and gets none."""
-_FUNCTION = re.compile(r"\w+\(\)")  # what a spec has instead of a script
+_FUNCTION = re.compile(r"\w+\(\)")  # a function, named in place of the script
 
 
 class Row(NamedTuple):

@@ -45,7 +45,7 @@ def server(environment: dict[str, str]) -> Iterator[SmallServer]:
 
 @pytest.fixture
 def commands_here() -> None:
-    """Of a test marked `process` only the server and its jobs are processes: to start one takes most of a command."""
+    """Runs the commands of a test marked `process` in the test's process: a start takes most of a command's time."""
 
 
 @pytest.fixture

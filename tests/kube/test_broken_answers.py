@@ -110,7 +110,7 @@ def test_the_page_of_a_proxy_is_no_answer(breaking: tuple[Breaking, Api]) -> Non
 
 
 def test_a_token_that_is_away_for_a_moment_is_a_missing_answer() -> None:
-    """As while the kubelet replaces that of a service account."""
+    """The file is empty while the kubelet replaces the token of a service account."""
 
     def read_token(_: client.Configuration) -> None:
         raise ConfigException("Token file exists but empty.")

@@ -159,7 +159,7 @@ def test_it_goes_on_where_it_was_when_a_watch_ends(cluster: Cluster, watch: Any)
     assert [what for what, _ in watch[1]] == ["list", "put"]
 
 
-def test_an_expired_version_is_listed_anew_and_never_in_a_hurry(
+def test_after_an_expired_version_it_lists_again_with_a_pause(
     cluster: Cluster, watch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "FIRST_PAUSE_S", 0.1)

@@ -101,7 +101,7 @@ def test_since_finds_older_lines_before_a_segment_that_has_no_record(tmp_path: P
     middle = log.write("middle", at=3)
     for _ in range(3):
         log.new_segment()
-        log.append([cut])  # what a killed writer, or one that has just begun a segment, leaves
+        log.append([cut])  # left by a writer that was killed, or has just begun a segment
         log.offset += 1
     begins = [0, len(old), len(old + middle)]
     assert [offset_of_time(reader, stamp(at).encode()) for at in (0, 2, 4)] == begins

@@ -131,7 +131,7 @@ def own_plan(
         for name, value in pod.environment.items()
         if name not in _OF_THE_POD and not name.startswith(_PREFIXES)
     }
-    if pod.conda_prefix is not None:  # what `conda activate` does
+    if pod.conda_prefix is not None:  # as `conda activate` changes them
         environment.pop("PYTHONHOME", None)
         path = environment.get("PATH", os.defpath)
         environment["PATH"] = os.path.join(pod.conda_prefix, "bin") + os.pathsep + path

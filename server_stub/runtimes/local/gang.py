@@ -290,7 +290,7 @@ class Gang:
         if runs and not self._stopped and len(starting) == len(missing - self._survived):
             message, quiet = verdict.who_is_missing(missing, len(self._launchers)), verdict.quiet(self._workers)
             why = self.fresh_because if self._pool is not None else self._never_warm
-            notes = () if why is None else (f"its processes were started anew, not forked: {why}",)
+            notes = () if why is None else (f"its processes were started, not forked: {why}",)
             self._observe("running", Reason.RUNNING, message, quiet=quiet, notes=notes)
 
     def _stop_launchers(self, grace_s: float, *, of_peer: bool = False) -> None:
