@@ -135,3 +135,27 @@ def test_worker_0_is_stopped_by_the_failure_of_another_while_it_still_prepares()
         channel.start()
     other.deliver({"reason": START_FAILED}, [], lambda: False)
     assert events.get(timeout=DEADLINE_S) == Instruction("stop")
+
+
+def test_a_worker_whose_end_meets_a_broken_connection_announces_it_by_another_one() -> None:
+    events, ended = queue.SimpleQueue[AgentEvent](), {"state": "ended", "failed": True}
+    with socket.create_server(("127.0.0.1", 0)) as worker_0:
+        worker_0.settimeout(DEADLINE_S)
+        channel = PeerChannel(pod_settings(None, 1, barrier_port=worker_0.getsockname()[1]), "token", events.put)
+        channel.claim()
+        channel.start()
+        first, _ = worker_0.accept()
+        with first.makefile() as lines:
+            hello, state = json.loads(next(lines)), json.loads(next(lines))
+            assert (hello["worker"], state["state"]) == (1, "preparing")
+        with channel._lock:  # its thread has seen the end of the connection, and can't note it yet
+            broken = channel._worker_0
+            assert broken
+            first.close()
+            until(lambda: broken.fileno() == -1, "the connection is closed")
+            channel._state = ended
+            channel._send_state()
+        second, _ = worker_0.accept()
+        with second, second.makefile() as lines:
+            assert [json.loads(line) for line in lines][1:] == [ended]
+    assert events.get(timeout=DEADLINE_S) == Instruction("exit")

@@ -38,6 +38,8 @@ class PeerChannel:
         self._state: Message = {"state": "preparing", "failed": False}
         self._lock = threading.Lock()
         self._worker_0: Optional[socket.socket] = None
+        self._announced = False
+        """The end of this worker was sent to worker 0."""
 
     def claim(self) -> None:
         """Raises Unreachable: try again."""
@@ -76,13 +78,15 @@ class PeerChannel:
             with suppress(OSError):
                 self._worker_0.sendall(encode(self._state))
                 if self._state["state"] == "ended":
+                    self._announced = True
                     self._worker_0.shutdown(socket.SHUT_RDWR)  # ends the wait for instructions
 
     def _connect_to_barrier(self) -> None:
-        """Take instructions until this worker has ended."""
+        """Take instructions until this worker has ended. If it ends without a connection, try once to announce that."""
         backoff, address = Backoff(), (self._pod.master_addr, self._pod.barrier_port)
         hello = {"protocol": PROTOCOL, "token": self._token, "worker": self._pod.worker, "uid": self._pod.uid}
         while True:
+            ended = self._state["state"] == "ended"
             # its name does not resolve yet, it does not listen yet, or it is gone
             with suppress(OSError), socket.create_connection(address, timeout=_CONNECT_S) as worker_0:
                 backoff.reset()
@@ -94,7 +98,7 @@ class PeerChannel:
                     self._obey(str(message.get("do")))
             with self._lock:
                 self._worker_0 = None
-            if self._state["state"] == "ended":
+            if ended or self._announced:
                 self._obey("exit")
                 return
             backoff.sleep()
