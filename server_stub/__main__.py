@@ -28,10 +28,10 @@ def main(args: Sequence[str] | None = None, program: str = "client-lib serve") -
     try:
         return get_command(app).main(args, prog_name=program, standalone_mode=False) or 0
     except typer.TyperException as wrong:
-        print(f"Error: {wrong.format_message()}\n`{program} --help` shows what it takes", file=sys.stderr)  # noqa: T201
+        print(f"Error: {wrong.format_message()}\n`{program} --help` shows what it takes", file=sys.stderr)
         return WRONG
     except ClientLibError as error:
-        print(f"Error: {error}", file=sys.stderr)  # noqa: T201
+        print(f"Error: {error}", file=sys.stderr)
         return FAILED
 
 
@@ -41,7 +41,7 @@ def _absolute(text: str) -> Path:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"client-lib {__version__}")  # noqa: T201
+        print(f"client-lib {__version__}")
         raise typer.Exit
 
 
@@ -102,7 +102,7 @@ def token(
     """Make a token for a user and print it; it is shown once."""
     from server_stub.http import users_file as users
 
-    print(users.add(users_file, name, admin=admin))  # noqa: T201
+    print(users.add(users_file, name, admin=admin))
 
 
 @app.command()
@@ -119,9 +119,9 @@ def check(
         else:
             names = [each.name for each in cluster_catalogue.load(file).instance_types]
     except InvalidRequest as error:
-        print(f"Error: {error}", file=sys.stderr)  # noqa: T201
+        print(f"Error: {error}", file=sys.stderr)
         return WRONG
-    print(f"the catalogue {file} is valid; its instance types are {', '.join(names)}")  # noqa: T201
+    print(f"the catalogue {file} is valid; its instance types are {', '.join(names)}")
     return 0
 
 
