@@ -138,6 +138,15 @@ def test_the_list_of_one_kind_leaves_those_of_another_alone() -> None:
     assert inventory.workload(KEY) is None
 
 
+def test_the_workload_of_an_attempt_is_the_newest_whatever_the_order_of_a_list() -> None:
+    inventory = Inventory()
+    new = replace(found("a"), uid="new", created_at="2026-11-24T00:00:00Z")
+    inventory.take_list("IndexedJob", [new, found("b")])
+    assert inventory.workload(KEY) == new
+    inventory.put(replace(new, ends_by="2026-11-24T00:01:00Z"))
+    assert inventory.workload(KEY) == found("b")
+
+
 def test_an_event_about_a_part_of_a_workload_is_its_own_unless_it_is_older() -> None:
     inventory = Inventory()
     inventory.put_event(Event("e1", "job-uid", "FailedCreate", "old", "2026-11-22T00:00:00Z", "Job/train-0"))

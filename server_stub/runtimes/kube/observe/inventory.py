@@ -287,8 +287,9 @@ class Inventory:
                 self._remove(pod)
 
     def workload(self, key: AttemptKey) -> Workload | None:
-        """The newest one of the attempt."""
-        return next(reversed(self._found[Workload].get(key, {}).values()), None)
+        """The newest one of the attempt, of those that nobody has deleted if there are any."""
+        known = self._found[Workload].get(key, {}).values()
+        return max(known, key=lambda each: (not each.deleting, each.created_at), default=None)
 
     def workloads(self) -> Iterable[Workload]:
         """Those of all attempts."""
