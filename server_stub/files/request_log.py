@@ -12,10 +12,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter
 
 from client_lib.worker.directory import sync, write_all, write_file
 
@@ -43,8 +45,9 @@ class Heading(NamedTuple):
     key: str = ""
     """Its idempotency key; "": it has none."""
     fingerprint: str = ""
-    group: Mapping[str, Any] | None = None
-    """`info` (GroupInfo) and `place` (Membership) of a member, and the id of the member that it `replaces`."""
+    group: Any = None
+    """`info` (GroupInfo) and `place` (Membership) of a member, and the id of the member that it `replaces`: a mapping,
+    which may be damaged."""
 
     def above(self, request: bytes) -> bytes:
         heading = self._replace(length=len(request))._asdict()
@@ -53,6 +56,7 @@ class Heading(NamedTuple):
         return b"%s%s\n%s" % (_MARK, json.dumps(heading).encode(), request)
 
 
+_PARSER = TypeAdapter(Heading)
 _MARK = b"#job "  # no line of a JSON text begins with it
 _HEADING = re.compile(rb"(?<![^\0\n])" + _MARK + rb"([^\0\n]*)\n")
 
@@ -136,8 +140,8 @@ class RequestLog:
             content = self._path(segment).read_bytes()
             for found in _HEADING.finditer(content):
                 try:
-                    heading = Heading(**json.loads(found.group(1)))
-                except (ValueError, TypeError):
+                    heading = _PARSER.validate_json(found.group(1), strict=True)
+                except ValueError:
                     continue
                 end = found.end() + heading.length
                 if found.end() <= end <= len(content) and b"\0" not in content[found.end() : end]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from pathlib import Path
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from server_stub.files import request_log
-from server_stub.files.request_log import Place, RequestLog
+from server_stub.files.request_log import Heading, Place, RequestLog
 from tests.examples import examples
 
 RECORDS = st.lists(st.text(min_size=1, max_size=300).map(lambda s: s.replace("\0", "").encode() + b"\n"), max_size=20)
@@ -91,3 +92,13 @@ def test_a_segment_that_could_not_be_synced_takes_no_more_records(
     [after] = submissions.append(b"after")
     assert after.segment == before.segment + 1
     assert (submissions.read(before), submissions.read(after)) == (b"before", b"after")
+
+
+@pytest.mark.parametrize("damage", [{"length": "3"}, {"id": 3}, {"owner": None}, {"created_at": 1.5}, {"more": 1}])
+def test_a_heading_of_other_types_is_left_out(tmp_path: Path, damage: dict[str, object]) -> None:
+    log, whole = RequestLog(tmp_path), Heading("a" * 32, "anna", "train", "2026-11-27T00:00:00+00:00")
+    log.open()
+    heading, _ = whole.above(b"{}\n").split(b"\n", 1)
+    damaged = b"#job " + json.dumps(json.loads(heading[5:]) | damage).encode() + b"\n{}\n"
+    log.append(damaged, whole.above(b"{}\n"))
+    assert [found._replace(length=0) for found, _ in log.headings()] == [whole]
