@@ -15,8 +15,8 @@ from client_lib.errors import Conflict, NeverFits
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, WarmPoolInfo, WorkerInfo
-from server_stub.runtimes import Attempt, Clock, FailingRank, Observation, Sink
+from client_lib.spec.wire import Check, Failure, InstanceType, Manifest, WarmPoolInfo, WorkerInfo
+from server_stub.runtimes import Attempt, Clock, Observation, Sink
 from server_stub.worker_gateway import Quiet
 from server_stub.worker_gateway.worker import Processes, StackDump
 
@@ -116,10 +116,9 @@ class FakeRuntime:
         self._see(job_id, "running", Reason.RUNNING, "", workers=workers, quiet=quiet)
 
     def end(
-        self, job_id: str, reason: Reason = Reason.COMPLETED, message: str = "", failing: RankReport | None = None
+        self, job_id: str, reason: Reason = Reason.COMPLETED, message: str = "", failing: Failure | None = None
     ) -> None:
-        first = FailingRank(0, failing) if failing else None
-        self._see(job_id, "ended", reason, message, first=first)
+        self._see(job_id, "ended", reason, message, first=failing)
 
     def _see(
         self,
@@ -128,12 +127,11 @@ class FakeRuntime:
         reason: Reason,
         message: str,
         workers: tuple[WorkerInfo, ...] = (),
-        first: FailingRank | None = None,
+        first: Failure | None = None,
         quiet: Quiet = (),
     ) -> None:
-        number, ranks = self.attempts[job_id].number, (first.report,) if first else ()
-        known = Observation(job_id, number, phase, reason, message, workers, ranks, first_failing=first, quiet=quiet)
-        self._send(known)
+        number = self.attempts[job_id].number
+        self._send(Observation(job_id, number, phase, reason, message, workers, first_failing=first, quiet=quiet))
 
     def _send(self, seen: Observation) -> None:
         before = self.last.get((seen.job_id, seen.attempt))

@@ -77,28 +77,6 @@ def brief(kind: str, name: str, facts: str) -> str:
     return textwrap.shorten(f"{kind}({name!r}, {facts}", _SHOWN, placeholder="…") + ")"
 
 
-class RankReport(Seldom):
-    """The end of one process."""
-
-    rank: int
-    exit_code: int | None = None
-    """None while it is not known, or when a signal ended it."""
-    signal: int | None = None
-    started_at: datetime | None = None
-    ended_at: datetime | None = None
-    failed_at: datetime | None = None
-    """Time of its exception, if that is known, else `ended_at`; None if it succeeded."""
-    lost_peer: bool = False
-    """Its error is one that the death of a peer causes."""
-    exception: str | None = None
-    """Class and message, as in a traceback's last line."""
-    traceback: str | None = None
-    last_lines: list[str] = []
-    """At most 50."""
-    stopped_by_us: bool = False
-    """The launcher ended it while it was still at work. It is not the cause."""
-
-
 class WorkerInfo(Lenient):
     worker: int
     state: Annotated[Literal["waiting", "starting", "running", "ended"], WrapValidator(_text_as_sent)] = "waiting"

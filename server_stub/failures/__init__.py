@@ -21,9 +21,8 @@ from pydantic import BaseModel, BeforeValidator, TypeAdapter
 
 from client_lib.spec.command_line import parse_toml
 from client_lib.spec.request import CodeInPlace, CodeSnapshot
-from client_lib.spec.wire import Failure, JobInfo, RankReport
+from client_lib.spec.wire import Failure, JobInfo
 from client_lib.worker.function_runner import PACKAGES
-from server_stub.runtimes import NO_RANK
 
 _CODES = {
     1: "an error in the script",
@@ -66,41 +65,27 @@ CAUSES = TypeAdapter(list[Cause]).validate_python(
 """The first that matches is the one that a report shows."""
 
 
-def explain(worker: int, rank: RankReport, info: JobInfo, python_of: Callable[[], str | None]) -> Failure:
-    """The failure of the rank that ended the attempt. `python_of` returns the submitter's interpreter."""
-    path = missing_file(rank)
+def explain(failure: Failure, info: JobInfo, python_of: Callable[[], str | None]) -> Failure:
+    """The failure that ended the attempt, with its meaning and its hint. `python_of` returns the submitter's
+    interpreter."""
+    path = missing_file(failure)
     beside = path_beside_submitter(path, info.code) if path and isinstance(info.code, CodeSnapshot) else None
-    return diagnose(worker, rank, hint_for(rank, python_of(), beside if beside and os.path.exists(beside) else None))
+    hint = hint_for(failure, python_of(), beside if beside and os.path.exists(beside) else None)
+    # without a rank it is the end of the job's setup, which its message explains
+    meaning = None if failure.rank is None else exit_meaning(failure.exit_code)
+    return failure.model_copy(update={"meaning": meaning, "hint": hint})
 
 
-def diagnose(worker: int, rank: RankReport, hint: str | None) -> Failure:
-    """The failure of this rank. `exit_code` is 128 + signal if a signal ended the rank, as in a shell."""
-    if rank.rank == NO_RANK:  # the job's message explains the end of its setup
-        return Failure(worker=worker, exit_code=rank.exit_code, last_lines=rank.last_lines, hint=hint)
-    return Failure(
-        worker=worker,
-        rank=rank.rank,
-        exit_code=rank.exit_code if rank.signal is None else 128 + rank.signal,
-        signal=rank.signal,
-        meaning=exit_meaning(rank.exit_code, rank.signal),
-        exception=rank.exception,
-        traceback=rank.traceback,
-        last_lines=rank.last_lines,
-        hint=hint,
-    )
-
-
-def exit_meaning(exit_code: int | None, signal: int | None) -> str | None:
-    """The meaning of an exit code or signal; None for success and for a code without a known meaning."""
-    if signal is None and exit_code is not None and exit_code > 128:
-        signal = exit_code - 128  # a shell or container between the launcher and the process reports a signal like this
-    if signal is None:
-        return None if exit_code is None else _CODES.get(exit_code)
+def exit_meaning(code: int | None) -> str | None:
+    """The meaning of an exit code, which is 128 + signal if a signal ended the process, or one below it in a shell or
+    container; None for success and for a code without a known meaning."""
+    if code is None or code <= 128:
+        return None if code is None else _CODES.get(code)
     names = {int(each): f"ended by {each.name}" for each in signals.Signals}
-    return (names | _SIGNALS).get(signal)
+    return (names | _SIGNALS).get(code - 128)
 
 
-def hint_for(rank: RankReport, python: str | None = None, beside_submitter: str | None = None) -> str | None:
+def hint_for(failure: Failure, python: str | None = None, beside_submitter: str | None = None) -> str | None:
     """The way out for the first known cause that matches the rank's output; None if none matches.
 
     `python`: the submitter's interpreter. `beside_submitter`: the missing file in the submitter's folder;
@@ -112,10 +97,10 @@ def hint_for(rank: RankReport, python: str | None = None, beside_submitter: str 
             ".clientlibignore) matches it. Add `!<its path>` to .clientlibignore, or give an absolute path "
             "that the workers see"
         )
-    output = _output(rank)
+    output = _output(failure)
     for cause in CAUSES:
         found = cause.shows.search(output) if cause.shows else None
-        if found or (cause.signal and cause.signal in (rank.signal, (rank.exit_code or 0) - 128)):
+        if found or (cause.signal and cause.signal == (failure.exit_code or 0) - 128):
             groups = found.groupdict() if found else {}
             if "package" in groups:
                 groups["package"] = PACKAGES.get(groups["package"], groups["package"])
@@ -123,9 +108,9 @@ def hint_for(rank: RankReport, python: str | None = None, beside_submitter: str 
     return None
 
 
-def missing_file(rank: RankReport) -> str | None:
+def missing_file(failure: Failure) -> str | None:
     """The path that the rank could not open, as its error names it."""
-    match = _MISSING_FILE.search(_output(rank))
+    match = _MISSING_FILE.search(_output(failure))
     return (match.group(1) or match.group(2)) if match else None
 
 
@@ -140,8 +125,8 @@ def path_beside_submitter(path: str, code: CodeSnapshot) -> str | None:
     return str(PurePosixPath(code.root, code.working_dir, path))
 
 
-def _output(rank: RankReport) -> str:
-    return "\n".join([rank.exception or "", rank.traceback or "", *rank.last_lines])
+def _output(failure: Failure) -> str:
+    return "\n".join([failure.exception or "", failure.traceback or "", *failure.last_lines])
 
 
 def script_change(info: JobInfo, script_path: str) -> str | None:

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Code, Submitter
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import Check, InstanceType, Manifest, RankReport, WarmPoolInfo, WorkerInfo
+from client_lib.spec.wire import Check, Failure, InstanceType, Manifest, WarmPoolInfo, WorkerInfo
 from server_stub.worker_gateway import Quiet, StackDump
 
 
@@ -79,17 +79,6 @@ CHECKPOINTS = "checkpoints"
 """Default name of the checkpoint directory, below the job's directory: kept over its attempts."""
 
 
-NO_RANK = -1
-"""Number of what failed before the ranks of a worker: the job's command `setup`."""
-
-
-class FailingRank(NamedTuple):
-    """The rank that caused the end of an attempt, or NO_RANK."""
-
-    worker: int
-    report: RankReport
-
-
 @dataclass(frozen=True)
 class Observation:
     """The state of an attempt as a runtime reports it, after each change. Reporting the same again is harmless."""
@@ -103,13 +92,14 @@ class Observation:
     """Ended: COMPLETED only if every rank ended with 0; CANCELLED if `stop` ended it; otherwise the failure."""
     message: str
     workers: tuple[WorkerInfo, ...] = ()
-    ranks: tuple[RankReport, ...] = ()
-    """Ended: all existing reports, of all workers."""
+    started_at: datetime | None = None
+    """Ended: the time at which its first rank was started; None: no report has one."""
     ended_at: datetime | None = None
     notes: tuple[str, ...] = ()
     """Messages for the job's events, each of them added once."""
-    first_failing: FailingRank | None = None
-    """Ended: the rank that `message` names, if one is the cause."""
+    first_failing: Failure | None = None
+    """Ended: the rank that `message` names, if one is the cause, or the job's command before the ranks, which has no
+    rank; without the meaning and the hint."""
     stacks: tuple[str, ...] = ()
     """Ended: the places of the ranks before they were stopped, see `verdict.last_stacks`."""
     quiet: Quiet = ()

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.stacks import RankStacks, groups, read_worker
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import RankReport, WorkerInfo
+from client_lib.spec.wire import Failure, WorkerInfo
 from client_lib.worker import outcome
 from client_lib.worker.preflight import PEER_LOST
-from client_lib.worker.report import Report, rank_as_json, rank_of_json
-from server_stub.runtimes import NO_RANK, FailingRank
+from client_lib.worker.report import Report, rank_of_json
 from server_stub.worker_gateway import Quiet
 
 
@@ -75,9 +74,6 @@ class WorkerStatus:
             "threads": self.threads,
         }
         return WorkerInfo.model_validate(fields | known)
-
-    def ranks(self) -> list[RankReport]:
-        return [RankReport.model_validate(rank) for rank in (self.report or {}).get("ranks", ())]
 
 
 class Step(Enum):
@@ -157,8 +153,8 @@ def who_is_missing(numbers: Collection[int], workers: int) -> str:
 class Verdict(NamedTuple):
     reason: Reason
     message: str
-    first_failing: FailingRank | None = None
-    """None: no rank is the cause, and no command before the ranks."""
+    first_failing: Failure | None = None
+    """See `Observation`."""
 
 
 _STOPPED = Verdict(Reason.CANCELLED, "stopped")
@@ -194,12 +190,20 @@ def verdict(workers: Sequence[WorkerStatus], stopped: bool, lost_first: bool) ->
     else:  # its launcher, which knows its own ranks only, has named another one
         found = outcome.of_ranks([first], cancelled=False, oom_kills=0)
         reason, message = Reason(found.reason), found.message
-    failed = RankReport.model_validate(rank_as_json(first))
+    exception = first.exception
     if note := finished_peers(first, ends):
         message = f"{message}; {note}"
-        if failed.exception:  # it is shown with the failure
-            failed = failed.model_copy(update={"exception": f"{failed.exception}\n{note}"})
-    return Verdict(reason, message, FailingRank(number, failed))
+        exception = f"{exception}\n{note}" if exception else None  # it is shown with the failure
+    failure = Failure(
+        worker=number,
+        rank=first.rank,
+        exit_code=first.code,
+        signal=first.signal,
+        exception=exception,
+        traceback=first.traceback,
+        last_lines=first.last_lines,
+    )
+    return Verdict(reason, message, failure)
 
 
 def _failed_as_a_whole(
@@ -221,8 +225,7 @@ def _failed_as_a_whole(
             failing = None
             if report["reason"] in (Reason.SETUP_FAILED, Reason.PREFLIGHT_FAILED):
                 lines = report.get("last_lines", [])
-                setup = RankReport(rank=NO_RANK, exit_code=report["exit_code"], last_lines=lines)
-                failing = FailingRank(number, setup)
+                failing = Failure(worker=number, exit_code=report["exit_code"], last_lines=lines)
             return Verdict(Reason(report["reason"]), str(report["message"]), failing)
     return Verdict(lost[0].lost_reason, lost[0].lost_because) if lost and first is None else None
 
@@ -245,6 +248,12 @@ def last_stacks(workers: Sequence[WorkerStatus]) -> tuple[str, ...]:
     lines = groups(sorted(found, key=lambda rank: rank.rank))
     more = [f"and {len(lines) - _LINES_MAX} more"] if len(lines) > _LINES_MAX else []
     return (*(line[:_LINE_MAX] for line in lines[:_LINES_MAX]), *more)
+
+
+def started_at(workers: Sequence[WorkerStatus]) -> datetime | None:
+    """The first start of a rank by the reports; None without any."""
+    ranks = (rank for worker in workers if worker.report for rank in worker.report["ranks"])
+    return min((datetime.fromisoformat(rank["started_at"]) for rank in ranks), default=None)
 
 
 def ended_at(workers: Sequence[WorkerStatus]) -> datetime | None:

@@ -131,10 +131,10 @@ def _moved(status: JobStatus, state: State, reason: Reason, message: str, now: d
 def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | None) -> Decision:
     at = seen.ended_at or now
     began: tuple[Event, ...] = ()
-    starts = [rank.started_at for rank in seen.ranks if rank.started_at]
-    if status.info.state is not State.RUNNING and (starts or seen.reason is Reason.COMPLETED):  # it was not seen to run
+    ran = seen.started_at is not None or seen.reason is Reason.COMPLETED
+    if status.info.state is not State.RUNNING and ran:  # it was not seen to run
         running = status.shows(state=State.RUNNING, reason=Reason.RUNNING, message="")
-        began = (_event(min(starts, default=now), running.info),)
+        began = (_event(seen.started_at or now, running.info),)
     if seen.reason is Reason.COMPLETED:
         return _final(status, began, State.SUCCEEDED, Reason.COMPLETED, seen.message, at)
     if status.stop and status.stop.reason is Reason.COMPLETED:
@@ -157,7 +157,8 @@ def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | No
                 after, began, reason, message, f"{used + 1} of {limit} infrastructure retries{reset}", now
             )
         message += f" (all {limit} infrastructure retries are used)"
-    code = seen.first_failing.report.exit_code if seen.first_failing and not status.stop else None
+    failed = seen.first_failing
+    code = failed.exit_code if failed and failed.signal is None and not status.stop else None
     limit, used = spec.max_retry or 0, job.attempt - job.retries_from - used
     retried = _is_retried(status, reason, code)
     if retried and used < limit:

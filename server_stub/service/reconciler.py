@@ -139,11 +139,11 @@ class Reconciler:
     # --- observation -> decision
 
     async def _explain_end(self, active: ActiveJob, seen: Observation) -> None:
-        first, failure = seen.first_failing, None
+        failure = seen.first_failing
         try:
-            if first is not None:
+            if failure is not None:
                 failure = await asyncio.to_thread(
-                    explain, *first, active.info, lambda: self._files.newest(active).submitter.python
+                    explain, failure, active.info, lambda: self._files.newest(active).submitter.python
                 )
         except Exception as error:  # noqa: BLE001  # the job has ended, with or without an explanation
             _failed(active, error)

@@ -23,7 +23,6 @@ from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.ranks import Exit
 from client_lib.worker.report import TERMINATION_MESSAGE_MAX, as_json, ended, termination_message
 from client_lib.worker.worker_log import Printed
-from server_stub.failures import diagnose, hint_for
 from server_stub.runtimes.kube.observe.inventory import read_digest
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus, verdict
 from tests.examples import examples
@@ -149,7 +148,7 @@ def _judged(reports: list[dict[str, Any]]) -> Verdict:
 
 def _named(*reports: dict[str, Any]) -> int | None:
     first = _judged(list(reports)).first_failing
-    return first.report.rank if first else None
+    return first.rank if first else None
 
 
 def _assert_all_views_name(rank: int, reports: list[dict[str, Any]]) -> None:
@@ -157,11 +156,10 @@ def _assert_all_views_name(rank: int, reports: list[dict[str, Any]]) -> None:
     digests = [read_digest(termination_message(report).decode()) for report in reports]
     first = found.first_failing
     assert first
-    assert first.report.rank == rank
+    assert first.rank == rank
     assert rank in [each["rank"] for each in reports[[r["worker"] for r in reports].index(first.worker)]["ranks"]]
     assert _judged([each for each in digests if each])[:2] == found[:2]
     assert found.message.startswith(f"rank {rank} ")
-    failure = diagnose(first.worker, first.report, hint_for(first.report))
     info = JobInfo(
         id="1",
         name="train",
@@ -175,7 +173,7 @@ def _assert_all_views_name(rank: int, reports: list[dict[str, Any]]) -> None:
         message=found.message,
         created_at=T0,
         finished_at=T0 + timedelta(seconds=20),
-        failure=failure,
+        failure=first,
     )
     error = explanation.ended(info)
     assert isinstance(error, JobFailed)
@@ -184,7 +182,7 @@ def _assert_all_views_name(rank: int, reports: list[dict[str, Any]]) -> None:
     explained = explanation.explained(info, [], T0)
     assert told in explained.summary
     assert told in explanation.as_text(explanation.explain(info, [], T0))
-    assert explained.failure == failure
+    assert explained.failure == first
     assert explained.failure.rank == rank
 
 
@@ -224,7 +222,7 @@ def test_all_views_name_the_same_rank(reports: list[dict[str, Any]]) -> None:
     found = _judged(reports).first_failing
     assert found, "the first that ended did so by itself"
     assert all(len(termination_message(report)) <= TERMINATION_MESSAGE_MAX for report in reports)
-    _assert_all_views_name(found.report.rank, reports)
+    _assert_all_views_name(found.rank, reports)
 
 
 @settings(max_examples=examples(300))
@@ -238,5 +236,6 @@ def test_no_rank_that_lost_a_peer_comes_before_an_error_of_the_same_moment(repor
     moment = min(times) + timedelta(seconds=outcome.SAME_MOMENT_S)
     errors = [at for rank, at in zip(own, times, strict=True) if at <= moment and not rank["lost_peer"]]
     if errors:
-        assert not found.report.lost_peer
-        assert found.report.failed_at == min(errors)
+        chosen = next(each for each in ranks if each["rank"] == found.rank)
+        assert not chosen["lost_peer"]
+        assert datetime.fromisoformat(chosen["failed_at"]) == min(errors)

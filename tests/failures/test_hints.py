@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from client_lib.spec.request import CodeSnapshot
-from client_lib.spec.wire import RankReport
+from client_lib.spec.wire import Failure
 from client_lib.worker.outcome import Ended
 from server_stub.failures import hint_for, missing_file, path_beside_submitter
 from server_stub.runtimes.verdict import finished_peers as note
@@ -14,9 +14,9 @@ SNAPSHOT = CodeSnapshot(sha256="0" * 64, root="/home/ann/project", working_dir="
 PYTHON = "/venv/bin/python"
 
 
-def said(exception: str = "", *last_lines: str, **fields: object) -> RankReport:
+def said(exception: str = "", *last_lines: str, **fields: object) -> Failure:
     values = {"rank": 0, "exit_code": 1, "exception": exception or None, "last_lines": list(last_lines)}
-    return RankReport.model_validate(values | fields)
+    return Failure.model_validate(values | fields)
 
 
 def test_hint_a_file_that_the_snapshot_left_out() -> None:
@@ -43,11 +43,11 @@ def test_hint_python_can_not_open_the_script() -> None:
              "workers are out of shared memory. Please try to raise your shared memory limit."),
         said("RuntimeError: unable to write to file </torch_7_1>: No space left on device (28)"),
         said("OSError: [Errno 28] No space left on device: '/dev/shm/x'"),
-        said("", exit_code=None, signal=7),
+        said("", exit_code=135, signal=7),
         said("", exit_code=135),
     ],
 )  # fmt: skip
-def test_hint_shared_memory(report: RankReport) -> None:
+def test_hint_shared_memory(report: Failure) -> None:
     assert "/dev/shm is too small" in (hint_for(report, PYTHON) or "")
 
 
@@ -182,7 +182,7 @@ def test_hint_texts_of_libraries(text: str, hint: str) -> None:
 
 
 def test_hint_killed() -> None:
-    assert "memory" in (hint_for(said("", exit_code=None, signal=9), PYTHON) or "")
+    assert "memory" in (hint_for(said("", exit_code=137, signal=9), PYTHON) or "")
 
 
 def test_no_hint_where_the_cause_is_not_known() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.spec.wire import RankReport
+from client_lib.spec.wire import Failure
 from server_stub.failures import hint_for
 
 pytestmark = pytest.mark.process
@@ -80,7 +80,7 @@ for code in json.load(sys.stdin):
 
 
 @pytest.fixture(scope="module")
-def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankReport]:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Failure]:
     """Each ending as the report of a rank: torch is imported once, and each line runs in a fork of that process."""
     folder: Path = tmp_path_factory.mktemp("endings")
     ran = subprocess.run(
@@ -88,12 +88,14 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RankReport]:
     )
     assert ran.returncode == 0, ran.stderr
     return {
-        code: RankReport(rank=0, exit_code=None if signal else 1, signal=signal, last_lines=output.splitlines()[-40:])
+        code: Failure(
+            rank=0, exit_code=128 + signal if signal else 1, signal=signal, last_lines=output.splitlines()[-40:]
+        )
         for code, output, signal in map(json.loads, ran.stdout.splitlines())
     }
 
 
 @pytest.mark.parametrize("code", ENDINGS)
-def test_a_real_ending_has_its_hint(code: str, reports: dict[str, RankReport]) -> None:
+def test_a_real_ending_has_its_hint(code: str, reports: dict[str, Failure]) -> None:
     report = reports[code]
     assert ENDINGS[code] in (hint_for(report) or ""), report.last_lines

@@ -15,7 +15,7 @@ import pytest
 
 from client_lib.spec import paths
 from client_lib.spec.states import Reason
-from client_lib.spec.wire import RankReport
+from client_lib.spec.wire import Failure
 from tests.http.conftest import Running
 from tests.http.test_groups import submit as submit_group
 from tests.page.conftest import login, new_job
@@ -89,7 +89,7 @@ def day(server: Running) -> Running:
     for line in TRACEBACK:
         failed.write(line, stream="stderr")
     server.call(lambda: server.runtime.end(made["resnet-yesterday"]))
-    broken = RankReport(rank=0, exit_code=1, exception=TRACEBACK[-1], last_lines=TRACEBACK)
+    broken = Failure(worker=0, rank=0, exit_code=1, exception=TRACEBACK[-1], last_lines=TRACEBACK)
     server.call(lambda: server.runtime.end(made["tune-3"], Reason.EXIT_CODE, "rank 0 ended with exit code 1", broken))
     assert submit_group(ann, "lr-scan", 4, max_parallel=1).status_code == 201
     new_job(server, "ann", name="pretrain", script="python pretrain.py", type="binary", labels=labels)

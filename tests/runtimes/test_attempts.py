@@ -32,7 +32,7 @@ async def test_an_attempt_that_does_not_fit_on_this_machine_any_more_cannot_star
     """The reason is none of those after which a job starts again, as after the loss of a machine."""
     async with running(tmp_path) as site:
         end = await site.ended(site.submit("large", "true", type="binary", instance_type="no-longer-there"))
-        assert (end.reason, end.ranks) == (Reason.START_FAILED, ())
+        assert (end.reason, end.started_at) == (Reason.START_FAILED, None)
 
 
 async def test_a_gang_of_workers_runs_and_completes(tmp_path: Path) -> None:
@@ -42,7 +42,9 @@ async def test_a_gang_of_workers_runs_and_completes(tmp_path: Path) -> None:
         end = await site.ended(job)
         assert (end.reason, end.message) == (Reason.COMPLETED, "every rank ended with exit code 0")
         assert [w.exit_code for w in end.workers] == [0, 0]
-        assert [r.rank for r in end.ranks] == [0, 1, 2, 3]
+        assert end.started_at
+        assert end.ended_at
+        assert end.started_at < end.ended_at
         shown = [json.loads(line) for w in (0, 1) for line in site.lines(job, w) if line.startswith("{")]
     assert sorted(s["RANK"] for s in shown) == ["0", "1", "2", "3"]
     assert {s["WORLD_SIZE"] for s in shown} == {"4"}
@@ -71,7 +73,8 @@ async def test_the_first_failing_worker_ends_the_others_and_is_named(tmp_path: P
     assert end.reason is Reason.EXIT_CODE
     assert "rank 1 ended with exit code 1" in end.message
     assert "bad luck" in end.message
-    assert [r.stopped_by_us for r in end.ranks] == [True, False, True]
+    assert end.first_failing
+    assert (end.first_failing.worker, end.first_failing.rank) == (1, 1)
 
 
 async def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:

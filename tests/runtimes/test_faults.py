@@ -204,7 +204,8 @@ async def test_a_new_runtime_reports_what_ended_meanwhile(tmp_path: Path) -> Non
         async with running(tmp_path) as again:
             again.runtime.submit(job)
             end = await again.ended(job)
-            assert (end.reason, end.ranks[0].exit_code) == (Reason.EXIT_CODE, 7)
+            assert end.first_failing
+            assert (end.reason, end.first_failing.exit_code) == (Reason.EXIT_CODE, 7)
 
 
 async def test_a_new_runtime_finds_a_launcher_that_died_meanwhile(tmp_path: Path) -> None:

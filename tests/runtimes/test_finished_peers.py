@@ -84,7 +84,7 @@ def test_it_is_in_the_message_and_beside_the_exception(workers: list[list[Ended]
     told = "rank 1 had ended with code 0 when rank 0 was in all_reduce (train.py:6): does it have less data?"
     assert found.message == f"rank 0 ended with exit code 1: {LOST}; {told}"
     assert found.first_failing
-    assert found.first_failing.report.exception == f"{LOST}\n{told}"
+    assert found.first_failing.exception == f"{LOST}\n{told}"
 
 
 def _worker(number: int, *ranks: Ended) -> WorkerStatus:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from client_lib.spec.states import Reason
+from client_lib.spec.wire import Failure
 from server_stub.runtimes.verdict import Stage, Step, WorkerStatus, ended_at, next_step, verdict
 
 
@@ -75,7 +76,13 @@ def test_the_worker_whose_rank_failed_first_is_the_cause() -> None:
     found = verdict(workers, stopped=False, lost_first=False)
     assert found[:2] == (Reason.SIGNAL, "worker 1: Signal")
     assert found.first_failing
-    assert (found.first_failing.worker, found.first_failing.report.rank) == (1, 1)
+    assert (found.first_failing.worker, found.first_failing.rank) == (1, 1)
+
+
+def test_a_failure_has_the_code_that_a_shell_would_report() -> None:
+    killed = ended(2, Reason.SIGNAL, rank(5, 1, 3) | {"exit_code": None, "signal": 9})
+    failure = verdict([killed], stopped=False, lost_first=False).first_failing
+    assert failure == Failure(worker=2, rank=5, exit_code=137, signal=9)
 
 
 def test_a_rank_that_speaks_of_a_lost_peer_is_not_the_cause() -> None:

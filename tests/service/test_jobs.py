@@ -14,7 +14,7 @@ import pytest
 from client_lib.errors import Conflict, NotFound
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, SubmitRequest
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import JobInfo, JobPage, RankReport
+from client_lib.spec.wire import Failure, JobInfo, JobPage
 from server_stub.service import JobFilters, Service
 from tests.service.bench import ANN, Bench
 from tests.waiting import eventually
@@ -69,7 +69,7 @@ def test_a_failed_job_carries_its_first_failing_rank(bench: Bench) -> None:
     async def run(service: Service) -> None:
         job = await bench.submit(name="one")
         bench.runtime.runs(job.id)
-        rank = RankReport(rank=0, signal=9, last_lines=["loading"])
+        rank = Failure(worker=0, rank=0, exit_code=137, signal=9, last_lines=["loading"])
         bench.runtime.end(job.id, Reason.SIGNAL, "rank 0 was killed by signal 9", rank)
         failed = await bench.until("one", State.FAILED)
         assert failed.failure
@@ -90,7 +90,7 @@ def test_the_hint_names_a_file_that_the_snapshot_left_out(bench: Bench) -> None:
         attempt = bench.runtime.attempts[job.id]
         assert attempt.snapshot
         assert attempt.snapshot.read_bytes() == b"archive"
-        rank = RankReport(rank=0, exit_code=1, exception="[Errno 2] No such file or directory: 'data.csv'")
+        rank = Failure(rank=0, exit_code=1, exception="[Errno 2] No such file or directory: 'data.csv'")
         bench.runtime.end(job.id, Reason.EXIT_CODE, failing=rank)
         failed = await bench.until("one", State.FAILED)
         assert failed.failure
@@ -141,7 +141,7 @@ def test_a_job_that_succeeds_after_a_retry_shows_no_failure(bench: Bench) -> Non
     async def run(service: Service) -> None:
         job = await bench.submit(name="one", max_retry=1)
         bench.runtime.runs(job.id)
-        bench.runtime.end(job.id, Reason.EXIT_CODE, failing=RankReport(rank=0, exit_code=1))
+        bench.runtime.end(job.id, Reason.EXIT_CODE, failing=Failure(rank=0, exit_code=1))
         assert (await bench.until("one", State.RESTARTING)).failure
         bench.clock.pass_time(1)
         await eventually(lambda: len(bench.runtime.started) == 2)
@@ -184,7 +184,7 @@ def test_cancel_says_stopping_until_the_processes_are_gone(bench: Bench) -> None
             info = JobInfo.model_validate_json((await service.cancel(ANN, "one")).json)
             assert (info.state, info.reason) == (State.RUNNING, Reason.STOPPING)
         assert len(bench.runtime.stopped) == 1
-        bench.runtime.end(job.id, Reason.EXIT_CODE, "exit code 1", RankReport(rank=0, exit_code=1))
+        bench.runtime.end(job.id, Reason.EXIT_CODE, "exit code 1", Failure(rank=0, exit_code=1))
         assert (await bench.until("one", State.CANCELLED)).failure is None
 
     in_server(bench, run)

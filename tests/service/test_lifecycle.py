@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from client_lib.spec.states import Reason, State, check_transition
-from client_lib.spec.wire import Event, RankReport
-from server_stub.runtimes import FailingRank, Observation
+from client_lib.spec.wire import Event, Failure
+from server_stub.runtimes import Observation
 from server_stub.service import lifecycle
 from server_stub.service.lifecycle import Decision, JobStatus, Stop, pause_before
 from tests.examples import examples
@@ -66,9 +66,8 @@ class Lifecycle(RuleBasedStateMachine):
     def see(
         self, phase: str, reason: Reason, message: str = "m", attempt: int | None = None, ran: bool = False
     ) -> None:
-        ranks = (RankReport(rank=0, started_at=self.now),) if ran else ()
         number = self.job.info.attempt if attempt is None else attempt
-        seen = Observation("j", number, phase, reason, message, ranks=ranks)  # type: ignore[arg-type]
+        seen = Observation("j", number, phase, reason, message, started_at=self.now if ran else None)  # type: ignore[arg-type]
         self.take(lifecycle.observe(self.job, seen, self.now))
 
     @precondition(lambda self: not self.model.history)
@@ -193,7 +192,7 @@ def test_the_pauses_are_1_2_4_to_60_seconds() -> None:
 
 
 def test_an_attempt_that_ran_unseen_passes_through_running() -> None:
-    seen = Observation("j", 1, "ended", Reason.EXIT_CODE, "boom", ranks=(RankReport(rank=0, started_at=T0),))
+    seen = Observation("j", 1, "ended", Reason.EXIT_CODE, "boom", started_at=T0)
     decision = lifecycle.observe(status(), seen, T0 + timedelta(seconds=5))
     assert decision
     assert [(step.state, step.time) for step in decision.transitions] == [
@@ -242,7 +241,7 @@ def test_max_retry_applies_to_a_lost_node_where_its_own_budget_is_used_up() -> N
 
 def ended(job: JobStatus, reason: Reason, code: int | None = None, step: float | None = None) -> JobStatus:
     """The job after its attempt has ended so, and after the pause."""
-    first = FailingRank(0, RankReport(rank=0, exit_code=code)) if code else None
+    first = Failure(rank=0, exit_code=code) if code else None
     seen = Observation("j", job.info.attempt, "ended", reason, "why", first_failing=first)
     decision = lifecycle.observe(job, seen, T0, step)
     assert decision

@@ -19,7 +19,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import STORED
-from client_lib.spec.wire import JobInfo, RankReport
+from client_lib.spec.wire import Failure, JobInfo
 from server_stub.files.job_dirs import log_dir
 from server_stub.store import rows
 from server_stub.store.rows import JobFilters
@@ -151,7 +151,7 @@ async def fails_at(bench: Bench, job_id: str, attempt: int, step: int) -> None:
     log = LogWriter(log_dir(bench.settings().data_dir / "jobs" / job_id, attempt, 0))
     for printed in (step - 2, step - 1, step):
         log.write(f"step {printed} loss=0.5")
-    bench.runtime.end(job_id, Reason.EXIT_CODE, "it failed", RankReport(rank=0, exit_code=75))
+    bench.runtime.end(job_id, Reason.EXIT_CODE, "it failed", Failure(rank=0, exit_code=75))
 
 
 def test_an_order_to_stop_outlives_the_server(bench: Bench) -> None:

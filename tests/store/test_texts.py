@@ -15,7 +15,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, Failure, JobInfo
+from client_lib.spec.wire import Event, JobInfo
 from server_stub.files.request_log import UNWRITTEN
 from server_stub.runtimes.verdict import Stage, WorkerStatus, last_stacks, verdict
 from server_stub.service.active import row_of
@@ -41,7 +41,6 @@ def job_that_failed(said: str) -> tuple[JobRow, Event]:
     with suppress(ValueError):
         worker = WorkerStatus(0, Stage.ENDED, "host", parse(json.dumps(sent)), warm=True)
     found = verdict([worker], stopped=False, lost_first=True)
-    failure = Failure.model_validate(found.first_failing.report.model_dump()) if found.first_failing else None
     taken, problems = read_dumps([StackDump(0, [process])])
     stacks = str(JobStacks(job="j", attempt=1, time=T0, ranks=taken, problems=problems))
     info = JobInfo(
@@ -56,7 +55,7 @@ def job_that_failed(said: str) -> tuple[JobRow, Event]:
         spec=JobSpec(script="a.py"),
         created_at=T0,
         message=found.message,
-        failure=failure,
+        failure=found.first_failing,
         workers=[worker.info()],
         stacks=[*last_stacks([worker]), stacks],
     )

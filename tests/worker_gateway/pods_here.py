@@ -29,7 +29,7 @@ from client_lib.worker.zipapp_build import build
 from server_stub.files.job_dirs import attempt_dir, worker_dir
 from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, inputs, plan
 from server_stub.runtimes.kube.observe import ending
-from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, last_stacks, quiet, verdict
+from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, last_stacks, quiet, started_at, verdict
 from server_stub.settings import Settings
 from server_stub.worker_gateway import StackDump, WorkerGroup, WorkerRegistry, WorkerView
 
@@ -199,10 +199,13 @@ class PodsHere:
             self._ended.add(key)
             opened.release()
             self._registry.close(*key)
-            ranks = tuple(rank for worker in workers for rank in worker.ranks())
             end = verdict(workers, key in self._stopped, lost_first=False)
-            last = seen("ended", end.reason, end.message, ranks=ranks, ended_at=ended_at(workers))
-            self._sink(replace(last, first_failing=end.first_failing, stacks=last_stacks(workers)))
+            last = seen("ended", end.reason, end.message, ended_at=ended_at(workers))
+            self._sink(
+                replace(
+                    last, started_at=started_at(workers), first_failing=end.first_failing, stacks=last_stacks(workers)
+                )
+            )
         elif {worker.stage for worker in workers} <= {Stage.STARTED, Stage.ENDED}:
             self._sink(seen("running", Reason.RUNNING, "", quiet=quiet(workers)))
         else:

@@ -351,7 +351,7 @@ class Gang:
         message = _joined(why.message, messages.lost_lines(lost, self._attempt.spec.n_workers))
         return replace(
             self._observation("ended", why.reason, message, seen.infos, notes),
-            ranks=tuple(rank for worker in seen.workers for rank in worker.ranks()),
+            started_at=verdict.started_at(seen.workers),
             ended_at=verdict.ended_at(seen.workers) or datetime.now(timezone.utc),
             first_failing=why.first_failing,
             stacks=verdict.last_stacks(seen.workers),

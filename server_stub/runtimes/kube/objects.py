@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -66,9 +67,8 @@ class Record:
         data = read_json(path) or {}
         if data.get("uid") is not None:
             data.setdefault("kind", FIRST_KIND)
-        if end := data.get("end"):  # the first versions named the notes otherwise, and left out what the key says
-            ours = {"job_id": key.job_id, "attempt": key.attempt, "phase": "ended", "notes": end.pop("remarks", ())}
-            data["end"] = ours | end
+        if end := data.get("end"):
+            data["end"] = {"job_id": key.job_id, "attempt": key.attempt, "phase": "ended"} | _of_this_version(end)
         try:
             return _RECORD.validate_python(data)
         except ValidationError as error:
@@ -84,6 +84,19 @@ class Record:
 
 
 _RECORD = TypeAdapter(Record)
+
+
+def _of_this_version(end: dict[str, Any]) -> dict[str, Any]:
+    """An end that an earlier version has written: it named the notes otherwise, and had the ends of all ranks."""
+    known = {"notes": end.pop("remarks", ())} | end
+    if ranks := end.pop("ranks", ()):
+        known["started_at"] = min((rank["started_at"] for rank in ranks if rank["started_at"]), default=None)
+    if isinstance(first := end.get("first_failing"), list):
+        worker, rank = first
+        code = rank["exit_code"] if rank["signal"] is None else 128 + rank["signal"]
+        number = None if rank["rank"] < 0 else rank["rank"]  # of the job's setup
+        known["first_failing"] = {**rank, "worker": worker, "rank": number, "exit_code": code}
+    return known
 
 
 class AttemptObjects:

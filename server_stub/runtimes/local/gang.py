@@ -320,7 +320,7 @@ class Gang:
             end.reason,
             end.message,
             notes=(*outputs.notes(worker.report for worker in self._workers), *conflicts),
-            ranks=tuple(rank for worker in self._counted for rank in worker.ranks()),
+            started_at=verdict.started_at(self._counted),
             ended_at=verdict.ended_at(self._workers) or datetime.now(timezone.utc),
             first_failing=end.first_failing,
             stacks=verdict.last_stacks(self._workers),
