@@ -14,6 +14,7 @@ from client_lib.errors import Conflict, Forbidden, InvalidRequest, NoResult, Not
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import State
 from client_lib.spec.wire import EventList, GroupInfo, JobInfo, JobProgress, StateChanges, with_progress
+from server_stub.files import outputs
 from server_stub.files.job_dirs import OpenFile, log_dir
 from server_stub.logs import LoggedJob
 from server_stub.logs.stream import refuse_unknown
@@ -251,6 +252,15 @@ class JobLookup:
         if info.state.final:
             raise NoResult(f"rank {rank} of job {info.name}, which {info.state}, left no result")
         raise NoResult(f"job {info.name} is {info.state}, and rank {rank} has not returned yet")
+
+    async def find_output(
+        self, user: User, name: str, path: str, sha256: str | None, owner: str | None = None
+    ) -> tuple[OpenFile, str]:
+        """An output of a job, and its digest; with `sha256` only these bytes. Raises NotFound."""
+        job_dir = self._files.job_dir((await self.find(user, name, owner)).row.id)
+        if (output := await asyncio.to_thread(outputs.find, job_dir, path, sha256)) is not None:
+            return output
+        raise NotFound(f"job {name} keeps no output {path}" + (" with these bytes any more" if sha256 else ""))
 
     async def by_id(self, job_id: str) -> StoredJob | None:
         if (active := self._jobs.by_id.get(job_id)) is not None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
-from pathlib import Path
 
 from client_lib.errors import Conflict, ServerError, Unavailable
 from client_lib.spec.command_line import name_for
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import DoctorReport, GroupInfo, Manifest, newer_defaults, with_progress
+from client_lib.spec.wire import DoctorReport, GroupInfo, Manifest, OutputList, newer_defaults, with_progress
+from server_stub.files import outputs
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
@@ -41,16 +40,6 @@ from server_stub.store.rows import JobFilters
 log = logging.getLogger(__name__)
 _OF_THE_SERVER = dict.fromkeys(("checkpoints_name", "dependencies", "namespace", "provenance"), True)
 """Fields of a stored request that a new one must not have."""
-
-
-@dataclass(frozen=True)
-class JobOutputs:
-    """The place of a job's outputs; `server_stub.files.outputs` reads them."""
-
-    job_dir: Path
-    in_place: str | None
-    """The folder that it runs in, where that is the submitter's own."""
-    final: bool
 
 
 class Service:
@@ -208,12 +197,13 @@ class Service:
         await self._durable(active)
         return f'Job "{name}" is being stopped; it is deleted when it has ended.'
 
-    async def find_outputs(self, user: User, name: str, owner: str | None = None) -> JobOutputs:
-        """The place of the outputs of a job. Raises NotFound."""
+    async def outputs(self, user: User, name: str, owner: str | None = None) -> OutputList:
+        """The files of a job that are kept, and those that are not. Raises NotFound."""
         row = (await self.lookup.find(user, name, owner)).row
         attempt = await asyncio.to_thread(self._files.stored, row)
         in_place = working_dir(attempt, "/") if isinstance(attempt.code, CodeInPlace) else None
-        return JobOutputs(attempt.job_dir, in_place, row.state.final)
+        files, left_out = await asyncio.to_thread(outputs.listing, attempt.job_dir)
+        return OutputList(files=files, left_out=left_out, in_place=in_place, final=row.state.final)
 
     async def check(self) -> None:
         """Raises StoreError: the database can't be written now; Superseded: another server has taken it over."""

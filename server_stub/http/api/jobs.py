@@ -24,7 +24,6 @@ from client_lib.spec.metrics import POINTS, POINTS_MAX, JobGoodput, JobMetrics
 from client_lib.spec.request import SHA256, GroupRequest, SessionRequest, SubmitRequest
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
-from server_stub.files import outputs
 from server_stub.http.api.answers import ARCHIVE, BYTES, JsonText, LiveResponse, OpenFileResponse, raw_answer, raw_body
 from server_stub.http.api.context import JOB, WAIT_S, CurrentUser, JsonBody, Number, Offset, OfPath, Owner, Parts, Wait
 from server_stub.logs import LogQuery
@@ -230,17 +229,15 @@ async def get_result(parts: Parts, job: OfPath, rank: Number) -> FileResponse:
 
 
 @router.get(f"{JOB}/outputs")
-async def list_outputs(parts: Parts, of: OfPath) -> wire.OutputList:
+async def list_outputs(parts: Parts, job: OfPath) -> wire.OutputList:
     """The files of the job that are kept, while it runs and afterwards, and those that are not kept."""
-    job = await parts.service.find_outputs(*of)
-    files, left_out = await asyncio.to_thread(outputs.listing, job.job_dir)
-    return wire.OutputList(files=files, left_out=left_out, in_place=job.in_place, final=job.final)
+    return await parts.service.outputs(*job)
 
 
 @router.get(f"{JOB}/outputs/{{path:path}}", response_class=FileResponse, responses=raw_answer(BYTES))
 async def get_output(
     parts: Parts,
-    of: OfPath,
+    job: OfPath,
     path: str,
     sha256: Annotated[
         str | None,
@@ -248,11 +245,8 @@ async def get_output(
     ] = None,
 ) -> FileResponse:
     """One of these files; `Range` is understood."""
-    job = await parts.service.find_outputs(*of)
-    found = await asyncio.to_thread(outputs.find, job.job_dir, path, sha256)
-    if found is None:
-        raise NotFound(f"job {of.name} keeps no output {path}" + (" with these bytes any more" if sha256 else ""))
-    return OpenFileResponse(found[0], media_type=BYTES, headers={"ETag": f'"{found[1]}"'})
+    found, digest = await parts.service.lookup.find_output(job.user, job.name, path, sha256, job.owner)
+    return OpenFileResponse(found, media_type=BYTES, headers={"ETag": f'"{digest}"'})
 
 
 @router.get(f"{JOB}/stacks")

@@ -34,7 +34,6 @@ from client_lib.spec.job import MASK
 from client_lib.spec.metrics import JobMetrics
 from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.wire import EventList, JobInfo
-from server_stub.files import outputs
 from server_stub.files.snapshots import SnapshotFile, read_files
 from server_stub.http.api import answers, server
 from server_stub.http.api.context import Context, Named
@@ -140,12 +139,9 @@ class Pages:
     async def _job(self, request: Request, of: Named) -> Response:
         service, info = self._parts.service, await self._info(of)
         events = EventList.model_validate_json(await service.lookup.events(*of)).events
-        place = await service.find_outputs(*of)
-        files, left_out = await asyncio.to_thread(outputs.listing, place.job_dir)
-        kept: dict[str, Any] = {"files": files, "left_out": left_out, "in_place": place.in_place}
-        kept["key"] = secrets.token_hex(16)
-        kept["types"] = [each.name for each in (await server.get_instance_types(self._parts, of.user)).instance_types]
-        return _page(request, "job.html", **views.job(info, events, datetime.now(timezone.utc)), **kept)
+        shown = views.job(info, events, datetime.now(timezone.utc)) | dict(await service.outputs(*of))
+        types = [each.name for each in (await server.get_instance_types(self._parts, of.user)).instance_types]
+        return _page(request, "job.html", **shown, types=types, key=secrets.token_hex(16))
 
     async def _info(self, of: Named) -> JobInfo:
         return JobInfo.model_validate_json((await self._parts.service.get(*of)).json)
@@ -155,8 +151,8 @@ class Pages:
         service, info, file = self._parts.service, await self._info(of), request.query_params.get("file", "")
         if not isinstance(info.code, CodeSnapshot):
             ran = (await service.observer.provenance(*of)).submitted
-            place = await service.find_outputs(*of)
-            return _page(request, "code.html", job=info, ran=ran, in_place=place.in_place, files=[])
+            in_place = (await service.outputs(*of)).in_place
+            return _page(request, "code.html", job=info, ran=ran, in_place=in_place, files=[])
         wanted = {file or info.code.script or ""}
         found = await _in_thread(read_files, readable(self._parts, of.user, info.code.sha256), wanted)
         chosen = next((each for each in found if each.name in wanted), None)
