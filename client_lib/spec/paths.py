@@ -26,6 +26,8 @@ from collections.abc import Mapping
 from typing import Literal
 from urllib.parse import quote
 
+from client_lib.errors import InvalidRequest
+
 API = "/api/v1"
 JOBS = f"{API}/jobs"
 GROUPS = f"{API}/groups"
@@ -124,12 +126,13 @@ def format_cursor(offsets: Mapping[Position, int]) -> str:
 
 
 def parse_cursor(text: str) -> dict[Position, int]:
-    """Raises ValueError naming the part that is not `attempt.worker:offset`."""
+    """Raises InvalidRequest, which names the part that is not `attempt.worker:offset`."""
     offsets: dict[Position, int] = {}
     for part in filter(None, text.split(",")):
         match = _CURSOR.fullmatch(part)
         if not match:
-            raise ValueError(f"cursor part {part!r} is not attempt.worker:offset")
+            what = f"cursor part {part!r} is not attempt.worker:offset"
+            raise InvalidRequest(what, hint="pass the cursor as an earlier answer gave it, or none")
         attempt, worker, offset = map(int, match.groups())
         offsets[attempt, worker] = offset
     return offsets

@@ -54,7 +54,7 @@ def _known_stream(name: str) -> str:
 _Since = Annotated[str, AfterValidator(lambda text: parse_since(text, datetime.now(timezone.utc)))]
 _Cursor = Annotated[
     dict[Position, int],
-    BeforeValidator(lambda given: read_cursor(given) if isinstance(given, str) else given),
+    BeforeValidator(lambda given: parse_cursor(given) if isinstance(given, str) else given),
     WithJsonSchema({"type": "string"}),
 ]
 
@@ -131,14 +131,6 @@ def parse_since(text: str, now: datetime) -> str:
             f"since={text!r} is neither a time nor a duration",
             hint="write 2026-11-21T10:58:55Z, or how long ago: 30s, 10m, 2h, 1d",
         ) from error
-
-
-def read_cursor(text: str) -> dict[Position, int]:
-    """The offsets in a cursor. Raises InvalidRequest."""
-    try:
-        return parse_cursor(text)
-    except ValueError as error:
-        raise InvalidRequest(str(error), hint="pass the cursor as an earlier answer gave it, or none") from error
 
 
 class Block(NamedTuple):

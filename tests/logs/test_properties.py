@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from client_lib.log_reading.reader import Params, log_entries, log_lines
+from client_lib.spec.paths import parse_cursor
 from client_lib.worker.format import parse
 from server_stub.files.job_dirs import log_dir
 from server_stub.logs import LogHub, LogQuery, stream
-from server_stub.logs.records import Block, line_filter, merge, missing_before, read_cursor
+from server_stub.logs.records import Block, line_filter, merge, missing_before
 from server_stub.logs.render import Frames
 from tests.examples import examples
 from tests.logs.log_server import FileSource, read_job, write_job
@@ -63,7 +64,7 @@ class Scene:
         left = self.cuts.pop() if self.cuts else None
         asyncio.set_event_loop(self.loop)
         hub = self.loop.run_until_complete(self._hub())
-        query = LogQuery(follow=True, cursor=read_cursor(str(params.get("cursor", ""))))
+        query = LogQuery(follow=True, cursor=parse_cursor(str(params.get("cursor", ""))))
         body = stream(hub, read_job(self.folder), query, Frames())
         try:
             for chunk in self._chunks(body):
