@@ -31,7 +31,7 @@ from client_lib.errors import ClientLibError, NotFound, Unauthorized, Unavailabl
 from server_stub.http.api.answers import add_error_handlers
 from server_stub.http.api.context import Context, Parts
 from server_stub.http.api.public_v2 import catalogue, jobs
-from server_stub.http.api.public_v2.translate import Authenticated, Credentials, Failed, Token, WrongForm
+from server_stub.http.api.public_v2.translate import Authenticated, Credentials, Failed, Token
 from server_stub.http.auth import Users
 from server_stub.http.limits import Guard
 from server_stub.service.lookup import User
@@ -46,7 +46,6 @@ _ERRORS: dict[int | str, dict[str, Any]] = {
     404: {"model": Failed, "description": "No such object."},
     409: {"model": Failed, "description": "Not possible in the present state."},
     413: {"model": Failed, "description": "Too large."},
-    422: {"model": WrongForm, "description": "The request does not match its schema."},
     500: {"model": Failed, "description": "A failure of the server."},
     503: {"model": Failed, "description": "Try again."},
     507: {"model": Failed, "description": "The server's disk is full."},

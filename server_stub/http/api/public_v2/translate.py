@@ -105,18 +105,6 @@ class Failed(BaseModel):
     error_message: str
 
 
-class FieldError(BaseModel):
-    loc: list[str | int]
-    msg: str
-    type: str
-
-
-class WrongForm(BaseModel):
-    """422: a request does not match its schema."""
-
-    detail: list[FieldError]
-
-
 class Token(BaseModel):
     access_token: str
     token_type: str = "Bearer"
