@@ -52,19 +52,12 @@ class Environment:
         self.GWAPI_V2_URL = get("GWAPI_V2_URL")
         self.CLUSTER_KEY = get("CLUSTER_KEY")
         self.NB_PREFIX = get("NB_PREFIX")
-        self.NAMESPACE = get("NAMESPACE") or _namespace_of(self.NB_PREFIX or "")
+        parts = (self.NB_PREFIX or "").split("/")[2:]  # of `/ns/ai0001011-05040/lab` or `/ns/notebook/ai01.../lab`
+        self.NAMESPACE = get("NAMESPACE") or next((part for part in parts if part != "notebook"), "") or None
         self.WORKSPACE_ID = get("WORKSPACE_ID")
 
     def __repr__(self) -> str:
         return f"Environment(NAMESPACE={self.NAMESPACE!r}, WORKSPACE_ID={self.WORKSPACE_ID!r})"  # the key is a secret
-
-
-def _namespace_of(prefix: str) -> str | None:
-    """`ai0001011-05040` from `/ns/ai0001011-05040/lab` and from `/ns/notebook/ai0001011-05040/lab`."""
-    parts = prefix.split("/")[2:]
-    if parts and parts[0] == "notebook":
-        parts = parts[1:]
-    return parts[0] or None if parts else None
 
 
 environment = Environment()
