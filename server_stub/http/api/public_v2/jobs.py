@@ -141,8 +141,7 @@ async def get_job(parts: Parts, user: CurrentUser, name: str) -> translate.JobSu
     try:
         return translate.status(await find_job(parts, user, name))
     except NotFound:  # Platform: 200; its command line fails on anything else
-        missing = translate.NOT_FOUND
-        return translate.JobSummary(job_name=name, status=missing, error_code=1, error_message=missing)
+        return translate.JobSummary(job_name=name, **translate.MISSING)
 
 
 @router.delete("/{name}")
@@ -158,8 +157,7 @@ async def delete_job(
     try:
         await parts.service.cancel(user, name)
     except NotFound:  # Platform: 200, as for `GET`
-        missing = translate.NOT_FOUND
-        return translate.Deleted(job_name=name, deleted_at=now, status=missing, error_code=1, error_message=missing)
+        return translate.Deleted(job_name=name, deleted_at=now, **translate.MISSING)
     return translate.Deleted(job_name=name, deleted_at=now, status="deleted")
 
 

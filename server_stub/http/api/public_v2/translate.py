@@ -9,7 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError, create_model
 
@@ -25,7 +25,8 @@ from server_stub.runtimes.fields import ON_CPU
 ALLOCATION = QUEUE = "default"
 """The one allocation of this server and its one queue, for jobs that name none. Their ids are their names."""
 NAMESPACE = "client-lib"
-NOT_FOUND = "job not found"
+MISSING: dict[str, Any] = {"status": "job not found", "error_code": 1, "error_message": "job not found"}
+"""Fields of a response about a job that is not there."""
 
 # --- requests
 
