@@ -8,7 +8,6 @@ of one card.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -17,11 +16,7 @@ from typing import Annotated, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client_lib.errors import InvalidRequest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # installed on Python 3.10 only
+from client_lib.spec.command_line import parse_toml
 
 _NUMBER = "[0-9]{1,6}"  # up to a million cores or GiB: larger values overflow in later calculations
 _GPU = re.compile(
@@ -127,8 +122,8 @@ def load(path: Path) -> Catalogue:
     Raises InvalidRequest naming the file and what is wrong in it.
     """
     try:
-        catalogue = Catalogue.model_validate(tomllib.loads(path.read_text("utf-8")))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
+        catalogue = Catalogue.model_validate(parse_toml(path.read_text("utf-8"), f"the catalogue {path}"))
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
         raise InvalidRequest(f"the catalogue {path} can't be read: {error}") from error
     names = [size.name for size in catalogue.instance_types]
     if twice := next((name for name in names if names.count(name) > 1), None):

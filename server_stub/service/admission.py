@@ -8,7 +8,6 @@ import hashlib
 import os
 import secrets
 import stat
-import sys
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest, NotFound, NotShared, ServerError, TooLarge
-from client_lib.spec.command_line import name_for
+from client_lib.spec.command_line import name_for, parse_toml
 from client_lib.spec.job import HealthAction, JobSpec
 from client_lib.spec.request import (
     GROUP_BYTES_MAX,
@@ -33,11 +32,6 @@ from server_stub.runtimes import Runtime
 from server_stub.service.job_files import without_proof
 from server_stub.service.lookup import User
 from server_stub.service.notifications import AllowedHosts
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]  # installed on Python 3.10 only
 
 _SUFFIX = 5
 _FOLDERS_CACHED = 1024
@@ -84,9 +78,10 @@ class Admission:
         if (file := self._secrets_file) is None:
             return
         try:
-            self._secrets = tomllib.loads(file.read_text(encoding="utf-8"))
+            self._secrets = parse_toml(file.read_text(encoding="utf-8"), file)
         except (OSError, ValueError) as error:
-            raise ServerError(f"the file of secrets {file} can't be read: {type(error).__name__}") from None
+            why = "it is not valid TOML" if isinstance(error, InvalidRequest) else type(error).__name__
+            raise ServerError(f"the file of secrets {file} can't be read: {why}") from None
         wrong = [name for name, value in self._secrets.items() if not isinstance(value, str)]
         if wrong:
             raise ServerError(f"the file of secrets {file}: {wrong[0]} is not a string")

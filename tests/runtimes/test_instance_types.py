@@ -83,7 +83,7 @@ def test_a_catalogue_is_read_from_its_file(tmp_path: Path) -> None:
         ("[[instance_types]]\nname='a'\ngpu=1", "gpu"),
         ("[[instance_types]]\nname='a'\n[[instance_types]]\nname='a'", "twice"),
         ("default='b'", "'b' is unknown"),
-        ("not toml", "can't be read"),
+        ("not toml", "is not valid TOML"),
         ("[[instance_types]]\nname='a'\ngpus=-1", "greater than or equal to 0"),
     ],
 )
