@@ -1,7 +1,6 @@
 """The server without HTTP. Import from here; the modules inside are private to the package."""
 
-from server_stub.service.active import JobText
 from server_stub.service.service import Service
 from server_stub.store.rows import JobFilters
 
-__all__ = ["JobFilters", "JobText", "Service"]
+__all__ = ["JobFilters", "Service"]

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
@@ -32,15 +32,6 @@ _CHANGES_KEPT = 10_000
 _NAMED = 3  # dependencies in a message
 
 
-class JobText(NamedTuple):
-    """One job as JSON."""
-
-    json: bytes
-    """A JobInfo."""
-    version: int
-    state: State
-
-
 @dataclass
 class StoredJob:
     """One job as it was found in the database."""
@@ -51,11 +42,10 @@ class StoredJob:
     """The version that users see: the stored one with newer messages, which a runtime repeats after a crash."""
 
     @property
-    def text(self) -> JobText:
+    def text(self) -> bytes:
         """`public` as JSON."""
         info = self.public
-        json_text = self.row.info if info.version == self.row.version else info.model_dump_json()
-        return JobText(json_text.encode(), info.version, info.state)
+        return (self.row.info if info.version == self.row.version else info.model_dump_json()).encode()
 
 
 @dataclass

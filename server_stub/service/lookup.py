@@ -19,7 +19,7 @@ from server_stub.files.job_dirs import OpenFile, log_dir
 from server_stub.logs import LoggedJob
 from server_stub.logs.stream import refuse_unknown
 from server_stub.runtimes.inputs import newest_result
-from server_stub.service.active import ActiveJob, ActiveJobs, JobText, StoredJob, found
+from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, found
 from server_stub.service.job_files import JobFiles
 from server_stub.store import Store, group_rows, rows
 from server_stub.store.rows import JobFilters, JobRow
@@ -123,12 +123,12 @@ class JobLookup:
 
     async def wait(
         self, user: User, name: str, after_version: int, timeout_s: float, owner: str | None = None
-    ) -> JobText:
+    ) -> StoredJob:
         """Wait until the version of the job is greater than `after_version`, at most `timeout_s`, and not at all if it
         is final; then the job. Raises NotFound."""
         job = await self.find(user, name, owner)
         await self._wait_for_change(job, after_version, timeout_s)
-        return job.text
+        return job
 
     async def state_changes(self, user: User, after: str | None, timeout_s: float) -> StateChanges:
         """The changes of states since the cursor `after` of the jobs that the user sees: waits for one, at most
@@ -208,8 +208,8 @@ class JobLookup:
         """The newest JobInfo as JSON: messages and workers of an active job may be newer than `stored`."""
         active = self._jobs.by_id.get(stored.id)
         if active is None:
-            return found(stored).text.json
-        return with_progress(active.text.json, progress) if progress else active.text.json
+            return found(stored).text
+        return with_progress(active.text, progress) if progress else active.text
 
     async def counts(self) -> dict[State, int]:
         """The number of jobs of all users in each state."""

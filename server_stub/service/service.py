@@ -22,7 +22,7 @@ from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Clock, Runtime, checked
 from server_stub.runtimes.plan import working_dir
-from server_stub.service.active import ActiveJob, ActiveJobs, JobText, StoredJob, from_row
+from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, from_row
 from server_stub.service.admission import Admission
 from server_stub.service.job_files import LOST, JobFiles
 from server_stub.service.lifecycle import Stop
@@ -123,12 +123,12 @@ class Service:
 
     # --- one job
 
-    async def get(self, user: User, name: str, owner: str | None = None) -> JobText:
-        """The job as it is now, with its progress. Raises NotFound."""
+    async def get(self, user: User, name: str, owner: str | None = None) -> bytes:
+        """The JobInfo as it is now, with its progress, as JSON. Raises NotFound."""
         found = await self.lookup.find(user, name, owner)
         text = found.text
         progress = await self.observer.details(user, found.public)
-        return text._replace(json=with_progress(text.json, progress)) if progress else text
+        return with_progress(text, progress) if progress else text
 
     async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> bytes:
         """A JobPage as JSON, newest first, with progress. Raises as `JobLookup.page`."""
@@ -157,9 +157,9 @@ class Service:
         unknown: dict[str, bool | set[str]] = {"spec": newer_defaults(shown.spec)}
         return shown.model_dump_json(exclude={**_OF_THE_SERVER, **unknown}).encode()
 
-    async def cancel(self, user: User, name: str, owner: str | None = None) -> JobText:
+    async def cancel(self, user: User, name: str, owner: str | None = None) -> bytes:
         """Stop the job, running or queued; a final job does not change. The order survives a restart of the server. The
-        job ends later (`wait`)."""
+        job ends later (`wait`). Returns its JobInfo as JSON."""
         found = await self.lookup.find(user, name, owner)
         if (active := _driven(found)) is not None:
             self._reconciler.stop(active, Stop(Reason.CANCELLED, f"cancelled by {user.name}"))

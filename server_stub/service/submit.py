@@ -31,7 +31,7 @@ from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
 from server_stub.files.request_log import Heading
 from server_stub.runtimes import Clock
-from server_stub.service.active import ActiveJob, ActiveJobs, JobText, row_of
+from server_stub.service.active import ActiveJob, ActiveJobs, row_of
 from server_stub.service.admission import Admission, Admitted, draw_name, fingerprint
 from server_stub.service.job_files import JobFiles, without_proof
 from server_stub.service.lifecycle import JobStatus
@@ -67,8 +67,8 @@ class Submits:
 
     async def submit(
         self, user: User, request: SubmitRequest, key: str | None, *, shared: bool = False
-    ) -> tuple[JobText, bool]:
-        """Accept a job. Returns False if a job with this key exists.
+    ) -> tuple[bytes, bool]:
+        """Accept a job. Returns its JobInfo as JSON, and False if a job with this key exists.
 
         `shared`: True if the caller knows that this server sees the folder of an in-place job, so that no proof is
         needed.
@@ -93,7 +93,7 @@ class Submits:
 
     async def resubmit(
         self, user: User, name: str, changes: Mapping[str, Any] | None = None, key: str | None = None
-    ) -> JobText:
+    ) -> bytes:
         """Submit the request of this job again under a new name, with its environment and secrets. `changes`: other
         values for fields of its spec, where `***` keeps the stored value of a variable; with some, it starts without
         checkpoints. `key`: as of `submit`. Raises NotFound; Forbidden: it belongs to another user, and with it the
@@ -267,7 +267,7 @@ class Submits:
             )
         return info
 
-    async def _store_new(self, user: User, admitted: Admitted, key: Key | None) -> tuple[JobText, bool]:
+    async def _store_new(self, user: User, admitted: Admitted, key: Key | None) -> tuple[bytes, bool]:
         sent = _stored_text(admitted.request)
         self._admission.check_size(admitted.request, len(sent))
         for _ in range(_NAMES_DRAWN):
@@ -307,7 +307,7 @@ class Submits:
             notices=admitted.notices,
         )
 
-    async def _first_answer(self, key: Key | None, before: tuple[str, str] | None = None) -> JobText | None:
+    async def _first_answer(self, key: Key | None, before: tuple[str, str] | None = None) -> bytes | None:
         """The answer to an earlier request with this key; None: there was none. `before`: its fingerprint and the id
         of its job, if they are known."""
         before = before or (await self._store.read(rows.key_used, key) if key else None)

@@ -53,7 +53,7 @@ async def submit(service: Service, folder: Path, name: str, script: str, **field
 async def ended(service: Service, name: str) -> JobInfo:
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        info = JobInfo.model_validate_json((await service.get(ANN, name)).json)
+        info = JobInfo.model_validate_json(await service.get(ANN, name))
         if info.state.final:
             return info
         assert time.monotonic() < deadline, info

@@ -97,10 +97,10 @@ class Bench:
 
     async def submit(self, user: User = ANN, **spec: Any) -> JobInfo:
         text, _ = await self.service.submits.submit(user, self.request(**spec), None)
-        return JobInfo.model_validate_json(text.json)
+        return JobInfo.model_validate_json(text)
 
     async def info(self, name: str, user: User = ANN, owner: str | None = None) -> JobInfo:
-        return JobInfo.model_validate_json((await self.service.get(user, name, owner)).json)
+        return JobInfo.model_validate_json(await self.service.get(user, name, owner))
 
     async def until(self, name: str, state: State, attempt: int | None = None) -> JobInfo:
         """The job when it is in that state (and attempt); fails after 10 s."""

@@ -23,7 +23,7 @@ def test_the_same_again_under_a_new_name(bench: Bench) -> None:
             request = bench.request(name="first", secrets=["HF_TOKEN"], secret_values={"HF_TOKEN": "s"}, flags={"a": 1})
             await bench.service.submits.submit(ANN, request, None)
             (bench.scripts / ".proof").unlink()
-            again = JobInfo.model_validate_json((await bench.service.submits.resubmit(ANN, "first")).json)
+            again = JobInfo.model_validate_json(await bench.service.submits.resubmit(ANN, "first"))
             assert again.name != "first"
             given = bench.runtime.attempts[again.id]
             assert given.spec == request.spec.model_copy(update={"name": None})
@@ -100,7 +100,7 @@ def test_the_server_names_the_job_whose_checkpoints_are_copied_whatever_the_clie
             asked = {"checkpoints_of": first.id, "checkpoints_name": "another"}
             request = bench.request(name="second").model_copy(update=asked)
             text, _ = await bench.service.submits.submit(ANN, request, None)
-            second = JobInfo.model_validate_json(text.json).id
+            second = JobInfo.model_validate_json(text).id
             assert bench.runtime.attempts.pop(second).checkpoints_name == "first"
             with pytest.raises(NotFound, match=r"no job .* of ben whose checkpoints could be copied"):
                 await bench.service.submits.submit(BEN, bench.request().model_copy(update=asked), None)

@@ -86,7 +86,7 @@ def test_the_hint_names_a_file_that_the_snapshot_left_out(bench: Bench) -> None:
         code = CodeSnapshot(sha256=digest, root=str(bench.scripts), script="train.py")
         request = bench.request(name="one").model_copy(update={"code": code})
         text, _ = await service.submits.submit(ANN, request, None)
-        job = JobInfo.model_validate_json(text.json)
+        job = JobInfo.model_validate_json(text)
         attempt = bench.runtime.attempts[job.id]
         assert attempt.snapshot
         assert attempt.snapshot.read_bytes() == b"archive"
@@ -168,7 +168,7 @@ def test_cancel_while_pending_while_running_and_between_two_attempts(bench: Benc
             assert ended.failure is None
         assert bench.runtime.stopped == [(pending.id, 1, 7.0), (running.id, 1, 30.0)]
         bench.clock.pass_time(100)
-        assert (await service.cancel(ANN, "between")).state is State.CANCELLED
+        assert JobInfo.model_validate_json(await service.cancel(ANN, "between")).state is State.CANCELLED
         assert bench.runtime.started.count((between.id, 2)) == 0
 
     in_server(bench, run)
@@ -181,7 +181,7 @@ def test_cancel_says_stopping_until_the_processes_are_gone(bench: Bench) -> None
         bench.runtime.runs(job.id)
         await bench.until("one", State.RUNNING)
         for _ in range(2):
-            info = JobInfo.model_validate_json((await service.cancel(ANN, "one")).json)
+            info = JobInfo.model_validate_json(await service.cancel(ANN, "one"))
             assert (info.state, info.reason) == (State.RUNNING, Reason.STOPPING)
         assert len(bench.runtime.stopped) == 1
         bench.runtime.end(job.id, Reason.EXIT_CODE, "exit code 1", Failure(rank=0, exit_code=1))
@@ -309,7 +309,7 @@ def test_a_script_that_changed_while_it_waited_is_told_when_it_starts(bench: Ben
 
         async def submit(name: str) -> JobInfo:
             request: SubmitRequest = bench.request(name=name).model_copy(update={"code": code})
-            return JobInfo.model_validate_json((await service.submits.submit(ANN, request, None))[0].json)
+            return JobInfo.model_validate_json((await service.submits.submit(ANN, request, None))[0])
 
         same, changed, hidden = await submit("same"), await submit("changed"), await submit("hidden")
         bench.runtime.runs(same.id)
@@ -376,15 +376,15 @@ def test_a_long_poll_answers_at_the_next_change_and_at_once_for_a_final_job(benc
         await asyncio.sleep(0.02)
         assert not waiting.done()
         bench.runtime.runs(job.id)
-        assert (await waiting).state is State.RUNNING
+        assert (await waiting).public.state is State.RUNNING
         assert (await following).state is State.RUNNING
-        assert (await service.lookup.wait(ANN, "one", 0, 30)).version == 2
+        assert (await service.lookup.wait(ANN, "one", 0, 30)).public.version == 2
         started = time.monotonic()
-        assert (await service.lookup.wait(ANN, "one", 2, 0.05)).version == 2
+        assert (await service.lookup.wait(ANN, "one", 2, 0.05)).public.version == 2
         assert time.monotonic() - started >= 0.04
         bench.runtime.end(job.id)
         await bench.until("one", State.SUCCEEDED)
-        assert (await service.lookup.wait(ANN, "one", 99, 30)).state is State.SUCCEEDED
+        assert (await service.lookup.wait(ANN, "one", 99, 30)).public.state is State.SUCCEEDED
         ended = await service.lookup.next_logs(await following)
         assert ended.state is State.SUCCEEDED
         assert await service.lookup.next_logs(ended) == ended
@@ -414,7 +414,7 @@ def test_an_order_whose_caller_goes_away_is_stored_and_others_are_told(
         await asyncio.sleep(0.02)
         assert not waiting.done()
         may_write.set()
-        assert JobInfo.model_validate_json((await waiting).json).reason is Reason.STOPPING
+        assert (await waiting).public.reason is Reason.STOPPING
         await eventually(lambda: bench.runtime.stopped)
 
     in_server(bench, run)

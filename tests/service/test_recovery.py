@@ -301,7 +301,7 @@ def test_a_repeated_submit_is_known_after_the_loss_of_the_database(
         async with bench.recovered() as service:
             again, is_new = await service.submits.submit(ANN, request, "key")
             assert not is_new
-            assert json.loads(again.json)["id"] == json.loads(first.json)["id"]
+            assert json.loads(again)["id"] == json.loads(first)["id"]
             with pytest.raises(KeyReused):
                 await service.submits.submit(ANN, bench.request(name="other"), "key")
         assert "1 jobs were rebuilt from their files; lost are their events" in caplog.text

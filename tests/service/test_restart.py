@@ -72,7 +72,7 @@ def test_an_attempt_gets_again_what_was_submitted(bench: Bench) -> None:
             request = bench.request(
                 name="one", secrets=["HF_TOKEN"], env_variables={"MY_KEY": "k"}, secret_values={"HF_TOKEN": "v"}
             )
-            job = JobInfo.model_validate_json((await service.submits.submit(ANN, request, None))[0].json)
+            job = JobInfo.model_validate_json((await service.submits.submit(ANN, request, None))[0])
             before = bench.runtime.attempts[job.id]
         async with bench.server():
             again = bench.runtime.attempts[job.id]
@@ -262,8 +262,8 @@ async def main(folder, first):
             answers = await asyncio.gather(*(
                 service.submits.submit(ANN, bench.request(name=f"n{number}-{i}"), f"k{number}-{i}") for i in range(4)))
             for text, created in answers:
-                print(json.loads(text.json)["id"], flush=True)
-            job = json.loads(answers[0][0].json)["id"]
+                print(json.loads(text)["id"], flush=True)
+            job = json.loads(answers[0][0])["id"]
             bench.runtime.runs(job)
             bench.runtime.end(job)
 
@@ -316,7 +316,7 @@ def test_a_job_over_the_bounds_of_today_that_an_earlier_version_took_runs_on(ben
         async with bench.server() as service:
             request = bench.request(name="one").model_copy(update={"spec": spec.model_copy(update={"name": "one"})})
             text, _ = await service.submits.submit(ANN, request, None)
-            job = JobInfo.model_validate_json(text.json)
+            job = JobInfo.model_validate_json(text)
             bench.runtime.runs(job.id)
             await bench.until("one", State.RUNNING)
             shown = job.model_copy(update={"code": code})

@@ -41,11 +41,11 @@ def test_the_same_key_and_spec_is_the_same_job(bench: Bench) -> None:
         first, created = await service.submits.submit(ANN, bench.request(), "k1")
         again, created_again = await service.submits.submit(ANN, bench.request(), "k1")
         assert (created, created_again) == (True, False)
-        assert json.loads(first.json)["id"] == json.loads(again.json)["id"]
+        assert json.loads(first)["id"] == json.loads(again)["id"]
         assert len(bench.runtime.started) == 1
         other, created = await service.submits.submit(BEN, bench.request(), "k1")
         assert created
-        assert json.loads(other.json)["id"] != json.loads(first.json)["id"]
+        assert json.loads(other)["id"] != json.loads(first)["id"]
 
     in_server(bench, run)
 
@@ -62,7 +62,7 @@ def test_the_answer_is_written_as_the_model_writes_it(bench: Bench) -> None:
         ]
         for request in requests:
             text, _ = await service.submits.submit(ANN, request, None, shared=True)
-            assert text.json.decode() == JobInfo.model_validate_json(text.json).model_dump_json()
+            assert text.decode() == JobInfo.model_validate_json(text).model_dump_json()
 
     in_server(bench, run)
 
@@ -98,7 +98,7 @@ def test_a_hundred_repeats_at_once_are_one_job(bench: Bench) -> None:
     async def run(service: Service) -> None:
         answers = await asyncio.gather(*(service.submits.submit(ANN, bench.request(), "k1") for _ in range(100)))
         assert sum(created for _, created in answers) == 1
-        assert len({json.loads(text.json)["id"] for text, _ in answers}) == 1
+        assert len({json.loads(text)["id"] for text, _ in answers}) == 1
         assert len(bench.runtime.started) == 1
 
     in_server(bench, run)
@@ -122,7 +122,7 @@ def test_a_repeat_is_answered_though_it_would_be_refused_by_now(bench: Bench) ->
         bench.clock.pass_time(1)
         again, created = await service.submits.submit(ANN, request, "k1")
         assert not created
-        assert again.json == first.json
+        assert again == first
         with pytest.raises(KeyReused):
             await service.submits.submit(ANN, bench.request(name="two"), "k1")
 
@@ -348,12 +348,12 @@ def test_the_value_of_a_secret_is_in_one_private_file_and_nowhere_else(bench: Be
             name="one", secrets=["HF_TOKEN"], env_variables={"MY_TOKEN": token}, secret_values={"HF_TOKEN": value}
         )
         text, _ = await service.submits.submit(ANN, request, "k")
-        job = JobInfo.model_validate_json(text.json)
+        job = JobInfo.model_validate_json(text)
         attempt = bench.runtime.attempts[job.id]
         assert attempt.secret_values == {"HF_TOKEN": value}
         assert attempt.spec.env_variables == {"MY_TOKEN": token}
         shown = [
-            text.json,
+            text,
             (await service.manifest(ANN, "one")).model_dump_json().encode(),
             service.render(ANN, request).model_dump_json().encode(),
             await service.lookup.events(ANN, "one"),

@@ -76,8 +76,8 @@ async def submit_job(
     parts: Parts, user: CurrentUser, order: Annotated[SubmitRequest, JsonBody], idempotency_key: _IdempotencyKey = None
 ) -> Response:
     """Accept a job. It is on disk before this answers."""
-    job, created = await parts.service.submits.submit(user, order, idempotency_key)
-    return JsonText(job.json, 201 if created else 200)
+    text, created = await parts.service.submits.submit(user, order, idempotency_key)
+    return JsonText(text, 201 if created else 200)
 
 
 @router.post(
@@ -187,9 +187,9 @@ async def get_job(
     if after_version is not None:
         change = parts.service.lookup.wait(of.user, of.name, after_version, wait, of.owner)
         job = await _unless_stopping(change, parts.stopping)
-        if job is not None and job.version <= after_version:
+        if job is not None and job.public.version <= after_version:
             job = None  # nothing but its progress has changed
-    return JsonText((job or await parts.service.get(*of)).json)
+    return JsonText(job.text if job else await parts.service.get(*of))
 
 
 async def _unless_stopping(change: Coroutine[Any, Any, T], stopping: asyncio.Event) -> T | None:
@@ -289,7 +289,7 @@ async def get_job_goodput(parts: Parts, job: OfPath) -> JobGoodput:
 @router.post(f"{JOB}/cancel", response_model=wire.JobInfo)
 async def cancel_job(parts: Parts, job: OfPath) -> Response:
     """Order the end of the job; it ends later. A final job stays as it is."""
-    return JsonText((await parts.service.cancel(*job)).json)
+    return JsonText(await parts.service.cancel(*job))
 
 
 @router.delete(JOB)

@@ -144,7 +144,7 @@ class Pages:
         return _page(request, "job.html", **shown, types=types, key=secrets.token_hex(16))
 
     async def _info(self, of: Named) -> JobInfo:
-        return JobInfo.model_validate_json((await self._parts.service.get(*of)).json)
+        return JobInfo.model_validate_json(await self._parts.service.get(*of))
 
     async def _code(self, request: Request, of: Named) -> Response:
         """The code of a job, with the text of one file."""
@@ -215,7 +215,7 @@ class Pages:
             drawn = json.dumps([form["key"], name, changes]).encode() if form.get("key") else None
             key = f"page-{hashlib.sha256(drawn).hexdigest()}" if drawn else None
             text = await service.submits.resubmit(of.user, name, changes, key)
-            name = json.loads(text.json)["name"]
+            name = json.loads(text)["name"]
         else:
             raise NotFound(f"there is no page {request.scope['path']}")
         return RedirectResponse(f"../{quote(name, '')}?owner={quote(of.owner or of.user.name, '')}", 303)

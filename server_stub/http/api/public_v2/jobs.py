@@ -78,8 +78,8 @@ async def run_job(parts: Parts, user: CurrentUser, order: translate.RunJobReques
     spec = translate.spec_of(order)
     known = translate.catalogue_name(order.instance_type, parts.service.runtime.instance_types())
     whole = await place(spec.model_copy(update={"instance_type": known}), parts.settings)
-    job, _ = await parts.service.submits.submit(user, whole, None, shared=True)
-    return translate.created(JobInfo.model_validate_json(job.json))
+    text, _ = await parts.service.submits.submit(user, whole, None, shared=True)
+    return translate.created(JobInfo.model_validate_json(text))
 
 
 @router.get("")
@@ -123,13 +123,13 @@ async def list_jobs(
 @router.post("/restart")
 async def restart_job(parts: Parts, user: CurrentUser, order: translate.RestartRequest) -> translate.Created:
     """Run the request of this job again, as a new job."""
-    job = await parts.service.submits.resubmit(user, order.job_name)
-    return translate.created(JobInfo.model_validate_json(job.json))
+    text = await parts.service.submits.resubmit(user, order.job_name)
+    return translate.created(JobInfo.model_validate_json(text))
 
 
 async def find_job(parts: Parts, user: CurrentUser, name: str) -> JobInfo:
     """The job. Raises NotFound."""
-    return JobInfo.model_validate_json((await parts.service.get(user, name)).json)
+    return JobInfo.model_validate_json(await parts.service.get(user, name))
 
 
 Job = Annotated[JobInfo, Depends(find_job)]
