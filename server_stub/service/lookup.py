@@ -6,7 +6,7 @@ import asyncio
 import difflib
 import time
 from dataclasses import dataclass, replace
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -89,15 +89,6 @@ def check_running(job: JobInfo, why: str) -> None:
         )
 
 
-class Page(NamedTuple):
-    """A page of a list, newest first."""
-
-    jobs: list[JobRow]
-    groups: list[GroupInfo]
-    cursor: int | None
-    """Cursor of the next page; None: this is the last one."""
-
-
 class JobLookup:
     """The lookup of one service."""
 
@@ -160,8 +151,11 @@ class JobLookup:
                 return
             await asyncio.wait({self._jobs.next_change(job.row.id)}, timeout=left)
 
-    async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> Page:
-        """A page of the list, of the jobs of the user if the filters have no owners.
+    async def page(
+        self, user: User, wanted: JobFilters, limit: int, cursor: str | None
+    ) -> tuple[list[JobRow], list[GroupInfo], int | None]:
+        """The jobs and groups on a page of the list, and the cursor of the next page, None if this is the last one; of
+        the jobs of the user if the filters have no owners.
 
         Raises InvalidRequest: the cursor is not from this server; Forbidden: the user may not see the jobs of an owner.
         """
@@ -182,11 +176,8 @@ class JobLookup:
         groups = await self._store.read(group_rows.page, wanted, limit + 1, before)
         seqs = sorted([*groups, *(row.seq for row in jobs)], reverse=True)
         last = seqs[limit - 1] if len(seqs) > limit else None
-        return Page(
-            [row for row in jobs if row.seq >= (last or 0)],
-            [info for seq, info in groups.items() if seq >= (last or 0)],
-            last,
-        )
+        least = last or 0
+        return [row for row in jobs if row.seq >= least], [info for seq, info in groups.items() if seq >= least], last
 
     async def group(self, user: User, name: str, owner: str | None) -> GroupInfo:
         """The group. `owner` None: the user's own, also of an admin. Raises NotFound."""

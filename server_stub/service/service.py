@@ -132,12 +132,12 @@ class Service:
 
     async def page(self, user: User, wanted: JobFilters, limit: int, cursor: str | None) -> bytes:
         """A JobPage as JSON, newest first, with progress. Raises as `JobLookup.page`."""
-        page = await self.lookup.page(user, wanted, limit, cursor)
-        active = [job.public for row in page.jobs if (job := self._jobs.by_id.get(row.id))]
+        stored, infos, last = await self.lookup.page(user, wanted, limit, cursor)
+        active = [job.public for row in stored if (job := self._jobs.by_id.get(row.id))]
         progress = await self.observer.progress(user, active)
-        jobs = b",".join(self.lookup.newest_text(row, progress.get(row.id)) for row in page.jobs)
-        groups = b",".join(info.model_dump_json().encode() for info in page.groups)
-        next_cursor = b'"%d"' % page.cursor if page.cursor else b"null"
+        jobs = b",".join(self.lookup.newest_text(row, progress.get(row.id)) for row in stored)
+        groups = b",".join(info.model_dump_json().encode() for info in infos)
+        next_cursor = b'"%d"' % last if last else b"null"
         return b'{"jobs":[%b],"groups":[%b],"next_cursor":%b}' % (jobs, groups, next_cursor)
 
     async def manifest(self, user: User, name: str, owner: str | None = None) -> Manifest:
