@@ -40,11 +40,10 @@ _LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.overlayfs", "fuse.ntfs-3g"
 _MAC_MOUNT = re.compile(r".* on (?P<point>/.*?) \((?P<type>\w+)[,)]")
 
 
-def state_dir(environ: Mapping[str, str] | None = None) -> Path:
+def state_dir() -> Path:
     """The directory, absolute; it may not be there yet (see make_private). Reads the environment and the mounts."""
-    environ = os.environ if environ is None else environ
     base = os.path.realpath(Path.home() / ".local" / "state")
-    return choose(environ, Path(base), socket.gethostname(), _uid(), mounts())
+    return choose(os.environ, Path(base), socket.gethostname(), _uid(), mounts())
 
 
 def chosen_state_dir(environ: Mapping[str, str]) -> Path | None:

@@ -72,8 +72,9 @@ def test_mounts_of_macos_are_read() -> None:
     assert parse_mac_mounts(text) == [("/", "apfs"), ("/Users/ann lee", "nfs"), ("/System/Volumes/Data/home", "autofs")]
 
 
-def test_this_machine_has_an_answer() -> None:
-    assert state_dir.state_dir({}).is_absolute()
+def test_this_machine_has_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(state_dir.VARIABLE, raising=False)
+    assert state_dir.state_dir().is_absolute()
 
 
 def test_the_directory_is_made_private(tmp_path: Path) -> None:

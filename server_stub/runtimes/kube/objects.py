@@ -88,8 +88,8 @@ _RECORD = TypeAdapter(Record)
 
 def _of_this_version(end: dict[str, Any]) -> dict[str, Any]:
     """An end that an earlier version has written: it named the notes otherwise, and had the ends of all ranks."""
-    known = {"notes": end.pop("remarks", ())} | end
-    if ranks := end.pop("ranks", ()):
+    known = {"notes": end.get("remarks", ())} | end
+    if ranks := end.get("ranks"):
         known["started_at"] = min((rank["started_at"] for rank in ranks if rank["started_at"]), default=None)
     if isinstance(first := end.get("first_failing"), list):
         worker, rank = first
