@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
+import struct
 import subprocess
 import sys
+import termios
 from datetime import timedelta
 from pathlib import Path
 
@@ -275,6 +279,18 @@ def test_a_terminal_without_colours_gets_none(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(terminal, "isatty", lambda: True)
     printer.report([Part("summary", "job bad FAILED")], terminal)
     assert terminal.getvalue() == "job bad FAILED\n"
+
+
+def test_a_report_has_the_width_of_its_terminal_if_stdout_is_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "__stdout__", None)  # no terminal, as a pipe
+    ours, theirs = os.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    with os.fdopen(ours, "rb"), os.fdopen(theirs, "w") as stderr:
+        printer.report([Part("hint", "word " * 10)], stderr)
+        shown = os.read(ours, 4096).decode().splitlines()
+    assert shown == ["hint: word word word word word word", "      word word word word"]
 
 
 def test_explain_as_json_has_the_fields_that_programs_rely_on(server: SmallServer, cli: Run) -> None:
