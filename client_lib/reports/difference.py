@@ -45,18 +45,13 @@ class JobDiff(NamedTuple):
 
     def sentence(self) -> str:
         """A sentence about what may have made the second job fail; "": nothing has changed."""
-        known = {
-            "files": list(self.files),
-            **self.parts,
-            "metrics": [],
-            "not compared": [],
-            **({"code": []} if self.files else {}),
-        }
+        left_out = {"metrics", "not compared"} | ({"code"} if self.files else set())
         shown = []
-        for part, found in known.items():
-            more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-            few = ", ".join(line[:_WIDE] for line in found[:_SHOWN]) + more
-            shown += [f"{part} {few}".removeprefix("fields ")] if found else []
+        for part, found in {"files": list(self.files), **self.parts}.items():
+            if found and part not in left_out:
+                more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+                few = ", ".join(line[:_WIDE] for line in found[:_SHOWN]) + more
+                shown.append(f"{part} {few}".removeprefix("fields "))
         return f"changed since {self.first}, which succeeded: {'; '.join(shown)}" if shown else ""
 
 
