@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from client_lib.log_reading.text_output import keeps_running
+from client_lib.log_reading.text_output import keeps_running, started_timer
 from client_lib.reports import display
 from client_lib.reports.display import Bundle
 from client_lib.spec.wire import JobInfo
@@ -150,9 +150,7 @@ class CellOutput:
                 now = time.monotonic()
                 pause_s = min(max(_PAUSE_S, (now - self._began) / _SLOWER), _LONGEST_PAUSE_S)
                 left_s = max(0.0, self._drawn_at + pause_s - now)
-                self._timer = threading.Timer(left_s, self._context.run, (self._redraw,))
-                self._timer.daemon = True
-                self._timer.start()
+                self._timer = started_timer(left_s, lambda: self._context.run(self._redraw))
 
     def _redraw(self) -> None:
         with self._lock:

@@ -171,7 +171,7 @@ class LogOutput:
     def _on_state(self, facts: dict[str, Any]) -> None:
         """Print why no lines come, once for each reason, and that a job goes on that had hung."""
         if facts.get("state") == State.RUNNING and self.waits_for and not self._silence:
-            self._silence = _started(SILENT_S, self._say_silence)
+            self._silence = started_timer(SILENT_S, self._say_silence)
         if self.beside:
             self.beside.state(facts)
             return
@@ -193,7 +193,7 @@ class LogOutput:
             self._write(self._printer.feed(entry))
             self._fed_at = time.monotonic()
             if is_live and self._idle is None:
-                self._idle = _started(COLLAPSE.total_seconds(), self._write_held)
+                self._idle = started_timer(COLLAPSE.total_seconds(), self._write_held)
 
     def _write_held(self) -> None:
         """Write held lines if no line came for COLLAPSE, else look again when it may have passed."""
@@ -201,7 +201,7 @@ class LogOutput:
             if self._idle is None or self._idle.finished.is_set():  # the log has ended meanwhile
                 return
             left_s = self._fed_at + COLLAPSE.total_seconds() - time.monotonic()
-            self._idle = _started(left_s, self._write_held) if left_s > 0 else None
+            self._idle = started_timer(left_s, self._write_held) if left_s > 0 else None
             if self._idle is None:
                 self.out.write(self._printer.idle())
                 self.out.flush()
@@ -215,7 +215,7 @@ class LogOutput:
                 self.beside.bars(self._printer.bars())
 
 
-def _started(delay_s: float, act: Callable[[], None]) -> threading.Timer:
+def started_timer(delay_s: float, act: Callable[[], None]) -> threading.Timer:
     timer = threading.Timer(delay_s, act)
     timer.daemon = True
     timer.start()
