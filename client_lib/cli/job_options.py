@@ -13,19 +13,17 @@ from difflib import get_close_matches
 from enum import Enum
 from functools import cache
 from itertools import chain
-from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import typer
 from typer import Argument, Option
 
-from client_lib.cli.parameters import Command, CommandApp, key_value
+from client_lib.cli.parameters import Command, CommandApp, F, key_value
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import option_names
 from client_lib.spec.job import HealthParams, JobSpec, defaults
 from client_lib.spec.validation import descriptions
 from client_lib.transport.config import BOOLEANS
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 POSITIONAL = frozenset({"script", "args"})
 

@@ -195,14 +195,14 @@ def log_params(
     grep: str | None = None,
     context: int | None = None,
 ) -> dict[str, str | list[str]]:
-    """The parameters of GET /jobs/{name}/logs; what is None isn't sent. The server checks them."""
+    """The parameters of GET /jobs/{name}/logs; what is None or an empty list isn't sent. The server checks them."""
     ranks = [rank] if isinstance(rank, int) else rank
     lists = {"rank": ranks, "stream": [stream] if isinstance(stream, str) else stream}
     words = {"tail": tail, "since": since, "attempt": attempt, "grep": grep, "context": context}
     return {
         **({"follow": "true"} if follow else {}),
         **{name: str(value) for name, value in words.items() if value is not None},
-        **{name: [*map(str, values)] for name, values in lists.items() if values is not None},
+        **{name: [*map(str, values)] for name, values in lists.items() if values},
     }
 
 

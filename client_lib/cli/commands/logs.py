@@ -99,14 +99,7 @@ def logs(
     if follow and (grep or len(names) > 1):
         ctx.fail("-f takes no --grep" if grep else f"-f follows one job, and these are {len(names)}: name one of them")
     params = log_params(
-        follow=follow,
-        tail=tail,
-        since=since,
-        rank=ranks or None,
-        stream=streams or None,
-        attempt=attempt,
-        grep=grep,
-        context=context,
+        follow=follow, tail=tail, since=since, rank=ranks, stream=streams, attempt=attempt, grep=grep, context=context
     )
     wanted: list[str | None] = [*names] or [None]
     for name in wanted:
