@@ -174,7 +174,7 @@ def test_a_body_that_is_no_log_stream_is_said(body: bytes):
 
 
 def test_parameters_that_were_not_given_are_not_sent():
-    assert log_params() == {}
+    assert log_params() == log_params(rank=[], stream=()) == {}
     assert log_params(follow=True, rank=0, stream=["stdout", "stderr"], tail=0) == {
         "follow": "true",
         "rank": ["0"],
