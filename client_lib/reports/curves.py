@@ -32,7 +32,7 @@ def rows(metrics: Json) -> list[Row]:
     """One row per curve, with the cells of HEADINGS."""
     found: list[Row] = []
     for curve in metrics["curves"]:
-        at = _best_by_name(curve)
+        at = best_at(curve, grows(curve["name"]))
         best = ("", "") if at is None else _value(curve, at)
         rank = "-" if curve["rank"] is None else str(curve["rank"])
         drawn = spark([float(value) for value in curve["values"]])
@@ -109,17 +109,13 @@ def grows(name: str) -> bool | None:
     return False if any(word in name.lower() for word in _FALLS) else None
 
 
-def best_at(curve: Json, is_larger: bool) -> int | None:
-    """Index of the best value; None: all are NaN or infinite."""
+def best_at(curve: Json, is_larger: bool | None) -> int | None:
+    """Index of the best value; None: `is_larger` is None, or all values are NaN or infinite."""
+    if is_larger is None:
+        return None
     values = [float(value) for value in curve["values"]]
     finite = [at for at, value in enumerate(values) if math.isfinite(value)]
     return (max if is_larger else min)(finite, key=values.__getitem__, default=None)
-
-
-def _best_by_name(curve: Json) -> int | None:
-    """Index of the best value; None: the name does not tell, or there is none."""
-    is_larger = grows(curve["name"])
-    return None if is_larger is None else best_at(curve, is_larger)
 
 
 def _value(curve: Json, index: int) -> tuple[str, str]:
@@ -130,9 +126,9 @@ def _place(axis: str, step: float) -> str:
     return f"{'value' if axis == 'count' else axis} {float(step):.10g}"
 
 
-def spark(values: Sequence[float], width: int = _WIDTH) -> str:
-    """The means of up to `width` parts as bars between the lowest and the highest; `!`: a part has NaN or infinity."""
-    count = min(width, len(values))
+def spark(values: Sequence[float]) -> str:
+    """The means of up to 32 parts as bars between the lowest and the highest; `!`: a part has NaN or infinity."""
+    count = min(_WIDTH, len(values))
     parts = [values[i * len(values) // count : (i + 1) * len(values) // count] for i in range(count)]
     means = [sum(part) / len(part) for part in parts]
     shown = [mean for mean in means if abs(mean) < _HUGE]
@@ -159,7 +155,7 @@ def compared(jobs: Sequence[Measured]) -> list[Json]:
     for (job, curves), each in zip(jobs, known, strict=True):
         metrics: dict[str, Any] = {}
         for curve in sorted(curves, key=lambda curve: curve["rank"] is not None):  # rank 0 wins over no rank
-            at, values = _best_by_name(curve), curve["values"]
+            at, values = best_at(curve, grows(curve["name"])), curve["values"]
             metrics[curve["name"]] = {"last": values[-1], **({} if at is None else {"best": values[at]})}
         arguments = {name: each[name] for name in differ if name in each}
         found.append({"name": job["name"], "state": job["state"], "arguments": arguments, "metrics": metrics})
