@@ -29,7 +29,6 @@ from client_lib.reports import table
 from client_lib.spec.states import FINAL, State
 
 _NEVER = datetime.max.replace(tzinfo=timezone.utc)
-LIMIT = 50
 
 app = CommandApp()
 
@@ -75,7 +74,7 @@ def list_jobs(
         Option("-l", "--label", parser=key_value, metavar="KEY=VALUE", help="Only jobs with this label."),
     ] = None,
     name: Annotated[str | None, Option(metavar="PREFIX", help="Only jobs whose name begins so.")] = None,
-    limit: Annotated[int, Option("-n", "--limit", min=1, help="Show at most this many.")] = LIMIT,
+    limit: Annotated[int, Option("-n", "--limit", min=1, help="Show at most this many.")] = 50,
     everything: Annotated[bool, Option("--all", help="All of them, however many.")] = False,
     sort: Annotated[
         Any, Option(parser=_order, metavar="COLUMN", help="Sort what is shown; -COLUMN: the largest first.")
