@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -42,7 +42,6 @@ from server_stub.http.users_file import CurrentTokens, FileTokens, UserTokens
 from server_stub.logs import LogHub
 from server_stub.runtimes import Runtime
 from server_stub.runtimes.local import LocalOptions, accounts
-from server_stub.runtimes.local.accounts import UserAccounts
 from server_stub.runtimes.local.runtime import LocalRuntime
 from server_stub.server_log import rotate
 from server_stub.service import Service
@@ -141,9 +140,9 @@ async def _run(
         await parts.service.close()
 
 
-def _users(settings: Settings) -> tuple[CurrentTokens, UserAccounts | None]:
-    """The tokens of this server, and the accounts under which jobs of their users run; None: all as this server. The
-    data directory is opened to these accounts.
+def _users(settings: Settings) -> tuple[CurrentTokens, Callable[[], Mapping[str, str]] | None]:
+    """The tokens of this server, and the names of the accounts under which jobs of their users run; None: all as this
+    server. The data directory is opened to these accounts.
 
     Raises InvalidRequest: other machines could reach it, and it has no users file; or it has one, and jobs of all users
     would run as one account, or some user has no account, or one that can run no jobs there.
@@ -167,17 +166,17 @@ def _users(settings: Settings) -> tuple[CurrentTokens, UserAccounts | None]:
             "--insecure-shared-uid starts it for users who trust each other; on Kubernetes jobs are separated",
         )
     separated = FileTokens(settings.users_file, _check_accounts)
-    user_accounts = UserAccounts(lambda: separated().accounts())
     os.umask(0o077)  # of this server's own files; a job has the usual one
     accounts.open_data_dir(settings.data_dir)
     jobs, python = settings.data_dir / "jobs", LocalOptions.python
-    if why := next(filter(None, (account.why_unusable(jobs, python) for account in user_accounts.all())), None):
+    found = accounts.of_users(separated().accounts())
+    if why := next(filter(None, (account.why_unusable(jobs, python) for account in found.values())), None):
         raise InvalidRequest(
             why,
             hint="let everybody enter the folders above it, or choose others: a data directory such as --data-dir "
             "/var/lib/client_lib, and an installation of Python outside of private homes",
         )
-    return separated, user_accounts
+    return separated, lambda: separated().accounts()
 
 
 def _check_accounts(tokens: UserTokens) -> None:

@@ -14,9 +14,9 @@ machine    this machine: cores, memory, GPUs, ports
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from server_stub.runtimes.local.accounts import UserAccounts
 from server_stub.settings import Settings
 
 
@@ -30,8 +30,8 @@ class LocalOptions:
     """Program that lists the GPUs, looked for on PATH. A machine without it has none."""
     python: str = sys.executable
     """Interpreter of the worker launchers, which need the standard library only, and of requests that name none."""
-    accounts: UserAccounts | None = None
-    """The accounts under which the jobs of users run; None: all run under that of the server."""
+    accounts: Callable[[], Mapping[str, str]] | None = None
+    """Returns the name of the account under which each user's jobs run; None: all run under that of the server."""
 
     @property
     def warm(self) -> bool:

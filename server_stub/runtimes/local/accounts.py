@@ -23,7 +23,7 @@ import shutil
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -121,22 +121,11 @@ def owner_of(folder: Path) -> Account | None:
         return Account(str(there.st_uid), there.st_uid, there.st_gid, (there.st_gid,), "/")
 
 
-class UserAccounts:
-    """Finds the accounts of users. `names` returns the name of each user's account."""
-
-    def __init__(self, names: Callable[[], Mapping[str, str]]) -> None:
-        self._names = names
-
-    def of(self, user: str) -> Account:
-        """Raises InvalidRequest: the user has no account."""
-        name = self._names().get(user)
-        if name is None:
-            raise InvalidRequest(f"the users file has no user {user}, so there is no account for the job")
-        return of_users({user: name})[user]
-
-    def all(self) -> list[Account]:
-        """Raises InvalidRequest: a user has no account."""
-        return list(of_users(self._names()).values())
+def of_user(user: str, names: Mapping[str, str]) -> Account:
+    """The account of one user. Raises InvalidRequest: the user has none."""
+    if user not in names:
+        raise InvalidRequest(f"the users file has no user {user}, so there is no account for the job")
+    return of_users({user: names[user]})[user]
 
 
 def of_users(names: Mapping[str, str]) -> dict[str, Account]:

@@ -77,7 +77,8 @@ class Host:
 
         Raises InvalidRequest: the user has none any more.
         """
-        return self._options.accounts.of(user) if self._options.accounts else None
+        names = self._options.accounts
+        return accounts.of_user(user, names()) if names else None
 
     def plans(
         self, attempt: Attempt, wanted: Needs, granted: Grant, master_port: int, account: Account | None
@@ -169,7 +170,7 @@ class Host:
             return checked("accounts", "all jobs run under the account of this server")
         folder, python = self._options.settings.data_dir / "jobs", self._options.python
         try:
-            found = self._options.accounts.all()
+            found = accounts.of_users(self._options.accounts()).values()
         except InvalidRequest as error:
             return Check(name="accounts", ok=False, message=error.message, fix=error.hint)
         bad = [why for account in found if (why := account.why_unusable(folder, python))]
