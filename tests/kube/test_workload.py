@@ -159,6 +159,19 @@ def test_an_event_about_a_part_of_a_workload_is_its_own_unless_it_is_older() -> 
     assert inventory.events(KEY) == ()
 
 
+def test_a_workload_that_is_gone_leaves_the_events_about_parts_to_the_new_one_of_its_name() -> None:
+    inventory, changes = Inventory(), []
+    inventory.follow(KEY, lambda: changes.append(1))
+    new = replace(found("train"), uid="new")
+    for each in (found("train"), new):
+        inventory.put(each)
+    inventory.gone(found("train"))
+    seen = len(changes)
+    inventory.put_event(Event("e1", "job-uid", "FailedCreate", "no quota", "2026-11-24T00:00:00Z", "Job/train-0"))
+    assert len(changes) == seen + 1
+    assert [each.message for each in inventory.events(KEY)] == ["no quota"]
+
+
 @given(st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True), st.integers(1, 101), st.integers(20, 50))
 def test_a_name_is_as_short_as_its_kind_wants_it(job: str, attempt: int, longest: int) -> None:
     name = names.object_name(job, attempt, longest=longest)

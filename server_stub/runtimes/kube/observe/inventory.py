@@ -341,11 +341,12 @@ class Inventory:
             self._report_change(found.key)
 
     def _remove(self, found: Found) -> None:
-        for each in found.known_by:
-            self._key_of.pop(each, None)
-            self._events.pop(each, None)
         known = self._found[type(found)].get(found.key, {})
         known.pop(found.uid, None)
+        shared = {each for other in known.values() for each in other.known_by}  # with a workload of the same name
+        for each in set(found.known_by) - shared:
+            self._key_of.pop(each, None)
+            self._events.pop(each, None)
         if not known:
             self._found[type(found)].pop(found.key, None)
 
