@@ -287,10 +287,10 @@ def test_a_report_has_the_width_of_its_terminal_if_stdout_is_a_pipe(monkeypatch:
     monkeypatch.setattr(sys, "__stdout__", None)  # no terminal, as a pipe
     ours, theirs = os.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
-    with os.fdopen(ours, "rb"), os.fdopen(theirs, "w") as stderr:
+    with os.fdopen(ours) as screen, os.fdopen(theirs, "w") as stderr:
         printer.report([Part("hint", "word " * 10)], stderr)
-        shown = os.read(ours, 4096).decode().splitlines()
-    assert shown == ["hint: word word word word word word", "      word word word word"]
+        shown = [next(screen), next(screen)]
+    assert shown == ["hint: word word word word word word\n", "      word word word word\n"]
 
 
 def test_explain_as_json_has_the_fields_that_programs_rely_on(server: SmallServer, cli: Run) -> None:

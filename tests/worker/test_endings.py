@@ -233,7 +233,7 @@ def test_the_control_socket_works_below_a_path_of_any_length(tmp_path: Path) -> 
     one = Worker(folder, "print('deep')")
     try:
         assert one.run()["exit_code"] == 0
-        assert not list(Path("/tmp").glob("cl-*/d"))
+        assert [link for link in Path("/tmp").glob("cl-*/d") if link.resolve().is_relative_to(folder)] == []
     finally:
         one.close()
 
