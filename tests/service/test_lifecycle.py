@@ -272,6 +272,15 @@ def test_only_the_named_failures_are_retried(reason: Reason, code: int | None, s
     )
 
 
+def test_the_end_by_a_signal_is_retried_by_its_reason_not_by_the_code_of_a_shell() -> None:
+    first = Failure(rank=0, exit_code=137, signal=9)
+    seen = Observation("j", 1, "ended", Reason.SIGNAL, "why", first_failing=first)
+    for word, state in (("exit:137", State.FAILED), ("Signal", State.RESTARTING)):
+        decision = lifecycle.observe(status(state=State.RUNNING, max_retry=1, retry_on=[word]), seen, T0)
+        assert decision
+        assert decision.status.info.state is state
+
+
 @pytest.mark.parametrize("stop", [CANCEL, TIMEOUT])
 def test_what_can_never_be_retried_says_nothing_about_it(stop: Stop) -> None:
     after = ended(status(state=State.RUNNING, max_retry=2, retry_on=["exit:75"], stop=stop), Reason.EXIT_CODE, 75)
