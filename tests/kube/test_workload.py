@@ -143,8 +143,9 @@ def test_the_workload_of_an_attempt_is_the_newest_whatever_the_order_of_a_list()
     new = replace(found("a"), uid="new", created_at="2026-11-24T00:00:00Z")
     inventory.take_list("IndexedJob", [new, found("b")])
     assert inventory.workload(KEY) == new
-    inventory.put(replace(new, ends_by="2026-11-24T00:01:00Z"))
-    assert inventory.workload(KEY) == found("b")
+    inventory.put(replace(new, ends_by="2026-11-24T00:00:01Z"))
+    inventory.put(replace(new, uid="of the same second"))
+    assert inventory.workload(KEY) == replace(new, uid="of the same second")
 
 
 def test_an_event_about_a_part_of_a_workload_is_its_own_unless_it_is_older() -> None:

@@ -287,9 +287,9 @@ class Inventory:
                 self._remove(pod)
 
     def workload(self, key: AttemptKey) -> Workload | None:
-        """The newest one of the attempt, of those that nobody has deleted if there are any."""
+        """The newest one of the attempt; of those of one second one that nobody has deleted."""
         known = self._found[Workload].get(key, {}).values()
-        return max(known, key=lambda each: (not each.deleting, each.created_at), default=None)
+        return max(known, key=lambda each: (each.created_at, not each.deleting), default=None)
 
     def workloads(self) -> Iterable[Workload]:
         """Those of all attempts."""
