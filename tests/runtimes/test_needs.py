@@ -13,7 +13,7 @@ from server_stub.runtimes.instance_types import Catalogue
 from server_stub.runtimes.local.machine import Gpu, Machine
 from server_stub.runtimes.local.scheduling import Needs, needs, notices
 
-LAPTOP = Machine("laptop", "Linux", cores=8, memory_gib=16.0, boot_id="b")
+LAPTOP = Machine("laptop", "lo", cores=8, memory_gib=16.0, boot_id="b")
 GPUS = [Gpu(n, f"GPU-{n}{n}{n}{n}", "NVIDIA A100-SXM4-80GB", 81920) for n in range(4)]
 
 

@@ -21,7 +21,7 @@ from server_stub.runtimes.local.machine import Gpu, Machine
 from server_stub.runtimes.local.scheduling import Grant, needs
 from server_stub.settings import Settings
 
-MACHINE = Machine("host", "Linux", cores=16, memory_gib=64.0, boot_id="b")
+MACHINE = Machine("host", "lo", cores=16, memory_gib=64.0, boot_id="b")
 GPUS = [Gpu(n, f"GPU-{n}", "NVIDIA A100", 81920) for n in range(4)]
 OPTIONS = LocalOptions(Settings(data_dir=Path("/data"), warm=False), python="/server/bin/python")
 SUBMITTER = Submitter(
@@ -230,7 +230,7 @@ def test_the_loopback_device_is_gloos_unless_set() -> None:
     assert first(attempt(env_variables={"GLOO_SOCKET_IFNAME": "eth0"})).environment["GLOO_SOCKET_IFNAME"] == "eth0"
     shell = Submitter(environment={"GLOO_SOCKET_IFNAME": "eth1"}, working_dir="/")
     assert first(attempt(submitter=shell)).environment["GLOO_SOCKET_IFNAME"] == "eth1"
-    mac = Machine("mac", "Darwin", 8, 16.0, "b")
+    mac = Machine("mac", "lo0", 8, 16.0, "b")
     assert first(attempt(), machine=mac).environment["GLOO_SOCKET_IFNAME"] == "lo0"
 
 

@@ -29,13 +29,13 @@ ATTEMPT = Attempt(
 
 
 def waiting(key: str, priority: int = 1, second: int = 0) -> Waiting:
-    return Waiting(key, priority, START + timedelta(seconds=second), NEEDS, lambda: ATTEMPT)
+    return Waiting((key, 1), priority, START + timedelta(seconds=second), NEEDS, lambda: ATTEMPT)
 
 
 def test_the_order_is_that_of_priority_then_acceptance() -> None:
     given = [("b", 1, 1), ("c", 1, 2), ("a", 1, 0), ("first", 2, 3), ("last", 0, 0)]
     queue = sorted([waiting(*each) for each in given], key=attrgetter("order"))
-    assert [one.key for one in queue] == ["first", "a", "b", "c", "last"]
+    assert [one.key[0] for one in queue] == ["first", "a", "b", "c", "last"]
 
 
 def test_one_that_waits_is_dropped_and_read_again_when_its_turn_comes() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local.scheduling import MANY, Capacity, Needs, Waiting, decide, grant
 
+A, B, C, D, E = ((name, 1) for name in "abcde")
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
 EIGHT = Capacity(
     gpus=8, free_gpus=frozenset(range(8)), held_gpus={}, max_cpu_jobs=2, cpu_jobs=0, memory_gib=64, memory_free_gib=64
@@ -29,34 +30,34 @@ def queue(*wanted: Needs, priorities: tuple[int, ...] = ()) -> list[Waiting]:
     """Named a, b, c … in the order of submission."""
     levels = priorities or (0,) * len(wanted)
     waiting = [
-        Waiting(chr(ord("a") + n), level, START + timedelta(seconds=n), each, never_taken)
+        Waiting((chr(ord("a") + n), 1), level, START + timedelta(seconds=n), each, never_taken)
         for n, (each, level) in enumerate(zip(wanted, levels, strict=True))
     ]
     return sorted(waiting, key=lambda w: w.order)
 
 
 def test_gpus_are_shared_out_worker_by_worker() -> None:
-    assert decide(queue(of(2, workers=3)), EIGHT).grants == {"a": ((0, 1), (2, 3), (4, 5))}
+    assert decide(queue(of(2, workers=3)), EIGHT).grants == {A: ((0, 1), (2, 3), (4, 5))}
 
 
 def test_who_names_no_number_gets_all_that_are_free_evenly() -> None:
     five = replace(EIGHT, free_gpus=frozenset({0, 2, 4, 6, 7}))
-    assert decide(queue(of(None, workers=2)), five).grants == {"a": ((0, 2), (4, 6))}
+    assert decide(queue(of(None, workers=2)), five).grants == {A: ((0, 2), (4, 6))}
 
 
 def test_who_names_no_number_waits_for_one_each() -> None:
     one = replace(EIGHT, free_gpus=frozenset({3}))
-    assert decide(queue(of(None, workers=2)), one).waits == {"a": "waits for 2 GPUs; 7 of 8 GPUs are in use"}
+    assert decide(queue(of(None, workers=2)), one).waits == {A: "waits for 2 GPUs; 7 of 8 GPUs are in use"}
 
 
 def test_what_does_not_fit_says_for_what_it_waits_and_how_many_are_before_it() -> None:
     none_free = replace(EIGHT, free_gpus=frozenset())
     decision = decide(queue(of(8), of(1), of(1), of(2)), none_free)
     assert decision.waits == {
-        "a": "1st of 4; waits for 8 GPUs; 8 of 8 GPUs are in use",
-        "b": "2nd of 4; waits for 1 GPU; 8 of 8 GPUs are in use",
-        "c": "3rd of 4; waits for 1 GPU; 8 of 8 GPUs are in use",
-        "d": "4th of 4; waits for 2 GPUs; 8 of 8 GPUs are in use",
+        A: "1st of 4; waits for 8 GPUs; 8 of 8 GPUs are in use",
+        B: "2nd of 4; waits for 1 GPU; 8 of 8 GPUs are in use",
+        C: "3rd of 4; waits for 1 GPU; 8 of 8 GPUs are in use",
+        D: "4th of 4; waits for 2 GPUs; 8 of 8 GPUs are in use",
     }
 
 
@@ -76,49 +77,49 @@ def test_of_a_long_queue_only_the_front_is_looked_at_again() -> None:
 
 def test_priority_goes_before_submission() -> None:
     decision = decide(queue(of(8), of(8), of(8), priorities=(1, 2, 2)), EIGHT)
-    assert list(decision.grants) == ["b"]
-    assert list(decision.waits) == ["c", "a"]
+    assert list(decision.grants) == [B]
+    assert list(decision.waits) == [C, A]
 
 
 def test_a_large_job_is_not_starved_by_small_ones_behind_it() -> None:
     seven = replace(EIGHT, free_gpus=frozenset(range(7)))
     decision = decide(queue(of(8), of(1)), seven)
     assert decision.grants == {}
-    assert decision.waits["b"] == "2nd of 2; waits for 1 GPU; 1 of 8 GPUs are in use"  # the free ones are kept for a
+    assert decision.waits[B] == "2nd of 2; waits for 1 GPU; 1 of 8 GPUs are in use"  # the free ones are kept for a
 
 
 def test_what_a_waiting_job_could_not_use_goes_to_others() -> None:
     busy = replace(EIGHT, free_gpus=frozenset({2, 3}))
-    assert decide(queue(of(2, allowed=(0, 1)), of(2, allowed=(2, 3))), busy).grants == {"b": ((2, 3),)}
+    assert decide(queue(of(2, allowed=(0, 1)), of(2, allowed=(2, 3))), busy).grants == {B: ((2, 3),)}
 
 
 def test_a_stranger_on_a_gpu_holds_back_one_job_and_not_the_queue() -> None:
     held = replace(EIGHT, free_gpus=frozenset(range(1, 8)), held_gpus={0: "GPU 0: pid 7 (python) holds 3.0 GiB"})
     decision = decide(queue(of(8), of(2)), held)
-    assert decision.waits == {"a": "waits for 8 GPUs; 0 of 8 GPUs are in use; GPU 0: pid 7 (python) holds 3.0 GiB"}
-    assert decision.grants == {"b": ((1, 2),)}
+    assert decision.waits == {A: "waits for 8 GPUs; 0 of 8 GPUs are in use; GPU 0: pid 7 (python) holds 3.0 GiB"}
+    assert decision.grants == {B: ((1, 2),)}
 
 
 def test_bounds_are_said() -> None:
     none_free = replace(EIGHT, free_gpus=frozenset({0}))
     assert decide(queue(of(1, allowed=(2, 3))), none_free).waits == {
-        "a": "waits for 1 GPU (GPU 2, 3); 7 of 8 GPUs are in use"
+        A: "waits for 1 GPU (GPU 2, 3); 7 of 8 GPUs are in use"
     }
 
 
 def test_jobs_without_gpus_run_up_to_the_setting_and_need_no_gpu() -> None:
     decision = decide(queue(of(8), of(8), of(0), of(0), of(0)), EIGHT)
-    assert list(decision.grants) == ["a", "c", "d"]
-    assert decision.waits["e"] == "2nd of 2; waits for its turn: jobs without GPUs run 2 at a time"
+    assert list(decision.grants) == [A, C, D]
+    assert decision.waits[E] == "2nd of 2; waits for its turn: jobs without GPUs run 2 at a time"
 
 
 def test_memory_is_counted() -> None:
     decision = decide(queue(of(0, memory_gib=48), of(0, memory_gib=32)), EIGHT)
-    assert decision.waits == {"b": "waits for 32 of 64 GiB memory"}
+    assert decision.waits == {B: "waits for 32 of 64 GiB memory"}
 
 
 def test_all_memory_can_be_had_when_nothing_runs() -> None:
-    assert decide(queue(of(0, memory_gib=64)), EIGHT).grants == {"a": ((),)}
+    assert decide(queue(of(0, memory_gib=64)), EIGHT).grants == {A: ((),)}
 
 
 _needs = st.builds(
@@ -158,4 +159,4 @@ def test_the_first_of_the_queue_starts_whenever_it_fits(wanted: list[Needs], fre
     first = wanted[0]
     usable = sorted(free & set(first.allowed))
     if len(usable) >= first.least_gpus:
-        assert decide(queue(*wanted), capacity).grants["a"] == grant(first, usable)
+        assert decide(queue(*wanted), capacity).grants[A] == grant(first, usable)

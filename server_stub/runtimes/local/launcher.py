@@ -34,7 +34,7 @@ from client_lib.worker.preparation import reason_of
 from client_lib.worker.report import Report, storable
 from client_lib.worker.system import OPEN_FILES, group_members, marked, start_time, stat, user_of
 from server_stub.files.job_dirs import open_to_append, opener
-from server_stub.runtimes import STACKS_S
+from server_stub.runtimes import STACKS_S, is_set_within
 from server_stub.runtimes.local.accounts import owner_of
 from server_stub.runtimes.verdict import Stage, WorkerStatus
 from server_stub.worker_gateway import StackDump, quiet_since
@@ -115,9 +115,7 @@ class Launcher:
             return StackDump(number, [], f"{launcher} is of a version that can't take stacks")
         self._stacks_taken.clear()
         self._writer.write(control.order(control.STACKS))
-        try:
-            await asyncio.wait_for(self._stacks_taken.wait(), STACKS_S)
-        except asyncio.TimeoutError:
+        if not await is_set_within(self._stacks_taken, STACKS_S):
             return StackDump(number, [], f"{launcher} did not answer within {STACKS_S:g} s")
         taken = await asyncio.to_thread(read_json, self.files.stacks_taken, self._opener)
         if taken is None:

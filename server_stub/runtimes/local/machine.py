@@ -5,14 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import platform
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -34,17 +34,13 @@ PROCESS_FIELDS = "gpu_uuid,pid,used_memory"
 @dataclass(frozen=True)
 class Machine:
     host: str
-    system: str
-    """Value of `platform.system()`: Linux or Darwin."""
+    loopback: str
+    """Name of the network interface that reaches this machine itself."""
     cores: int
     """Number that this process may use."""
     memory_gib: float
     boot_id: str
     """Changes with a reboot, which no process survives."""
-
-    @property
-    def loopback(self) -> str:
-        return "lo0" if self.system == "Darwin" else "lo"
 
 
 def look() -> Machine:
@@ -53,7 +49,8 @@ def look() -> Machine:
     limit = content("/sys/fs/cgroup/memory.max").strip()  # there is no such file without cgroup v2 or in the root group
     if limit.isdigit():  # of this process's control group (a container)
         memory = min(memory, int(limit))
-    return Machine(socket.gethostname(), platform.system(), cores, memory / GIB, boot_id())
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    return Machine(socket.gethostname(), loopback, cores, memory / GIB, boot_id())
 
 
 # --- GPUs
@@ -224,9 +221,9 @@ def outside(ephemeral: tuple[int, int]) -> list[int]:
     return [port for port in every if not ephemeral[0] <= port <= ephemeral[1]] or list(every)
 
 
-def in_turn(ports: Sequence[int], key: str) -> Iterator[int]:
+def in_turn(ports: Sequence[int], key: object) -> Iterator[int]:
     """Each of `ports` once, starting at a position that depends on `key`."""
-    start = zlib.crc32(key.encode()) % len(ports)
+    start = zlib.crc32(repr(key).encode()) % len(ports)
     return chain(ports[start:], ports[:start])
 
 
@@ -256,11 +253,11 @@ class Ports:
     """
 
     def __init__(self) -> None:
-        self._reserved: dict[str, tuple[int, socket.socket | None]] = {}
+        self._reserved: dict[Hashable, tuple[int, socket.socket | None]] = {}
         """Holder -> port, and the UDP socket that reserves it; None: another process has that one."""
         self._usable: list[int] = []
 
-    def reserve(self, holder: str) -> int:
+    def reserve(self, holder: Hashable) -> int:
         """A free port, reserved for this holder until `release`. Raises Unavailable if there is none."""
         self._usable = self._usable or outside(ephemeral_range())
         taken = {port for port, _ in self._reserved.values()}
@@ -271,7 +268,7 @@ class Ports:
                 return port
         raise Unavailable("no TCP port of this machine is free for MASTER_PORT")
 
-    def hold(self, holder: str, port: int) -> None:
+    def hold(self, holder: Hashable, port: int) -> None:
         """Reserve the port of a job that was found again, or the port that the user chose.
 
         It may be reserved on another server, too: then a rank fails to listen on it, and its report names the holder.
@@ -280,10 +277,7 @@ class Ports:
             self.release(holder)
             self._reserved[holder] = port, _lock(port)
 
-    def holders_of(self, port: int) -> list[str]:
-        return [holder for holder, (held, _) in self._reserved.items() if held == port]
-
-    def release(self, holder: str) -> None:
+    def release(self, holder: Hashable) -> None:
         _, lock = self._reserved.pop(holder, (None, None))
         if lock is not None:
             lock.close()

@@ -28,7 +28,7 @@ from server_stub.runtimes.local.gang import Gang, Record, read_record
 from server_stub.runtimes.local.host import Host
 from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.machine import Ports
-from server_stub.runtimes.local.scheduling import Grant, Waiting
+from server_stub.runtimes.local.scheduling import Grant, Key, Waiting
 from server_stub.runtimes.local.warm import WarmPools
 from server_stub.worker_gateway import StackDump
 
@@ -49,9 +49,9 @@ class LocalRuntime:
         self._ports = Ports()
         self._sink: Sink | None = None
         self._warm = WarmPools(options.settings.data_dir / "warm")
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[Key, Waiting] = {}
         """Attempts in the order of their arrival."""
-        self._gangs: dict[str, Gang] = {}
+        self._gangs: dict[Key, Gang] = {}
         self._tasks = Tasks(_log, "a task of the local runtime failed")
         self._admitting = False
         self._look_again: asyncio.TimerHandle | None = None
@@ -89,7 +89,7 @@ class LocalRuntime:
     # --- attempts
 
     def submit(self, attempt: Attempt) -> None:
-        key = _key(attempt.job_id, attempt.number)
+        key = attempt.job_id, attempt.number
         if key in self._waiting or key in self._gangs:
             return
         try:
@@ -111,7 +111,7 @@ class LocalRuntime:
         self._admit_soon()
 
     def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
-        key = _key(job_id, attempt)
+        key = job_id, attempt
         if self._waiting.pop(key, None):
             self._report_end(key, Reason.CANCELLED, "stopped while it waited")
             self._admit_soon()
@@ -119,7 +119,7 @@ class LocalRuntime:
             self._gangs[key].stop(grace_s)
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
-        gang = self._gangs.get(_key(job_id, attempt))
+        gang = self._gangs.get((job_id, attempt))
         if gang is None:
             return None
         written = 0
@@ -130,11 +130,11 @@ class LocalRuntime:
         return written
 
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
-        gang = self._gangs.get(_key(job_id, attempt))
+        gang = self._gangs.get((job_id, attempt))
         return [] if gang is None else await gang.stacks()
 
     async def begin_session(self, job_id: str, attempt: int, request: Mapping[str, Any]) -> socket.socket:
-        gang = self._gangs.get(_key(job_id, attempt))
+        gang = self._gangs.get((job_id, attempt))
         if gang is None:
             raise Conflict("its attempt has ended")
         return await asyncio.to_thread(gang.begin_session, request)
@@ -207,9 +207,9 @@ class LocalRuntime:
     def _own_port(self, attempt: Attempt) -> int | None:
         """The MASTER_PORT that the user chose. Raises Conflict: another job of this server has it."""
         port = plan.own_port(attempt.spec)
-        for holder in self._ports.holders_of(port) if port is not None else ():
-            if not self._gangs[holder].over:
-                other = self._gangs[holder].attempt
+        for gang in self._gangs.values():
+            if gang.record.master_port == port and not gang.over:
+                other = gang.attempt
                 named = f"job {other.job_name}" if other.owner == attempt.owner else "another user's job"
                 raise Conflict(
                     f"MASTER_PORT={port} is held by {named}: wait for its end, or leave MASTER_PORT out, and each job "
@@ -226,12 +226,12 @@ class LocalRuntime:
         if first.record_imports:
             self._warm.job_ended(first, folder, fitted=gang.fresh_because is None)
 
-    def _run(self, key: str, gang: Gang, life: Coroutine[Any, Any, None]) -> None:
+    def _run(self, key: Key, gang: Gang, life: Coroutine[Any, Any, None]) -> None:
         self._gangs[key] = gang
         self._ports.hold(key, gang.record.master_port)
         self._tasks.begin(self._to_its_end(key, gang, life))
 
-    async def _to_its_end(self, key: str, gang: Gang, life: Coroutine[Any, Any, None]) -> None:
+    async def _to_its_end(self, key: Key, gang: Gang, life: Coroutine[Any, Any, None]) -> None:
         try:
             await life
         except Exception as error:  # noqa: BLE001  # otherwise its resources would stay taken
@@ -244,7 +244,7 @@ class LocalRuntime:
         """End the processes of an attempt whose record is damaged: the resources that they hold are unknown."""
         for folder in sorted((attempt_dir(attempt.job_dir, attempt.number) / "workers").glob("*")):
             await Launcher(folder, 0, self._host.machine.host, lambda: None).destroy()
-        self._report_end(_key(attempt.job_id, attempt.number), Reason.SERVER_ERROR, why)
+        self._report_end((attempt.job_id, attempt.number), Reason.SERVER_ERROR, why)
 
     # --- observations
 
@@ -257,11 +257,11 @@ class LocalRuntime:
             waiting.unload()
         if waiting.message != why:
             waiting.message = why
-            self._report(Observation(*_attempt_of(waiting.key), "waiting", Reason.QUEUED, why))
+            self._report(Observation(*waiting.key, "waiting", Reason.QUEUED, why))
 
-    def _report_end(self, key: str, reason: Reason, message: str) -> None:
+    def _report_end(self, key: Key, reason: Reason, message: str) -> None:
         """Report the end of an attempt that never ran, in the next turn of the loop: after `submit` or `stop`."""
-        seen = Observation(*_attempt_of(key), "ended", reason, message, ended_at=datetime.now(timezone.utc))
+        seen = Observation(*key, "ended", reason, message, ended_at=datetime.now(timezone.utc))
         asyncio.get_running_loop().call_soon(self._report, seen)
 
     def instance_types(self) -> Sequence[InstanceType]:
@@ -278,16 +278,7 @@ class LocalRuntime:
         return await asyncio.to_thread(self._host.diagnose, self._running())
 
 
-def _failed(key: str, error: Exception) -> str:
+def _failed(key: Key, error: Exception) -> str:
     """Log an error of this server while it handled an attempt; return the message for the job."""
-    _log.error("the server had an error in attempt %s", key, exc_info=error)
+    _log.error("the server had an error in attempt %s.%d", *key, exc_info=error)
     return f"the server had an error in this attempt: {type(error).__name__}: {error}"
-
-
-def _key(job_id: str, attempt: int) -> str:
-    return f"{job_id}.{attempt}"
-
-
-def _attempt_of(key: str) -> tuple[str, int]:
-    job_id, _, attempt = key.rpartition(".")
-    return job_id, int(attempt)

@@ -26,6 +26,8 @@ MAX_PROCESSES = 256  # of one job: more than any machine can use; protects the m
 MANY = 20
 """Largest number of preceding jobs that is shown exactly."""
 
+Key = tuple[str, int]
+"""Id of a job, and number of the attempt."""
 Grant = tuple[tuple[int, ...], ...]
 """Indices of the GPUs of each worker, worker 0 first."""
 
@@ -202,7 +204,7 @@ def _why_on_cpu(spec: JobSpec, needs: Needs, gpus: Sequence[Gpu]) -> Iterator[st
 
 @dataclass(eq=False)
 class Waiting:
-    key: str
+    key: Key
     priority: int
     """Higher values start first, and within one of them what was created first."""
     created_at: datetime
@@ -240,16 +242,16 @@ class Capacity:
 
 
 class Schedule(NamedTuple):
-    grants: dict[str, Grant]
+    grants: dict[Key, Grant]
     """Attempts to start, in this order."""
-    waits: dict[str, str]
+    waits: dict[Key, str]
     """Key -> reason why it waits. An attempt far back in the queue, for which nothing is left, keeps its first one."""
 
 
 def decide(queue: Collection[Waiting], capacity: Capacity) -> Schedule:
     """Start the attempts of `queue` (as they arrived) that fit, and give the reason why each of the others waits."""
-    grants: dict[str, Grant] = {}
-    waits: dict[str, str] = {}
+    grants: dict[Key, Grant] = {}
+    waits: dict[Key, str] = {}
     for waiting in sorted(queue, key=attrgetter("order")):
         needs = waiting.needs
         nothing_left = not capacity.free_gpus if needs.wants_gpus else capacity.cpu_jobs >= capacity.max_cpu_jobs
