@@ -143,24 +143,20 @@ class CurveReader:
         with self._read(job, job.attempt, 0, until) as (tracker, _):
             return tracker.step()
 
-    def straggler(self, job: LoggedJob, until: float) -> Straggler | None:
-        """The slow rank of the newest attempt; None: there is none, or it is not known. It is looked for again when a
-        rank has sent new entries."""
-        workers, trackers = [], []
+    def slow(self, job: LoggedJob, until: float) -> tuple[list[str], Straggler | None]:
+        """The sentences of the preflight of the newest attempt about slow workers, and its slow rank; None: there is
+        none, or it is not known. It is looked for again when a rank has sent new entries."""
+        workers, trackers, warnings = [], [], list[str]()
         for worker in range(job.n_workers):
             with self._read(job, job.attempt, worker, until) as (tracker, _):
                 workers.append(_windows(tracker))
                 trackers.append(tracker)
+                warnings += tracker.warnings if worker == 0 else []
         newest = [{rank: windows[-1] for rank, windows in each.items()} for each in workers]
         known = trackers[0].slow
         if known is None or known[0] != newest:
             known = trackers[0].slow = newest, slow_rank(workers, _ahead(job, job.attempt))
-        return known[1]
-
-    def slow_workers(self, job: LoggedJob, until: float) -> list[str]:
-        """The sentences of the preflight of the newest attempt about slow workers."""
-        with self._read(job, job.attempt, 0, until) as (tracker, _):
-            return list(tracker.warnings)
+        return warnings, known[1]
 
     def marks(self, job: LoggedJob, attempt: int, until: float) -> Marks:
         """The facts that an attempt has shown in the part of its logs that can be read `until` then."""

@@ -151,10 +151,9 @@ class Observer:
                 if progress and job.reason == Reason.HUNG:
                     progress = progress.model_copy(update=_NO_ESTIMATE)
                 if with_slow:
-                    straggler = self._curves.straggler(logs, until)
-                    slow = [*self._curves.slow_workers(logs, until), *([str(straggler)] if straggler else [])]
-                    if slow:
-                        progress = (progress or JobProgress()).model_copy(update={"slow": "; ".join(slow)})
+                    warnings, straggler = self._curves.slow(logs, until)
+                    if slow := "; ".join([*warnings, *([str(straggler)] if straggler else [])]):
+                        progress = (progress or JobProgress()).model_copy(update={"slow": slow})
                 if progress:
                     found[job.id] = progress
             except Exception:  # a job may write anything to its log; others must be listed

@@ -260,7 +260,7 @@ def test_the_slow_rank_is_looked_for_once_until_ranks_send_more(
     def slow(of: LoggedJob) -> tuple[int, int]:
         """Return how many of the last steps were looked at, and the number of searches."""
         searches.clear()
-        found = reader.straggler(of, time.monotonic() + 60)
+        found = reader.slow(of, time.monotonic() + 60)[1]
         assert found
         assert found.rank == 1
         return found.steps, len(searches)
@@ -284,14 +284,14 @@ def test_the_clock_of_a_worker_makes_no_rank_slow(tmp_path: Path) -> None:
     for worker, ahead in ((0, 0.0), (1, 0.05)):
         times = [1e9 + 0.1 * n + ahead for n in range(20)]
         writer(tmp_path, worker=worker).write(line(worker, 0, 1, times), rank="-", stream="metrics")
-    slow = CurveReader(10**6).straggler(two, time.monotonic() + 60)
+    slow = CurveReader(10**6).slow(two, time.monotonic() + 60)[1]
     assert slow
     assert slow.rank == 1
     for worker, ahead in ((0, 0.0), (1, 0.05)):
         clock = WorkerClock(worker_dir(two.job_dir, 1, worker))
         for n in range(60):  # requests of an agent, each 0.1 s
             clock.note("1970-01-01T00:01:40.500000Z", 100.5 - ahead + 0.002 + n % 10 / 100)
-    assert reader.straggler(two, time.monotonic() + 60) is None
+    assert reader.slow(two, time.monotonic() + 60)[1] is None
 
 
 def test_the_slow_workers_of_the_preflight_are_kept(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ def test_the_slow_workers_of_the_preflight_are_kept(tmp_path: Path) -> None:
     log.write(f"{WARNING}worker 2 (node-2) is slow", at=0, rank="-")
     log.write(f"{WARNING}of the script", at=1)
     for reader in (CurveReader(10**6), CurveReader(10**6)):  # the second one reads the file
-        assert reader.slow_workers(ended, time.monotonic() + 60) == ["worker 2 (node-2) is slow"]
+        assert reader.slow(ended, time.monotonic() + 60)[0] == ["worker 2 (node-2) is slow"]
 
 
 def test_logs_with_many_entries_leave_the_memory_too(
@@ -309,10 +309,10 @@ def test_logs_with_many_entries_leave_the_memory_too(
     log, running, until = writer(tmp_path), job(tmp_path), time.monotonic() + 60
     enters(log, 0)
     reader = CurveReader(10**6)
-    before = reader.straggler(running, until)
+    before = reader.slow(running, until)[1]
     assert before
     assert reader.progress(job(tmp_path / "other"), now=1e9, until=until) is None
     assert (tmp_path / FOLDER / "1-0").exists()
     reads.clear()
-    assert reader.straggler(running, until) == before
+    assert reader.slow(running, until)[1] == before
     assert min(reads) == log.offset
