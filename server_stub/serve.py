@@ -116,7 +116,7 @@ async def _run(
         runtime = LocalRuntime(LocalOptions(settings, accounts=user_accounts))
     service = Service(settings, runtime, room=room)
     await service.start(recover=recover)  # the database is migrated and running jobs are adopted
-    hub, uploads = LogHub(service.lookup), OutputsUpload(settings.outputs_limit_bytes, room)
+    hub, uploads = LogHub(service.lookup.next_logs), OutputsUpload(settings.outputs_limit_bytes, room)
     logins = Logins(settings.data_dir / "logins.json", tokens, loopback=is_loopback(settings.host))
     users, bodies = Users(tokens), Bodies(settings.max_snapshot_bytes)
     parts = Context(settings, service, snapshots, hub, Traffic(), registry, uploads, users, logins, bodies)

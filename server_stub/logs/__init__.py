@@ -3,11 +3,11 @@
     api.jobs -> stream -> hub -> render, segments -> records
 
 `server_stub.serve` makes one `LogHub`, `server_stub.http.api.jobs` asks it for streams. The states of a job come
-from a `LogSource`, so that no module here imports the service or the database.
+from a function of the service, so that no module here imports the service or the database.
 """
 
-from server_stub.logs.hub import LogHub, LogSource
+from server_stub.logs.hub import LogHub
 from server_stub.logs.records import LoggedJob, LogQuery
 from server_stub.logs.stream import stream
 
-__all__ = ["LogHub", "LogQuery", "LogSource", "LoggedJob", "stream"]
+__all__ = ["LogHub", "LogQuery", "LoggedJob", "stream"]

@@ -11,11 +11,10 @@ import asyncio
 import ctypes
 import os
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from client_lib.errors import ClientLibError
 from client_lib.spec.paths import HEARTBEAT_S, Position
@@ -31,12 +30,8 @@ _EVENT = struct.Struct("iIII")
 _OVERFLOW = -1
 
 
-class LogSource(Protocol):
-    """`server_stub.service.lookup.JobLookup` is one."""
-
-    async def next_logs(self, job: LoggedJob) -> LoggedJob:
-        """The job when its version is greater than that of `job`. Raises NotFound: it is deleted."""
-        ...
+NextLogs = Callable[[LoggedJob], Awaitable[LoggedJob]]
+"""Returns the job when its version is greater than that of the given one. Raises NotFound: it is deleted."""
 
 
 class Inotify:
@@ -125,14 +120,14 @@ class Tail:
 class Feed:
     """The state that all followers of one job share."""
 
-    def __init__(self, job: LoggedJob, source: LogSource, inotify: Inotify | None, tick_s: float) -> None:
+    def __init__(self, job: LoggedJob, next_logs: NextLogs, inotify: Inotify | None, tick_s: float) -> None:
         self.job = job
         self.tails: dict[Position, Tail] = {}
         self.over = False
         """True after the job was deleted or the server began to stop. Streams end without `@end`."""
         self.followers: set[asyncio.Event] = set()
         """One event per follower, set when there is news."""
-        self._source = source
+        self._next_logs = next_logs
         self._inotify = inotify
         self._tick_s = tick_s
         self._unwatch: list[Callable[[], None]] = []
@@ -158,7 +153,7 @@ class Feed:
             while not self.job.state.final:
                 attempt = self.job.attempt
                 # State and ends change in one step: a follower that sees a final state sees the true ends too.
-                self.job = await self._source.next_logs(self.job)
+                self.job = await self._next_logs(self.job)
                 self._find_logs(attempt)
                 for tail in self.tails.values():
                     tail.look()
@@ -227,13 +222,13 @@ class Feed:
 class LogHub:
     """One per server process. Make it on the event loop."""
 
-    def __init__(self, source: LogSource, *, inotify: bool = True, heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(self, next_logs: NextLogs, *, inotify: bool = True, heartbeat_s: float = HEARTBEAT_S) -> None:
         """Without `inotify` logs are looked at in intervals, as on systems that lack it."""
         self.tick_s = heartbeat_s / 5
         """Seconds after which sleeping followers are woken for a heartbeat."""
         self.silence_s = heartbeat_s - 2 * self.tick_s  # a check is late by one interval at most
         """A reader that got nothing for so many seconds gets a heartbeat when it is woken."""
-        self._source = source
+        self._next_logs = next_logs
         self._inotify: Inotify | None = None
         if inotify:
             with suppress(OSError, AttributeError):
@@ -251,7 +246,7 @@ class LogHub:
         """Follow `job` during the block; yields the feed and the event of this follower."""
         feed = self._feeds.get(job.job_id)
         if feed is None or feed.over:
-            feed = self._feeds[job.job_id] = Feed(job, self._source, self._inotify, self.tick_s)
+            feed = self._feeds[job.job_id] = Feed(job, self._next_logs, self._inotify, self.tick_s)
         feed.over = feed.over or self._closed
         news = asyncio.Event()
         feed.followers.add(news)

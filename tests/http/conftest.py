@@ -157,7 +157,7 @@ class Running:
         assert settings.users_file
         tokens = FileTokens(settings.users_file)
         self.parts = Context(
-            *(settings, service, snapshots, LogHub(service.lookup), Traffic(), registry, uploads),
+            *(settings, service, snapshots, LogHub(service.lookup.next_logs), Traffic(), registry, uploads),
             users=Users(tokens),
             logins=Logins(settings.data_dir / "logins.json", tokens, loopback=True),
             bodies=Bodies(settings.max_snapshot_bytes),

@@ -61,11 +61,10 @@ def read_job(folder: Path) -> Job:
     return Job(folder, state=state, reason=reason, **fields)
 
 
-class FileSource:
-    async def next_logs(self, logs: Job) -> Job:
-        while (job := read_job(logs.job_dir)).version <= logs.version and not job.state.final:  # noqa: ASYNC110  # a file
-            await asyncio.sleep(0.01)
-        return job
+async def next_logs(logs: Job) -> Job:
+    while (job := read_job(logs.job_dir)).version <= logs.version and not job.state.final:  # noqa: ASYNC110  # a file
+        await asyncio.sleep(0.01)
+    return job
 
 
 def make_app(folder: Path, *, polling: bool = False) -> FastAPI:
@@ -73,7 +72,7 @@ def make_app(folder: Path, *, polling: bool = False) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI):
-        app.state.hub = LogHub(FileSource(), inotify=not polling)
+        app.state.hub = LogHub(next_logs, inotify=not polling)
         yield
         app.state.hub.close()
 

@@ -18,7 +18,7 @@ from server_stub.logs.records import Block
 from server_stub.logs.render import Frames
 from server_stub.logs.segments import LogReader
 from tests.logs import log_server
-from tests.logs.log_server import FileSource, read_job, write_job
+from tests.logs.log_server import next_logs, read_job, write_job
 from tests.logs.support import LogWriter
 
 FOLLOW = LogQuery(follow=True)
@@ -48,7 +48,7 @@ async def until(body: AsyncIterator[bytes], wanted: bytes) -> bytes:
 
 def test_a_silent_job_sends_heartbeats(tmp_path: Path, writer: LogWriter):
     async def scene() -> None:
-        hub = LogHub(FileSource(), heartbeat_s=0.1)
+        hub = LogHub(next_logs, heartbeat_s=0.1)
         body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
         for _ in range(3):
             await until(body, b"@ping\n")
@@ -60,7 +60,7 @@ def test_a_silent_job_sends_heartbeats(tmp_path: Path, writer: LogWriter):
 
 def test_lines_that_a_filter_leaves_out_do_not_keep_heartbeats_back(tmp_path: Path, writer: LogWriter):
     async def scene() -> None:
-        hub = LogHub(FileSource(), heartbeat_s=0.2)
+        hub = LogHub(next_logs, heartbeat_s=0.2)
         body = stream(hub, read_job(tmp_path), LogQuery(follow=True, ranks=frozenset({1})), Frames())
 
         async def write() -> None:
@@ -80,7 +80,7 @@ def test_lines_that_a_filter_leaves_out_do_not_keep_heartbeats_back(tmp_path: Pa
 
 def test_a_server_that_stops_ends_its_streams_without_an_end(tmp_path: Path, writer: LogWriter):
     async def scene() -> None:
-        hub = LogHub(FileSource())
+        hub = LogHub(next_logs)
         bodies = [stream(hub, read_job(tmp_path), FOLLOW, Frames()) for _ in range(3)]
         for body in bodies:
             await anext(body)
@@ -100,7 +100,7 @@ def test_a_server_that_stops_ends_its_streams_without_an_end(tmp_path: Path, wri
 
 def test_a_hub_that_is_closed_again_stays_closed(tmp_path: Path, writer: LogWriter):
     async def scene() -> None:
-        hub = LogHub(FileSource())
+        hub = LogHub(next_logs)
         hub.close()
         hub.close()
         assert b"@end" not in b"".join([piece async for piece in stream(hub, read_job(tmp_path), FOLLOW, Frames())])
@@ -113,7 +113,7 @@ def test_logs_that_are_found_at_once_are_followed_in_their_order(tmp_path: Path)
         write_job(tmp_path, n_workers=4, attempt=3)
         places = [(attempt, worker) for attempt in (1, 2, 3) for worker in range(4)]
         logs = [LogWriter(log_dir(tmp_path, *place)) for place in places]
-        hub = LogHub(FileSource())
+        hub = LogHub(next_logs)
         body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
         await anext(body)
         coming = asyncio.ensure_future(until(body, b"attempt 3, worker 3"))
@@ -131,7 +131,7 @@ def test_logs_that_are_found_at_once_are_followed_in_their_order(tmp_path: Path)
 
 def test_new_lines_are_read_once_for_all_followers_of_a_job(tmp_path: Path, writer: LogWriter, reads: list[int]):
     async def scene() -> None:
-        hub = LogHub(FileSource())
+        hub = LogHub(next_logs)
         bodies = [stream(hub, read_job(tmp_path), FOLLOW, Frames()) for _ in range(3)]
         for body in bodies:
             await anext(body)
@@ -151,7 +151,7 @@ def test_new_lines_are_read_once_for_all_followers_of_a_job(tmp_path: Path, writ
 
 def test_what_was_followed_is_forgotten_with_its_last_follower(tmp_path: Path, writer: LogWriter):
     async def scene() -> int:
-        hub = LogHub(FileSource())
+        hub = LogHub(next_logs)
         files = len(os.listdir("/dev/fd"))
         for _ in range(20):
             body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
@@ -171,7 +171,7 @@ def test_what_was_followed_is_forgotten_with_its_last_follower(tmp_path: Path, w
 
 def test_a_slow_reader_takes_all_lines_in_pieces_of_bounded_size(tmp_path: Path, writer: LogWriter):
     async def scene() -> None:
-        hub = LogHub(FileSource())
+        hub = LogHub(next_logs)
         body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
         await anext(body)
         written = b"".join(
@@ -195,7 +195,7 @@ def test_history_leaves_the_event_loop_to_others(tmp_path: Path, reads: list[int
             log.append([log.record("x" * 80, at=block, rank=worker) for _ in range(500)])
 
     async def scene() -> list[int]:
-        hub = LogHub(FileSource())
+        hub = LogHub(next_logs)
         turns: list[int] = []
 
         async def others() -> None:

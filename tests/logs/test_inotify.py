@@ -12,7 +12,7 @@ import pytest
 from server_stub.logs import LogHub, LogQuery, stream
 from server_stub.logs.hub import Inotify
 from server_stub.logs.render import Frames
-from tests.logs.log_server import FileSource, read_job
+from tests.logs.log_server import next_logs, read_job
 from tests.logs.support import LogWriter
 from tests.logs.test_hub import until
 
@@ -80,7 +80,7 @@ def test_logs_beyond_the_limit_of_watches_are_followed(
     monkeypatch.setattr(Inotify, "watch", watch)
 
     async def scene() -> None:
-        hub = LogHub(FileSource())
+        hub = LogHub(next_logs)
         body = stream(hub, read_job(tmp_path), LogQuery(follow=True), Frames())
         await anext(body)
         coming = asyncio.ensure_future(until(body, b"one line"))

@@ -18,7 +18,7 @@ from server_stub.logs import LogHub, LogQuery, stream
 from server_stub.logs.records import Block, line_filter, merge, missing_before
 from server_stub.logs.render import Frames
 from tests.examples import examples
-from tests.logs.log_server import FileSource, read_job, write_job
+from tests.logs.log_server import next_logs, read_job, write_job
 from tests.logs.support import LogWriter
 
 texts = st.binary(max_size=40).map(lambda raw: raw.replace(b"\n", b"")) | st.sampled_from(
@@ -93,7 +93,7 @@ class Scene:
             yield chunk
 
     async def _hub(self) -> LogHub:
-        return LogHub(FileSource())
+        return LogHub(next_logs)
 
 
 cuts = st.lists(st.integers(1, 3000), max_size=5)
