@@ -197,7 +197,7 @@ class LocalRuntime:
             return
         machine, python = self._host.machine, self._options.python
         started = Record(machine.boot_id, len(plans), granted, port, wanted.memory_gib)
-        pool = self._warm.pool_for(plans[0]) if plans[0].record_imports else None
+        pool = self._warm.pool_for(plans[0])
         never_warm = None
         if self._options.warm and attempt.spec.warm is not False and self._warm.any_ready:
             never_warm = plan.never_warm(attempt.spec, attempt.function is not None)
@@ -220,11 +220,9 @@ class LocalRuntime:
     async def _start(self, gang: Gang, attempt: Attempt, plans: Sequence[WorkerPlan], account: Account | None) -> None:
         """Run the attempt to its end; the warm pool learns from each job that may use it."""
         first, folder = plans[0], str(worker_dir(attempt.job_dir, attempt.number, 0))
-        if first.record_imports:
-            self._warm.job_began(first, folder)
+        self._warm.job_began(first, folder)
         await gang.start(plans, account)
-        if first.record_imports:
-            self._warm.job_ended(first, folder, fitted=gang.fresh_because is None)
+        self._warm.job_ended(first, folder, fitted=gang.fresh_because is None)
 
     def _run(self, key: Key, gang: Gang, life: Coroutine[Any, Any, None]) -> None:
         self._gangs[key] = gang

@@ -76,8 +76,8 @@ class WarmPools:
         self._tasks = Tasks(_log, "a task of the warm pools failed")
 
     def pool_for(self, plan: WorkerPlan) -> WarmPool | None:
-        """The pool for the plan's interpreter, if it is ready."""
-        known = self._interpreters.get(plan.python or "")
+        """The pool for the plan's interpreter, if the plan may use one and it is ready."""
+        known = self._interpreters.get(plan.python or "") if plan.record_imports else None
         return known.pool if known and known.pool and known.pool.state == "ready" else None
 
     @property
@@ -112,9 +112,9 @@ class WarmPools:
                 pool.close()
 
     def _interpreter(self, plan: WorkerPlan) -> _Interpreter | None:
-        """None: no pool could start the ranks of this plan."""
+        """None: the plan may use no pool, or none could start its ranks."""
         python = plan.python
-        if python is None or not LAUNCHER_SWEEPS or not plan.uses_rank_runner:
+        if not plan.record_imports or python is None or not LAUNCHER_SWEEPS or not plan.uses_rank_runner:
             return None
         name = f"{hashlib.sha256(python.encode()).hexdigest()[:16]}.json"
         return self._interpreters.setdefault(python, _Interpreter(python, self._folder / name))
