@@ -115,7 +115,12 @@ class LogFile(Segments):
             self.sync()
         os.makedirs(self.path, mode=0o700, exist_ok=True)
         os.close(self._begin(offset))
-        sync(self.path)
+        try:
+            sync(self.path)
+        except OSError:  # the next records may be of another offset
+            del self._sizes[offset]
+            os.unlink(self._file(offset))
+            raise
         self._durable = self.offset = offset
 
 

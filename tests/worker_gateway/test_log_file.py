@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.request import LogLengths
+from server_stub.worker_gateway import log_file
 from server_stub.worker_gateway.log_file import CLOCK_FILE, LogFile, read_clock
 
 
@@ -78,6 +81,24 @@ def test_a_segment_that_was_begun_and_never_written_is_gone_on_with(tmp_path: Pa
     (tmp_path / "log" / f"{len(records(0, 3)):020}.log").touch()
     log = opened(tmp_path)
     assert (log.offset, log.next_seq) == (len(records(0, 3)), 3)
+
+
+def test_a_segment_that_could_not_be_begun_takes_no_records_of_another_offset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(tmp_path)
+    log.put(0, records(0, 3), gap=False)
+
+    def broken(path: str) -> None:  # no disk here fails on time
+        raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_file, "sync", broken)
+        with pytest.raises(OSError, match="Input/output error"):
+            log.put(len(records(0, 5)), records(5, 6), gap=True)
+    log.put(log.offset, records(3, 8), gap=False)
+    assert stored(tmp_path) == records(0, 8)
+    assert opened(tmp_path).lengths().length == log.offset == len(records(0, 8))
 
 
 def test_head_and_tail_of_a_long_log_are_kept(tmp_path: Path) -> None:
