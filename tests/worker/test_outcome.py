@@ -142,7 +142,8 @@ def test_the_report_has_exception_traceback_and_the_last_lines(worker: Make, ran
 @pytest.mark.process
 def test_torchs_mark_of_the_rank_hides_no_exception(worker: Make) -> None:
     script = """
-        import os, torch.distributed as dist
+        import atexit, os, time, torch.distributed as dist
+        atexit.register(time.sleep, 0.3)  # a process that takes long to end after its traceback
         dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=0, world_size=1)
         try:
             {}["learning_rate"]
