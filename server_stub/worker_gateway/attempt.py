@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
+import re
 import secrets
 import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from client_lib.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthorized, Unavailable
 from client_lib.spec.request import WorkerOrder
@@ -27,6 +28,7 @@ from server_stub.worker_gateway.sessions import worker_of
 from server_stub.worker_gateway.worker import PodStart, RemoteWorker, StackDump, State, WorkerView
 
 PREFIX = "clw_"  # lets scanners recognise a leaked token
+_TOKEN = re.compile(rf"{PREFIX}(.+)\.([0-9]{{1,9}})\.[0-9a-f]+")  # job id, attempt, proof
 _KEY_BYTES = 32
 _EXPIRED = "this worker's token has ended with its attempt"
 FILE = "gate.json"
@@ -276,13 +278,6 @@ class OpenAttempt:
             self.on_change()
 
 
-class Holder(NamedTuple):
-    """The attempt that a token belongs to."""
-
-    job_id: str
-    attempt: int
-
-
 class WorkerRegistry:
     """One per server. `folder_of` maps (job id, attempt) to the attempt's folder; `key_file` is created (0600) with the
     first token; `spare` gives up room for states and reports on a full disk."""
@@ -290,7 +285,8 @@ class WorkerRegistry:
     def __init__(self, key_file: Path, folder_of: Callable[[str, int], Path], spare: Spare) -> None:
         self._key_file, self._folder_of, self._spare = key_file, folder_of, spare
         self._key: bytes | None = None
-        self._open: dict[Holder, OpenAttempt] = {}
+        self._open: dict[tuple[str, int], OpenAttempt] = {}
+        """By job id and attempt."""
 
     # --- for the runtime
 
@@ -300,30 +296,30 @@ class WorkerRegistry:
         if key is None:
             key = self._key = secrets.token_bytes(_KEY_BYTES)
             write_file(str(self._key_file), key, durable=True)
-        return f"{PREFIX}{job_id}.{attempt}.{_proof(Holder(job_id, attempt), key)}"
+        return _signed(key, job_id, attempt)
 
-    def open(self, group: WorkerGroup, on_change: Callable[[], None]) -> None:
+    def open(self, group: WorkerGroup, on_change: Callable[[], None]) -> OpenAttempt:
         """Accept the workers of an attempt, with the state that earlier server processes have stored. Idempotent.
         Reads small files.
 
         `on_change` is called on the event loop's thread when the `change_key` of a view has changed. It replaces the
         one of an earlier call.
         """
-        holder = Holder(group.job_id, group.attempt)
-        if found := self._open.get(holder):
-            found.on_change = on_change
-        else:
+        attempt = self.find(group.job_id, group.attempt)
+        if attempt is None:
             attempt = OpenAttempt(group, on_change, self._spare)
             attempt.open()
-            self._open[holder] = attempt
+            self._open[group.job_id, group.attempt] = attempt
+        attempt.on_change = on_change
+        return attempt
 
     def find(self, job_id: str, attempt: int) -> OpenAttempt | None:
         """None: it is not open."""
-        return self._open.get(Holder(job_id, attempt))
+        return self._open.get((job_id, attempt))
 
     def close(self, job_id: str, attempt: int) -> None:
         """End an attempt: its token expires, its files stay."""
-        if found := self._open.pop(Holder(job_id, attempt), None):
+        if found := self._open.pop((job_id, attempt), None):
             found.close()
 
     # --- for the workers
@@ -335,24 +331,23 @@ class WorkerRegistry:
             Unauthorized: this server has not issued the token, or its attempt is over.
             Unavailable: this server process has not opened the attempt yet.
         """
-        holder = self._holder(token)
-        found = self._open.get(holder)
+        job_id, attempt = self._checked(token)
+        found = self.find(job_id, attempt)
         if found is None:
-            folder = self._folder_of(*holder)
+            folder = self._folder_of(job_id, attempt)
             gate = read_json(str(folder / FILE)) or {}  # a loss of power may have taken it
             if folder.exists() and not gate.get("closed"):
                 raise Unavailable("the server has just been started and does not follow this attempt yet")
             raise Unauthorized(_EXPIRED)
         return found
 
-    def _holder(self, token: str) -> Holder:
-        """The holder of a token. Raises Unauthorized for a token that this server has not made."""
-        job_id, attempt, proof = [*token.removeprefix(PREFIX).rsplit(".", 2), "", ""][:3]
-        key = self._read_key()
-        if key is not None and attempt.isascii() and attempt.isdigit() and len(attempt) < 10:
-            holder = Holder(job_id, int(attempt))
-            if hmac.compare_digest(_proof(holder, key).encode(), proof.encode()):
-                return holder
+    def _checked(self, token: str) -> tuple[str, int]:
+        """(job id, attempt) of a token. Raises Unauthorized for one that this server has not made."""
+        key, parts = self._read_key(), _TOKEN.fullmatch(token)
+        if key is not None and parts is not None:
+            job_id, attempt = parts[1], int(parts[2])
+            if hmac.compare_digest(_signed(key, job_id, attempt).encode(), token.encode()):
+                return job_id, attempt
         raise Unauthorized("the server does not know this worker's token")
 
     def _read_key(self) -> bytes | None:
@@ -361,5 +356,7 @@ class WorkerRegistry:
         return self._key
 
 
-def _proof(holder: Holder, key: bytes) -> str:
-    return hmac.new(key, f"{holder.job_id}\n{holder.attempt}".encode(), hashlib.sha256).hexdigest()
+def _signed(key: bytes, job_id: str, attempt: int) -> str:
+    """The token of an attempt."""
+    proof = hmac.new(key, f"{job_id}\n{attempt}".encode(), hashlib.sha256).hexdigest()
+    return f"{PREFIX}{job_id}.{attempt}.{proof}"

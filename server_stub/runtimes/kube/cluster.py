@@ -288,10 +288,7 @@ class Cluster:
             log_limit_bytes=plan.log_share(attempt, self.options.settings.log_limit_bytes),
             may_return=ending.may_return(attempt.spec),
         )
-        self.registry.open(group, changed)
-        opened = self.registry.find(attempt.job_id, attempt.number)
-        assert opened is not None
-        return opened
+        return self.registry.open(group, changed)
 
     def needs(self, spec: JobSpec) -> Needs | None:
         """Needs of a job. None: the catalogue has lost the instance type since the job was accepted."""
