@@ -218,6 +218,7 @@ class RemoteWorker:
                 self.last_contact = time.monotonic()
                 return
             if view.pod_uid is None:
+                self.last_contact = time.monotonic()
                 await self._store(**owner)
                 return
             # a previous owner, or another start of a pod that has been replaced by another pod

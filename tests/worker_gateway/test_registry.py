@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from client_lib.spec.request import WorkerOrder
 from server_stub.files.room import Room, Spare
 from server_stub.worker_gateway import WorkerGroup, WorkerRegistry, attempt
 from server_stub.worker_gateway.attempt import OpenAttempt, next_order
-from server_stub.worker_gateway.worker import WorkerView
+from server_stub.worker_gateway.worker import NOTICED_S, PodStart, RemoteWorker, WorkerView
 from tests.small_disk import fill, small_disk
 from tests.worker_gateway.test_log_file import records
 from tests.worker_reports import report
@@ -99,6 +100,19 @@ async def test_the_barrier_opens_though_all_say_at_once_that_they_are_ready(tmp_
         await asyncio.gather(*(server.say(worker, "ready") for worker in (0, 1) * 4))
         assert await server.say(0, "ready") == "go"
         assert await server.again().say(1, "ready") == "go"
+
+
+async def test_the_time_before_its_first_request_is_no_silence_of_an_agent(tmp_path: Path) -> None:
+    seen: list[float] = []
+    worker = RemoteWorker(0, tmp_path, 2**30, Spare(tmp_path / "spare"), lambda: seen.append(silence()))
+
+    def silence() -> float:
+        return worker.view_at(time.monotonic()).silent_s
+
+    worker.open()
+    worker.last_contact -= NOTICED_S + 1
+    await worker.claim(PodStart("uid-0", ""), "pod-0", None)
+    assert [*seen, silence()] == [0.0, 0.0]
 
 
 async def test_who_opens_an_open_attempt_again_hears_of_its_changes(tmp_path: Path) -> None:
