@@ -111,7 +111,6 @@ class Launcher:
             from client_lib.worker.outputs.collector import Collector  # here: many jobs keep none
 
             self._outputs = Collector(self._loop, plan, plan.working_dir_in(self._directory), self._directory.outputs)
-            self._outputs.begin()
         if plan.log_file:
             script = plan.script_in(self._directory)
             folders = [plan.working_dir_in(self._directory), *([os.path.dirname(script)] if script else [])]

@@ -162,7 +162,6 @@ def test_a_link_that_is_removed_while_it_is_looked_at_does_not_end_the_scan(
 ) -> None:
     finder = FileFinder(str(tmp_path / "work"), ["**"], str(tmp_path / "memory"))
     (tmp_path / "work").mkdir()
-    finder.begin()
     (tmp_path / "work" / "model").write_text("1")
     (tmp_path / "work" / "latest").symlink_to("model")
 
@@ -178,7 +177,6 @@ def test_a_link_that_is_removed_before_it_is_kept_leaves_out_itself_alone(
 ) -> None:
     (tmp_path / "work").mkdir()
     finder = FileFinder(str(tmp_path / "work"), ["**"], str(tmp_path / "memory"))
-    finder.begin()
     (tmp_path / "work" / "model").write_text("1")
     (tmp_path / "work" / "latest").symlink_to("model")
 
@@ -194,7 +192,6 @@ def test_a_link_that_is_removed_before_it_is_kept_leaves_out_itself_alone(
 def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
     (tmp_path / "work").mkdir()
     finder = FileFinder(str(tmp_path / "work"), ["**"], str(tmp_path / "memory"))
-    finder.begin()
     for name in "abc":
         (tmp_path / "work" / name).write_text(name)
 
@@ -320,12 +317,11 @@ def test_a_store_is_opened_on_a_full_disk_though_its_list_could_be_shorter(tmp_p
 def test_two_thousand_files_that_were_there_are_looked_through_in_little_time(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / f"{number}.py").write_text("x")
-    finder = FileFinder(str(tmp_path), ["*.py", "new"], str(tmp_path / "memory"))
-    finder.begin()
+    FileFinder(str(tmp_path), ["*.py", "new"], str(tmp_path / "memory"))
     (tmp_path / "7.py").write_text("y!")
     (tmp_path / "new").write_text("z")
+    # of a launcher that goes on: nothing new has to be remembered
     finder = FileFinder(str(tmp_path), ["*.py", "new"], str(tmp_path / "memory"))
-    finder.begin()  # of a launcher that goes on: nothing new has to be remembered
     began = time.monotonic()
     assert [found.path for found in finder.look()] == ["7.py", "new"]
     assert time.monotonic() - began < 5.0  # 10 ms on an idle machine

@@ -15,7 +15,7 @@ import os
 import stat
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Set, Tuple, Union
+from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
 
 from client_lib.worker.directory import write_file
 from client_lib.worker.loop import Loop
@@ -52,23 +52,19 @@ class Found(NamedTuple):
 
 
 class FileFinder:
-    """Scans one working directory. Files that existed at the first `begin` and are unchanged are not found."""
+    """Scans one working directory. Files that existed when the first one was made and are unchanged are not found."""
 
     def __init__(self, root: str, globs: List[str], memory: str) -> None:
-        """`memory`: a file that stores the first scan, for the launcher that replaces a dead one."""
-        self._memory = memory
+        """To be made before anything runs. `memory`: a file that stores the first scan, for the launcher that replaces
+        a dead one."""
         self.root = os.path.realpath(root)
         self._patterns = Patterns(globs)
-        self._before: Set[bytes] = set()
-
-    def begin(self) -> None:
-        """Record the existing files; call before anything runs."""
         try:
-            with open(self._memory, "rb") as file:
+            with open(memory, "rb") as file:
                 data = file.read()
         except FileNotFoundError:
             data = b"".join(_digest(found) for found in self._walk())
-            write_file(self._memory, data)
+            write_file(memory, data)
         self._before = {data[at : at + _DIGEST] for at in range(0, len(data), _DIGEST)}
 
     def look(self) -> List[Found]:
@@ -222,10 +218,10 @@ def _shown(path: str) -> str:
 
 
 class Collector:
-    """The scans of one worker. Call `begin` before the ranks run, `start` when they do, `finish` when they have
-    ended."""
+    """The scans of one worker. Call `start` when the ranks run, `finish` when they have ended."""
 
     def __init__(self, loop: Loop, plan: WorkerPlan, root: str, memory: str) -> None:
+        """Records the files that exist now: they are no outputs."""
         self._loop, self._plan = loop, plan
         self._finder = FileFinder(root, plan.outputs, memory)
         self._sync: Optional[Sync] = None
@@ -235,10 +231,6 @@ class Collector:
         self._running.acquire()
         self._is_last = False  # the last scan has begun
         self._deadline = float("inf")
-
-    def begin(self) -> None:
-        """Record the files that exist now: they are no outputs."""
-        self._finder.begin()
 
     def start(self) -> None:
         _thread.start_new_thread(self._scan, ())
