@@ -11,6 +11,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Optional, TypeVar, Union
 
 from client_lib.worker import control, disk
@@ -32,6 +33,7 @@ from client_lib.worker.outcome import (
     OUT_OF_MEMORY,
     START_FAILED,
     STORAGE_FULL,
+    CannotStart,
     WorkerOutcome,
 )
 from client_lib.worker.plan import ELASTIC, WorkerPlan
@@ -56,14 +58,6 @@ _DIGEST_TRIES = 3
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_POD_UID")  # to the launcher
 
 
-class NotStarted(Exception):
-    """Raised if nothing runs in this worker. `reason`: that of its report."""
-
-    def __init__(self, reason: str, message: str) -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
 def main(root: str) -> int:
     files = PodFiles(root)
     try:
@@ -80,7 +74,8 @@ class Agent:
     """`run` returns the exit code of the container."""
 
     def __init__(self, files: PodFiles, pod: PodSettings, plan: WorkerPlan, token: str) -> None:
-        self._files, self._pod, self._token = files, pod, token
+        self._files, self._pod = files, pod
+        self._new_server = partial(ServerClient, pod, token, files.authorities)
         self._plan = plan._replace(worker=pod.worker)
         self._events: "queue.SimpleQueue[AgentEvent]" = queue.SimpleQueue()
         self._terminated = False
@@ -100,9 +95,6 @@ class Agent:
         else:
             newest, control_path = self._spool.newest, files.directory.control
             self._channel = ServerChannel(self._new_server, newest, control_path, self._events.put)
-
-    def _new_server(self) -> ServerClient:
-        return ServerClient(self._pod, self._token, self._files.authorities)
 
     def run(self) -> int:
         for signum in (signal.SIGTERM, signal.SIGINT):
@@ -124,7 +116,7 @@ class Agent:
             warn("%s: nothing is started here" % replaced)
             self._write_termination_message(self._own_report(START_FAILED, str(replaced)))
             return self._end_replaced()
-        except NotStarted as ended:
+        except CannotStart as ended:
             return self._deliver(self._own_report(ended.reason, str(ended)))
         except OSError as error:
             reason = STORAGE_FULL if disk.is_full(error) else START_FAILED
@@ -148,7 +140,7 @@ class Agent:
     # --- before anything runs
 
     def _until_answered(self, call: Callable[[], T]) -> T:
-        """The value of `call`, which is repeated while it raises Unreachable. Raises NotStarted, Replaced."""
+        """The value of `call`, which is repeated while it raises Unreachable. Raises CannotStart, Replaced."""
         backoff, warned = Backoff(), ""
         while True:
             try:
@@ -161,13 +153,13 @@ class Agent:
             backoff.sleep()
 
     def _check_stop(self) -> None:
-        """Raises NotStarted, Replaced."""
+        """Raises CannotStart, Replaced."""
         while not self._events.empty():
             self._note(self._events.get())
         if self._replaced:
             raise Replaced("this worker was taken over by another pod")
         if self._terminated or self._told == control.STOP:
-            raise NotStarted(CANCELLED, "stopped before its processes were started")
+            raise CannotStart(CANCELLED, "stopped before its processes were started")
 
     def _note(self, event: AgentEvent) -> None:
         if isinstance(event, Instruction) and event.do == LEAVE:
@@ -189,7 +181,7 @@ class Agent:
         self._spool.begin(offset, seq)
 
     def _begin(self) -> None:
-        """Raises NotStarted, Replaced, OSError."""
+        """Raises CannotStart, Replaced, OSError."""
         files = self._files
         snapshot = self._input("snapshot", self._pod.snapshot) if self._pod.snapshot else None
         function = None
@@ -220,7 +212,7 @@ class Agent:
             unpack(fetched, folder, UNLIMITED, UNLIMITED, self._plan.keep_free_bytes)
         except ArchiveRefused as refused:
             message = "the outputs of the jobs before can't be unpacked: %s" % refused
-            raise NotStarted(CODE_FETCH, message) from refused
+            raise CannotStart(CODE_FETCH, message) from refused
         os.unlink(fetched)
 
     def _input(self, what: str, sha256: Optional[str]) -> str:
@@ -229,22 +221,22 @@ class Agent:
         if not os.path.exists(mounted):
             return self._fetched(what, sha256)
         if sha256 is not None and sha256_of(mounted) != sha256:
-            raise NotStarted(CODE_FETCH, "the mounted %s does not have the digest that was submitted" % what)
+            raise CannotStart(CODE_FETCH, "the mounted %s does not have the digest that was submitted" % what)
         return mounted
 
     def _fetched(self, what: str, sha256: Optional[str]) -> str:
         if self._pod.server_url is None:
-            raise NotStarted(CODE_FETCH, "the %s is not mounted, and there is no server to fetch it from" % what)
+            raise CannotStart(CODE_FETCH, "the %s is not mounted, and there is no server to fetch it from" % what)
         server, target = self._new_server(), os.path.join(self._files.directory.path, what + ".fetched")
         for _ in range(_DIGEST_TRIES):
             try:
                 self._until_answered(lambda: server.fetch(what, target, self._check_stop))
             except Rejected as rejected:
                 message = "the server does not give the %s: %s" % (what, rejected)
-                raise NotStarted(CODE_FETCH, message) from rejected
+                raise CannotStart(CODE_FETCH, message) from rejected
             if sha256 is None or sha256_of(target) == sha256:
                 return target
-        raise NotStarted(CODE_FETCH, "the fetched %s does not have the digest that was submitted" % what)
+        raise CannotStart(CODE_FETCH, "the fetched %s does not have the digest that was submitted" % what)
 
     # --- while it runs
 
