@@ -314,6 +314,27 @@ def test_a_store_is_opened_on_a_full_disk_though_its_list_could_be_shorter(tmp_p
         assert (kept(disk), left_out(disk)) == ({}, {"b": "why"})
 
 
+def test_what_a_full_disk_kept_out_of_the_list_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, data = store(tmp_path), tmp_path / "outputs" / "1.0" / "data"
+
+    def refused(act: Callable[[], None]) -> None:
+        def full(_: bytes) -> None:  # no disk is full on time, between a file and its line
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(one, "_append", full)
+            with pytest.raises(OSError, match="No space left"):
+                act()
+
+    for act in (lambda: put(one, tmp_path, "a", "1"), lambda: one.leave_out("b", 2, "why"), lambda: one.forget("a")):
+        before = (kept(tmp_path), left_out(tmp_path), list(data.iterdir()))
+        refused(act)
+        assert (kept(tmp_path), left_out(tmp_path), list(data.iterdir())) == before
+        act()
+        assert (kept(tmp_path), left_out(tmp_path), list(data.iterdir())) != before
+    assert (kept(tmp_path), left_out(tmp_path), list(data.iterdir())) == ({}, {"b": "why"}, [])
+
+
 def test_two_thousand_files_that_were_there_are_looked_through_in_little_time(tmp_path: Path) -> None:
     for number in range(2000):
         (tmp_path / f"{number}.py").write_text("x")

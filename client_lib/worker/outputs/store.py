@@ -186,15 +186,15 @@ class DirectoryStore:
         """Note the reason; a kept older version stays."""
         left = LeftOut(path, size, why)
         if self.index.left_out.get(path) != left:
-            self.index.left_out[path] = left
             self._append(_line(path=path, size=size, left_out=why))
+            self.index.left_out[path] = left
 
     def forget(self, path: str) -> None:
         """Remove it: the script has removed the original."""
-        before = self.index.kept.pop(path, None)
-        if self.index.left_out.pop(path, None) or before:
+        if path in self.index.kept or path in self.index.left_out:
             self._append(_line(path=path, gone=True))
-        self._drop(before)
+        self.index.left_out.pop(path, None)
+        self._drop(self.index.kept.pop(path, None))
         self._room.take(self._bytes)
 
     def sync(self) -> None:
@@ -217,9 +217,14 @@ class DirectoryStore:
         """Move the file at the path `complete` into the store and list it."""
         before = self.index.kept.get(kept.path)
         os.replace(complete, data_path(self._folder, kept.sha256))
+        try:
+            self._append(_line(**kept._asdict()))
+        except OSError:
+            if not self._uses[kept.sha256]:
+                remove(data_path(self._folder, kept.sha256))
+            raise
         self.index.kept[kept.path] = kept
         self.index.left_out.pop(kept.path, None)
-        self._append(_line(**kept._asdict()))
         self._uses[kept.sha256] += 1
         if self._uses[kept.sha256] == 1:
             self._bytes += kept.size
@@ -235,6 +240,7 @@ class DirectoryStore:
                 remove(data_path(self._folder, before.sha256))
 
     def _append(self, line: bytes) -> None:
+        """Append to the list, before `index` says the same: a caller repeats what a full disk has refused."""
         size = os.fstat(self._list).st_size
         try:
             write_all(self._list, line)
