@@ -18,6 +18,7 @@ from client_lib.worker.pod import AgentEvent, AgentThread, Instruction
 from client_lib.worker.pod.log_carriers import SERVER, ServerCarrier, Spool
 from client_lib.worker.pod.peer_channel import PeerChannel, StartBarrier
 from client_lib.worker.pod.server_channel import ServerClient
+from client_lib.worker.server_connection import Unreachable
 from tests.odd_server import OddServer, http
 from tests.waiting import until
 from tests.worker_gateway.conftest import free_port
@@ -102,6 +103,17 @@ def test_a_report_does_not_wait_for_a_log_that_a_full_server_can_not_take(
     carrier.join(DEADLINE_S)
     assert not carrier.is_alive()
     assert not carrier.fails
+
+
+def test_a_file_that_was_cut_off_is_not_taken_for_the_whole(
+    tmp_path: Path, odd_server: Callable[..., OddServer]
+) -> None:
+    server = odd_server(http("200 OK", b"a function")[:-3], http("200 OK", b"a function"))
+    client, file = ServerClient(pod_settings(server.url, 0), "token", None), tmp_path / "function"
+    with pytest.raises(Unreachable, match="the function was cut off"):
+        client.fetch("function", str(file), lambda: None)
+    client.fetch("function", str(file), lambda: None)
+    assert file.read_bytes() == b"a function"
 
 
 @pytest.mark.parametrize("hello", [b'{"token": "\\ud800", "worker": 1}', b"[" * 60_000, b"\xff", b""])

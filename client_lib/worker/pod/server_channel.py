@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from contextlib import closing, suppress
-from http.client import HTTPException
+from http.client import HTTPException, IncompleteRead
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import urlencode
 
@@ -95,6 +95,8 @@ class ServerClient(ServerConnection):
                 for block in iter(lambda: answer.read(_BLOCK), b""):
                     check_stop()
                     file.write(block)
+            if answer.length:  # a read of a block takes the end of the connection for the end of the answer
+                raise IncompleteRead(b"", answer.length)
         except (OSError, HTTPException) as error:
             self.close()
             if isinstance(error, OSError) and is_full(error):
