@@ -170,7 +170,7 @@ class RemoteWorker:
         """Set when the worker's order may have changed, then replaced by a new Event, so that no waiter misses one."""
         self.stacks = StackOrders(self.wake)
         self.sessions = SessionOrders(self.wake)
-        self._folder = folder
+        self._folder, self._report_path = folder, Directory(str(folder)).report
         self._log = LogFile(folder / "log", log_limit_bytes)
         self._spare = spare
         self._on_change = on_change
@@ -203,10 +203,6 @@ class RemoteWorker:
         else:
             problem, taken = f"{who} did not answer within {limit_s:g} s", await self.stacks.take(limit_s)
         return StackDump(self.view.worker, taken or [], problem if taken is None else "")
-
-    @property
-    def _report_path(self) -> str:
-        return Directory(str(self._folder)).report
 
     async def claim(self, claimant: PodStart, pod: str | None, may_return: Callable[[WorkerView], bool] | None) -> None:
         """Make a pod the owner of this worker: the first, or the replacement of a lost one. Raises Conflict if another
