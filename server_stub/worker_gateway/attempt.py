@@ -285,8 +285,7 @@ class WorkerRegistry:
     def __init__(self, key_file: Path, folder_of: Callable[[str, int], Path], spare: Spare) -> None:
         self._key_file, self._folder_of, self._spare = key_file, folder_of, spare
         self._key: bytes | None = None
-        self._open: dict[tuple[str, int], OpenAttempt] = {}
-        """By job id and attempt."""
+        self._open: dict[tuple[str, int], OpenAttempt] = {}  # by job id and number
 
     # --- for the runtime
 

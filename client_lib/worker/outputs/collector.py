@@ -55,8 +55,8 @@ class FileFinder:
     """Scans one working directory. Files that existed when the first one was made and are unchanged are not found."""
 
     def __init__(self, root: str, globs: List[str], memory: str) -> None:
-        """To be made before anything runs. `memory`: a file that stores the first scan, for the launcher that replaces
-        a dead one."""
+        """Call before anything runs. `memory`: a file that stores the first scan, for the launcher that replaces a dead
+        one."""
         self.root = os.path.realpath(root)
         self._patterns = Patterns(globs)
         try:
