@@ -184,13 +184,21 @@ class OutputsUpload:
         store = self._stores.pop(folder, None) or DirectoryStore(str(folder), self._limit_bytes)
         self._stores[folder] = store
         if len(self._stores) > _OPEN_MAX:
-            self._stores.popitem(last=False)[1].close()
+            self._close_oldest()
         try:
             done = act(store)
         except NotKept as refused:
             raise TooLarge(str(refused), hint="name fewer files in `outputs`") from refused
         store.sync()
         return done
+
+    def _close_oldest(self) -> None:
+        """Close the least recently used store that no other call uses: the digest of a large file takes minutes."""
+        for folder in list(self._stores):
+            unused = None if self._locks[folder].locked() else self._stores.pop(folder, None)
+            if unused is not None:
+                unused.close()
+                return
 
 
 def _put(store: DirectoryStore, kept: Kept, offset: int, data: bytes) -> int:

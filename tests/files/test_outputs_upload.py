@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
 from pathlib import Path
 
 import pytest
 
 from client_lib.errors import StorageFull
-from client_lib.worker.outputs.store import Kept
+from client_lib.worker.directory import sha256_of
+from client_lib.worker.outputs.store import Kept, read_index
+from server_stub.files import outputs
 from server_stub.files.outputs import OutputsUpload
 from server_stub.files.room import Room
 
@@ -31,3 +34,29 @@ def test_a_file_that_the_disk_has_no_room_for_leaves_none_of_its_pieces(tmp_path
         assert not list((folder / "incoming").iterdir())
 
     asyncio.run(run())
+
+
+def test_the_store_of_an_upload_stays_open_while_others_open_theirs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uploads = OutputsUpload(10**6, Room(tmp_path, 0))
+    kept = Kept("model.pt", len(DATA), hashlib.sha256(DATA).hexdigest(), 0.0, executable=False)
+    reads, others_have_opened = threading.Event(), threading.Event()
+
+    def slow(path: str) -> str:  # a file that takes minutes is no test's
+        reads.set()
+        assert others_have_opened.wait(30.0)
+        return sha256_of(path)
+
+    async def run() -> None:
+        upload = asyncio.create_task(uploads.put(tmp_path / "1.0", kept, 0, DATA))
+        await asyncio.to_thread(reads.wait, 30.0)
+        for number in (1, 2):
+            await uploads.leave_out(tmp_path / f"1.{number}", "huge.bin", 1, "why")
+        others_have_opened.set()
+        assert await upload == len(DATA)
+
+    monkeypatch.setattr(outputs, "_OPEN_MAX", 1)
+    monkeypatch.setattr(outputs, "sha256_of", slow)
+    asyncio.run(run())
+    assert list(read_index(str(tmp_path / "1.0")).kept) == ["model.pt"]
