@@ -81,13 +81,10 @@ class ActiveJob(StoredJob):
     def info(self) -> JobInfo:
         return self.status.info
 
-    def decide(self, status: JobStatus, transitions: Sequence[Event] = (), **shown: Any) -> None:
-        """Update the job by a decision, which users see when it is stored. `shown`: further fields of JobInfo."""
+    def decide(self, status: JobStatus, transitions: Sequence[Event] = ()) -> None:
+        """Update the job by a decision, which users see when it is stored."""
         self.events += transitions
-        for step in transitions:
-            if step.state is State.RUNNING and self.info.state is not State.RUNNING:
-                shown["started_at"] = step.time
-        self.status = status.shows(**shown, version=self.info.version + 1)
+        self.status = status.shows(version=self.info.version + 1)
 
     def next_row(self) -> JobRow:
         """The row to store: `row` with the values of `info`."""

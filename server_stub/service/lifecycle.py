@@ -63,22 +63,28 @@ class Decision(NamedTuple):
 
     status: JobStatus
     transitions: tuple[Event, ...] = ()
-    """Empty: only the message changed."""
+    """Empty: only the message or the workers changed."""
 
 
 def observe(status: JobStatus, seen: Observation, now: datetime, step: float | None = None) -> Decision | None:
-    """Decide on an observation of the newest attempt; None: state, reason and message stay as they are. `step`: the
-    one that an attempt reached which has ended; None: not known."""
+    """Decide on an observation of the newest attempt; None: the job stays as it is. `step`: the one that an attempt
+    reached which has ended; None: not known."""
     job = status.info
     if job.state.final or status.resume_at or seen.attempt != job.attempt:
         return None
+    if seen.workers:
+        status = status.shows(workers=list(seen.workers))
     if seen.phase == "ended":
-        return _ended(status, seen, now, step)
+        ended = _ended(status, seen, now, step)
+        failed = seen.first_failing if ended.status.info.state in (State.FAILED, State.RESTARTING) else None
+        stacks = [] if seen.first_failing else list(seen.stacks)
+        return ended._replace(status=ended.status.shows(failure=failed, stacks=stacks))
+    decision = None
     if seen.phase == "running":
-        return _moved(status, State.RUNNING, Reason.RUNNING, seen.message, now)
-    if job.state is State.RUNNING:  # an observation from before the start, or a runtime that finds the job again
-        return None
-    return _moved(status, job.state, seen.reason, seen.message, now)
+        decision = _moved(status, State.RUNNING, Reason.RUNNING, seen.message, now)
+    elif job.state is not State.RUNNING:  # else it is from before the start, or the runtime finds the job again
+        decision = _moved(status, job.state, seen.reason, seen.message, now)
+    return decision or (Decision(status) if status.info.workers != job.workers else None)
 
 
 def ask_to_stop(status: JobStatus, stop: Stop, now: datetime) -> Decision | None:
@@ -123,6 +129,8 @@ def _moved(status: JobStatus, state: State, reason: Reason, message: str, now: d
     elif status.hung:
         reason, message = Reason.HUNG, status.hung
     job, after = status.info, status.shows(state=state, reason=reason, message=message)
+    if state is State.RUNNING and job.state is not State.RUNNING:
+        after = after.shows(started_at=now)
     if (state, reason) != (job.state, job.reason):
         return Decision(after, (_event(now, after.info),))
     return Decision(after) if message != job.message else None
@@ -133,6 +141,7 @@ def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | No
     began: tuple[Event, ...] = ()
     ran = seen.started_at is not None or seen.reason is Reason.COMPLETED
     if status.info.state is not State.RUNNING and ran:  # it was not seen to run
+        status = status.shows(started_at=seen.started_at or now)
         running = status.shows(state=State.RUNNING, reason=Reason.RUNNING, message="")
         began = (_event(seen.started_at or now, running.info),)
     if seen.reason is Reason.COMPLETED:
@@ -213,7 +222,7 @@ def _restarting(
 def _final(
     status: JobStatus, began: tuple[Event, ...], state: State, reason: Reason, message: str, at: datetime
 ) -> Decision:
-    after = status.shows(state=state, reason=reason, message=message)
+    after = status.shows(state=state, reason=reason, message=message, finished_at=at)
     return Decision(after, (*began, _event(at, after.info)))
 
 

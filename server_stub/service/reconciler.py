@@ -10,11 +10,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import replace
 
 from client_lib.errors import ClientLibError, ServerError, StorageFull
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Event, Failure, GroupInfo, StateChange
+from client_lib.spec.wire import Event, GroupInfo, StateChange
 from server_stub.failures import explain, script_change
 from server_stub.runtimes import Clock, Observation, Runtime, Tasks
 from server_stub.service import lifecycle
@@ -101,7 +101,7 @@ class Reconciler:
         if seen.phase == "ended" and seen.reason is not Reason.COMPLETED:
             self._tasks.begin(self._explain_end(active, seen))
         else:
-            self._apply(active, seen, None)
+            self._apply(active, seen)
             self._add_notes(active, seen)
         if seen.phase == "running":
             self._watchdog.note_quiet(active, seen.quiet)
@@ -130,43 +130,34 @@ class Reconciler:
         active.remove_at_end = True
         self._decide(active, Decision(active.status))
 
-    def add_event(self, active: ActiveJob, reason: Reason, message: str, **shown: Any) -> None:
+    def add_event(self, active: ActiveJob, reason: Reason, message: str) -> None:
         """Record an event that is no transition; the state of the job does not change."""
         status, now = active.status, self._clock.now()
         event = Event(time=now, attempt=status.info.attempt, state=status.info.state, reason=reason, message=message)
-        self._decide(active, Decision(status, (event,)), **shown)
+        self._decide(active, Decision(status, (event,)))
 
     # --- observation -> decision
 
     async def _explain_end(self, active: ActiveJob, seen: Observation) -> None:
-        failure = seen.first_failing
         try:
-            if failure is not None:
+            if seen.first_failing is not None:
                 failure = await asyncio.to_thread(
-                    explain, failure, active.info, lambda: self._files.newest(active).submitter.python
+                    explain, seen.first_failing, active.info, lambda: self._files.newest(active).submitter.python
                 )
+                seen = replace(seen, first_failing=failure)
         except Exception as error:  # noqa: BLE001  # the job has ended, with or without an explanation
             _failed(active, error)
         step = await self._observer.step(active.info) if active.info.spec.retry_reset_steps else None
-        self._apply(active, seen, failure, step)
+        self._apply(active, seen, step)
 
-    def _apply(self, active: ActiveJob, seen: Observation, failure: Failure | None, step: float | None = None) -> None:
+    def _apply(self, active: ActiveJob, seen: Observation, step: float | None = None) -> None:
         before = active.info.state
         decision = lifecycle.observe(active.status, seen, self._clock.now(), step)
-        shown: dict[str, Any] = {"workers": list(seen.workers)} if seen.workers else {}
-        if decision is None:
-            if shown and shown["workers"] != active.info.workers and not active.status.resume_at:
-                self._refresh(active, active.status, **shown)
+        if decision and not decision.transitions:
+            self._refresh(active, decision.status)
             return
-        if not decision.transitions:
-            self._refresh(active, decision.status, **shown)
-            return
-        state = decision.status.info.state
-        if state.final or decision.status.resume_at:
-            shown["failure"] = failure if state in (State.FAILED, State.RESTARTING) else None
-            shown["stacks"] = list(seen.stacks) if seen.first_failing is None else []
-        self._decide(active, decision, **shown)
-        if before is not State.RUNNING and state is State.RUNNING:
+        self._decide(active, decision)
+        if before is not State.RUNNING and active.info.state is State.RUNNING:
             self._tasks.begin(self._report_changed_script(active))
 
     def _add_notes(self, active: ActiveJob, seen: Observation) -> None:
@@ -176,12 +167,10 @@ class Reconciler:
                 active.reported.add((seen.attempt, note))
                 self.add_event(active, active.info.reason, note)
 
-    def _decide(self, active: ActiveJob, decision: Decision | None, **shown: Any) -> None:
+    def _decide(self, active: ActiveJob, decision: Decision | None) -> None:
         if decision is None:
             return
-        if decision.status.info.state.final and not active.info.state.final:
-            shown["finished_at"] = decision.transitions[-1].time
-        active.decide(decision.status, decision.transitions, **shown)
+        active.decide(decision.status, decision.transitions)
         if not active.saving:
             active.saving = True
             self._tasks.begin(self._save(active))
@@ -192,15 +181,16 @@ class Reconciler:
             return
         notice = await asyncio.to_thread(script_change, info, path)
         if notice and notice not in active.info.notices and not active.info.state.final:
-            self.add_event(active, active.info.reason, notice, notices=[*active.info.notices, notice])
+            active.status = active.status.shows(notices=[*active.info.notices, notice])
+            self.add_event(active, active.info.reason, notice)
 
     # --- decision -> stored
 
-    def _refresh(self, active: ActiveJob, status: JobStatus, **shown: Any) -> None:
+    def _refresh(self, active: ActiveJob, status: JobStatus) -> None:
         """Update the message or the workers without a transition: users see it now, the next transition stores it. A
         crash before that loses nothing, because the runtime repeats it. Storing it would be costly: each job that ends
         changes the message of every job in the queue."""
-        active.decide(status, **shown)
+        active.decide(status)
         if not active.saving:  # else they see it after the write in progress
             active.public = active.info
             self._jobs.publish(active.row.id)
