@@ -82,7 +82,9 @@ class ActiveJob(StoredJob):
         return self.status.info
 
     def decide(self, status: JobStatus, transitions: Sequence[Event] = ()) -> None:
-        """Update the job by a decision, which users see when it is stored."""
+        """Update the job by a decision, which users see when it is stored. A final job stays as it is."""
+        if self.info.state.final:
+            return
         self.events += transitions
         self.status = status.shows(version=self.info.version + 1)
 

@@ -14,7 +14,8 @@ import pytest
 from client_lib.errors import Conflict, NotFound
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, SubmitRequest
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Failure, JobInfo, JobPage
+from client_lib.spec.wire import Failure, JobInfo, JobPage, WorkerInfo
+from server_stub.runtimes import Observation
 from server_stub.service import JobFilters, Service
 from tests.service.bench import ANN, Bench
 from tests.waiting import eventually
@@ -445,5 +446,41 @@ def test_the_clock_may_jump_while_a_job_waits_for_its_next_attempt(bench: Bench)
         bench.clock.jump(-timedelta(days=365).total_seconds())
         bench.clock.pass_time(1)
         await eventually(lambda: len(bench.runtime.started) == 2)
+
+    in_server(bench, run)
+
+
+def test_an_end_that_is_reported_again_with_other_workers_changes_nothing(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one")
+        assert bench.runtime.sink
+        for code in (0, 1):
+            workers = (WorkerInfo(worker=0, state="ended", exit_code=code),)
+            bench.runtime.sink(Observation(job.id, 1, "ended", Reason.COMPLETED, "", workers))
+            await asyncio.sleep(0)  # the end is being stored
+        ended = await bench.until("one", State.SUCCEEDED)
+        await eventually(lambda: not service.busy())
+        assert ended.workers[0].exit_code == 0
+        await asyncio.sleep(0.1)  # a second write would fail
+        assert not caplog.records
+
+    in_server(bench, run)
+
+
+def test_a_job_may_be_deleted_while_its_end_is_being_stored(bench: Bench) -> None:
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one")
+        assert bench.runtime.sink
+        bench.runtime.sink(Observation(job.id, 1, "ended", Reason.COMPLETED, ""))
+        await asyncio.sleep(0)  # the end is being stored
+
+        async def delete() -> None:
+            await service.delete(ANN, "one", force=True)
+            while await service.lookup.counts():
+                await asyncio.sleep(0.01)
+
+        await asyncio.wait_for(delete(), 5)
 
     in_server(bench, run)
