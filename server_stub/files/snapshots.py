@@ -14,7 +14,7 @@ import re
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Container, Iterator
-from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,16 +31,6 @@ TEXT_MAX = 256 * 1024
 _BYTES_MAX = 512 * 2**20  # unpacked, as all of it is read for one page
 _HEADERS_MAX = 32 * 2**20  # of these: tarfile parses 4 MB/s if they hold many attributes
 _NAME_MAX = 4096
-
-
-@dataclass(frozen=True)
-class StoredSnapshot:
-    """One archive on disk, as retention sees it."""
-
-    sha256: str
-    size: int
-    used_at: float
-    """Unix time of the last upload, question or submit that named it."""
 
 
 class Snapshots:
@@ -116,15 +106,16 @@ class Snapshots:
                 hint="leave data and results out with a .clientlibignore file",
             )
 
-    def stored(self) -> Iterator[StoredSnapshot]:
-        """Every archive; for retention."""
+    def stored(self) -> Iterator[tuple[str, datetime, int]]:
+        """The digest of each archive, the time of the last upload, question or submit that named it, and its size; for
+        retention."""
         for folder in self._root.iterdir():
             if _DIGEST.fullmatch(folder.name):
                 try:
                     there = (folder / "code.tar.gz").stat()
                 except FileNotFoundError:  # a crash between folder and archive, or a removal just now
                     continue
-                yield StoredSnapshot(folder.name, there.st_size, there.st_mtime)
+                yield folder.name, datetime.fromtimestamp(there.st_mtime, timezone.utc), there.st_size
 
     def remove(self, sha256: str) -> None:
         """Remove the archive, if it exists, and its owners."""

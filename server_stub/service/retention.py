@@ -11,17 +11,17 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
+from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
 from client_lib.errors import StorageFull
 from client_lib.worker.directory import sync
 from server_stub.files.request_log import Place
-from server_stub.files.snapshots import StoredSnapshot
 from server_stub.runtimes import Clock
 from server_stub.service.active import ActiveJob
 from server_stub.service.job_files import JobFiles
@@ -75,12 +75,6 @@ def to_remove(
         gone.append(key)
         excess -= size
     return gone
-
-
-def idle_snapshots(stored: Iterable[StoredSnapshot], in_use: Collection[str]) -> list[tuple[str, datetime, int]]:
-    """Digest, last use and size of the snapshots that no job uses, the oldest first."""
-    idle = ((s.sha256, datetime.fromtimestamp(s.used_at, timezone.utc), s.size) for s in stored)
-    return sorted((each for each in idle if each[0] not in in_use), key=lambda each: each[1])
 
 
 def _total(things: Iterable[tuple[object, datetime, int]]) -> int:
@@ -161,8 +155,10 @@ class Cleanup:
         await asyncio.to_thread(self.files.room.restore_spare)
 
     async def _idle_snapshots(self) -> list[tuple[str, datetime, int]]:
+        """The snapshots that no job uses, the oldest first."""
         in_use = await self.store.read_all(rows.snapshots_in_use)
-        return await asyncio.to_thread(lambda: idle_snapshots(self.files.snapshots.stored(), in_use))
+        stored = await asyncio.to_thread(lambda: sorted(self.files.snapshots.stored(), key=itemgetter(1)))
+        return [each for each in stored if each[0] not in in_use]
 
     def _empty(self, job_ids: Sequence[str]) -> None:
         """Remove the folders within the folders of the jobs. What can't be removed now is left for later."""

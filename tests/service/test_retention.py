@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import os
 from datetime import datetime, timedelta, timezone
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -15,22 +15,18 @@ from hypothesis import strategies as st
 from client_lib.errors import NotFound
 from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.states import State
-from server_stub.files.snapshots import StoredSnapshot
 from server_stub.service import Service
-from server_stub.service.retention import UPLOAD_GRACE, Retention, idle_snapshots, to_remove
+from server_stub.service.retention import UPLOAD_GRACE, Retention, to_remove
 from tests.service.bench import ANN, Bench
 from tests.service.test_jobs import in_server, upload
 
+T = TypeVar("T")
 NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
 GB = 10**9
 
 
-def ended(seq: int, days_ago: float, gb: float) -> tuple[int, datetime, int]:
-    return seq, NOW - timedelta(days=days_ago), int(gb * GB)
-
-
-def idle(name: str, days_ago: float, gb: float) -> StoredSnapshot:
-    return StoredSnapshot(name, int(gb * GB), (NOW - timedelta(days=days_ago)).timestamp())
+def thing(key: T, days_ago: float, gb: float) -> tuple[T, datetime, int]:
+    return key, NOW - timedelta(days=days_ago), int(gb * GB)
 
 
 def removed(
@@ -41,7 +37,7 @@ def removed(
 
 
 def test_jobs_go_by_age_and_then_the_oldest_by_size() -> None:
-    finished = [ended(1, 31, 1), ended(2, 20, 8), ended(3, 10, 8), ended(4, 1, 8)]
+    finished = [thing(1, 31, 1), thing(2, 20, 8), thing(3, 10, 8), thing(4, 1, 8)]
     assert removed(finished, Retention(30, 20)) == [1, 2]
     assert removed(finished, Retention(30, 1000)) == [1]
     assert removed(finished, Retention(None, 100)) == []
@@ -51,7 +47,7 @@ def test_jobs_go_by_age_and_then_the_oldest_by_size() -> None:
 
 def test_without_a_size_a_fifth_of_the_room_stays_free() -> None:
     """The rest of a disk of 30 GB is used by others."""
-    finished, retention = [ended(1, 3, 8), ended(2, 2, 8), ended(3, 1, 8)], Retention(30, None)
+    finished, retention = [thing(1, 3, 8), thing(2, 2, 8), thing(3, 1, 8)], Retention(30, None)
     assert retention.limits(NOW, 24 * GB, 0)[1] == pytest.approx(19.2 * GB)
     assert removed(finished, retention, kept=24 * GB, free=0) == [1]
     assert removed(finished, retention, kept=24 * GB, free=6 * GB) == []
@@ -66,10 +62,8 @@ def test_what_stays_is_never_more_than_its_share_of_the_room(sizes: list[int], o
     assert not stays or sum(stays) + other <= retention.limits(NOW, kept, free)[1]
 
 
-def test_idle_snapshots_go_and_those_of_jobs_and_fresh_ones_stay() -> None:
-    stored = [idle("old", 40, 1), idle("used", 40, 1), idle("mid", 2, 30), idle("fresh", 0.01, 30)]
-    found = idle_snapshots(stored, {"used"})
-    assert [digest for digest, *_ in found] == ["old", "mid", "fresh"]
+def test_idle_snapshots_go_and_fresh_ones_stay() -> None:
+    found = [thing("old", 40, 1), thing("mid", 2, 30), thing("fresh", 0.01, 30)]
 
     def gone(days: float | None, gb: float) -> list[str]:
         oldest, most = Retention(days, gb).limits(NOW, 0, 0)
@@ -82,10 +76,11 @@ def test_idle_snapshots_go_and_those_of_jobs_and_fresh_ones_stay() -> None:
 
 def test_after_30_days_nothing_of_a_job_is_left(bench: Bench) -> None:
     async def run(service: Service) -> None:
-        digest = await upload(bench, b"archive")
-        request = bench.request(name="old").model_copy(update={"code": CodeSnapshot(sha256=digest, root="/r")})
-        await service.submits.submit(ANN, request, "k")
-        running = await bench.submit(name="running")
+        digest, used = await upload(bench, b"archive"), await upload(bench, b"of a running job")
+        for name, key, sha256 in (("old", "k", digest), ("running", None, used)):
+            request = bench.request(name=name).model_copy(update={"code": CodeSnapshot(sha256=sha256, root="/r")})
+            await service.submits.submit(ANN, request, key)
+        running = await bench.info("running")
         bench.runtime.runs(running.id)
         jobs = bench.settings().data_dir / "jobs"
         for job_id in bench.runtime.attempts:
@@ -93,7 +88,8 @@ def test_after_30_days_nothing_of_a_job_is_left(bench: Bench) -> None:
         await service.cancel(ANN, "old")
         await bench.until("old", State.CANCELLED)
         long_ago = bench.clock.now().timestamp()
-        os.utime(bench.snapshots.path(digest), (long_ago, long_ago))
+        for sha256 in (digest, used):
+            os.utime(bench.snapshots.path(sha256), (long_ago, long_ago))
         bench.clock.pass_time(31 * 24 * 3600)
         await bench.submit(name="fresh")
         await service._cleanup.sweep()
@@ -101,7 +97,7 @@ def test_after_30_days_nothing_of_a_job_is_left(bench: Bench) -> None:
             await service.get(ANN, "old")
         assert (await bench.info("running")).state is State.RUNNING
         assert [path.name for path in jobs.iterdir()] == [running.id]
-        assert not bench.snapshots.exists(hashlib.sha256(b"archive").hexdigest())
+        assert (bench.snapshots.exists(digest), bench.snapshots.exists(used)) == (False, True)
         _, created = await service.submits.submit(ANN, bench.request(name="again"), "k")
         assert created, "the key is forgotten too"
 
