@@ -6,7 +6,7 @@ import asyncio
 import json
 import secrets
 from collections import Counter, defaultdict, deque
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from itertools import islice
@@ -66,12 +66,6 @@ class ActiveJob(StoredJob):
     """The newest attempt that this server process submitted to the runtime."""
     stopped_attempt: int = 0
     """The newest attempt that this server process stopped."""
-    last_activity: Hashable = None
-    """The runtime's signs of life at the last check of the watchdog."""
-    quiet_checks: int = 0
-    """Number of checks since then that found the same."""
-    silence_reported: bool = False
-    """True if the attempt has an event about its silence."""
     reported: set[tuple[int, str]] = field(default_factory=set)
     """(attempt, note) of notes that are events already."""
     remove_at_end: bool = False

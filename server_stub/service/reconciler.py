@@ -295,7 +295,7 @@ class Reconciler:
     def _submit_attempt(self, active: ActiveJob, status: JobStatus) -> None:
         if active.submitted_attempt == status.info.attempt:
             return
-        active.submitted_attempt, active.silence_reported = status.info.attempt, False
+        active.submitted_attempt = status.info.attempt
         try:
             attempt = self._files.newest(active)
             self._runtime.submit(attempt)

@@ -81,8 +81,7 @@ class Watchdog:
             active.timers["stop_timer"] = self._clock.call_later(left.total_seconds(), lambda: self._stop(active, stop))
         health = active.info.spec.health_params
         if health and "health" not in active.timers:
-            active.last_activity, active.quiet_checks = self._activity(active), 0
-            self._schedule_check(active, health)
+            self._schedule_check(active, health, self._activity(active))
         if active.info.spec.smoke and "smoke" not in active.timers:
             self._schedule_look(active, SMOKE_S)
 
@@ -93,27 +92,24 @@ class Watchdog:
 
     # --- health_params
 
-    def _schedule_check(self, active: ActiveJob, health: HealthParams) -> None:
+    def _schedule_check(self, active: ActiveJob, health: HealthParams, activity: Hashable, checks: int = 0) -> None:
+        """`activity`: the runtime's signs of life; `checks`: how many have found the same since."""
         active.timers["health"] = self._clock.call_later(
-            health.log_period * 60 / CHECKS, lambda: self._check(active, health)
+            health.log_period * 60 / CHECKS, lambda: self._check(active, health, activity, checks)
         )
 
-    def _check(self, active: ActiveJob, health: HealthParams) -> None:
+    def _check(self, active: ActiveJob, health: HealthParams, before: Hashable, checks: int) -> None:
         activity = self._activity(active)
-        if activity != active.last_activity:
-            active.last_activity, active.quiet_checks, active.silence_reported = activity, 0, False
-        else:
-            active.quiet_checks += 1
-        if active.quiet_checks >= CHECKS:
+        checks = checks + 1 if activity == before else 0
+        if checks >= CHECKS:
             silence = f"no line was logged for {health.log_period} min"
-            if "notify" in health.sub_actions and not active.silence_reported:
-                active.silence_reported = True
+            if "notify" in health.sub_actions and checks == CHECKS:  # once
                 self._add_event(active, Reason.HUNG_SILENT, silence)
             if health.action:
                 restart = health.action is HealthAction.RESTART
                 self._stop(active, Stop(Reason.HUNG_SILENT, f"{silence} (health_params)", retry=restart))
                 return
-        self._schedule_check(active, health)
+        self._schedule_check(active, health, activity, checks)
 
     def _activity(self, active: ActiveJob) -> Hashable:
         return self._runtime.signs_of_life(active.row.id, active.info.attempt)

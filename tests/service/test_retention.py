@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import os
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
