@@ -34,7 +34,8 @@ from client_lib.spec.states import State
 from client_lib.spec.validation import Scalar, validated
 from client_lib.spec.wire import Event, Explanation, JobInfo, JobProvenance, Manifest
 from client_lib.submit import arguments, request
-from client_lib.transport.api import LONG_POLL_S, Api, OnUpload, configured
+from client_lib.transport.api import LONG_POLL_S, Api, configured
+from client_lib.transport.rest import OnUpload
 
 if TYPE_CHECKING:  # a submit needs none of these: each is loaded by the call that uses it
     from typing_extensions import Unpack

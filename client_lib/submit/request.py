@@ -39,7 +39,8 @@ from client_lib.submit.source import (
     shared_folder_proof,
     snapshot_root,
 )
-from client_lib.transport.api import Api, OnUpload
+from client_lib.transport.api import Api
+from client_lib.transport.rest import OnUpload
 from client_lib.worker.disk import megabytes
 
 if TYPE_CHECKING:

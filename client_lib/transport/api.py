@@ -7,7 +7,7 @@ are read leniently, so that an older client understands a newer server.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -23,15 +23,13 @@ from client_lib.spec.validation import STORED
 from client_lib.transport import local_server
 from client_lib.transport.config import Config, Endpoint, resolve
 from client_lib.transport.failures import READ_S, bad_content
-from client_lib.transport.rest import BLOCK, Params, Rest, Transport, newer_path
+from client_lib.transport.rest import OnUpload, Params, Rest, Transport, Upload, newer_path
 
 if TYPE_CHECKING:
     from client_lib.spec.metrics import JobGoodput, JobMetrics
     from client_lib.spec.stacks import JobStacks
 
 M = TypeVar("M", bound=BaseModel)
-OnUpload = Callable[[int, int], None]
-"""Called with the bytes that were sent so far, and all there are."""
 
 PAGE = 100  # jobs on one page of a list
 LONG_POLL_S = 50.0  # below the 60 s after which common proxies cut a silent connection
@@ -230,7 +228,7 @@ class Api:
 
     def upload_snapshot(self, sha256: str, archive: Path, on_upload: OnUpload | None = None) -> None:
         """Send the archive, in blocks. The server checks the digest; sending what it has already is harmless."""
-        body, headers = _Archive(archive, on_upload), {"Content-Type": "application/gzip"}
+        body, headers = Upload(archive, on_upload), {"Content-Type": "application/gzip"}
         self._rest.call("PUT", paths.snapshot(sha256), body=body, headers=headers, read_s=_UPLOAD_S)
 
     def download_snapshot(self, sha256: str, target: Path) -> None:
@@ -306,23 +304,3 @@ def configured() -> Api:
     """The server that the environment and the configuration file mean now; one Api for each, kept by the process."""
     config = resolve()
     return _apis.setdefault(config, Api(config))
-
-
-class _Archive:
-    """A file as the body of an upload, with its progress."""
-
-    def __init__(self, path: Path, on_upload: OnUpload | None) -> None:
-        self._path, self._on_upload = path, on_upload
-        self._size = path.stat().st_size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __iter__(self) -> Iterator[bytes]:
-        sent = 0
-        with self._path.open("rb") as file:
-            while block := file.read(BLOCK):
-                yield block
-                sent += len(block)
-                if self._on_upload:
-                    self._on_upload(sent, self._size)

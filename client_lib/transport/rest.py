@@ -22,7 +22,8 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from client_lib import __version__, errors
 from client_lib.spec import paths
@@ -55,12 +56,29 @@ Params = Mapping[str, "str | int | float | Sequence[str] | None"]
 """Parameters of a query; those that are None are not sent."""
 
 
-class Upload(Protocol):
-    """A body that is read in blocks, by each try from its beginning. Its length is sent first, so that a server can
-    refuse it unread."""
+OnUpload = Callable[[int, int], None]
+"""Called with the bytes that were sent so far, and all there are."""
 
-    def __iter__(self) -> Iterator[bytes]: ...
-    def __len__(self) -> int: ...
+
+class Upload:
+    """A file as a body that is read in blocks, by each try from its beginning. Its length is sent first, so that a
+    server can refuse it unread."""
+
+    def __init__(self, path: Path, on_upload: OnUpload | None) -> None:
+        self._path, self._on_upload = path, on_upload
+        self._size = path.stat().st_size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes]:
+        sent = 0
+        with self._path.open("rb") as file:
+            while block := file.read(BLOCK):
+                yield block
+                sent += len(block)
+                if self._on_upload:
+                    self._on_upload(sent, self._size)
 
 
 class Request(NamedTuple):
