@@ -6,6 +6,7 @@ Its options stand in five tables, all of them; a test compares with torch's own 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from client_lib.errors import InvalidRequest, NotSupported
@@ -39,14 +40,8 @@ TABLE = OptionTable(
     short={"m": "module", "r": "redirects", "t": "tee", "h": "help"},
     misspelt={"nproc-per-nodes": "nproc-per-node"},  # a tutorial's
 )
-LAUNCH_TABLE = OptionTable(
-    "torch.distributed.launch",
-    flags=TABLE.flags
-    | {"use-env"},  # a script that declares --local-rank gets it, any other finds it in its environment
-    valued=TABLE.valued,
-    short=TABLE.short,
-    misspelt=TABLE.misspelt,
-)
+# a script that declares --local-rank gets it, any other finds it in its environment
+LAUNCH_TABLE = replace(TABLE, launcher="torch.distributed.launch", flags=TABLE.flags | {"use-env"})
 
 
 def read(launcher: str, words: Sequence[str], machine: Machine, python: str | None) -> LaunchLine:
