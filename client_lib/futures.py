@@ -8,7 +8,7 @@ from __future__ import annotations
 import concurrent.futures
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, Generic, TypeVar
@@ -125,16 +125,18 @@ class Executor(concurrent.futures.Executor):
     # --- to the server
 
     def _future(self, fn: Callable[..., T], args: Any, kwargs: Any) -> JobFuture[T]:
-        needed: list[Any] = list(dict.fromkeys(_futures_in((args, kwargs))))
-        for each in needed:
+        after = with_names({"after": self._options.get("after") or []})["after"]
+        results: dict[JobFuture[Any], ResultOf] = {}
+
+        def placeholder(each: concurrent.futures.Future[Any]) -> ResultOf:
             if not (isinstance(each, JobFuture) and each.job.client.endpoint == self._api.endpoint):
                 what = f"an argument is {each!r}, which is no job of this server"
                 raise InvalidRequest(what, hint="pass its result()")
-        after = with_names({"after": self._options.get("after") or []})["after"]
-        results = {each: ResultOf(place, str(each.job.name)) for place, each in enumerate(needed, len(after))}
-        args, kwargs = _replaced((args, kwargs), results)
-        options = self._options | {"after": [*after, *(each.job for each in results.values())]}
-        return JobFuture(Job(script=fn, args=args, kwargs=kwargs, client=self._api, **options), needed)
+            return results.setdefault(each, ResultOf(len(after) + len(results), str(each.job.name)))
+
+        args, kwargs = _replaced((args, kwargs), placeholder)
+        options = self._options | {"after": [*after, *(each.job for each in results)]}
+        return JobFuture(Job(script=fn, args=args, kwargs=kwargs, client=self._api, **options), list(results))
 
     def _send(self, future: JobFuture[T]) -> None:
         with self._lock:
@@ -237,21 +239,13 @@ def _each(fn: Callable[..., T]) -> Callable[[list[tuple[Any, ...]]], list[T]]:
     return calls
 
 
-def _futures_in(value: Any) -> Iterator[concurrent.futures.Future[Any]]:
-    if isinstance(value, concurrent.futures.Future):
-        yield value
-    elif type(value) in (list, tuple, dict):
-        for part in value.values() if type(value) is dict else value:
-            yield from _futures_in(part)
-
-
-def _replaced(value: Any, results: Mapping[Any, ResultOf]) -> Any:
+def _replaced(value: Any, placeholder: Callable[[concurrent.futures.Future[Any]], ResultOf]) -> Any:
     """The value with a placeholder for each future."""
     if isinstance(value, concurrent.futures.Future):
-        return results[value]
+        return placeholder(value)
     if type(value) is dict:
-        return {key: _replaced(part, results) for key, part in value.items()}
-    return type(value)(_replaced(part, results) for part in value) if type(value) in (list, tuple) else value
+        return {key: _replaced(part, placeholder) for key, part in value.items()}
+    return type(value)(_replaced(part, placeholder) for part in value) if type(value) in (list, tuple) else value
 
 
 # --- jobs
