@@ -10,6 +10,7 @@ for the index of a device is right. They are no forks of the notebook, which may
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -19,6 +20,8 @@ from client_lib.job import Job, submitted
 
 _PRECISIONS = ("no", "fp8", "fp16", "bf16")
 _PORT = "29500"  # accelerate's default, which asks for nothing
+_NO_EFFECT = ("master_addr", "rdzv_", "monitor_interval", "log_line_prefix_template")
+"""Parameters, or the beginning of their names."""
 
 
 def notebook_launcher(
@@ -48,6 +51,7 @@ def notebook_launcher(
         ValueError: a precision that accelerate doesn't know.
         NotSupported: more than one node: `Job(script=function, n_workers=...)` has them.
     """
+    given = dict(locals())
     precision = str(mixed_precision).lower()
     if precision not in _PRECISIONS:
         raise ValueError(f"Unknown mixed_precision mode: {precision}. Choose between {list(_PRECISIONS)}.")
@@ -66,18 +70,9 @@ def notebook_launcher(
         env_variables=variables,
         max_retry=max_restarts or None,
     )
-    unused = {
-        "master_addr": (master_addr, "127.0.0.1"),
-        "rdzv_backend": (rdzv_backend, "static"),
-        "rdzv_endpoint": (rdzv_endpoint, ""),
-        "rdzv_conf": (rdzv_conf or None, None),
-        "rdzv_id": (rdzv_id, "none"),
-        "monitor_interval": (monitor_interval, 0.1),
-        "log_line_prefix_template": (log_line_prefix_template, None),
-    }
-    for name, (value, default) in unused.items():
-        if value != default:
-            what = f"{name}={value!r} has no effect: the processes of a job meet by themselves"
+    for name, parameter in inspect.signature(notebook_launcher).parameters.items():
+        if name.startswith(_NO_EFFECT) and given[name] not in (parameter.default, {}):
+            what = f"{name}={given[name]!r} has no effect: the processes of a job meet by themselves"
             warnings.warn(what, UserWarning, stacklevel=2)
     submitted(job).logs()
     return job.result()

@@ -12,7 +12,7 @@ import textwrap
 import warnings
 from collections.abc import Mapping
 from enum import Enum
-from typing import Any, TypedDict, TypeVar
+from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 
 from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.spec.command_line import split_script
@@ -48,31 +48,22 @@ def checked_spec(values: dict[str, Any]) -> JobSpec:
 
 
 class OldArguments(TypedDict, total=False):
-    """The arguments with their types. None counts as not given."""
+    """The arguments with their types and their replacements today. None counts as not given."""
 
-    n_gpus: int | None
-    detached: bool | None
-    warm_cache: bool | None
-    memory_limit: Any
-    cpu_limit: Any
-    spark_executor_memory: float | None
-    cuda11: bool | None
-    forbid_s3: bool | None
-    forbid_internet: bool | None
-    in_communal_cluster: bool | None
+    cpu_limit: Annotated[Any, "the instance_type sets the cores of a worker, for example 'cpu.8C.32G'"]
+    cuda11: Annotated[bool | None, "the image brings its CUDA"]
+    detached: Annotated[bool | None, "submit() returns at once, and logs() follows"]
+    forbid_internet: Annotated[bool | None, "write internet=False"]
+    forbid_s3: Annotated[bool | None, "internet=False forbids all outbound access"]
+    in_communal_cluster: Annotated[bool | None, "priority_class and allocation_name say whose capacity it is"]
+    memory_limit: Annotated[Any, "the instance_type sets the memory of a worker, for example 'cpu.8C.32G'"]
+    n_gpus: Annotated[int | None, "write instance_type='gpu.4gpu' for 4 of any card"]
+    spark_executor_memory: Annotated[float | None, "there is no Spark here"]
+    warm_cache: Annotated[bool | None, "images are cached by the nodes that have run them"]
 
 
-TODAY = {
-    "cpu_limit": "the instance_type sets the cores of a worker, for example 'cpu.8C.32G'",
-    "cuda11": "the image brings its CUDA",
-    "detached": "submit() returns at once, and logs() follows",
-    "forbid_internet": "write internet=False",
-    "forbid_s3": "internet=False forbids all outbound access",
-    "in_communal_cluster": "priority_class and allocation_name say whose capacity it is",
-    "memory_limit": "the instance_type sets the memory of a worker, for example 'cpu.8C.32G'",
-    "n_gpus": "write instance_type='gpu.4gpu' for 4 of any card",
-    "spark_executor_memory": "there is no Spark here",
-    "warm_cache": "images are cached by the nodes that have run them",
+TODAY: dict[str, str] = {
+    name: hint.__metadata__[0] for name, hint in get_type_hints(OldArguments, include_extras=True).items()
 }
 """Each of them -> its replacement today."""
 
