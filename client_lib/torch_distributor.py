@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from client_lib.job import Job, submitted
+from client_lib.submit.caller import gpu_bound
 
 
 class TorchDistributor:
@@ -88,10 +89,9 @@ class TorchDistributor:
 
 def _gpus_here() -> int:
     """GPUs of this machine that this process may use."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     try:
         listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return 0
-    there = len(listed.splitlines())
-    return there if visible is None else min(there, len([one for one in visible.split(",") if one.strip()]))
+    there, bound = len(listed.splitlines()), gpu_bound(os.environ)
+    return there if bound is None else min(there, len(bound))

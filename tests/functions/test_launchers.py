@@ -79,7 +79,8 @@ def test_notebook_launcher_has_the_parameters_of_accelerate() -> None:
 
 def test_ranks_are_filled_by_name_at_any_position(folder: Path) -> None:
     assert notebook_launcher(train_ddp, args=(), num_processes=2) == (0, 2)
-    assert notebook_launcher(train, args=(0.1,), num_processes=1) == (0, 0.1, 1, 0)
+    with pytest.warns(UserWarning, match="rdzv_id='one' has no effect"):
+        assert notebook_launcher(train, args=(0.1,), num_processes=1, rdzv_id="one") == (0, 0.1, 1, 0)
 
 
 def loop(scale: float) -> tuple[int, str, str, float]:
@@ -119,20 +120,28 @@ def test_a_distributor_raises_what_the_function_raised(folder: Path) -> None:
     assert "Its last lines before that:\n    about to fail" in str(raised.value.__cause__)
 
 
-def test_use_gpu_without_gpus_says_that_it_runs_on_the_cpu(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.warns(UserWarning, match="run on the CPU"):
-        assert TorchDistributor(2).run(shape) == ("2", "2")
-
-
-def test_more_processes_than_gpus_are_capped_with_a_warning(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def one_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine whose nvidia-smi lists one GPU."""
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho 'GPU 0: one'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize("visible", ["", "-1"])
+@pytest.mark.usefixtures("one_gpu")
+def test_use_gpu_without_gpus_says_that_it_runs_on_the_cpu(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, visible: str
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with pytest.warns(UserWarning, match="run on the CPU"):
+        assert TorchDistributor(2).run(shape) == ("2", "2")
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_more_processes_than_gpus_are_capped_with_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.warns(RuntimeWarning, match="'num_processes' was reset"):
         assert TorchDistributor(2, type="nogpu").run(shape) == ("1", "1")
