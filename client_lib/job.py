@@ -559,12 +559,11 @@ class Job(Generic[R]):
         with suppress(ClientLibError):  # one was submitted with observe=False
             if not is_brief:
                 ran = [each._replace(metrics=self.client.job_metrics(each.info.name)) for each in ran]
-        if is_brief and sum(getattr(each.info.code, "size", 0) for each in ran) > _COMPARED_MAX:
-            return difference.compare(*ran)
         packed = [each.info.code for each in ran if isinstance(each.info.code, CodeSnapshot)]
+        is_read = not is_brief or sum(code.size for code in packed) <= _COMPARED_MAX
         with suppress(ClientLibError):  # the snapshot of another user: only its digest is compared
-            if len({each.sha256 for each in packed}) == 2:
-                texts = [downloads.texts_of_code(self.client, each) for each in packed]
+            if is_read and len({code.sha256 for code in packed}) == 2:
+                texts = [downloads.texts_of_code(self.client, code) for code in packed]
                 ran = [each._replace(texts=found) for each, found in zip(ran, texts, strict=True)]
         return difference.compare(*ran)
 
