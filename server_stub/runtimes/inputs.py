@@ -10,7 +10,7 @@ import os
 import shutil
 import tarfile
 import zlib
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
@@ -18,7 +18,7 @@ from client_lib.worker import disk, function_runner
 from server_stub.files import outputs
 from server_stub.files.job_dirs import OpenFile, attempt_dir
 from server_stub.files.outputs import check_path
-from server_stub.runtimes import Attempt, Source
+from server_stub.runtimes import Source
 
 _BLOCK = 2**20
 _GZIP = 31  # `wbits` of zlib: with the header and the checksum of gzip
@@ -77,18 +77,6 @@ def archive(after: Sequence[Sequence[Source]]) -> Iterator[bytes]:
             yield packer.compress(block)
         yield packer.compress(bytes(-header.size % tarfile.BLOCKSIZE))
     yield packer.compress(bytes(2 * tarfile.BLOCKSIZE)) + packer.flush()
-
-
-def archive_of(attempt: Attempt) -> Callable[[], Awaitable[Iterator[bytes]]] | None:
-    """A function that packs the folder of an attempt for its pods; None: its job waited for no other."""
-    find = attempt.after
-    if find is None:
-        return None
-
-    async def packed() -> Iterator[bytes]:
-        return archive(await find())
-
-    return packed
 
 
 def _entries(after: Sequence[Sequence[Source]]) -> Iterator[tuple[str, OpenFile | None, bool]]:

@@ -50,7 +50,7 @@ def seen(cluster: Cluster) -> dict[str, Any]:
     """What a process of the pod saw."""
     spec = {"processes_per_worker": 2, "env_variables": {"SOME_KEY": "a$(HOME)b"}, "grace_s": 0}
     objects = Builder(CATALOGUE, spec=spec).build("look").objects()
-    for made in [objects.launcher, *objects.owned()]:
+    for made in [objects.launcher, *objects.own.values()]:
         cluster.api.create(PATHS[made["kind"]].format("jobs"), made)
     looking = pod(templates(objects.workload)[0])
     looking["spec"]["containers"][0]["command"] = ["python3", "-c", LOOK]

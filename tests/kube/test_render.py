@@ -82,7 +82,7 @@ def test_the_launcher_is_shared_and_all_else_is_the_attempts_own(each: Case) -> 
     assert objects.all()[0] is objects.launcher
     assert objects.all()[-1] is objects.workload
     attempt = names.AttemptKey(each.attempt.job_id, each.attempt.number)
-    for own in [*objects.owned(), objects.workload]:
+    for own in [*objects.own.values(), objects.workload]:
         assert names.attempt_of(own["metadata"]["labels"]) == attempt
         assert own["metadata"]["annotations"][names.HASH] == objects.workload["metadata"]["annotations"][names.HASH]
     assert names.attempt_of(objects.launcher["metadata"]["labels"]) is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -102,7 +102,7 @@ class ObjectsApi:
         meta = workload["metadata"]
         owner = {"apiVersion": self._kind.api_version, "kind": self._kind.name}
         owner |= {"name": meta["name"], "uid": meta["uid"]}
-        owned = [partial(self._create_owned, each, owner) for each in objects.owned()]
+        owned = [partial(self._create_owned, each, owner) for each in objects.own.values()]
         return [*owned, partial(self._share, objects.launcher, owner)]
 
     def _create_owned(self, wanted: Object, owner: dict[str, Any]) -> None:
@@ -274,7 +274,12 @@ class Cluster:
 
     def register(self, attempt: Attempt, changed: Callable[[], None]) -> OpenAttempt:
         """Let the workers of an attempt connect. `changed` is called after each of their reports."""
-        needed = self.needs(attempt.spec)
+        needed, after = self.needs(attempt.spec), attempt.after
+
+        async def archive() -> Iterator[bytes]:
+            """The outputs of the jobs that it waited for."""
+            return inputs.archive(await after() if after else ())
+
         group = WorkerGroup(
             job_id=attempt.job_id,
             job_name=attempt.job_name,
@@ -284,7 +289,7 @@ class Cluster:
             processes_per_worker=needed.processes if needed else 1,  # without needs no worker is started
             snapshot=attempt.snapshot,
             function=attempt.function,
-            inputs=inputs.archive_of(attempt),
+            inputs=archive if after else None,
             log_limit_bytes=plan.log_share(attempt, self.options.settings.log_limit_bytes),
             may_return=ending.may_return(attempt.spec),
         )

@@ -181,7 +181,7 @@ class AttemptObjects:
     async def _create_all(self, objects: Objects) -> None:
         api = self._cluster.objects
         if self.uid is None:
-            workload = await call_in_thread(api.create_workload, objects.workload, objects.owned())
+            workload = await call_in_thread(api.create_workload, objects.workload, objects.own.values())
             known = parse_workload(workload, self._cluster.kind)
             if known is not None:
                 self.uid = known.uid

@@ -48,8 +48,8 @@ class PyTorchJob(WorkloadKind):
             if n_workers > 1:
                 replicas["Worker"] = _replica(n_workers - 1, "Never", plan.template({}, ()))
         else:  # workers only: the operator replaces a lost one, and the end of one is not the end of all
-            least, master = plan.bounds.least, pod_name(plan.name, 0, elastic=True)
-            template = plan.template({ELASTIC: "true"}, rank_variables(REPLICA_INDEX, master))
+            least = plan.bounds.least
+            template = plan.template({ELASTIC: "true"}, rank_variables(REPLICA_INDEX, f"{plan.name}-worker-0"))
             replicas = {"Worker": _replica(n_workers, "OnFailure", template)}
             # For readers, and for the operator, which then takes the first success of a worker for the success of the
             # job. The agents in the pods read the plan instead.
@@ -125,13 +125,6 @@ PYTORCHJOB = PyTorchJob()
 
 def _replica(count: int, restart: str, template: Object) -> Object:
     return {"replicas": count, "restartPolicy": restart, "template": template}
-
-
-def pod_name(name: str, worker: int, *, elastic: bool = False) -> str:
-    """Name of the pod of a worker; worker 0 is the operator's master, except in an elastic job."""
-    if elastic:
-        return f"{name}-worker-{worker}"
-    return f"{name}-master-0" if worker == 0 else f"{name}-worker-{worker - 1}"
 
 
 def _version(deployment: Any) -> str | None:

@@ -7,7 +7,6 @@ event loop's thread; the watches and all requests run in threads of their own.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import socket
 import tempfile
@@ -67,7 +66,7 @@ class KubeRuntime:
         self._catalogue_problem = catalogue_problem
         self._gangs: dict[AttemptKey, Gang] = {}
         self._tasks = Tasks(_log, "a task of the Kubernetes runtime failed")
-        self._watches: dict[str, list[ObjectWatch[Any]]] = {}
+        self._watches: list[ObjectWatch[Any]] = []
         self._sink: Sink | None = None
 
     @property
@@ -107,7 +106,7 @@ class KubeRuntime:
     async def _watch(self, namespace: str) -> None:
         await self._look_around(namespace)
         watches = self._clusters[namespace].watches(partial(self._workloads_listed, namespace))
-        self._watches[namespace] = watches
+        self._watches += watches
         for watch in watches:
             watch.start()
 
@@ -128,7 +127,7 @@ class KubeRuntime:
         self._clusters[namespace] = replace(cluster, options=replace(cluster.options, kueue=found))
 
     async def close(self) -> None:
-        for watch in itertools.chain(*self._watches.values()):
+        for watch in self._watches:
             watch.stop()
         await self._tasks.close()
 
@@ -220,7 +219,7 @@ class KubeRuntime:
         if self._catalogue_problem:
             found.append(checked("catalogue file", self._catalogue_problem, _CORRECT))
         fix = "check the API server, and the rights of this server's user"
-        problems = [watch.problem for watch in itertools.chain(*self._watches.values()) if watch.problem]
+        problems = [watch.problem for watch in self._watches if watch.problem]
         return [*found, *(checked("cluster", problem, fix) for problem in problems)]
 
     def _report(self, seen: Observation) -> None:

@@ -51,12 +51,9 @@ class Objects:
     workload: Object
     """The workload, such as a PyTorchJob. It owns all others; the launcher is owned by every workload that uses it."""
 
-    def owned(self) -> list[Object]:
-        return list(self.own.values())
-
     def all(self) -> list[Object]:
         """All objects, in the order of `kubectl apply`: no pod waits for a missing object."""
-        return [self.launcher, *([self.base] if self.base is not None else []), *self.owned(), self.workload]
+        return [self.launcher, *([self.base] if self.base is not None else []), *self.own.values(), self.workload]
 
 
 def payload_files(attempt: Attempt, cluster: ClusterOptions) -> dict[str, Path]:
