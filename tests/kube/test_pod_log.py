@@ -12,7 +12,6 @@ import pytest
 
 from client_lib.errors import StorageFull
 from server_stub.runtimes.kube import pod_log
-from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.pod_log import LogHandover, PodLogReader
 from tests.waiting import until
 
@@ -102,7 +101,7 @@ def test_a_log_is_read_again_after_the_disk_was_full(monkeypatch: pytest.MonkeyP
             yield b""
         yield b"b"
 
-    async def append(worker: int, pod_uid: str, records: bytes) -> int:
+    async def append(records: bytes) -> int:
         if len(streams) == 1:
             raise StorageFull("the server's disk is full")
         new = [line for line in records.splitlines() if line not in stored]
@@ -110,10 +109,9 @@ def test_a_log_is_read_again_after_the_disk_was_full(monkeypatch: pytest.MonkeyP
         return len(new)
 
     async def main() -> None:
-        registry: Any = SimpleNamespace(find=lambda *key: SimpleNamespace(append=append))
-        pod: Any = SimpleNamespace(name="train-master-0", worker=0, uid="u", main=SimpleNamespace(name="pytorch"))
+        pod: Any = SimpleNamespace(name="train-master-0", main=SimpleNamespace(name="pytorch"))
         api: Any = SimpleNamespace(stream=stream)
-        reader = PodLogReader(api, "/log", AttemptKey("j", 1), pod, registry)
+        reader = PodLogReader(api, "/log", pod, append)
         reader.last_round.set()
         reader.start()
         await asyncio.wait_for(reader.done.wait(), 10.0)

@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
+from functools import partial
 
 from client_lib.errors import ClientLibError
 from server_stub.runtimes import is_set_within
@@ -29,6 +30,8 @@ AGAIN_S = 1.0
 DISK_PAUSE_S = 5.0
 READ_OUT_S = 60.0
 STOPPED_S = 10.0
+Append = Callable[[bytes], Coroutine[None, None, int]]
+"""Stores records of a worker, and returns how many were new."""
 
 _log = logging.getLogger(__name__)
 
@@ -50,9 +53,7 @@ class PodLogs:
         query: Query = {"container": pod.main.name, "tailLines": TAIL_LINES, "limitBytes": TAIL_BYTES}
         for number in range(TAIL_TRIES):
             try:
-                records = await call_in_thread(self._api.text, self._path(pod), query)
-                if attempt := self._registry.find(*key):
-                    await attempt.append(pod.worker, pod.uid, records)
+                await self._append(key, pod, await call_in_thread(self._api.text, self._path(pod), query))
                 return
             except ApiError as error:
                 if error.status in (400, 404):  # there is none
@@ -65,8 +66,13 @@ class PodLogs:
         for pod in pods:
             begun = pod.main.running_since is not None or pod.main.ended is not None
             if begun and not pod.gone and (key, pod.uid) not in self._readers:
-                self._readers[key, pod.uid] = PodLogReader(self._api, self._path(pod), key, pod, self._registry)
+                append = partial(self._append, key, pod)
+                self._readers[key, pod.uid] = PodLogReader(self._api, self._path(pod), pod, append)
                 self._readers[key, pod.uid].start()
+
+    async def _append(self, key: AttemptKey, pod: WorkerPod, records: bytes) -> int:
+        attempt = self._registry.find(*key)
+        return await attempt.append(pod.worker, pod.uid, records) if attempt else 0
 
     async def read_out(self, key: AttemptKey, pods: Iterable[WorkerPod]) -> None:
         """Wait until the logs of the pods that have ended are read to their end, before the pods are deleted.
@@ -93,9 +99,9 @@ class PodLogs:
 class PodLogReader(StreamThread):
     """Reads the log of one container in a thread until it ends."""
 
-    def __init__(self, api: Api, path: str, key: AttemptKey, pod: WorkerPod, registry: WorkerRegistry) -> None:
+    def __init__(self, api: Api, path: str, pod: WorkerPod, append: Append) -> None:
         super().__init__(api, f"log {path}")
-        self._path, self._key, self._pod, self._registry = path, key, pod, registry
+        self._path, self._pod, self._append = path, pod, append
         self.last_round = threading.Event()
         """The container has ended: the log is complete after the next round without new records."""
         self.done = asyncio.Event()
@@ -120,19 +126,12 @@ class PodLogReader(StreamThread):
                 new = handover.finish()
             except ApiError as error:
                 return error.status == 404
-            except (
-                ClientLibError,
-                OSError,
-            ) as error:  # the disk is full; the records that were stored are skipped then
+            except (ClientLibError, OSError) as error:  # the disk is full; what was stored is skipped the next time
                 _log.warning("the log of %s can't be stored, and is read again: %s", self._pod.name, error)
                 self.stopping.wait(DISK_PAUSE_S)
                 return False
             if not new:
                 return last_round
-
-    async def _append(self, records: bytes) -> int:
-        attempt = self._registry.find(*self._key)
-        return await attempt.append(self._pod.worker, self._pod.uid, records) if attempt else 0
 
 
 class LogHandover:
@@ -142,7 +141,7 @@ class LogHandover:
     line, and a call of the event loop for each line would be far too slow.
     """
 
-    def __init__(self, append: Callable[[bytes], Coroutine[None, None, int]], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, append: Append, loop: asyncio.AbstractEventLoop) -> None:
         self._append, self._loop = append, loop
         self._lock = threading.Lock()
         self._lines: list[bytes] = []
