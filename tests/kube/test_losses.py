@@ -12,7 +12,7 @@ from client_lib.spec.states import Reason
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, observe, taken_away
 from server_stub.runtimes.kube.observe.ending import Losses
 from server_stub.runtimes.kube.observe.inventory import Container, StatusReason, WorkerPod
-from server_stub.runtimes.verdict import Stage
+from server_stub.runtimes.verdict import Stage, who_is_missing
 from server_stub.worker_gateway import WorkerView
 from tests.kube.test_observe import sight
 
@@ -43,7 +43,7 @@ def judged(
 
 def test_a_group_that_trains_misses_nobody() -> None:
     losses, case, seen = judged([view(0), view(1)], [pod_of(0), pod_of(1)])
-    assert (losses.missing, losses.message()) == (frozenset(), "")
+    assert not losses.missing
     assert (len(case.pods), len(seen.workers)) == (2, 2)
 
 
@@ -72,7 +72,7 @@ CRASHED = pod_of(1, main=Container("pytorch", waiting=StatusReason("CrashLoopBac
 )
 def test_it_goes_on_without_a_worker_that_was_lost_and_blames_nobody(worker: WorkerView, pods: list[WorkerPod]) -> None:
     losses, case, seen = judged([view(0), worker], [pod_of(0), *pods])
-    assert losses.message() == "worker 1 was lost; 1 of 2 go on"
+    assert who_is_missing(losses.missing, 2) == "worker 1 was lost; 1 of 2 go on"
     assert [each.number for each in seen.workers] == [0]
     assert [pod.uid for pod in case.pods] == ["uid-0"]
     assert taken_away(case, "PyTorchJob train")[1] == "its processes were stopped from outside"
@@ -82,7 +82,7 @@ def test_it_goes_on_without_a_worker_that_was_lost_and_blames_nobody(worker: Wor
 def test_one_that_came_back_is_missing_no_more_and_its_old_pod_is_forgotten() -> None:
     back = view(1, pod_uid="new", former=(("uid-1", "s"),))
     losses, case, seen = judged([view(0), back], [pod_of(0), GONE, pod_of(1, uid="new")])
-    assert losses.message() == ""
+    assert who_is_missing(losses.missing, 2) == ""
     assert [worker.stage for worker in seen.workers] == [Stage.STARTED, Stage.STARTED]
     assert [pod.uid for pod in case.pods] == ["uid-0", "new"]
 

@@ -331,7 +331,8 @@ class Gang:
         if waits_for_logs or (stages <= {Stage.STARTED, Stage.ENDED} and Stage.STARTED in stages):
             lost = {view.worker: view.missing for view in views}
             rest = "every rank has ended, the rest of the logs is on its way" if waits_for_logs else ""
-            message = _joined(self._losses.message(), silent, rest, messages.lost_lines(lost, n_workers))
+            missing = verdict.who_is_missing(self._losses.missing, n_workers)
+            message = _joined(missing, silent, rest, messages.lost_lines(lost, n_workers))
             found = self._observation("running", Reason.RUNNING, message, seen.infos, self._notes(seen, lost))
             self._tell(replace(found, quiet=verdict.quiet(seen.workers)))
         elif silent or Stage.STARTED not in stages:

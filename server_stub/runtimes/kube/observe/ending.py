@@ -35,9 +35,7 @@ def is_over(state: ClusterState, seen: Interpretation, *, removed: bool) -> bool
 def died_silently(state: ClusterState, seen: Interpretation) -> list[WorkerPod]:
     """Pods of workers that ended without a report, and whose last log lines only the cluster may have."""
     reported = {view.worker for view in state.views if view.report is not None}
-    lost = {worker.number for worker in seen.workers if worker.stage is Stage.LOST}
-    ended = {worker.number for worker in seen.workers if worker.stage.over}
-    silent = lost | (ended - reported)
+    silent = {worker.number for worker in seen.workers if worker.stage.over} - reported
     return [pod for pod in state.pods if pod.worker in silent and pod.over and not pod.gone]
 
 
@@ -184,7 +182,6 @@ class Losses:
     def __init__(self, spec: JobSpec) -> None:
         self.bounds = verdict.elastic_bounds(spec)
         self.missing: frozenset[int] = frozenset()
-        self._workers = spec.n_workers
 
     def without_lost(
         self, state: ClusterState, seen: Interpretation, *, began: bool, stopping: bool
@@ -205,9 +202,6 @@ class Losses:
         pods = tuple(pod for pod in state.pods if pod.uid in owners)
         remaining = tuple(worker for worker in seen.workers if worker.number not in self.missing)
         return replace(state, pods=pods), replace(seen, workers=remaining)
-
-    def message(self) -> str:
-        return verdict.who_is_missing(self.missing, self._workers)
 
 
 def _as_lost(worker: WorkerStatus) -> WorkerStatus:
