@@ -15,6 +15,7 @@ from server_stub.runtimes import checked
 from server_stub.runtimes.kube.api import Api, ApiError, find, serves
 from server_stub.runtimes.kube.names import PROBE, QUEUE
 from server_stub.runtimes.kube.workload import Object, Problem, WorkloadKind, WorkloadPlan, rank_variables
+from server_stub.runtimes.verdict import elastic_bounds
 
 DEPLOYMENT = "/apis/apps/v1/namespaces/kubeflow/deployments/training-operator"
 OLDEST = (1, 9)
@@ -41,14 +42,15 @@ class PyTorchJob(WorkloadKind):
     def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
         run: Object = {"cleanPodPolicy": "Running"}  # the default leaves pods running after the end; All deletes logs
         spec: Object = {"nprocPerNode": str(plan.processes)}  # "auto" would be a process for each core of the host
+        bounds = elastic_bounds(plan.spec)
         least = n_workers = plan.spec.n_workers
-        if plan.bounds is None:  # worker 0 is the master: the operator announces none in a job with workers only
+        if bounds is None:  # worker 0 is the master: the operator announces none in a job with workers only
             run["backoffLimit"] = 0
             replicas = {"Master": _replica(1, "Never", plan.template({}, ()))}
             if n_workers > 1:
                 replicas["Worker"] = _replica(n_workers - 1, "Never", plan.template({}, ()))
         else:  # workers only: the operator replaces a lost one, and the end of one is not the end of all
-            least = plan.bounds.least
+            least = bounds.least
             template = plan.template({ELASTIC: "true"}, rank_variables(REPLICA_INDEX, f"{plan.name}-worker-0"))
             replicas = {"Worker": _replica(n_workers, "OnFailure", template)}
             # For readers, and for the operator, which then takes the first success of a worker for the success of the
@@ -57,7 +59,7 @@ class PyTorchJob(WorkloadKind):
                 "rdzvBackend": "c10d",
                 "minReplicas": least,
                 "maxReplicas": n_workers,
-                "maxRestarts": plan.bounds.returns,
+                "maxRestarts": bounds.returns,
             }
         if QUEUE in plan.metadata["labels"]:
             run["suspend"] = True  # until Kueue admits it

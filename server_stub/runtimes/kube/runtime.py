@@ -14,7 +14,7 @@ from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from client_lib.errors import Conflict, InvalidRequest
 from client_lib.spec.job import MASK, JobSpec
@@ -46,8 +46,6 @@ KEPT_CATALOGUE = "catalogue.yaml"
 _UNREACHED = "pods of jobs can't reach this server: it has no worker_server_url"
 _OLD_CATALOGUE = "the file of the catalogue is not valid, and an earlier one is used; `client-lib doctor` has the error"
 _CORRECT = "correct the file until `client-lib server check FILE` finds no error, and start the server again"
-
-T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 

@@ -32,6 +32,7 @@ from server_stub.runtimes.kube.workload import (
     is_missing,
     rank_variables,
 )
+from server_stub.runtimes.verdict import elastic_bounds
 
 INSTALL = "install Kubeflow Trainer 2.2 or newer with JobSet: https://github.com/kubeflow/trainer"
 _NOTICED_TRIES, _NOTICED_S = 20, 0.25
@@ -82,7 +83,7 @@ class TrainJob(WorkloadKind):
         fixed["containers"] = [{"name": CONTAINER, **of_container}]
         if plan.gang_scheduler != "none":
             fixed["schedulerName"] = SCHEDULERS[plan.gang_scheduler]
-        runtime_spec = _job_set(fixed, elastic=plan.bounds is not None)
+        runtime_spec = _job_set(fixed, elastic=elastic_bounds(plan.spec) is not None)
         if plan.gang_scheduler != "none":
             runtime_spec["podGroupPolicy"] = {plan.gang_scheduler: {}}
         if plan.volcano_queue:

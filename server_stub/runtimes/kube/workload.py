@@ -19,7 +19,6 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
 from server_stub.runtimes.kube.api import Api
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, GangScheduler
-from server_stub.runtimes.verdict import ElasticBounds
 from server_stub.settings import Settings
 
 Object = dict[str, Any]
@@ -46,12 +45,10 @@ class WorkloadPlan:
     spec: JobSpec
     processes: int
     """Processes per worker."""
-    bounds: ElasticBounds | None
-    """Bounds of an elastic job; None: the loss of any worker ends the attempt."""
     template: Callable[[Mapping[str, str], Sequence[Object]], Object]
     """Makes the pod template with more labels and more environment variables."""
-    gang_scheduler: GangScheduler = "none"
-    secret_variables: Sequence[str] = ()
+    gang_scheduler: GangScheduler
+    secret_variables: Sequence[str]
     """Names of the variables that the container takes from its Secret (`envFrom`)."""
 
     @property

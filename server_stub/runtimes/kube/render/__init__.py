@@ -27,7 +27,6 @@ from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Needs
 from server_stub.runtimes.kube.render import pod, storage
 from server_stub.runtimes.kube.workload import ClusterOptions, Object, WorkloadPlan
-from server_stub.runtimes.verdict import elastic_bounds
 
 CODE_MAX = 700 * 2**10
 """Largest code in a ConfigMap, in bytes: it holds 1 MiB, and base64 adds a third."""
@@ -120,8 +119,7 @@ def render(
     folders += storage.asked_folders(attempt, cluster.catalogue)
     secret = own_name + names.ENVIRONMENT if variables else None
     template = partial(pod.template, spec, need, cluster, labels, folders, secret)
-    bounds = elastic_bounds(spec)
-    plan = WorkloadPlan(own_name, of_workload, spec, need.processes, bounds, template, gang, tuple(variables))
+    plan = WorkloadPlan(own_name, of_workload, spec, need.processes, template, gang, tuple(variables))
     workload, base = cluster.kind.manifest(plan)
     objects = {"launcher": launcher, "own": own, "base": base, "workload": workload}
     return Objects(**json.loads(json.dumps(objects)))  # a copy, in which no two parts share a value
