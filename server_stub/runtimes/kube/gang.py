@@ -91,7 +91,7 @@ class Gang:
             while self._record.end is None:
                 end = await self._create() or await self._follow()
                 if end is not None:
-                    await self._write(end=end)
+                    await self._write(replace(self._record, end=end))
                 else:
                     await self._pause_after_taking_back()
             self._workers.release()
@@ -111,9 +111,9 @@ class Gang:
             workers.stop(grace_s)
         self._changed.set()
 
-    async def _write(self, **changes: object) -> None:
-        self._record = replace(self._record, **changes)  # type: ignore[arg-type]  # the fields of Record
-        await asyncio.to_thread(self._record.write, self._folder)
+    async def _write(self, record: Record) -> None:
+        self._record = record
+        await asyncio.to_thread(record.write, self._folder)
 
     async def _pause(self, limit_s: float) -> None:
         """Wait until something changes, at most `limit_s`."""
@@ -126,12 +126,13 @@ class Gang:
         if self._record.removed_because is not None:
             return None
         if self._record.kind is None:
-            await self._write(kind=self._cluster.kind.name, namespace=self._cluster.options.namespace)
+            kind, namespace = self._cluster.kind.name, self._cluster.options.namespace
+            await self._write(replace(self._record, kind=kind, namespace=namespace))
         objects, tries, pause_s = self._objects, 0, FIRST_PAUSE_S
         while not self.stopped:
             blocked = await objects.try_to_create()
             if objects.uid != self._record.uid:
-                await self._write(uid=objects.uid, name=objects.name)
+                await self._write(replace(self._record, uid=objects.uid, name=objects.name))
             if blocked is None:
                 return None
             tries += blocked.brief
@@ -147,7 +148,7 @@ class Gang:
         if await objects.uid_of_own() is None:
             end = self._observation("ended", blocked.reason, blocked.message)
             return replace(end, ended_at=datetime.now(timezone.utc))
-        await self._write(uid=objects.uid, name=objects.name)
+        await self._write(replace(self._record, uid=objects.uid, name=objects.name))
         await self._remove(blocked.reason, blocked.message)
         return None
 
@@ -224,7 +225,7 @@ class Gang:
         blocker, timeout_s = seen.blocker, self._cluster.options.catalogue.gang.timeout_s
         starting = any(worker.stage is Stage.STARTING for worker in seen.workers)
         if state.workload is None and await self._objects.are_gone():
-            await self._write(removed_because=self._why_taken_away(state))
+            await self._write(replace(self._record, removed_because=self._why_taken_away(state)))
         elif all(worker.stage.over for worker in seen.workers):
             return
         elif verdict.next_step(seen.workers, self.stopped) is Step.STOP:
@@ -274,7 +275,7 @@ class Gang:
 
     async def _remove(self, reason: Reason, message: str) -> None:
         """Begin to delete the workload; its pods get a SIGTERM and their grace period."""
-        await self._write(removed_because=(reason, message))
+        await self._write(replace(self._record, removed_because=(reason, message)))
         if self._losses.bounds is not None:  # prevents that the registry admits a new pod for one that is being deleted
             self._workers.stop(self._attempt.spec.grace_s)
         await self._objects.delete()
@@ -288,7 +289,7 @@ class Gang:
         self._workers.forget()
         self._taken_back, self._taken_back_because = self._taken_back + 1, f"{what}: {why}"
         self._since.clear()
-        await self._write(uid=None, name=None)
+        await self._write(replace(self._record, uid=None, name=None))
         self._objects = AttemptObjects(self._attempt, self._cluster, self._record, self._changed)
 
     async def _pause_after_taking_back(self) -> None:
