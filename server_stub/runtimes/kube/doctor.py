@@ -132,7 +132,7 @@ def _catalogue(api: Api, catalogue: ClusterCatalogue) -> Check:
     listed = find(api, "/api/v1/nodes", may_be_hidden=True)
     if listed is None:
         return checked("catalogue", "not compared with the nodes: the server may not list them (k8s/base/nodes.yaml)")
-    nodes = [node for node in listed["items"] if not _part(node, "spec").get("unschedulable")]
+    nodes = [node for node in listed["items"] if not (node.get("spec") or {}).get("unschedulable")]
     misfits = {each.name: misfit(each, catalogue, nodes) for each in catalogue.instance_types}
     wrong = [f"{name}: {why}" for name, why in misfits.items() if why]
     if wrong:
@@ -220,7 +220,7 @@ def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[
 
     def lacks(node: Json) -> dict[str, float]:
         """The resources of which the node has too little, and how much it has."""
-        there = _part(node, "status").get("allocatable") or {}
+        there = (node.get("status") or {}).get("allocatable") or {}
         has = {name: quantity(str(there.get(name, 0))) or 0.0 for name in wanted}
         return {name: size for name, size in has.items() if size < wanted[name]}
 
@@ -231,7 +231,7 @@ def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[
 
 
 def _refusing_taints(node: Json, place: Placement) -> list[Json]:
-    taints = [taint for taint in _part(node, "spec").get("taints") or () if taint.get("effect") in REFUSING]
+    taints = [taint for taint in (node.get("spec") or {}).get("taints") or () if taint.get("effect") in REFUSING]
     return [taint for taint in taints if not any(_tolerates(each, taint) for each in place.tolerations)]
 
 
@@ -239,7 +239,3 @@ def _tolerates(toleration: Toleration, taint: Json) -> bool:
     if toleration.effect not in (None, taint.get("effect")) or toleration.key not in (None, taint.get("key")):
         return False
     return toleration.operator == "Exists" or (toleration.value or "") == taint.get("value", "")
-
-
-def _part(node: Json, name: str) -> Json:
-    return node.get(name) or {}

@@ -65,7 +65,7 @@ class KubeRuntime:
         self._gangs: dict[AttemptKey, Gang] = {}
         self._tasks = Tasks(_log, "a task of the Kubernetes runtime failed")
         self._watches: list[ObjectWatch[Any]] = []
-        self._sink: Sink | None = None
+        self._sink: Sink = lambda _: None
 
     @property
     def _cluster(self) -> Cluster:
@@ -155,7 +155,7 @@ class KubeRuntime:
         key = AttemptKey(attempt.job_id, attempt.number)
         if key in self._gangs:
             return
-        self._gangs[key] = Gang(attempt, self._in, self._report)
+        self._gangs[key] = Gang(attempt, self._in, self._sink)
         self._tasks.begin(self._to_its_end(key, attempt))
 
     async def _to_its_end(self, key: AttemptKey, attempt: Attempt) -> None:
@@ -171,10 +171,10 @@ class KubeRuntime:
                     unexpected = None if isinstance(error, OSError) else error
                     _log.error("job %s, attempt %d: %s", attempt.job_name, attempt.number, error, exc_info=unexpected)
                     why = f"the server had an error in this attempt, and tries again: {type(error).__name__}: {error}"
-                    self._report(Observation(*key, "waiting", Reason.SERVER_ERROR, why, notes=(why,)))
+                    self._sink(Observation(*key, "waiting", Reason.SERVER_ERROR, why, notes=(why,)))
                 await asyncio.sleep(DISK_PAUSE_S)
                 again = replace(attempt, never_started=False)
-                self._gangs[key] = Gang(again, self._in, self._report)
+                self._gangs[key] = Gang(again, self._in, self._sink)
                 if gang.stopped:
                     self._gangs[key].stop(attempt.spec.grace_s)
         finally:
@@ -219,10 +219,6 @@ class KubeRuntime:
         fix = "check the API server, and the rights of this server's user"
         problems = [watch.problem for watch in self._watches if watch.problem]
         return [*found, *(checked("cluster", problem, fix) for problem in problems)]
-
-    def _report(self, seen: Observation) -> None:
-        if self._sink is not None:
-            self._sink(seen)
 
 
 def assemble(settings: Settings, registry: WorkerRegistry, namespaces: Collection[str]) -> KubeRuntime:
