@@ -34,7 +34,7 @@ class Place:
 
     def make(self, objects: Objects) -> Object:
         """All of an attempt, as `making` does it."""
-        job = self.api.create_workload(objects.workload, objects.owned())
+        job = self.api.create_workload(objects.workload, objects.own.values())
         for make in self.api.creations(objects, job):
             make()
         return job
@@ -84,7 +84,7 @@ def attempt(place: Place) -> Iterator[Callable[..., Objects]]:
 def test_everything_of_an_attempt_is_owned_by_its_job(place: Place, attempt: Callable[..., Objects]) -> None:
     objects = attempt()
     uid = place.make(objects)["metadata"]["uid"]
-    assert [each["kind"] for each in objects.owned()] == ["ConfigMap", "Secret", "Secret", "NetworkPolicy"]
+    assert [each["kind"] for each in objects.own.values()] == ["ConfigMap", "Secret", "Secret", "NetworkPolicy"]
     for each in objects.all():
         assert place.owners(each) == (set() if each["kind"] == PYTORCHJOB.name else {uid}), each["kind"]
 
@@ -101,9 +101,9 @@ def test_what_jobs_share_is_owned_by_each_of_them(place: Place, attempt: Callabl
 def test_made_again_it_is_what_it_was(place: Place, attempt: Callable[..., Objects]) -> None:
     objects = attempt()
     first = place.make(objects)
-    versions = [place.find(each)["metadata"]["resourceVersion"] for each in objects.owned()]
+    versions = [place.find(each)["metadata"]["resourceVersion"] for each in objects.own.values()]
     assert place.make(objects)["metadata"]["uid"] == first["metadata"]["uid"]
-    assert [place.find(each)["metadata"]["resourceVersion"] for each in objects.owned()] == versions
+    assert [place.find(each)["metadata"]["resourceVersion"] for each in objects.own.values()] == versions
     assert place.owners(objects.launcher) == {first["metadata"]["uid"]}
 
 
@@ -149,7 +149,7 @@ def test_what_goes_with_a_gang_before_is_waited_for(place: Place, attempt: Calla
 def test_what_a_job_of_this_name_has_left_is_waited_for(place: Place, attempt: Callable[..., Objects]) -> None:
     before, after = attempt(job_name="again"), attempt(job_name="again")
     job = place.make(before)
-    place.cluster.api.merge(path_of(before.owned()[0]), {"metadata": {"finalizers": ["example.com/stays"]}})
+    place.cluster.api.merge(path_of(before.own["plan"]), {"metadata": {"finalizers": ["example.com/stays"]}})
     place.api.delete_workload(job["metadata"]["name"], job["metadata"]["uid"], in_background=True)
     assert place.api.find_own(before.workload) is None  # at once; what it owns goes when the garbage collector comes
     found = place.api.create_workload(after.workload)

@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -104,7 +104,7 @@ class PodsHere:
             processes_per_worker=processes(attempt),
             snapshot=attempt.snapshot,
             function=attempt.function,
-            inputs=inputs.archive_of(attempt),
+            inputs=partial(_inputs, attempt) if attempt.after else None,
             log_limit_bytes=made.log_limit_bytes,
             may_return=ending.may_return(attempt.spec),
         )
@@ -224,6 +224,11 @@ class PodsHere:
 def processes(attempt: Attempt) -> int:
     wanted = attempt.spec.processes_per_worker
     return wanted if isinstance(wanted, int) else 1
+
+
+async def _inputs(attempt: Attempt) -> Iterator[bytes]:
+    assert attempt.after is not None
+    return inputs.archive(await attempt.after())
 
 
 def pod_root(attempt: Attempt, worker: int) -> Path:
