@@ -287,7 +287,8 @@ class Inventory:
                 self._remove(pod)
 
     def workload(self, key: AttemptKey) -> Workload | None:
-        """The newest one of the attempt; of those of one second one that nobody has deleted."""
+        """The newest one of the attempt."""
+        # times have whole seconds: of two from the same second, the one that nobody has deleted
         known = self._found[Workload].get(key, {}).values()
         return max(known, key=lambda each: (each.created_at, not each.deleting), default=None)
 
