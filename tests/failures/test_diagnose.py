@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
-
 import pytest
 
-from client_lib.spec.job import JobSpec
-from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import Failure, JobInfo
+from client_lib.spec.wire import Failure
 from server_stub.failures import exit_meaning, explain
+from tests.cli.small_server import job
 
 
 @pytest.mark.parametrize(
@@ -38,18 +35,7 @@ def test_an_end_without_a_meaning_has_none() -> None:
 
 
 def test_the_end_of_a_setup_has_a_hint_and_no_meaning() -> None:
-    info = JobInfo(
-        id="1",
-        name="train",
-        owner="ann",
-        version=1,
-        runtime="local",
-        spec=JobSpec(script="train.py"),
-        code=CodeInPlace(),
-        state=State.FAILED,
-        reason=Reason.SETUP_FAILED,
-        created_at=datetime.now(timezone.utc),
-    )
+    info = job("train", State.FAILED, Reason.SETUP_FAILED)
     setup = Failure(worker=2, exit_code=1, last_lines=["ModuleNotFoundError: No module named 'cv2'"])
     found = explain(setup, info, lambda: "/env/python")
     assert found == setup.model_copy(update={"hint": found.hint})
