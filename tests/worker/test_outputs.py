@@ -133,7 +133,7 @@ time.sleep(600)
     job = job_of_a_snapshot(worker, tmp_path, script, outputs_every_s=0.05).start().go()
     until(lambda: kept(tmp_path) == {"first.pt": "1", "gone.pt": "x"}, "the first sync")
     Path(job.directory.work, "go").touch()
-    until(lambda: "gone.pt" not in kept(tmp_path), "what the script removed is forgotten")
+    until(lambda: "gone.pt" not in read_index(str(tmp_path / "outputs" / "1.0")).kept, "the removed file is forgotten")
     assert job.process
     job.process.send_signal(signal.SIGKILL)
     job.process.wait(DEADLINE_S)
