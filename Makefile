@@ -84,7 +84,7 @@ check: $(READY)  ## format, lint, types, layers of the packages, the worker's ol
 	@$(RUN)/ruff format --check .
 	@echo "== ruff check"
 	@$(RUN)/ruff check .
-	@echo "== mypy --strict (both packages, and the public API as a user writes it)"
+	@echo "== mypy --strict (both packages, the tests, and the public API as a user writes it)"
 	@$(RUN)/mypy
 	@echo "== lint-imports (the layers of the packages)"
 	@$(RUN)/lint-imports --no-logo

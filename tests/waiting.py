@@ -11,7 +11,7 @@ T = TypeVar("T")
 PATIENCE_S = 60.0  # more than anything takes on a busy machine
 
 
-def until(true: Callable[[], T], what: str = "it", within_s: float = PATIENCE_S) -> T:
+def until(true: Callable[[], T | None], what: str = "it", within_s: float = PATIENCE_S) -> T:
     """The first true answer. `what`: the words of the failure when none comes in time."""
     deadline = time.monotonic() + within_s
     while not (answer := true()):
@@ -20,7 +20,7 @@ def until(true: Callable[[], T], what: str = "it", within_s: float = PATIENCE_S)
     return answer
 
 
-async def eventually(true: Callable[[], T], within_s: float = PATIENCE_S) -> T:
+async def eventually(true: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
     """`until`, while the event loop goes on."""
     deadline = time.monotonic() + within_s
     while not (answer := true()):

@@ -12,6 +12,7 @@ import sys
 import termios
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,7 +41,7 @@ def test_a_list_in_a_pipe_is_aligned_and_free_of_tabs(server: SmallServer, cli: 
 
 
 def test_a_list_is_sorted_and_has_the_columns_that_are_asked_for(server: SmallServer, cli: Run) -> None:
-    ended = {"started_at": CREATED, "message": "x"}
+    ended: dict[str, Any] = {"started_at": CREATED, "message": "x"}
     for name, seconds in (("one", 100), ("two", 2), ("three", 30)):
         server.add(job(name, State.SUCCEEDED, **ended, finished_at=CREATED + timedelta(seconds=seconds)))
     assert cli("list", "--sort", "-took", "--columns", "name, took").stdout.split("\n")[1:-1] == [

@@ -63,7 +63,7 @@ def test_every_error_class_is_public() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="jobz"):
-        _ = client_lib.jobz  # type: ignore[attr-defined]
+        _ = client_lib.jobz
 
 
 def test_the_keywords_of_job_are_the_fields_of_the_spec_those_of_earlier_years_and_client() -> None:

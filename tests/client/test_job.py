@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,8 @@ from client_lib import (
     get_job,
     list_jobs,
 )
-from client_lib.spec.request import CodeInPlace, CodeSnapshot
+from client_lib.spec.request import CodeInPlace, CodeSnapshot, SubmitRequest
+from client_lib.spec.wire import JobInfo
 from tests.odd_server import OddServer, http
 from tests.waiting import until
 
@@ -81,7 +83,7 @@ def sleeping(script: Callable[..., str]) -> Iterator[Job]:
     next(iter(job.log_lines(stream="stdout")))
     yield job
     for info in list_jobs(name=job.job_name):  # a test may have deleted it
-        get_job(info.name).cancel()
+        get_job(str(info.name)).cancel()
 
 
 # --- the platform's verbs
@@ -114,7 +116,7 @@ def test_kill_cancels_and_says_the_platform_s_sentence(sleeping: Job) -> None:
 
 
 def test_logs_prints_every_line_with_its_rank(hello: Job, capsys: pytest.CaptureFixture[str]) -> None:
-    assert hello.logs(stream="stdout") is None  # type: ignore[func-returns-value]
+    assert hello.logs(stream="stdout") is None
     assert sorted(capsys.readouterr().out.splitlines()) == ["[0] hello from 0 of 2", "[1] hello from 1 of 2"]
 
 
@@ -162,9 +164,10 @@ def test_a_reader_that_is_gone_ends_the_printing(script: Callable[..., str]) -> 
 
 
 def test_timestamps_stand_in_front(hello: Job) -> None:
-    for options in ({"timestamps": True}, {"verbose": True}):
+    options: list[dict[str, Any]] = [{"timestamps": True}, {"verbose": True}]
+    for each in options:
         out = io.StringIO()
-        hello.logs(file=out, stream="stdout", **options)
+        hello.logs(file=out, stream="stdout", **each)
         assert all(line.startswith("20") for line in out.getvalue().splitlines())
 
 
@@ -406,7 +409,7 @@ def test_the_job_runs_with_the_caller_s_interpreter_environment_and_directory(
 
 def test_awkward_arguments_and_values_arrive_as_they_are(script: Callable[..., str]) -> None:
     arguments = ["", "a b", "it's", '"', "$HOME", "`x`", "*", "ü 漢", "--flag=1 2", "\n", "\\"]
-    values = {"A": "x=y", "B": "a\nb", "C": "$HOME `x` 'q' \"d\"", "D": "", "E": 1.5, "F": True}
+    values: dict[str, Any] = {"A": "x=y", "B": "a\nb", "C": "$HOME `x` 'q' \"d\"", "D": "", "E": 1.5, "F": True}
     code = "import json, os, sys\nprint(json.dumps([sys.argv[1:], {k: os.environ[k] for k in 'ABCDEF'}]))\n"
     job = ran(Job(script=script(code), args=arguments, env_variables=values, flags={"lr": 0.1, "on": None}))
     got_arguments, got_values = json.loads(next(iter(job.log_lines(stream="stdout"))))
@@ -460,8 +463,9 @@ def test_an_ignored_script_is_no_snapshot(script: Callable[..., str], folder: Pa
 class NotSharing(Client):
     """A server that does not see this machine's folders: what it is asked for is where the real one is not."""
 
-    def submit_request(self, request, key):  # type: ignore[no-untyped-def]
+    def submit_request(self, request: SubmitRequest, key: str) -> JobInfo:
         if isinstance(request.code, CodeInPlace):
+            assert request.code.proof
             moved = request.code.proof.model_copy(update={"path": request.code.proof.path + "-elsewhere"})
             request = request.model_copy(update={"code": request.code.model_copy(update={"proof": moved})})
         return super().submit_request(request, key)

@@ -270,8 +270,9 @@ def test_a_failed_job_is_removed_without_a_new_pod_and_its_name_is_free(kube: Cl
     """Kubeflow Trainer makes the pods of a TrainJob again while it is deleted in the foreground."""
     for code in (3, 4):
         job = kube.run(f"raise SystemExit({code})", name="again", n_workers=2, env_variables={"TOKEN": "secret"})
-        assert job.info().failure is not None
-        assert job.info().failure.exit_code == code
+        failure = job.info().failure
+        assert failure is not None
+        assert failure.exit_code == code
         seen: set[str] = set()
         for _ in until(60, pause_s=0.2):
             seen |= {pod["metadata"]["uid"] for pod in kube.pods(job)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import os
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
@@ -122,7 +123,12 @@ def test_a_decorated_function_of_a_restricted_pod_has_a_user_and_writable_caches
 
 
 def test_an_argument_may_be_the_result_of_another_call(place: Place) -> None:
-    options = {"client": place.client, "instance_type": place.instance_type, "code": "snapshot", "grace_s": 5}
+    options: dict[str, Any] = {
+        "client": place.client,
+        "instance_type": place.instance_type,
+        "code": "snapshot",
+        "grace_s": 5,
+    }
     with client_lib.Executor(**options) as executor:
         parts = [executor.submit(total, [number]) for number in (1, 2)]
         assert executor.submit(total, [*parts, 10]).result(90) == 13

@@ -173,7 +173,7 @@ def test_an_account_with_a_role_in_each_namespace_runs_and_cancels_jobs(
             job.submit()
         for team, job in zip(teams, jobs, strict=True):
             prints(job, "up", times=2)
-            assert [each.id for each in list_jobs(client=team.client)] == [job.info().id]
+            assert [each.info().id for each in list_jobs(client=team.client)] == [job.info().id]
             assert job.explain()
             job.cancel()
         for team, job in zip(teams, jobs, strict=True):

@@ -48,7 +48,7 @@ time.sleep(0 if step else 600)
 class Volumes(ClusterPlace):
     """A cluster with volumes whose files lie below `folder`."""
 
-    def choose(self, mount: str) -> None:
+    def choose_mount(self, mount: str) -> None:
         """Write the catalogue; the server reads it at its start."""
         self.file.write_text(CATALOGUE + VOLUMES.format(mount=mount))
 
@@ -108,11 +108,11 @@ def test_a_job_that_is_submitted_again_begins_with_a_copy_of_the_checkpoints(pla
 
 def test_checkpoints_of_a_version_that_mounted_the_whole_volume_are_found(place: Volumes) -> None:
     """A job that runs while the server is replaced finds them at its retry, and so does a resubmitted job."""
-    place.restart(signal.SIGTERM, pause=lambda: place.choose(", mount: whole"))
+    place.restart(signal.SIGTERM, pause=lambda: place.choose_mount(", mount: whole"))
     job = place.job(CONTINUES, max_retry=1)
     job.submit()
     prints(job, "from 0")
-    place.restart(signal.SIGTERM, pause=lambda: place.choose(""))
+    place.restart(signal.SIGTERM, pause=lambda: place.choose_mount(""))
     job = place.client.get_job(str(job.name))
     becomes(job, State.RUNNING)
     (pod,) = place.pods(job)

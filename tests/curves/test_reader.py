@@ -24,7 +24,7 @@ from tests.logs.support import LogWriter
 
 
 def job(folder: Path, **changes: Any) -> LoggedJob:
-    usual = {"n_workers": 1, "attempt": 1, "state": State.RUNNING, "reason": Reason.RUNNING} | changes
+    usual: dict[str, Any] = {"n_workers": 1, "attempt": 1, "state": State.RUNNING, "reason": Reason.RUNNING} | changes
     return LoggedJob(job_id="j", job_dir=folder, version=1, message="", **usual)
 
 

@@ -31,7 +31,8 @@ HTTP_ROUTE = {  # gateway-api v1: what the API server is told of HTTPRoutes here
 @pytest.fixture
 def template(helm_program: Path) -> Template:
     def run(*options: str, values: dict[str, Any] | None = None) -> subprocess.CompletedProcess[str]:
-        command = [helm_program, "template", "mine", CHART, "--namespace", "client-lib", *options, "--values", "-"]
+        words = ["--namespace", "client-lib", *options, "--values", "-"]
+        command: list[str | Path] = [helm_program, "template", "mine", CHART, *words]
         return subprocess.run(command, input=json.dumps(values or {}), capture_output=True, text=True, timeout=60)
 
     return run
@@ -93,7 +94,7 @@ def test_without_values_but_the_users_it_is_the_base(
 
 @pytest.mark.cluster
 def test_every_value_is_in_the_objects(template: Template) -> None:
-    values = {
+    values: dict[str, Any] = {
         "image": {"repository": "here/server", "tag": "1", "pullSecrets": ["registry"]},
         "jobsNamespace": "jobs",
         "namespaces": ["vision", "speech"],

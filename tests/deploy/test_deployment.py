@@ -127,8 +127,8 @@ def without_operator(cluster: Cluster, kubectl_program: Path) -> None:
         ("clusterrolebinding", "training-operator"),
         ("secret", "training-operator-webhook-cert"),
     ):
-        command = [kubectl_program, "--kubeconfig", cluster.kubeconfig, "-n", "kubeflow", "delete", kind, name]
-        subprocess.run(command, check=True, capture_output=True)
+        words = ["-n", "kubeflow", "delete", kind, name]
+        subprocess.run([kubectl_program, "--kubeconfig", cluster.kubeconfig, *words], check=True, capture_output=True)
     cluster.api.merge("/api/v1/namespaces/kubeflow", {"metadata": {"labels": None}})
 
 
@@ -316,8 +316,10 @@ def test_helm_installs_a_server_that_runs_a_job_and_keeps_its_data(
 
     def helm(*words: str) -> None:
         values.write_text(yaml.safe_dump(given))
-        command = [helm_program, f"--kubeconfig={cluster.kubeconfig}", "--namespace=by-helm", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        kubeconfig = f"--kubeconfig={cluster.kubeconfig}"
+        done = subprocess.run(
+            [helm_program, kubeconfig, "--namespace=by-helm", *words], capture_output=True, text=True, timeout=300
+        )
         assert done.returncode == 0, done.stderr
 
     install = ["upgrade", "--install", "mine", str(ROOT / "k8s" / "chart"), f"--values={values}"]

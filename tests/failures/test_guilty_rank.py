@@ -124,6 +124,9 @@ def _rank(
     """A rank that fails `failed_s` after the start, is gone `ending_s` later, or is stopped at `stopped_s`."""
     at = failed_s if failed_s is not None else 10.0 if stopped_s is None else stopped_s
     gone = at + ending_s
+    code: int | None
+    by: int | None
+    stopped_at: float | None
     if stopped_s is not None and gone >= stopped_s:
         code, by, gone, stopped_at = None, 15, max(at, stopped_s), START + stopped_s
     else:
@@ -195,7 +198,7 @@ def _attempts(draw: st.DrawFn) -> list[dict[str, Any]]:
     """The reports of several workers, each with the same number of ranks: some fail, the others are stopped then."""
     n_workers, each = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     failing = draw(st.sets(st.integers(0, n_workers * each - 1), min_size=1))
-    ends = {
+    ends: dict[int, dict[str, Any]] = {
         number: {
             "failed_s": draw(_SECONDS),
             "ending_s": draw(st.sampled_from([0.0, 0.1, 0.6])),
@@ -221,6 +224,7 @@ def _attempts(draw: st.DrawFn) -> list[dict[str, Any]]:
 def test_all_views_name_the_same_rank(reports: list[dict[str, Any]]) -> None:
     found = _judged(reports).first_failing
     assert found, "the first that ended did so by itself"
+    assert found.rank is not None
     assert all(len(termination_message(report)) <= TERMINATION_MESSAGE_MAX for report in reports)
     _assert_all_views_name(found.rank, reports)
 

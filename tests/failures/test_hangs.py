@@ -133,9 +133,7 @@ def test_a_known_hang_lasts_though_a_waiting_rank_has_stirred() -> None:
 
 
 @given(jobs)
-def test_only_quiet_ranks_are_blamed_and_somebody_waits(
-    job: list[tuple[tuple[str, list[tuple[str, str]]], bool]],
-) -> None:
+def test_only_quiet_ranks_are_blamed_and_somebody_waits(job: list[tuple[Place, bool]]) -> None:
     ranks = [rank(number, place) for number, (place, _) in enumerate(job)]
     quiet: Mapping[int, datetime] = {number: SINCE for number, (_, is_quiet) in enumerate(job) if is_quiet}
     found = find(ranks, ranks, quiet)

@@ -7,6 +7,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -19,7 +20,7 @@ from tests.waiting import until
 pytestmark = pytest.mark.process
 
 RUNS = 200
-ORDER = {
+ORDER: dict[str, Any] = {
     "name": "scan",
     "request": {"spec": {"script": "sleep", "type": "binary"}, "code": {"mode": "in_place"}},
     "members": [{"args": [f"0.{number}"]} for number in range(RUNS)],

@@ -66,7 +66,7 @@ def ann(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ann]:
         archive.extractall(folder / "state", filter="data")
     users = folder / "users.toml"
     (folder / "state" / "token").write_text(users_file.add(users, "ann", admin=False))
-    kept = {"CLIENT_LIB_SERVER_RETENTION_DAYS": "1e6", "CLIENT_LIB_SERVER_MIN_FREE_BYTES": "0"}
+    kept: dict[str, Any] = {"CLIENT_LIB_SERVER_RETENTION_DAYS": "1e6", "CLIENT_LIB_SERVER_MIN_FREE_BYTES": "0"}
     server = ServerProcess(folder / "state", "--users-file", str(users), **kept)
     try:
         server.facts()

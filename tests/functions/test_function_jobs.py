@@ -65,7 +65,11 @@ def test_closures_lambdas_methods_and_partials(folder: Path) -> None:
             return self.start + steps
 
     start = 40
-    calls = [lambda steps: start + steps, Trainer(40).fit, functools.partial(Trainer.fit, Trainer(40))]
+    calls: list[Callable[[int], int]] = [
+        lambda steps: start + steps,
+        Trainer(40).fit,
+        functools.partial(Trainer.fit, Trainer(40)),
+    ]
     assert run(lambda: [call(2) for call in calls]) == [42, 42, 42]
     assert run(Trainer(40).fit, 2) == 42
     assert run(functools.partial(echo, scale=3), 1) == [1, 1, 1]

@@ -82,7 +82,8 @@ def test_options_are_of_each_job_and_the_value_is_of_rank_0() -> None:
 
 
 def test_what_the_function_raises_comes_out_of_the_future(executor: Executor) -> None:
-    failed, well = executor.submit(fail), executor.submit(add, 1, 1)
+    failed: JobFuture[Any] = executor.submit(fail)
+    well: JobFuture[Any] = executor.submit(add, 1, 1)
     done, _ = concurrent.futures.wait([failed, well], WITHIN_S)
     assert done == {failed, well}
     assert isinstance(failed.exception(), KeyError)
@@ -118,7 +119,7 @@ def test_a_job_that_does_not_run_yet_can_be_cancelled_and_a_running_one_cannot(f
         assert isinstance(running.exception(WITHIN_S), JobCancelled)
 
 
-def _job_of(future: JobFuture[object]) -> Job[object]:
+def _job_of(future: JobFuture[Any]) -> Job[Any]:
     assert future.job is not None
     return future.job
 

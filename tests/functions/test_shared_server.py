@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Clie
     folder = tmp_path_factory.mktemp("shared")
     users = folder / "users.toml"
     tokens = {name: users_file.add(users, name, admin=name == "root") for name in ("ann", "bob", "root")}
-    bound = {"CLIENT_LIB_SERVER_MAX_SNAPSHOT_BYTES": "1000000"}
+    bound: dict[str, Any] = {"CLIENT_LIB_SERVER_MAX_SNAPSHOT_BYTES": "1000000"}
     server = ServerProcess(folder / "state", "--users-file", str(users), **bound)
     try:
         url = server.facts()["url"]
@@ -85,7 +86,7 @@ def listen(port: int, flag: str) -> None:
 
 
 def meet(port: int) -> None:
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its stubs leave it out
 
     TCPStore("localhost", port, is_master=True)
 

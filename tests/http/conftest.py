@@ -16,6 +16,7 @@ import pytest
 import requests
 from fastapi import FastAPI
 
+from client_lib.errors import ServerError
 from client_lib.spec import paths
 from server_stub.app import build
 from server_stub.files.outputs import OutputsUpload
@@ -69,8 +70,8 @@ class PromptServer(Server):
         await self.on_tick(0)
         await self._stopped.wait()
 
-    def stop(self) -> None:
-        super().stop()
+    def stop(self, failure: ServerError | None = None) -> None:
+        super().stop(failure)
         self._stopped.set()
 
 

@@ -12,7 +12,10 @@ from client_lib.spec.states import Reason
 from tests.http.conftest import Api, Running
 from tests.waiting import until
 
-JOB = {"spec": {"script": "echo", "type": "binary", "labels": {"team": "a"}}, "code": {"mode": "in_place"}}
+JOB: dict[str, Any] = {
+    "spec": {"script": "echo", "type": "binary", "labels": {"team": "a"}},
+    "code": {"mode": "in_place"},
+}
 
 
 def submit(api: Api, name: str = "scan", runs: int = 3, key: str = "", **asked: Any) -> requests.Response:

@@ -20,7 +20,9 @@ from tests.http.conftest import Api, Running
 JOB = paths.job("train")
 ARCHIVE = b"some archive"
 SHA = hashlib.sha256(ARCHIVE).hexdigest()
-ROUTES = [(method, route.path) for route in iter_route_contexts(rest_api().routes) for method in route.methods]
+ROUTES = [
+    (method, str(route.path)) for route in iter_route_contexts(rest_api().routes) for method in route.methods or ()
+]
 OF_ALL_USERS = {
     ("GET", paths.INFO),
     ("GET", paths.DOCTOR),

@@ -29,7 +29,7 @@ SENT = {"command_line": "client-lib submit train.py", "commit": "c0ffee", "diff"
 
 
 def submitted(user: Api, **fields: Any) -> Any:
-    order = json.loads(user.submit(name="before").request.body)
+    order = json.loads(user.submit(name="before").request.body or "")
     order["spec"]["name"] = "train"
     return user("POST", paths.JOBS, json={**order, "provenance": {**SENT, **fields}})
 
@@ -76,7 +76,7 @@ def test_an_older_server_gets_the_request_without_it() -> None:
 
 
 def test_a_server_names_the_field_that_it_does_not_know(ann: Api) -> None:
-    order = json.loads(ann.submit(name="before").request.body)
+    order = json.loads(ann.submit(name="before").request.body or "")
     assert (
         "provenance_of_tomorrow"
         in ann("POST", paths.JOBS, json={**order, "provenance_of_tomorrow": {}}).json()["message"]

@@ -31,7 +31,7 @@ def with_teams(server: Running, teams: str = TEAMS) -> None:
         file.write(teams)
 
 
-def asked(api: Api, **spec: Any) -> tuple[str, str]:
+def asked(api: Api, **spec: Any) -> tuple[str | None, str | None]:
     """Instance type and queue of a job that was accepted."""
     answer = api.submit(**spec)
     assert answer.status_code == 201, answer.text
@@ -75,7 +75,7 @@ def test_a_group_has_the_defaults_of_the_team_in_each_job(server: Running) -> No
 def test_a_group_from_before_the_team_runs_again_with_its_defaults(server: Running) -> None:
     ann = server.as_user("ann")
     body = {"spec": {"script": "echo hello", "type": "binary"}, "code": {"mode": "in_place"}}
-    members = [{"args": [], "values": {}}] * 2
+    members: list[dict[str, Any]] = [{"args": [], "values": {}}] * 2
     assert ann("POST", paths.GROUPS, json={"name": "scan", "request": body, "members": members}).ok
     assert ann("POST", paths.group("scan", "cancel")).ok
     until(lambda: {job["state"] for job in ann("GET", f"{paths.JOBS}?group=scan").json()["jobs"]} == {"CANCELLED"})

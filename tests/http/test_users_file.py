@@ -1,6 +1,7 @@
 """Tokens are random, stored as digests alone, and a wrong file is refused with the place that is wrong."""
 
 import asyncio
+import getpass
 import os
 import stat
 from pathlib import Path
@@ -112,7 +113,7 @@ def test_the_command_refuses_with_a_sentence(tmp_path: Path, capsys: pytest.Capt
 def test_a_process_without_a_user_name_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(users_file.getpass, "getuser", _no_such_user)  # a container that runs under a bare number
+    monkeypatch.setattr(getpass, "getuser", _no_such_user)  # a container that runs under a bare number
     assert users_file.local_user() == User(f"uid{os.getuid()}", admin=True)
 
 

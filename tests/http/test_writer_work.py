@@ -223,7 +223,7 @@ def changes(name: str) -> list[tuple[str, str, dict[str, Any]]]:
 
 def of_both_apis(*methods: str) -> set[tuple[str, str]]:
     found = [route for app in (rest_api(), routes()) for route in iter_route_contexts(app.routes)]
-    all_ = {(method, route.path) for route in found for method in route.methods}
+    all_ = {(method, str(route.path)) for route in found for method in route.methods or ()}
     return {(method, path) for method, path in all_ if method in methods and not paths.is_of_workers(path)}
 
 

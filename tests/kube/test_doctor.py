@@ -171,7 +171,7 @@ def test_each_missing_permission_is_named(permission: object) -> None:
 
 
 def test_the_namespaces_of_teams_are_checked_by_their_names() -> None:
-    seen = {f"/api/v1/namespaces/{name}": {"metadata": {"labels": {}}} for name in ("vision", "speech")}
+    seen: dict[str, Any] = {f"/api/v1/namespaces/{name}": {"metadata": {"labels": {}}} for name in ("vision", "speech")}
     api = SmallApi(refused=set(map(str, needed(PYTORCHJOB))), **seen)
     others = [replace(CLUSTER, catalogue=CATALOGUE, namespace=name) for name in ("vision", "speech")]
     found = doctor.checks(api, replace(CLUSTER, catalogue=CATALOGUE), others)  # type: ignore[arg-type]  # the few calls of an API

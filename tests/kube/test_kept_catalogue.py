@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,7 +39,7 @@ class Site:
     def server(self, catalogue: str, **variables: str) -> ServerProcess:
         self.file.write_text(catalogue)
         given = {"RUNTIME": "kubernetes", "KUBECONFIG": str(self.kubeconfig), "CATALOGUE": str(self.file)} | variables
-        prefixed = {f"CLIENT_LIB_SERVER_{name}": value for name, value in given.items()}
+        prefixed: dict[str, Any] = {f"CLIENT_LIB_SERVER_{name}": value for name, value in given.items()}
         self.servers.append(ServerProcess(self.folder / "state", **prefixed))
         return self.servers[-1]
 

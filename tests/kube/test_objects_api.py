@@ -176,8 +176,10 @@ def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_ear
     name = after.workload["metadata"]["name"]
     pod = before.workload["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
     del pod["priorityClassName"]  # which is not there
+    applied = kind.applied_collection(NAMESPACE)
+    assert applied
     for path, left in (
-        (kind.applied_collection(NAMESPACE), {"metadata": {"name": name}}),
+        (applied, {"metadata": {"name": name}}),
         (f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": "left", "labels": {"of": name}}, "spec": pod}),
     ):
         place.cluster.api.create(path, left)

@@ -444,7 +444,7 @@ TEXT = st.one_of(
     st.none(), st.sampled_from(["", "Unschedulable", "0/3 nodes are available: 3 x.", "{}", "1"]), st.text()
 )
 ANY_WORD = st.one_of(st.sampled_from(sorted({word for table in messages.TABLE.values() for word in table})), TEXT)
-STATE = st.one_of(
+STATE: st.SearchStrategy[Any] = st.one_of(
     st.fixed_dictionaries({"waiting": st.fixed_dictionaries({}, optional={"reason": ANY_WORD, "message": TEXT})}),
     st.fixed_dictionaries({"running": st.fixed_dictionaries({}, optional={"startedAt": TEXT})}),
     st.fixed_dictionaries(

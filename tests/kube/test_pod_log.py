@@ -54,7 +54,8 @@ def test_all_lines_arrive_once_and_in_order_in_few_batches() -> None:
 
 
 def test_a_line_does_not_wait_for_the_next_one() -> None:
-    taker, seen = Taker(), []
+    taker = Taker()
+    seen: list[bytes] = []
 
     def arrived() -> None:
         until(lambda: len(taker.batches) > len(seen))
@@ -96,7 +97,7 @@ def test_a_log_is_read_again_after_the_disk_was_full(monkeypatch: pytest.MonkeyP
     def stream(path: str, *_: object) -> Iterator[bytes]:
         streams.append(path)
         yield b"a"
-        for _ in range(2000 if len(streams) == 1 else 0):  # the container goes on for a long time
+        for _second in range(2000 if len(streams) == 1 else 0):  # the container goes on for a long time
             time.sleep(0.01)
             yield b""
         yield b"b"

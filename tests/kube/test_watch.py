@@ -29,7 +29,7 @@ class Cluster:
         self.watches: list[dict[str, str]] = []
         self.version = "10"
         self.names = ["a", "b"]
-        self.answer: Callable[[BaseHTTPRequestHandler, int], None] = lambda handler, number: None
+        self.answer: Callable[[BaseHTTPRequestHandler, int], object] = lambda handler, number: None
 
     def take(self, handler: BaseHTTPRequestHandler) -> None:
         query = {key: value[0] for key, value in parse_qs(urlsplit(handler.path).query).items()}
@@ -187,7 +187,7 @@ def test_a_connection_that_says_nothing_is_given_up(
 ) -> None:
     monkeypatch.setattr(watching, "SILENCE_S", 0.3)
     stay = threading.Event()
-    cluster.answer = lambda handler, number: stay.wait(PATIENCE_S) and None
+    cluster.answer = lambda handler, number: stay.wait(PATIENCE_S)
     watch[0].start()
     until(lambda: len(cluster.watches) >= 2)
     stay.set()
@@ -196,7 +196,7 @@ def test_a_connection_that_says_nothing_is_given_up(
 
 def test_stopping_does_not_wait_for_a_silent_connection(cluster: Cluster, watch: Any) -> None:
     stay = threading.Event()
-    cluster.answer = lambda handler, number: stay.wait(PATIENCE_S) and None
+    cluster.answer = lambda handler, number: stay.wait(PATIENCE_S)
     watch[0].start()
     until(lambda: cluster.watches)
     watch[0].stop()

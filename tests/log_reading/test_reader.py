@@ -50,24 +50,24 @@ class Bodies:
         yield body
 
 
-def test_an_entry_holds_all_that_is_known_of_a_line():
+def test_an_entry_holds_all_that_is_known_of_a_line() -> None:
     body = STATE + records(("3 stderr", b"loss 0.25"), ("- train.log", b"")) + END
     first, second = log_entries(Bodies(body), {})
+    assert first.time.utcoffset() == timedelta(0)
     moment = datetime(2026, 11, 21, 10, 58, 55, 123456, timezone.utc)
     assert first == (moment, 0, 3, 1, 0, "stderr", "", "loss 0.25")
-    assert first.time.utcoffset() == timedelta(0)
     assert (second.rank, second.stream, second.text) == (None, "train.log", "")
 
 
 @given(st.data())
-def test_frames_are_the_same_however_the_bytes_arrive(data: st.DataObject):
+def test_frames_are_the_same_however_the_bytes_arrive(data: st.DataObject) -> None:
     body = STATE + records(("0 stdout", b"a\r\x85b"), ("0 stdout", b"@end {}")) + b"@ping\n@newer 1 2\n" + END
     cuts = sorted(data.draw(st.lists(st.integers(0, len(body)))))
     pieces = [body[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(body)], strict=True)]
     assert list(read_frames(pieces)) == list(read_frames([body]))
 
 
-def test_pieces_become_whole_lines_and_characters():
+def test_pieces_become_whole_lines_and_characters() -> None:
     text = "prefix ✓ suffix".encode()
     for cut in (8, 10):  # launchers cut between characters, as at 10
         body = STATE + records(("0 stdout+", text[:cut]), ("1 stdout", b"between"), ("0 stdout", text[cut:])) + END
@@ -77,13 +77,13 @@ def test_pieces_become_whole_lines_and_characters():
     assert entries[0].text + entries[2].text == "prefix ✓ suffix"
 
 
-def test_bytes_that_are_no_utf8_become_replacement_characters():
+def test_bytes_that_are_no_utf8_become_replacement_characters() -> None:
     body = STATE + records(("0 stdout", b"caf\xe9 \xe2\x9c"), ("0 stdout", b"+ next")) + END
     assert list(log_lines(Bodies(body), {})) == ["caf� �", "+ next"]
     assert [entry.text for entry in log_entries(Bodies(body), {})] == ["caf� �", "+ next"]
 
 
-def test_a_line_without_end_is_given_in_pieces_that_fit_in_memory():
+def test_a_line_without_end_is_given_in_pieces_that_fit_in_memory() -> None:
     piece = b"x" * 16_384
     frames = [records(*[("0 stdout+", piece)] * 50) for _ in range(20)]
     lines = list(log_lines(Bodies(STATE + b"".join(frames) + END), {}))
@@ -91,14 +91,14 @@ def test_a_line_without_end_is_given_in_pieces_that_fit_in_memory():
     assert max(map(len, lines)) <= MAX_LINE
 
 
-def test_lines_hold_the_last_progress_of_each_run():
+def test_lines_hold_the_last_progress_of_each_run() -> None:
     bars = [("0 stderr~", b"1 %"), ("0 stderr~", b"99 %")]
     body = STATE + records(*bars, ("0 stderr", b"done"), *bars) + END
     assert list(log_lines(Bodies(body), {})) == ["99 %", "done", "99 %"]
     assert [entry.text for entry in log_entries(Bodies(body), {})] == ["1 %", "99 %", "done", "1 %", "99 %"]
 
 
-def test_lines_are_the_jobs_own_unless_a_stream_is_asked_for():
+def test_lines_are_the_jobs_own_unless_a_stream_is_asked_for() -> None:
     said = ("- launcher", b"OMP_NUM_THREADS=1")
     body = STATE + records(said, ("0 stdout", b"7 - launcher x"), ("- train.log", b"- launcher"), said) + END
     bodies = Bodies(body, body, body)
@@ -109,19 +109,19 @@ def test_lines_are_the_jobs_own_unless_a_stream_is_asked_for():
     assert "launcher" in [entry.stream for entry in log_entries(Bodies(body), {})]
 
 
-def test_entries_can_be_asked_for_without_what_progress_redraws():
+def test_entries_can_be_asked_for_without_what_progress_redraws() -> None:
     bars = [("0 stderr~", b"1 %"), ("0 stderr~", b"99 %")]
     body = STATE + records(*bars, ("0 stdout", b"line"), ("0 stderr", b"done"), *bars) + END
     settled = settled_entries(log_entries(Bodies(body), {}))
     assert [entry.text for entry in settled] == ["line", "99 %", "done", "99 %"]
 
 
-def test_an_unfinished_line_of_an_attempt_comes_before_the_next_attempt():
+def test_an_unfinished_line_of_an_attempt_comes_before_the_next_attempt() -> None:
     body = STATE + records(("0 stdout+", b"dying")) + records(("0 stdout", b"again"), attempt=2) + END
     assert list(log_lines(Bodies(body), {})) == ["dying", "again"]
 
 
-def test_a_cut_body_is_resumed_where_its_last_whole_frame_ended():
+def test_a_cut_body_is_resumed_where_its_last_whole_frame_ended() -> None:
     first, second = records(("0 stdout", b"one")), records(("0 stdout", b"two"), begin=100)
     bodies = Bodies(STATE + first + second[:-3], Transient(ServerUnreachable("restarting")), STATE + second + END)
     assert list(log_lines(bodies, {"follow": "true"})) == ["one", "two"]
@@ -129,7 +129,7 @@ def test_a_cut_body_is_resumed_where_its_last_whole_frame_ended():
     assert bodies.asked[1:] == [{"follow": "true", "cursor": f"1.0:{end}"}] * 2
 
 
-def test_tail_is_asked_for_once_only():
+def test_tail_is_asked_for_once_only() -> None:
     skipped = b'@state {"state": "RUNNING", "cursor": "1.0:500,1.1:70"}\n'
     bodies = Bodies(skipped, STATE + END)
     facts: list[dict] = []
@@ -139,7 +139,7 @@ def test_tail_is_asked_for_once_only():
 
 
 @pytest.mark.parametrize("frame", [STATE, b"@gap 1 0 5\n"], ids=["state", "gap"])
-def test_an_error_of_a_callback_is_raised_and_the_stream_is_not_asked_for_again(frame: bytes):
+def test_an_error_of_a_callback_is_raised_and_the_stream_is_not_asked_for_again(frame: bytes) -> None:
     def fail(_: object) -> None:
         raise BrokenPipeError
 
@@ -149,12 +149,12 @@ def test_an_error_of_a_callback_is_raised_and_the_stream_is_not_asked_for_again(
     assert len(bodies.asked) == 1
 
 
-def test_an_error_of_the_server_is_raised_at_once():
+def test_an_error_of_the_server_is_raised_at_once() -> None:
     with pytest.raises(NotFound):
         list(log_lines(Bodies(NotFound("no job named x")), {}))
 
 
-def test_a_server_that_stays_away_is_said_after_a_while():
+def test_a_server_that_stays_away_is_said_after_a_while() -> None:
     def refuse(params: Params) -> Iterator[bytes]:
         raise Transient(ServerUnreachable("nobody is there"))
 
@@ -162,18 +162,18 @@ def test_a_server_that_stays_away_is_said_after_a_while():
         list(log_lines(refuse, {}, retry_s=0.2))
 
 
-def test_a_stream_that_never_ends_properly_is_said_after_a_while():
+def test_a_stream_that_never_ends_properly_is_said_after_a_while() -> None:
     with pytest.raises(BadResponse, match="ended in the middle"):
         list(log_lines(lambda params: [], {}, retry_s=0.2))
 
 
 @pytest.mark.parametrize("body", [b"<html>\n", b"@log 1 2\n", b"@log 1 0 5 -1\n", b"@state {\n", b"@gap 1\n", b"{}\n"])
-def test_a_body_that_is_no_log_stream_is_said(body: bytes):
+def test_a_body_that_is_no_log_stream_is_said(body: bytes) -> None:
     with pytest.raises(BadResponse, match=r"log stream"):
         list(log_lines(Bodies(body), {}))
 
 
-def test_parameters_that_were_not_given_are_not_sent():
+def test_parameters_that_were_not_given_are_not_sent() -> None:
     assert log_params() == log_params(rank=[], stream=()) == {}
     assert log_params(follow=True, rank=0, stream=["stdout", "stderr"], tail=0) == {
         "follow": "true",

@@ -44,32 +44,32 @@ def screen(text: str) -> list[str]:
     return rows
 
 
-def test_lines_carry_their_rank():
+def test_lines_carry_their_rank() -> None:
     assert printed(LogPrinter(), entry("a"), entry("b", rank=3)) == "[0] a\n[3] b\n"
 
 
-def test_lines_of_no_rank_carry_their_stream_and_a_workers_number():
+def test_lines_of_no_rank_carry_their_stream_and_a_workers_number() -> None:
     shared = entry("epoch 1", rank=None, stream="train.log")
     of_second = entry("epoch 1", rank=None, stream="train.log", worker=1)
     assert printed(LogPrinter(), shared, of_second) == "[train.log] epoch 1\n[train.log 1] epoch 1\n"
 
 
-def test_one_process_needs_no_prefix():
+def test_one_process_needs_no_prefix() -> None:
     assert printed(LogPrinter(prefix=False), entry("a")) == "a\n"
 
 
-def test_stamps_are_utc_with_milliseconds():
+def test_stamps_are_utc_with_milliseconds() -> None:
     assert printed(LogPrinter(timestamps=True), entry("a", at=1.25)) == "2026-11-21T10:00:01.250Z [0] a\n"
 
 
-def test_a_line_that_goes_on_is_marked_on_both_sides():
+def test_a_line_that_goes_on_is_marked_on_both_sides() -> None:
     text = printed(
         LogPrinter(), entry("load", kind=GOES_ON), entry("other", rank=1), entry("ing", kind=GOES_ON), entry("")
     )
     assert text == "[0] load…\n[1] other\n[0] …ing…\n[0] …\n"
 
 
-def test_a_pipe_gets_the_last_progress_of_a_run_only():
+def test_a_pipe_gets_the_last_progress_of_a_run_only() -> None:
     bars = [entry(f"{percent} %", kind=PROGRESS, stream="stderr") for percent in (1, 2, 3)]
     done = entry("done", stream="stderr")
     assert printed(LogPrinter(), *bars, done) == "[0] 3 %\n[0] done\n"
@@ -77,7 +77,7 @@ def test_a_pipe_gets_the_last_progress_of_a_run_only():
     assert printed(LogPrinter(), *bars, entry("of stdout")) == "[0] of stdout\n[0] 3 %\n"
 
 
-def test_a_terminal_redraws_progress_below_the_lines():
+def test_a_terminal_redraws_progress_below_the_lines() -> None:
     printer = LogPrinter(columns=20)
     text = printer.feed(entry("1 %", kind=PROGRESS)) + printer.feed(entry("5 %", rank=1, kind=PROGRESS))
     assert screen(text) == ["[0] 1 %", "[1] 5 %"]
@@ -89,7 +89,7 @@ def test_a_terminal_redraws_progress_below_the_lines():
     assert screen(text) == ["[0] line", "[0] 100 %", "[1] " + "x" * 50, ""]
 
 
-def test_others_can_write_above_the_bars_of_a_terminal():
+def test_others_can_write_above_the_bars_of_a_terminal() -> None:
     printer = LogPrinter(columns=20, prefix=False)
     text = printer.feed(entry("1 %", kind=PROGRESS)) + printer.clear() + "of another\n"
     assert screen(text) == ["of another", ""]
@@ -98,26 +98,26 @@ def test_others_can_write_above_the_bars_of_a_terminal():
     assert LogPrinter().clear() == ""
 
 
-def test_identical_lines_of_several_ranks_become_one():
+def test_identical_lines_of_several_ranks_become_one() -> None:
     lines = [entry("loading", rank=rank, at=0.01 * rank) for rank in (0, 1, 2, 5)]
     assert printed(LogPrinter(collapse=True), *lines) == "[0-2,5] loading\n"
 
 
-def test_collapsing_keeps_the_order_of_each_rank():
+def test_collapsing_keeps_the_order_of_each_rank() -> None:
     lines = [entry("a"), entry("x", rank=1), entry("a", rank=1), entry("b"), entry("b", rank=1)]
     assert printed(LogPrinter(collapse=True), *lines) == "[0] a\n[1] x\n[1] a\n[0-1] b\n"
 
 
-def test_a_line_of_no_rank_joins_none_of_a_rank():
+def test_a_line_of_no_rank_joins_none_of_a_rank() -> None:
     lines = [entry("a"), entry("a", rank=None)]
     assert printed(LogPrinter(collapse=True), *lines) == "[0] a\n[stdout] a\n"
 
 
-def test_the_same_line_twice_is_two_lines():
+def test_the_same_line_twice_is_two_lines() -> None:
     assert printed(LogPrinter(collapse=True), entry("a"), entry("a")) == "[0] a\n[0] a\n"
 
 
-def test_a_line_waits_a_moment_only_for_its_twins():
+def test_a_line_waits_a_moment_only_for_its_twins() -> None:
     printer = LogPrinter(collapse=True)
     assert printer.feed(entry("a")) == ""
     assert printer.feed(entry("b", at=0.5)) == "[0] a\n"
@@ -125,7 +125,7 @@ def test_a_line_waits_a_moment_only_for_its_twins():
     assert printed(printer, entry("a", rank=1, at=0.6)) == "[1] a\n"
 
 
-def test_a_rank_has_the_same_colour_in_lines_and_bars():
+def test_a_rank_has_the_same_colour_in_lines_and_bars() -> None:
     printer = LogPrinter(colours=True, columns=12, timestamps=True)
     assert printer.feed(entry("a")) == "2026-11-21T10:00:00.000Z \x1b[36m[0]\x1b[39m a\n"
     printer = LogPrinter(colours=True, columns=12)
@@ -134,13 +134,13 @@ def test_a_rank_has_the_same_colour_in_lines_and_bars():
     assert printer.feed(entry("[1] x", rank=None, stream="train.log")).startswith("\r\x1b[J[train.log] [1] x\n")
 
 
-def test_bars_stand_in_the_order_of_their_ranks():
+def test_bars_stand_in_the_order_of_their_ranks() -> None:
     printer = LogPrinter(columns=80)
     shown = "".join(printer.feed(entry(f"{rank}/9", kind=PROGRESS, rank=rank)) for rank in (1, 0))
     assert screen(shown) == ["[0] 0/9", "[1] 1/9"]
 
 
-def test_from_four_ranks_on_one_bar_is_drawn_with_the_steps_of_all():
+def test_from_four_ranks_on_one_bar_is_drawn_with_the_steps_of_all() -> None:
     printer = LogPrinter(columns=50)
     steps = (620, 580, 625, 600)
     bars = [entry(f"62%|{'#' * 40}| {step}/1000", kind=PROGRESS, rank=rank) for rank, step in enumerate(steps)]
@@ -148,7 +148,7 @@ def test_from_four_ranks_on_one_bar_is_drawn_with_the_steps_of_all():
     assert printer.bars() == [f"[0] 62%|{'#' * 40}| 620/1000  [0-3] step 580 to 625"]
 
 
-def test_bars_without_steps_are_all_drawn():
+def test_bars_without_steps_are_all_drawn() -> None:
     printer = LogPrinter(columns=50)
     bars = [entry("62 %", kind=PROGRESS, rank=rank) for rank in range(4)]
     assert len(screen("".join(map(printer.feed, bars)))) == 4

@@ -35,27 +35,29 @@ class Bodies:
         yield from self.pieces
 
 
-def test_what_the_launcher_says_is_beside_the_lines(capsys: pytest.CaptureFixture[str]):
+def test_what_the_launcher_says_is_beside_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
     body, out = STATE + records(SAID, ("0 stdout", b"hello")) + END, io.StringIO()
     LogOutput("train-1", out).write(Bodies(body), {})
     assert out.getvalue() == "[0] hello\n"
     assert capsys.readouterr().err == "job train-1, worker 0: OMP_NUM_THREADS=1\n"
 
 
-def test_what_the_launcher_says_is_among_the_lines_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]):
+def test_what_the_launcher_says_is_among_the_lines_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     out = io.StringIO()
     LogOutput("train-1", out).write(Bodies(STATE + records(SAID) + END), {"stream": ["launcher"]})
     assert (out.getvalue(), capsys.readouterr().err) == ("[launcher] OMP_NUM_THREADS=1\n", "")
 
 
-def test_why_a_job_waits_is_said_once(capsys: pytest.CaptureFixture[str]):
+def test_why_a_job_waits_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     waits = b'@state {"state": "PENDING", "reason": "Queued", "message": "%b"}\n'
     body = waits % b"" + waits % b"3 jobs before it" + waits % b"3 jobs before it" + END
     LogOutput("train-1", io.StringIO()).write(Bodies(body), {})
     assert capsys.readouterr().err == "job train-1 PENDING (Queued)\njob train-1 PENDING (Queued): 3 jobs before it\n"
 
 
-def test_that_a_job_hangs_and_goes_on_is_said_and_no_other_change_while_it_runs(capsys: pytest.CaptureFixture[str]):
+def test_that_a_job_hangs_and_goes_on_is_said_and_no_other_change_while_it_runs(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     runs = b'@state {"state": "RUNNING", "reason": "%b", "message": "%b"}\n'
     steps = [(b"Running", b""), (b"Hung", b"rank 0 waits"), (b"Hung", b"rank 0 waits"), (b"Running", b"rank 1 moves")]
     body = b"".join(runs % step for step in steps) + runs % (b"Running", b"worker 2 is silent") + END
@@ -65,7 +67,7 @@ def test_that_a_job_hangs_and_goes_on_is_said_and_no_other_change_while_it_runs(
 
 
 @pytest.mark.parametrize("buffering", [1, -1], ids=["by line", "by block"])
-def test_a_reader_that_goes_away_ends_the_printing(buffering: int):
+def test_a_reader_that_goes_away_ends_the_printing(buffering: int) -> None:
     """`python script.py | head -1`: the error of our own output is no broken connection, which would be tried again."""
     reader, writer = os.pipe()
     os.close(reader)
@@ -93,7 +95,7 @@ class Quiet:
 
 def test_a_job_that_runs_and_is_silent_is_said_to_start(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setattr(text_output, "SILENT_S", 0.05)
     job = Quiet()
     with ThreadPoolExecutor() as pool:
@@ -108,7 +110,7 @@ def test_a_job_that_runs_and_is_silent_is_said_to_start(
 
 def test_a_job_that_speaks_at_once_is_not_said_to_start(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     monkeypatch.setattr(text_output, "SILENT_S", 10**6)
     job, out = Quiet(("0 stdout", b"loading")), io.StringIO()
     job.ends.set()
@@ -128,12 +130,12 @@ def test_a_job_that_speaks_at_once_is_not_said_to_start(
         ({"script": "train.py"}, 600, "1 worker, no line yet"),
     ],
 )
-def test_what_a_silent_job_waits_for(spec: dict[str, Any], age_s: float | None, expected: str):
+def test_what_a_silent_job_waits_for(spec: dict[str, Any], age_s: float | None, expected: str) -> None:
     started_at = None if age_s is None else datetime.now(timezone.utc) - timedelta(seconds=age_s)
     assert waits_for(spec, started_at) == expected
 
 
-def test_lines_that_wait_for_their_twins_appear_although_nothing_follows():
+def test_lines_that_wait_for_their_twins_appear_although_nothing_follows() -> None:
     job, out = Quiet(("0 stdout", b"loading"), ("1 stdout", b"loading")), io.StringIO()
     with ThreadPoolExecutor() as pool:
         printing = pool.submit(LogOutput("train-1", out, collapse=True).write, job, {"follow": "true"})
@@ -144,7 +146,7 @@ def test_lines_that_wait_for_their_twins_appear_although_nothing_follows():
     assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
 
 
-def test_lines_of_a_log_that_is_not_followed_wait_for_their_twins_over_a_slow_network():
+def test_lines_of_a_log_that_is_not_followed_wait_for_their_twins_over_a_slow_network() -> None:
     def slow(params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
         yield STATE + records(("0 stdout", b"loading"))
         time.sleep(3 * text_output.COLLAPSE.total_seconds())
@@ -155,7 +157,7 @@ def test_lines_of_a_log_that_is_not_followed_wait_for_their_twins_over_a_slow_ne
     assert out.getvalue() == "[0-1] loading\n"
 
 
-def test_ctrl_c_prints_the_lines_that_wait_for_their_twins():
+def test_ctrl_c_prints_the_lines_that_wait_for_their_twins() -> None:
     def interrupted(params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
         yield STATE + records(("0 stdout", b"loading"))
         raise KeyboardInterrupt
@@ -166,7 +168,7 @@ def test_ctrl_c_prints_the_lines_that_wait_for_their_twins():
     assert out.getvalue() == "[0] loading\n"
 
 
-def test_a_reader_that_goes_away_while_lines_wait_ends_the_printing():
+def test_a_reader_that_goes_away_while_lines_wait_ends_the_printing() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     job = Quiet(("0 stdout", b"loading"))

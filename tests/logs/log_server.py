@@ -11,8 +11,8 @@ import asyncio
 import json
 import os
 import sys
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,22 +25,10 @@ from client_lib.spec.states import Reason, State
 from server_stub.http.api.answers import add_error_handlers, error, http_error, invalid_request
 from server_stub.http.api.context import context, current_user
 from server_stub.http.api.jobs import router
-from server_stub.logs import LogHub
+from server_stub.logs import LoggedJob, LogHub
 from server_stub.service.lookup import User
 
 NAME = "train"
-
-
-@dataclass(frozen=True)
-class Job:
-    job_dir: Path
-    job_id: str = "1"
-    n_workers: int = 1
-    attempt: int = 1
-    version: int = 1
-    state: State = State.RUNNING
-    reason: Reason = Reason.RUNNING
-    message: str = ""
 
 
 def write_job(folder: Path, **changes: object) -> None:
@@ -52,16 +40,17 @@ def write_job(folder: Path, **changes: object) -> None:
     os.replace(folder / "job.new", path)
 
 
-def read_job(folder: Path) -> Job:
+def read_job(folder: Path) -> LoggedJob:
     try:
         fields = json.loads((folder / "job.json").read_text())
     except FileNotFoundError:
         raise NotFound(f"no job named {NAME}") from None
     state, reason = State(fields.pop("state", "RUNNING")), Reason(fields.pop("reason", "Running"))
-    return Job(folder, state=state, reason=reason, **fields)
+    usual = {"job_id": "1", "n_workers": 1, "attempt": 1, "message": ""}
+    return LoggedJob(job_dir=folder, state=state, reason=reason, **usual | fields)
 
 
-async def next_logs(logs: Job) -> Job:
+async def next_logs(logs: LoggedJob) -> LoggedJob:
     while (job := read_job(logs.job_dir)).version <= logs.version and not job.state.final:  # noqa: ASYNC110  # a file
         await asyncio.sleep(0.01)
     return job
@@ -71,12 +60,12 @@ def make_app(folder: Path, *, polling: bool = False) -> FastAPI:
     """`app.state.hub` is there while it runs."""
 
     @asynccontextmanager
-    async def lifespan(app: FastAPI):
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         app.state.hub = LogHub(next_logs, inotify=not polling)
         yield
         app.state.hub.close()
 
-    async def find_logs(user: User, name: str, owner: str | None) -> Job:
+    async def find_logs(user: User, name: str, owner: str | None) -> LoggedJob:
         if name != NAME:
             raise NotFound(f"no job named {name}")
         return read_job(folder)
@@ -95,10 +84,10 @@ def make_app(folder: Path, *, polling: bool = False) -> FastAPI:
     add_error_handlers(app, error, http_error, invalid_request)
 
     @app.get("/raw")
-    async def raw(path: str):
+    async def raw(path: str) -> StreamingResponse:
         """The floor of the benchmarks: the bytes of a file as they are, in blocks of 64 KiB."""
 
-        async def blocks():
+        async def blocks() -> AsyncIterator[bytes]:
             with open(path, "rb", buffering=0) as file:  # noqa: ASYNC230  # from the cache
                 while block := file.read(64 * 1024):
                     yield block

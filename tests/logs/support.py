@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -77,12 +78,12 @@ class Server:
     url: str
     app: object = None
 
-    def get(self, accept: str = "text/plain", **params: object) -> requests.Response:
+    def get(self, accept: str = "text/plain", **params: Any) -> requests.Response:
         return requests.get(
             self.url + paths.job(NAME, "logs"), params=params, headers={"Accept": accept}, timeout=30, stream=True
         )
 
-    def text(self, **params: object) -> str:
+    def text(self, **params: Any) -> str:
         with self.get(**params) as response:
             assert response.status_code == 200, response.text
             return response.content.decode()

@@ -46,7 +46,7 @@ async def until(body: AsyncIterator[bytes], wanted: bytes) -> bytes:
     return seen
 
 
-def test_a_silent_job_sends_heartbeats(tmp_path: Path, writer: LogWriter):
+def test_a_silent_job_sends_heartbeats(tmp_path: Path, writer: LogWriter) -> None:
     async def scene() -> None:
         hub = LogHub(next_logs, heartbeat_s=0.1)
         body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
@@ -58,7 +58,7 @@ def test_a_silent_job_sends_heartbeats(tmp_path: Path, writer: LogWriter):
     asyncio.run(scene())
 
 
-def test_lines_that_a_filter_leaves_out_do_not_keep_heartbeats_back(tmp_path: Path, writer: LogWriter):
+def test_lines_that_a_filter_leaves_out_do_not_keep_heartbeats_back(tmp_path: Path, writer: LogWriter) -> None:
     async def scene() -> None:
         hub = LogHub(next_logs, heartbeat_s=0.2)
         body = stream(hub, read_job(tmp_path), LogQuery(follow=True, ranks=frozenset({1})), Frames())
@@ -78,7 +78,7 @@ def test_lines_that_a_filter_leaves_out_do_not_keep_heartbeats_back(tmp_path: Pa
     asyncio.run(scene())
 
 
-def test_a_server_that_stops_ends_its_streams_without_an_end(tmp_path: Path, writer: LogWriter):
+def test_a_server_that_stops_ends_its_streams_without_an_end(tmp_path: Path, writer: LogWriter) -> None:
     async def scene() -> None:
         hub = LogHub(next_logs)
         bodies = [stream(hub, read_job(tmp_path), FOLLOW, Frames()) for _ in range(3)]
@@ -98,7 +98,7 @@ def test_a_server_that_stops_ends_its_streams_without_an_end(tmp_path: Path, wri
     asyncio.run(scene())
 
 
-def test_a_hub_that_is_closed_again_stays_closed(tmp_path: Path, writer: LogWriter):
+def test_a_hub_that_is_closed_again_stays_closed(tmp_path: Path, writer: LogWriter) -> None:
     async def scene() -> None:
         hub = LogHub(next_logs)
         hub.close()
@@ -108,7 +108,7 @@ def test_a_hub_that_is_closed_again_stays_closed(tmp_path: Path, writer: LogWrit
     asyncio.run(scene())
 
 
-def test_logs_that_are_found_at_once_are_followed_in_their_order(tmp_path: Path):
+def test_logs_that_are_found_at_once_are_followed_in_their_order(tmp_path: Path) -> None:
     async def scene() -> None:
         write_job(tmp_path, n_workers=4, attempt=3)
         places = [(attempt, worker) for attempt in (1, 2, 3) for worker in range(4)]
@@ -129,7 +129,9 @@ def test_logs_that_are_found_at_once_are_followed_in_their_order(tmp_path: Path)
     asyncio.run(scene())
 
 
-def test_new_lines_are_read_once_for_all_followers_of_a_job(tmp_path: Path, writer: LogWriter, reads: list[int]):
+def test_new_lines_are_read_once_for_all_followers_of_a_job(
+    tmp_path: Path, writer: LogWriter, reads: list[int]
+) -> None:
     async def scene() -> None:
         hub = LogHub(next_logs)
         bodies = [stream(hub, read_job(tmp_path), FOLLOW, Frames()) for _ in range(3)]
@@ -149,7 +151,7 @@ def test_new_lines_are_read_once_for_all_followers_of_a_job(tmp_path: Path, writ
     asyncio.run(scene())
 
 
-def test_what_was_followed_is_forgotten_with_its_last_follower(tmp_path: Path, writer: LogWriter):
+def test_what_was_followed_is_forgotten_with_its_last_follower(tmp_path: Path, writer: LogWriter) -> None:
     async def scene() -> int:
         hub = LogHub(next_logs)
         files = len(os.listdir("/dev/fd"))
@@ -169,7 +171,7 @@ def test_what_was_followed_is_forgotten_with_its_last_follower(tmp_path: Path, w
     assert asyncio.run(scene()) <= 0
 
 
-def test_a_slow_reader_takes_all_lines_in_pieces_of_bounded_size(tmp_path: Path, writer: LogWriter):
+def test_a_slow_reader_takes_all_lines_in_pieces_of_bounded_size(tmp_path: Path, writer: LogWriter) -> None:
     async def scene() -> None:
         hub = LogHub(next_logs)
         body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
@@ -187,7 +189,7 @@ def test_a_slow_reader_takes_all_lines_in_pieces_of_bounded_size(tmp_path: Path,
     asyncio.run(scene())
 
 
-def test_history_leaves_the_event_loop_to_others(tmp_path: Path, reads: list[int]):
+def test_history_leaves_the_event_loop_to_others(tmp_path: Path, reads: list[int]) -> None:
     write_job(tmp_path, n_workers=2)
     for worker in range(2):
         log = LogWriter(log_dir(tmp_path, 1, worker))

@@ -24,7 +24,7 @@ def append(path: Path) -> None:
         file.write(b"x")
 
 
-def test_every_change_in_a_folder_is_noticed(tmp_path: Path):
+def test_every_change_in_a_folder_is_noticed(tmp_path: Path) -> None:
     file = tmp_path / "a"
     changes: list[Callable[[], object]] = [
         lambda: append(file),
@@ -47,7 +47,7 @@ def test_every_change_in_a_folder_is_noticed(tmp_path: Path):
     asyncio.run(scene())
 
 
-def test_a_closed_watch_is_silent_and_leaves_others_alone(tmp_path: Path):
+def test_a_closed_watch_is_silent_and_leaves_others_alone(tmp_path: Path) -> None:
     async def scene() -> None:
         inotify, first, second = Inotify(), asyncio.Event(), asyncio.Event()
         close = inotify.watch(tmp_path, first.set)
@@ -61,7 +61,7 @@ def test_a_closed_watch_is_silent_and_leaves_others_alone(tmp_path: Path):
     asyncio.run(scene())
 
 
-def test_a_folder_that_is_not_there_is_said(tmp_path: Path):
+def test_a_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
     async def scene() -> None:
         inotify = Inotify()
         with pytest.raises(FileNotFoundError):
@@ -73,7 +73,7 @@ def test_a_folder_that_is_not_there_is_said(tmp_path: Path):
 
 def test_logs_beyond_the_limit_of_watches_are_followed(
     tmp_path: Path, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     def watch(*_: object) -> None:
         raise OSError(28, "No space left on device")  # the error of the kernel at its limit
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -77,7 +77,7 @@ class Scene:
             self.loop.run_until_complete(body.aclose())
             hub.close()
 
-    def _chunks(self, body) -> Iterator[bytes]:
+    def _chunks(self, body: AsyncGenerator[bytes, None]) -> Iterator[bytes]:
         while True:
             coming = self.loop.create_task(anext(body, None))
             while not self.loop.run_until_complete(asyncio.wait([coming], timeout=0.002))[0]:
@@ -101,7 +101,7 @@ cuts = st.lists(st.integers(1, 3000), max_size=5)
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.lists(action, max_size=12), cuts)
-def test_a_follower_gets_every_line_once_whatever_breaks(actions: list[tuple], cuts: list[int]):
+def test_a_follower_gets_every_line_once_whatever_breaks(actions: list[tuple], cuts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         scene = Scene(Path(folder), actions, cuts)
         got = list(log_lines(scene.open_stream, {"follow": "true"}))
@@ -114,7 +114,7 @@ def test_a_follower_gets_every_line_once_whatever_breaks(actions: list[tuple], c
 
 @settings(max_examples=examples(25), deadline=None)
 @given(st.lists(action, max_size=12), cuts)
-def test_the_entries_of_a_follower_count_without_holes(actions: list[tuple], cuts: list[int]):
+def test_the_entries_of_a_follower_count_without_holes(actions: list[tuple], cuts: list[int]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         scene = Scene(Path(folder), actions, cuts)
         entries = list(log_entries(scene.open_stream, {"follow": "true"}))
@@ -133,7 +133,7 @@ def record(seq: int, time: int, text: str = "x") -> bytes:
 
 
 @given(st.lists(times, min_size=1, max_size=4), st.integers(1, 7))
-def test_a_merge_is_the_sorted_sequence(workers: list[list[int]], block: int):
+def test_a_merge_is_the_sorted_sequence(workers: list[list[int]], block: int) -> None:
     left = {(1, worker): times for worker, times in enumerate(workers)}
     at = dict.fromkeys(left, 0)
     ends = dict.fromkeys(left, 0)
@@ -156,7 +156,7 @@ def test_a_merge_is_the_sorted_sequence(workers: list[list[int]], block: int):
 
 
 @given(st.lists(st.lists(st.integers(0, 59), min_size=1, max_size=9), min_size=1, max_size=4))
-def test_a_merge_under_a_jumping_clock_loses_nothing(workers: list[list[int]]):
+def test_a_merge_under_a_jumping_clock_loses_nothing(workers: list[list[int]]) -> None:
     written = [b"".join(record(seq, time) for seq, time in enumerate(times)) for times in workers]
     blocks = {(1, worker): Block(0, data) for worker, data in enumerate(written)}
     got = [b""] * len(written)
@@ -167,7 +167,7 @@ def test_a_merge_under_a_jumping_clock_loses_nothing(workers: list[list[int]]):
 
 
 @given(st.binary(max_size=300))
-def test_bytes_that_no_launcher_wrote_pass_the_server_unharmed(garbage: bytes):
+def test_bytes_that_no_launcher_wrote_pass_the_server_unharmed(garbage: bytes) -> None:
     data = garbage + b"\n"
     assert missing_before(data, None) == 0
     assert missing_before(data, 0) >= 0

@@ -20,7 +20,7 @@ LINES = 3000
 @pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
 def test_a_killed_server_loses_and_repeats_no_line(
     server_process: ServerProcess, writer: LogWriter, tmp_path: Path, rounds: int
-):
+) -> None:
     server_process.start()
     got: list[str] = []
     follow = log_params(follow=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,7 +77,7 @@ def test_too_many_lines(server: Server, writer: LogWriter, monkeypatch: pytest.M
         ({"grep": "x", "context": 1001}, "context='1001': input should be less than or equal to 1000"),
     ],
 )
-def test_wrong_requests(server: Server, wrong: dict[str, object], why: str) -> None:
+def test_wrong_requests(server: Server, wrong: dict[str, Any], why: str) -> None:
     with server.get(**wrong) as answer:
         assert answer.status_code == 422
         assert why in answer.json()["message"]

@@ -21,13 +21,13 @@ def read_all(reader: LogReader, size: int = BLOCK) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 200, BLOCK])
-def test_blocks_are_whole_records_of_any_size(tmp_path: Path, size: int):
+def test_blocks_are_whole_records_of_any_size(tmp_path: Path, size: int) -> None:
     log = LogWriter(tmp_path)
     data = b"".join(log.write("x" * (number % 500)) for number in range(1000))
     assert read_all(LogReader(tmp_path), size) == data
 
 
-def test_a_reader_goes_on_in_segments_that_begin_later(tmp_path: Path):
+def test_a_reader_goes_on_in_segments_that_begin_later(tmp_path: Path) -> None:
     log, reader = LogWriter(tmp_path), LogReader(tmp_path)
     assert (reader.block(0), reader.end(), reader.whole_end()) == (None, 0, 0)
     offset = 0
@@ -42,7 +42,7 @@ def test_a_reader_goes_on_in_segments_that_begin_later(tmp_path: Path):
     assert reader.end() == offset
 
 
-def test_what_was_written_to_a_segment_before_its_successor_is_not_missed(tmp_path: Path):
+def test_what_was_written_to_a_segment_before_its_successor_is_not_missed(tmp_path: Path) -> None:
     log, reader = LogWriter(tmp_path), LogReader(tmp_path)
     first = log.write("first")
     assert reader.block(0)
@@ -55,7 +55,7 @@ def test_what_was_written_to_a_segment_before_its_successor_is_not_missed(tmp_pa
     assert block.data == late
 
 
-def test_a_removed_part_is_stepped_over(tmp_path: Path):
+def test_a_removed_part_is_stepped_over(tmp_path: Path) -> None:
     log, reader = LogWriter(tmp_path), LogReader(tmp_path)
     head = log.write("head")
     log.new_segment()
@@ -70,7 +70,7 @@ def test_a_removed_part_is_stepped_over(tmp_path: Path):
     assert reader.record_before(tail_begin) == head
 
 
-def test_a_record_that_a_dying_writer_left_half_is_stepped_over(tmp_path: Path):
+def test_a_record_that_a_dying_writer_left_half_is_stepped_over(tmp_path: Path) -> None:
     log, reader = LogWriter(tmp_path), LogReader(tmp_path)
     whole = log.write("whole")
     log.append([b"2 2026-11-2"])
@@ -83,7 +83,7 @@ def test_a_record_that_a_dying_writer_left_half_is_stepped_over(tmp_path: Path):
     assert block.data == after
 
 
-def test_the_record_before_an_offset_may_lie_in_the_segment_before(tmp_path: Path):
+def test_the_record_before_an_offset_may_lie_in_the_segment_before(tmp_path: Path) -> None:
     log, reader = LogWriter(tmp_path), LogReader(tmp_path)
     first = log.write("first")
     last = log.write("last" * 4000)
@@ -95,7 +95,7 @@ def test_the_record_before_an_offset_may_lie_in_the_segment_before(tmp_path: Pat
 
 
 @pytest.mark.parametrize("cut", [b"", b"2 2026-11-2"])
-def test_since_finds_older_lines_before_a_segment_that_has_no_record(tmp_path: Path, cut: bytes):
+def test_since_finds_older_lines_before_a_segment_that_has_no_record(tmp_path: Path, cut: bytes) -> None:
     log, reader = LogWriter(tmp_path), LogReader(tmp_path)
     old = log.write("old", at=1)
     middle = log.write("middle", at=3)
@@ -120,11 +120,11 @@ def test_since_finds_older_lines_before_a_segment_that_has_no_record(tmp_path: P
         ("2026-11-21T10:00:05.250", 5.25),
     ],
 )
-def test_since_is_a_time_or_how_long_ago(text: str, seconds: float):
+def test_since_is_a_time_or_how_long_ago(text: str, seconds: float) -> None:
     assert parse_since(text, START) == stamp(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "soon", "10 parsecs", "-5m", "999999999d", "2026-13-01"])
-def test_since_that_means_nothing_is_refused(text: str):
+def test_since_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest, match="since="):
         parse_since(text, START)

@@ -21,7 +21,9 @@ from tests.waiting import until
 
 
 @each_kind_of_events
-def test_a_reader_that_stops_for_a_while_gets_every_line_once(server: Server, writer: LogWriter, tmp_path: Path):
+def test_a_reader_that_stops_for_a_while_gets_every_line_once(
+    server: Server, writer: LogWriter, tmp_path: Path
+) -> None:
     """Its buffers are full in the middle of a frame: what was begun is finished, what came since follows."""
     with _follow(server) as connection:
         until(lambda: server.followers() == 1)
@@ -32,7 +34,7 @@ def test_a_reader_that_stops_for_a_while_gets_every_line_once(server: Server, wr
         assert list(log_lines(lambda _: _body(connection), {}, retry_s=0)) == sent
 
 
-def test_a_reader_that_vanishes_in_an_unfinished_write_frees_its_place(server: Server, writer: LogWriter):
+def test_a_reader_that_vanishes_in_an_unfinished_write_frees_its_place(server: Server, writer: LogWriter) -> None:
     with _follow(server) as connection:
         until(lambda: server.followers() == 1)
         for number in range(2000):
@@ -42,7 +44,7 @@ def test_a_reader_that_vanishes_in_an_unfinished_write_frees_its_place(server: S
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed in /proc")
-def test_readers_that_vanish_leave_no_file_open(server: Server, writer: LogWriter, tmp_path: Path):
+def test_readers_that_vanish_leave_no_file_open(server: Server, writer: LogWriter, tmp_path: Path) -> None:
     """The files are closed with the connection, and not when the garbage collector finds their readers."""
     gc.disable()
     try:

@@ -7,6 +7,7 @@ import threading
 import time
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from tests.logs.support import LogWriter, Server, each_kind_of_events, stamp
 from tests.waiting import until
 
 
-def lines(server: Server, **asked: object) -> list[str]:
+def lines(server: Server, **asked: Any) -> list[str]:
     return list(log_lines(server.open_stream, log_params(**asked)))
 
 
@@ -27,13 +28,13 @@ def finish(folder: Path) -> None:
     write_job(folder, state="SUCCEEDED", reason="Completed")
 
 
-def test_the_whole_log_comes_in_its_order(server: Server, writer: LogWriter):
+def test_the_whole_log_comes_in_its_order(server: Server, writer: LogWriter) -> None:
     for number in range(5000):
         writer.write(f"line {number}", rank=number % 3)
     assert lines(server) == [f"line {number}" for number in range(5000)]
 
 
-def test_an_unfiltered_log_of_one_worker_goes_out_as_its_bytes(server: Server, writer: LogWriter):
+def test_an_unfiltered_log_of_one_worker_goes_out_as_its_bytes(server: Server, writer: LogWriter) -> None:
     data = b"".join(writer.write(f"line {number}") for number in range(10))
     with server.get(LOG_FRAMES) as response:
         body = response.content
@@ -42,7 +43,7 @@ def test_an_unfiltered_log_of_one_worker_goes_out_as_its_bytes(server: Server, w
     assert body.splitlines()[-1].startswith(b"@end {")
 
 
-def test_proxies_are_told_not_to_hold_the_stream_back(server: Server, writer: LogWriter):
+def test_proxies_are_told_not_to_hold_the_stream_back(server: Server, writer: LogWriter) -> None:
     with server.get() as response:
         assert response.headers["X-Accel-Buffering"] == "no"
         assert response.headers["Cache-Control"] == "no-store, no-transform"
@@ -52,7 +53,7 @@ def test_proxies_are_told_not_to_hold_the_stream_back(server: Server, writer: Lo
 @each_kind_of_events
 def test_follow_gives_lines_as_they_come_and_ends_when_the_job_is_final(
     server: Server, writer: LogWriter, tmp_path: Path
-):
+) -> None:
     writer.write("before")
     followed = log_lines(server.open_stream, log_params(follow=True))
     assert next(followed) == "before"
@@ -65,7 +66,7 @@ def test_follow_gives_lines_as_they_come_and_ends_when_the_job_is_final(
 
 
 @each_kind_of_events
-def test_a_job_that_waits_says_why_and_its_first_log_is_found(server: Server, tmp_path: Path):
+def test_a_job_that_waits_says_why_and_its_first_log_is_found(server: Server, tmp_path: Path) -> None:
     write_job(tmp_path, state="PENDING", reason="Queued", message="waits for 2 of 8 GPUs", n_workers=2)
     states: list[str] = []
     seen: list[str] = []
@@ -90,7 +91,7 @@ def test_a_job_that_waits_says_why_and_its_first_log_is_found(server: Server, tm
 
 
 @each_kind_of_events
-def test_the_log_of_a_new_attempt_is_picked_up(server: Server, writer: LogWriter, tmp_path: Path):
+def test_the_log_of_a_new_attempt_is_picked_up(server: Server, writer: LogWriter, tmp_path: Path) -> None:
     followed = log_entries(server.open_stream, log_params(follow=True))
     writer.write("first")
     assert next(followed).attempt == 1
@@ -102,7 +103,7 @@ def test_the_log_of_a_new_attempt_is_picked_up(server: Server, writer: LogWriter
     assert list(followed) == []
 
 
-def test_history_of_several_workers_is_in_the_order_of_time(server: Server, tmp_path: Path):
+def test_history_of_several_workers_is_in_the_order_of_time(server: Server, tmp_path: Path) -> None:
     write_job(tmp_path, n_workers=3)
     for worker in range(3):
         log = LogWriter(log_dir(tmp_path, 1, worker))
@@ -111,7 +112,7 @@ def test_history_of_several_workers_is_in_the_order_of_time(server: Server, tmp_
     assert lines(server) == [str(number) for number in range(6000)]
 
 
-def test_attempts_come_one_behind_the_other_and_one_can_be_chosen(server: Server, tmp_path: Path):
+def test_attempts_come_one_behind_the_other_and_one_can_be_chosen(server: Server, tmp_path: Path) -> None:
     write_job(tmp_path, attempt=2)
     LogWriter(log_dir(tmp_path, 1, 0)).write("one", at=9)
     LogWriter(log_dir(tmp_path, 2, 0)).write("two", at=1)
@@ -128,7 +129,9 @@ def plan(folder: Path, attempt: int, **counts: int) -> None:
 
 
 @pytest.mark.parametrize("follow", [False, True])
-def test_a_rank_that_no_attempt_has_is_refused_with_those_that_there_are(server: Server, tmp_path: Path, follow: bool):
+def test_a_rank_that_no_attempt_has_is_refused_with_those_that_there_are(
+    server: Server, tmp_path: Path, follow: bool
+) -> None:
     write_job(tmp_path, n_workers=2, attempt=2, state="SUCCEEDED", reason="Completed")
     plan(tmp_path, 1, n_workers=2, processes_per_worker=4)
     assert lines(server, rank=9, follow=follow) == []  # of the second nobody knows it yet
@@ -141,7 +144,7 @@ def test_a_rank_that_no_attempt_has_is_refused_with_those_that_there_are(server:
         lines(server, rank=2, attempt=2, follow=follow)
 
 
-def test_ranks_and_streams_are_chosen(server: Server, writer: LogWriter):
+def test_ranks_and_streams_are_chosen(server: Server, writer: LogWriter) -> None:
     for number in range(3000):
         writer.write(f"out {number}", rank=number % 12)
         writer.write(f"err {number}", rank=number % 12, stream="stderr")
@@ -152,7 +155,7 @@ def test_ranks_and_streams_are_chosen(server: Server, writer: LogWriter):
 
 
 @pytest.mark.parametrize("tail", [0, 1, 7, 4999, 5000, 6000])
-def test_tail_is_the_last_lines_of_all_workers_together(server: Server, tmp_path: Path, tail: int):
+def test_tail_is_the_last_lines_of_all_workers_together(server: Server, tmp_path: Path, tail: int) -> None:
     write_job(tmp_path, n_workers=2)
     logs = [LogWriter(log_dir(tmp_path, 1, worker)) for worker in range(2)]
     for number in range(5000):
@@ -163,7 +166,7 @@ def test_tail_is_the_last_lines_of_all_workers_together(server: Server, tmp_path
     assert lines(server, tail=tail) == [f"line {number}" for number in range(max(0, 5000 - tail), 5000)]
 
 
-def test_metrics_are_no_lines(server: Server, writer: LogWriter, tmp_path: Path):
+def test_metrics_are_no_lines(server: Server, writer: LogWriter, tmp_path: Path) -> None:
     for number in range(3):
         writer.write(f"line {number} metrics ")
         writer.write("[0, 1, 0, {}]", rank="-", stream="metrics")
@@ -179,7 +182,7 @@ def test_metrics_are_no_lines(server: Server, writer: LogWriter, tmp_path: Path)
     assert list(followed) == [f"line {number} metrics " for number in range(1, 6)]
 
 
-def test_tail_counts_only_the_chosen_lines_and_no_progress(server: Server, writer: LogWriter):
+def test_tail_counts_only_the_chosen_lines_and_no_progress(server: Server, writer: LogWriter) -> None:
     for number in range(2000):
         writer.write(f"line {number}", rank=number % 2)
         writer.write(f"{number} %", rank=number % 2, stream="stderr", kind="~")
@@ -187,7 +190,7 @@ def test_tail_counts_only_the_chosen_lines_and_no_progress(server: Server, write
     assert [line for line in lines(server, tail=2) if line.startswith("line")] == ["line 1998", "line 1999"]
 
 
-def test_a_tail_longer_than_the_log_has_the_progress_before_its_first_line(server: Server, writer: LogWriter):
+def test_a_tail_longer_than_the_log_has_the_progress_before_its_first_line(server: Server, writer: LogWriter) -> None:
     writer.write("10 %", kind="~")
     writer.write("Loading ", kind="+")
     assert lines(server, tail=2) == ["10 %", "Loading "]
@@ -196,7 +199,7 @@ def test_a_tail_longer_than_the_log_has_the_progress_before_its_first_line(serve
     assert lines(server, tail=1) == ["done"]
 
 
-def test_tail_reaches_back_into_earlier_attempts(server: Server, tmp_path: Path):
+def test_tail_reaches_back_into_earlier_attempts(server: Server, tmp_path: Path) -> None:
     write_job(tmp_path, attempt=2)
     for attempt in (1, 2):
         log = LogWriter(log_dir(tmp_path, attempt, 0))
@@ -205,7 +208,7 @@ def test_tail_reaches_back_into_earlier_attempts(server: Server, tmp_path: Path)
     assert lines(server, tail=4) == ["1.2", "2.0", "2.1", "2.2"]
 
 
-def test_pages_before_a_cursor_lead_back_to_the_first_line(server: Server, tmp_path: Path):
+def test_pages_before_a_cursor_lead_back_to_the_first_line(server: Server, tmp_path: Path) -> None:
     write_job(tmp_path, attempt=2, n_workers=2)
     for attempt in (1, 2):
         logs = [LogWriter(log_dir(tmp_path, attempt, worker)) for worker in range(2)]
@@ -225,7 +228,7 @@ def test_pages_before_a_cursor_lead_back_to_the_first_line(server: Server, tmp_p
     assert [line for page in pages for line in page] == [b"line %d" % number for number in range(1200)]
 
 
-def test_a_page_before_a_cursor_has_only_the_chosen_lines(server: Server, writer: LogWriter):
+def test_a_page_before_a_cursor_has_only_the_chosen_lines(server: Server, writer: LogWriter) -> None:
     for number in range(100):
         if number == 50:
             cursor = f"1.0:{writer.offset}"
@@ -236,7 +239,7 @@ def test_a_page_before_a_cursor_has_only_the_chosen_lines(server: Server, writer
     assert server.text(before="", tail=2) == ""
 
 
-def test_since_begins_at_a_time(server: Server, writer: LogWriter):
+def test_since_begins_at_a_time(server: Server, writer: LogWriter) -> None:
     for number in range(4000):
         writer.write(f"line {number}", at=number)
         if number % 1500 == 0:
@@ -245,7 +248,7 @@ def test_since_begins_at_a_time(server: Server, writer: LogWriter):
         assert lines(server, since=stamp(since)) == [f"line {number}" for number in range(since, 4000)]
 
 
-def test_follow_with_tail_goes_on_behind_it(server: Server, writer: LogWriter, tmp_path: Path):
+def test_follow_with_tail_goes_on_behind_it(server: Server, writer: LogWriter, tmp_path: Path) -> None:
     for number in range(10):
         writer.write(f"line {number}")
     followed = log_lines(server.open_stream, log_params(follow=True, tail=2))
@@ -255,7 +258,7 @@ def test_follow_with_tail_goes_on_behind_it(server: Server, writer: LogWriter, t
     assert list(followed) == ["line 10"]
 
 
-def test_missing_records_are_said(server: Server, writer: LogWriter, tmp_path: Path):
+def test_missing_records_are_said(server: Server, writer: LogWriter, tmp_path: Path) -> None:
     for _ in range(3):
         writer.write("head")
     writer.new_segment()
@@ -274,7 +277,7 @@ def test_missing_records_are_said(server: Server, writer: LogWriter, tmp_path: P
     assert gaps == [5, 7]
 
 
-def test_a_follower_that_vanishes_frees_its_place(server: Server, writer: LogWriter):
+def test_a_follower_that_vanishes_frees_its_place(server: Server, writer: LogWriter) -> None:
     responses = [server.get(LOG_FRAMES, follow="true") for _ in range(3)]
     until(lambda: server.followers() == 3)
     for response in responses:
@@ -282,7 +285,7 @@ def test_a_follower_that_vanishes_frees_its_place(server: Server, writer: LogWri
     until(lambda: server.followers() == 0)
 
 
-def test_many_followers_get_every_line(server: Server, writer: LogWriter, tmp_path: Path):
+def test_many_followers_get_every_line(server: Server, writer: LogWriter, tmp_path: Path) -> None:
     got: list[list[str]] = [[] for _ in range(60)]
     threads = [
         threading.Thread(target=lambda seen=seen: seen.extend(lines(server, follow=True)), daemon=True) for seen in got
@@ -298,7 +301,7 @@ def test_many_followers_get_every_line(server: Server, writer: LogWriter, tmp_pa
     assert all(seen == [f"line {number}" for number in range(50)] for seen in got)
 
 
-def test_text_has_prefixes_and_stamps_and_the_last_progress(server: Server, writer: LogWriter):
+def test_text_has_prefixes_and_stamps_and_the_last_progress(server: Server, writer: LogWriter) -> None:
     writer.write("a long", rank=1, kind="+")
     writer.write(" line", rank=1)
     for percent in (1, 50, 99):
@@ -308,14 +311,14 @@ def test_text_has_prefixes_and_stamps_and_the_last_progress(server: Server, writ
     assert server.text(rank=1, timestamps=True) == f"{stamp(0)} a long…\n{stamp(0)} … line\n"
 
 
-def test_text_tells_the_launchers_words_from_the_jobs_lines(server: Server, writer: LogWriter):
+def test_text_tells_the_launchers_words_from_the_jobs_lines(server: Server, writer: LogWriter) -> None:
     writer.write("OMP_NUM_THREADS=1", rank="-", stream="launcher")
     writer.write("epoch 1", rank="-", stream="train.log")
     assert server.text() == "[launcher] OMP_NUM_THREADS=1\n[train.log] epoch 1\n"
     assert server.text(stream="stdout") == ""
 
 
-def test_ndjson_holds_one_object_per_record(server: Server, writer: LogWriter):
+def test_ndjson_holds_one_object_per_record(server: Server, writer: LogWriter) -> None:
     data = writer.write("hello", rank=3)
     with server.get(NDJSON) as response:
         objects = [json.loads(line) for line in response.content.splitlines()]
@@ -339,14 +342,16 @@ def test_ndjson_holds_one_object_per_record(server: Server, writer: LogWriter):
         ({"before": "1.0:2", "grep": "x"}, "before"),
     ],
 )
-def test_a_parameter_that_means_nothing_is_refused_by_name(server: Server, writer: LogWriter, asked: dict, said: str):
+def test_a_parameter_that_means_nothing_is_refused_by_name(
+    server: Server, writer: LogWriter, asked: dict, said: str
+) -> None:
     response = server.get(**asked)
     assert response.status_code == 422
     assert said in response.json()["message"]
 
 
 @each_kind_of_events
-def test_a_deleted_job_ends_its_followers_with_not_found(server: Server, writer: LogWriter, tmp_path: Path):
+def test_a_deleted_job_ends_its_followers_with_not_found(server: Server, writer: LogWriter, tmp_path: Path) -> None:
     writer.write("line")
     followed = log_lines(server.open_stream, log_params(follow=True))
     assert next(followed) == "line"
@@ -356,7 +361,7 @@ def test_a_deleted_job_ends_its_followers_with_not_found(server: Server, writer:
 
 
 @each_kind_of_events
-def test_a_record_that_is_half_written_waits_for_its_end(server: Server, writer: LogWriter, tmp_path: Path):
+def test_a_record_that_is_half_written_waits_for_its_end(server: Server, writer: LogWriter, tmp_path: Path) -> None:
     followed = log_lines(server.open_stream, log_params(follow=True))
     writer.write("whole")
     assert next(followed) == "whole"

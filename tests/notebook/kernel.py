@@ -44,6 +44,7 @@ class Notebook:
                     await asyncio.sleep(0.02)  # nbclient has nothing to wait for
                 if allowed:
                     assert not running.done(), self.shown(number)
+                    assert self.client.km is not None
                     await self.client.km.interrupt_kernel()
                 await running
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from server_stub.files.job_dirs import log_dir
@@ -34,6 +35,6 @@ def violations(page: Any) -> list[str]:
     return [f"{each['id']}: {node['html']}" for each in found for node in each["nodes"]]
 
 
-def row(page: Any, text: str) -> Any:
+def row(page: Any, text: str | re.Pattern[str]) -> Any:
     """The row of the log with this text."""
     return page.locator(".log-box .row", has_text=text)

@@ -26,7 +26,7 @@ MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 
 def names(page: Any) -> list[str]:
-    return page.eval_on_selector_all("#jobs tbody tr:not([hidden])", "rows => rows.map(row => row.dataset.name)")  # type: ignore[no-any-return]
+    return page.eval_on_selector_all("#jobs tbody tr:not([hidden])", "rows => rows.map(row => row.dataset.name)")
 
 
 def test_the_table_follows_its_jobs_and_keeps_the_chosen_row(page: Any, server: Running) -> None:
@@ -266,7 +266,7 @@ def submit(*args: str, **options: Any) -> str:
 
     job = Job(script="train.py", args=list(args), **options)
     job.submit()
-    return job.name
+    return str(job.name)
 
 
 def test_a_new_user_finds_why_a_job_failed_and_resubmits_it(page: Any, here: Here, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from client_lib.reports import difference
 from client_lib.spec import paths
+from server_stub.files.snapshots import read_files
 from server_stub.http.page import routes
 from tests.http.conftest import Running
 from tests.http.test_provenance import submitted
@@ -110,7 +111,7 @@ def test_archives_are_read_and_compared_in_threads_of_their_own(
 
         return call
 
-    monkeypatch.setattr(routes, "read_files", recorded(routes.read_files))
+    monkeypatch.setattr(routes, "read_files", recorded(read_files))
     monkeypatch.setattr(difference, "compare", recorded(difference.compare))
     for name in ("first", "second"):
         of_snapshot(server, name, archive(train_py=name.encode()))

@@ -144,7 +144,7 @@ def test_a_resubmit_changes_no_variable_that_was_not_edited(server: Running, vis
         name = place.removeprefix("../").removesuffix("?owner=ann")
         found: dict[str, Any] = server.as_user("ann")("GET", f"{paths.job(name)}/request").json()["spec"]
         assert found["args"] == ["--lr", "1"]
-        return found["env_variables"]  # type: ignore[no-any-return]
+        return found["env_variables"]
 
     assert given(text) == variables
     assert given(text + "NEW= a=b \n\n") == {**variables, "NEW": " a=b "}

@@ -15,6 +15,7 @@ from client_lib.spec import paths
 from server_stub.http import auth as logins_module
 from server_stub.http import users_file
 from server_stub.http.auth import KEPT, LINK_S, LOGIN_S, Logins, csrf_token
+from server_stub.http.users_file import UserTokens
 from server_stub.service.lookup import User
 from tests.http.conftest import DEADLINE_S, Running
 from tests.page.conftest import Visitor, login_path, new_job
@@ -125,8 +126,7 @@ def test_a_login_survives_a_restart_and_ends_with_its_token(
     users = server.settings.users_file
     assert users
     tokens = users_file.read(users)
-    scope = {"type": "http", "method": "GET", "headers": [], "server": ("", 1)}
-    scope["headers"] = [(b"cookie", f"client_lib_1={next(iter(visitor.session.cookies.values()))}".encode())]
+    scope = scope_of(next(iter(visitor.session.cookies.values())))
     assert Logins(file, lambda: tokens, loopback=False).user(scope, None) == User("ann")
     users.write_text(users.read_text().replace(users_file.digest(server.tokens["ann"]).hex(), "0" * 64))
     assert visitor.get("/").status_code == 401
@@ -146,7 +146,7 @@ def test_logins_and_logouts_need_no_disk(server: Running, visit: Visit) -> None:
 def test_a_damaged_file_ends_all_logins(tmp_path: Path, text: str) -> None:
     file = tmp_path / "logins.json"
     file.write_text(text, encoding="latin-1")
-    assert Logins(file, dict, loopback=False).user(scope_of("x"), None) is None
+    assert Logins(file, UserTokens, loopback=False).user(scope_of("x"), None) is None
 
 
 class Moved:
@@ -172,7 +172,7 @@ def scope_of(value: str, method: str = "GET") -> dict[str, Any]:
 
 
 def test_links_and_logins_end_with_their_time(tmp_path: Path, clock: Moved) -> None:
-    logins = Logins(tmp_path / "logins", lambda: {users_file.digest("t"): User("ann")}, loopback=True)
+    logins = Logins(tmp_path / "logins", lambda: UserTokens({users_file.digest("t"): User("ann")}), loopback=True)
     link, late = logins.new_link("t", User("ann")), logins.new_link("t", User("ann"))
     value = logins.log_in(None, link)
     clock.now += LINK_S + 1
@@ -184,7 +184,7 @@ def test_links_and_logins_end_with_their_time(tmp_path: Path, clock: Moved) -> N
 
 
 def test_a_token_has_a_bounded_number_of_logins_and_pushes_out_none_of_others(tmp_path: Path, clock: Moved) -> None:
-    known = {users_file.digest("t"): User("ann"), users_file.digest("other"): User("ben")}
+    known = UserTokens({users_file.digest("t"): User("ann"), users_file.digest("other"): User("ben")})
     logins = Logins(tmp_path / "logins", lambda: known, loopback=True)
     of_ben = logins.log_in("other")
     values = [logins.log_in("t") for _ in range(KEPT + 5)]
@@ -198,7 +198,7 @@ def test_a_token_has_a_bounded_number_of_logins_and_pushes_out_none_of_others(tm
 
 
 def test_every_changing_method_needs_the_token_of_a_page(tmp_path: Path) -> None:
-    logins = Logins(tmp_path / "logins", lambda: {users_file.digest("t"): User("ann")}, loopback=True)
+    logins = Logins(tmp_path / "logins", lambda: UserTokens({users_file.digest("t"): User("ann")}), loopback=True)
     value = logins.log_in("t")
     for method in ("POST", "PUT", "PATCH", "DELETE", "ANYTHING"):
         scope = scope_of(value, method)

@@ -128,7 +128,7 @@ def test_arguments_that_differ_are_found_by_their_names_in_any_form() -> None:
 
 
 def test_calls_of_functions_flags_variables_and_fields_are_compared_by_their_values() -> None:
-    call = {"script": "train()", "env_variables": {"SEED": "1"}, "max_retry": None}
+    call: dict[str, Any] = {"script": "train()", "env_variables": {"SEED": "1"}, "max_retry": None}
     assert arguments(
         job("a", "lr=0.1", "32", **call), job("b", "lr=0.2", "32", script="train()", n_workers=2, max_retry=2)
     ) == [{"n_workers": "1", "lr": "0.1", "$SEED": "1"}, {"n_workers": "2", "max_retry": "2", "lr": "0.2"}]

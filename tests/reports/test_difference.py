@@ -37,19 +37,19 @@ def test_values_are_listed_by_part_and_secrets_are_masked() -> None:
 
 
 def test_what_is_known_of_one_job_alone_is_left_out() -> None:
-    plain = {"spec": {"env_variables": {}}}
+    plain: dict[str, Any] = {"spec": {"env_variables": {}}}
     found = compare(ran("a", **plain), ran("b", machines=machine(numpy="2"), images=["x"], **plain))
     assert (found.parts, found.files, found.sentence()) == ({}, {}, "")
 
 
 def test_a_script_that_has_changed_is_named_by_its_digest_where_no_patch_is_known() -> None:
-    same = {"spec": {"env_variables": {}}}
+    same: dict[str, Any] = {"spec": {"env_variables": {}}}
     found = compare(ran("a", **same), ran("b", sha256="1" * 64, **same))
     assert found.sentence() == "changed since a, which succeeded: code script: 000000000000 -> 111111111111"
 
 
 def test_a_long_difference_is_cut_and_counted() -> None:
-    spec = {"spec": {"env_variables": {}}}
+    spec: dict[str, Any] = {"spec": {"env_variables": {}}}
     before = {f"file{n:02}.py": "" for n in range(20)} | {"long.py": ""}
     after = {name: "x" for name in before} | {"long.py": "x\n" * 1000}
     found = compare(ran("a", before, **spec), ran("b", after, **spec))

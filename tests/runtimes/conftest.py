@@ -32,7 +32,8 @@ class Site:
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
         fields = {name: options.pop(name) for name in Settings.model_fields.keys() & options.keys()}
-        settings = Settings(**{"state_dir": folder, "data_dir": folder, "max_cpu_jobs": 8, "warm": False} | fields)
+        usual: dict[str, Any] = {"state_dir": folder, "data_dir": folder, "max_cpu_jobs": 8, "warm": False}
+        settings = Settings(**usual | fields)
         self.runtime = LocalRuntime(LocalOptions(settings, **{"nvidia_smi": "no-such-nvidia-smi"} | options))
         self.seen: list[Observation] = []
         self._something = asyncio.Event()

@@ -62,7 +62,7 @@ class Server(ServerProcess):
     def __init__(self, folder: Path, *flags: str, state: str = "state", **variables: str) -> None:
         self.folder = folder
         self.users = folder / "users.toml"
-        separate = {f"{PREFIX}INSECURE_SHARED_UID": "0", f"{PREFIX}MIN_FREE_BYTES": "0"}
+        separate: dict[str, Any] = {f"{PREFIX}INSECURE_SHARED_UID": "0", f"{PREFIX}MIN_FREE_BYTES": "0"}
         data = ("--data-dir", str(folder / "data"), "--users-file", str(self.users))
         before = _before(folder)
         super().__init__(folder / state, *data, *flags, before=before, **separate | variables)

@@ -193,7 +193,7 @@ def test_copies_of_a_command_are_said() -> None:
         ("base_image", "pytorch/pytorch:2.8.0"),
     ],
 )
-def test_a_field_that_means_nothing_here_is_named_once(field: str, value: object) -> None:
+def test_a_field_that_means_nothing_here_is_named_once(field: str, value: Any) -> None:
     lines = said(**{field: value})
     assert len(lines) == 1
     assert lines[0].startswith(f"{field}={value!r} ")
@@ -214,6 +214,6 @@ def test_elastic_fields_that_ask_for_nothing_are_not_named(value: Any) -> None:
 
 
 def test_elastic_fields_are_named_for_other_types_only() -> None:
-    spec = {"n_workers": 2, "elastic_min_workers": 1, "elastic_max_restarts": 3}
+    spec: dict[str, Any] = {"n_workers": 2, "elastic_min_workers": 1, "elastic_max_restarts": 3}
     assert len([line for line in said(**spec) if "only type 'pytorch_elastic' reads it" in line]) == 2
     assert said(**spec, type="pytorch_elastic") == said(n_workers=2)

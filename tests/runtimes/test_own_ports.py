@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.anyio
 
 async def test_a_port_that_another_job_has_is_named_with_that_job(tmp_path: Path) -> None:
     port = free_port()
-    chosen = {"type": "binary", "env_variables": {"MASTER_PORT": port}}
+    chosen: dict[str, Any] = {"type": "binary", "env_variables": {"MASTER_PORT": port}}
     async with running(tmp_path) as site:
         first = site.submit("first", "sleep 600", **chosen)
         await site.phase(first, "running")

@@ -157,7 +157,8 @@ def test_a_tilde_is_the_home_of_the_submitter_not_of_the_server() -> None:
 
 
 def test_a_command_has_no_interpreter() -> None:
-    for spec in ({"script": "bash run.sh"}, {"script": "train.py", "type": "binary"}):
+    specs: list[dict[str, Any]] = [{"script": "bash run.sh"}, {"script": "train.py", "type": "binary"}]
+    for spec in specs:
         assert first(attempt(**spec)).python is None
 
 

@@ -200,7 +200,7 @@ def test_a_group_is_waited_for_as_one_and_a_group_waits_as_one(bench: Bench) -> 
             await group(bench, "more", 2, after=["choose"])
             members = [await bench.info(f"scan-{index}") for index in range(3)]
             for index, member in enumerate(members):
-                await bench.until_info(member.name, lambda _, job=member: has_started(bench, job))  # type: ignore[misc]
+                await bench.until_info(member.name, lambda _, job=member: has_started(bench, job))
                 assert not has_started(bench, choose)
                 bench.runtime.end(member.id, Reason.COMPLETED if index else Reason.EXIT_CODE)
             await bench.until_info("choose", lambda _: has_started(bench, choose))
@@ -209,7 +209,7 @@ def test_a_group_is_waited_for_as_one_and_a_group_waits_as_one(bench: Bench) -> 
             bench.runtime.end(choose.id)
             for index in range(2):
                 member = await bench.info(f"more-{index}")
-                await bench.until_info(member.name, lambda _, job=member: has_started(bench, job))  # type: ignore[misc]
+                await bench.until_info(member.name, lambda _, job=member: has_started(bench, job))
 
     asyncio.run(main())
 

@@ -34,7 +34,7 @@ def test_a_list_says_what_a_job_waits_for_now(bench: Bench) -> None:
         job = await bench.submit(name="one")
         for place in ("waits for its turn; 2 jobs before it", "waits for its turn; 1 job before it"):
             bench.runtime.waits(job.id, place)
-            await bench.until_info("one", lambda info, place=place: info.message == place)  # type: ignore[misc]
+            await bench.until_info("one", lambda info, place=place: info.message == place)
             [listed] = JobPage.model_validate_json(await service.page(ANN, JobFilters(), 10, None)).jobs
             assert listed == await bench.info("one")
             _, [found] = await service.lookup.search(ANN, JobFilters(), 10, 0)
@@ -126,7 +126,7 @@ def test_a_failed_attempt_is_followed_by_another_of_the_whole_gang_after_a_growi
             await asyncio.sleep(0.02)
             assert bench.runtime.started[-1] == (job.id, number)
             bench.clock.pass_time(0.1)
-            await eventually(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))  # type: ignore[misc]
+            await eventually(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))
         bench.runtime.runs(job.id)
         bench.runtime.end(job.id, Reason.EXIT_CODE, "exit code 1")
         failed = await bench.until("one", State.FAILED)
@@ -268,7 +268,7 @@ def test_silence_is_told_once_and_again_after_new_output(bench: Bench) -> None:
 @pytest.mark.parametrize("days", [-400, 400])
 def test_the_clock_may_jump_under_a_watched_job(days: int, bench: Bench) -> None:
     async def run(service: Service) -> None:
-        limits = {"health_params": {"log_period": 20, "action": "delete"}, "stop_timer": 100}
+        limits: dict[str, Any] = {"health_params": {"log_period": 20, "action": "delete"}, "stop_timer": 100}
         talks = await bench.submit(name="talks", **limits)
         hangs = await bench.submit(name="hangs", **limits)
         for job in (talks, hangs):

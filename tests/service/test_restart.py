@@ -114,7 +114,7 @@ def test_both_budgets_of_retries_outlive_the_server(bench: Bench) -> None:
                 bench.runtime.end(job.id, reason)
                 await bench.until("one", State.RESTARTING, number + 1)
                 bench.clock.pass_time(60)
-                await eventually(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))  # type: ignore[misc]  # a lambda's default
+                await eventually(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))
         async with bench.server():
             assert (await bench.info("one")).infrastructure_retries == 2
             bench.runtime.end(job.id, Reason.NODE_LOST, "the node is gone")
@@ -138,7 +138,7 @@ def test_the_progress_that_resets_retries_outlives_the_server(bench: Bench) -> N
                 assert (await bench.until("one", State.RESTARTING, number + 1)).retry == f"1 of 1 retries{told}"
             async with bench.server():
                 bench.clock.pass_time(60)
-                await eventually(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))  # type: ignore[misc]
+                await eventually(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))
         async with bench.server():
             await fails_at(bench, job.id, 3, 299)
             failed = await bench.until("one", State.FAILED)

@@ -2,23 +2,15 @@
 
 import shlex
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from client_lib.spec.command_line import split_script
-from client_lib.spec.job import (
-    MASK,
-    REFUSED_TYPES,
-    HealthAction,
-    HealthSubAction,
-    JobSpec,
-    JobType,
-    PriorityClass,
-    check_name,
-)
+from client_lib.spec.command_line import check_name, split_script
+from client_lib.spec.job import MASK, REFUSED_TYPES, HealthAction, HealthSubAction, JobSpec, JobType, PriorityClass
 from client_lib.spec.mlspace import PlatformType
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.states import FAILURES
@@ -139,7 +131,7 @@ def test_a_value_may_hold_whatever_a_process_can_receive(value: str) -> None:
 def test_a_variable_that_no_process_can_receive_is_refused_without_its_value(
     field: str, variables: dict[str, str]
 ) -> None:
-    body = {"spec": {"script": "a.py"}, "code": {"mode": "in_place"}}
+    body: dict[str, Any] = {"spec": {"script": "a.py"}, "code": {"mode": "in_place"}}
     body |= {field: variables} if field == "secret_values" else {"submitter": {field: variables}}
     with pytest.raises(ValidationError) as refused:
         SubmitRequest.model_validate(body)
@@ -189,7 +181,7 @@ def test_requests_are_strict_and_answers_lenient() -> None:
 @pytest.mark.parametrize("kind", REFUSED_TYPES)
 def test_a_type_of_the_platform_that_is_not_offered_is_refused_with_the_way_out(kind: str) -> None:
     with pytest.raises(ValidationError) as caught:
-        JobSpec(script="a.py", type=kind)  # type: ignore[arg-type]
+        JobSpec(script="a.py", type=kind)
     message = str(invalid_request(caught.value, JobSpec))
     assert f"type='{kind}': does not run here" in message
     assert "type='" in message.split("does not run here", 1)[1]
@@ -199,12 +191,12 @@ def test_the_platform_s_spelling_of_a_member_is_the_member() -> None:
     assert [PriorityClass.low, PriorityClass.medium, PriorityClass.high] == ["low", "medium", "high"]
     assert len(PriorityClass) == 5
     assert (HealthAction.restart, HealthSubAction.notify) == ("restart", "notify")
-    assert JobSpec(script="a.py", type=PlatformType.torchrun).type is JobType.TORCHRUN  # type: ignore[arg-type]
+    assert JobSpec(script="a.py", type=PlatformType.torchrun).type is JobType.TORCHRUN
 
 
 def test_every_failure_of_an_attempt_can_be_retried_on() -> None:
     words = [*FAILURES, "exit:1", "exit:255"]
-    JobSpec(script="a.py", max_retry=0, retry_on=words, health_params={"log_period": 1, "action": "delete"})  # type: ignore[arg-type]
+    JobSpec(script="a.py", max_retry=0, retry_on=words, health_params={"log_period": 1, "action": "delete"})
 
 
 @pytest.mark.parametrize(
@@ -220,6 +212,6 @@ def test_every_failure_of_an_attempt_can_be_retried_on() -> None:
     ],
 )
 def test_elastic_bounds_enclose_the_workers_where_the_type_reads_them(bounds: dict[str, object], holds: bool) -> None:
-    JobSpec(script="a.py", n_workers=3, **bounds)  # type: ignore[arg-type]
+    JobSpec(script="a.py", n_workers=3, **bounds)
     with nullcontext() if holds else pytest.raises(ValidationError, match="n_workers=3"):
-        JobSpec(script="a.py", n_workers=3, type="pytorch_elastic", **bounds)  # type: ignore[arg-type]
+        JobSpec(script="a.py", n_workers=3, type="pytorch_elastic", **bounds)

@@ -7,9 +7,10 @@ import json
 from datetime import timedelta
 from typing import Any
 
+from client_lib.spec.states import State
 from server_stub.store import rows
 from server_stub.store.rows import JobFilters
-from tests.store.test_store import T0, State, added, opened, row
+from tests.store.test_store import T0, added, opened, row
 
 
 def test_a_search_finds_by_fields_of_the_spec_and_counts_all_pages(url: str) -> None:

@@ -260,7 +260,8 @@ def test_pages_seek_by_filters_newest_first(url: str) -> None:
                 prefix: str | None = None,
                 before: int | None = None,
             ) -> list[str]:
-                owners, states = (None if one is None else (one,) for one in (owner, state))
+                owners = None if owner is None else (owner,)
+                states = None if state is None else (state,)
                 found = await store.read(rows.page, JobFilters(owners, states, labels or {}, prefix), 2, before)
                 seqs.extend(job.seq for job in found)
                 return [job.info[5:-1] for job in found]
@@ -290,7 +291,7 @@ def test_a_removed_job_takes_its_events_and_leaves_its_files_to_remove(url: str)
             await store.write(rows.remove, [stored.seq])
             for table in ("jobs", "events", "labels"):
                 count = text(f"SELECT count(*) FROM {table}")
-                assert await store.read(lambda c, count=count: c.execute(count).scalar()) == 0  # type: ignore[misc]
+                assert await store.read(lambda c, count=count: c.execute(count).scalar()) == 0
             assert await store.read(rows.pending_removals) == {stored.id: Place(1, 10, 10)}
             await store.write(rows.forget_removals, [stored.id])
             assert await store.read(rows.pending_removals) == {}

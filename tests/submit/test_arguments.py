@@ -40,9 +40,10 @@ def test_each_is_one_deprecation_warning_that_names_it(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(GIVEN))
 def test_none_counts_as_not_given(name: str) -> None:
+    not_given: dict[str, Any] = {name: None}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Job(script="train.py", **{name: None})
+        Job(script="train.py", **not_given)
 
 
 def test_an_argument_that_job_never_had_is_a_type_error() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from client_lib.spec.request import DIFF_MAX
 from client_lib.submit import source
 from client_lib.submit.source import GitReading, files_of
 
@@ -74,7 +76,7 @@ def test_a_large_patch_is_cut_and_a_program_of_the_configuration_is_not_run(repo
         git(repository, "config", name, str(program))
     (repository / "src" / "train.py").write_text("x = 1\n" * 200_000)
     found = GitReading(repository).result
-    assert len(found.diff or "") == source.DIFF_MAX
+    assert len(found.diff or "") == DIFF_MAX
     assert "first 262144 characters" in (found.missing or "")
     assert not (tmp_path / "was-run").exists()
 
@@ -199,7 +201,7 @@ def test_values_that_are_named_like_secrets_are_masked(monkeypatch: pytest.Monke
         "0.1",
         "line\n\udc80",
     ]
-    monkeypatch.setattr(source.sys, "orig_argv", words)
+    monkeypatch.setattr(sys, "orig_argv", words)
     shown = GitReading(tmp_path).result.command_line
     kept = """python run.py -e 'DB_PASSWORD=***' --config '{"api_key":***' --env 'API_TOKEN=***' --api-key '***' --lr"""
     assert shown.startswith(kept)

@@ -24,7 +24,7 @@ from client_lib.transport.api import Api
 from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.failures import Transient
 from client_lib.transport.http import RequestsTransport
-from client_lib.transport.rest import Connect, Rest
+from client_lib.transport.rest import Connect, Rest, Upload
 from tests.odd_server import OddServer, http
 from tests.processes import free_port
 
@@ -283,8 +283,11 @@ def test_a_server_that_speaks_no_tls_is_said_to(odd_server: Start) -> None:
 # --- bodies, and connections that are used again
 
 
-class Blocks:
+class Blocks(Upload):
     """An upload of ten blocks."""
+
+    def __init__(self) -> None:
+        """Nothing is on the disk."""
 
     def __iter__(self) -> Iterator[bytes]:
         return iter([b"0123456789" * 10_000] * 10)

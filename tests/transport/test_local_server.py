@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,8 +52,8 @@ def described(client: Client, local_server: Path) -> Iterator[Path]:
     file.chmod(0o600)
 
 
-def python(code: str, **options: object) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, **options)  # type: ignore[call-overload, no-any-return]
+def python(code: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, **options)
 
 
 @pytest.mark.smoke

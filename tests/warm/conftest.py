@@ -110,7 +110,7 @@ class WarmWorker(Worker):
         return self
 
     def report(self, deadline_s: float = DEADLINE_S) -> dict[str, Any]:
-        return until(lambda: read_json(self.directory.report), "a report", deadline_s)  # type: ignore[no-any-return]
+        return until(lambda: read_json(self.directory.report), "a report", deadline_s)
 
     def lock_holder(self) -> int:
         return int((read_json(self.directory.lock) or {})["pid"])
@@ -159,7 +159,7 @@ def pool(tmp_path: Path) -> Iterator[Make]:
 def worker(tmp_path: Path) -> Iterator[Callable[..., WarmWorker]]:
     made: list[WarmWorker] = []
 
-    def make(script: str, **fields: object) -> WarmWorker:
+    def make(script: str, **fields: Any) -> WarmWorker:
         folder = tmp_path / f"worker-{len(made)}"
         folder.mkdir()
         made.append(WarmWorker(folder, script, **fields))
@@ -208,7 +208,7 @@ def _outcome(worker: Worker) -> dict[str, Any]:
     left_out = ("started_at", "ended_at", "failed_at", "last_lines", "log_end_offset", "log_end_seq")
     ranks = [{name: value for name, value in rank.items() if name not in left_out} for rank in report["ranks"]]
     outcome = {name: value for name, value in report.items() if name not in left_out} | {"ranks": ranks}
-    return json.loads(json.dumps(outcome).replace(str(worker.folder), "FOLDER"))  # type: ignore[no-any-return]
+    return json.loads(json.dumps(outcome).replace(str(worker.folder), "FOLDER"))
 
 
 @pytest.fixture

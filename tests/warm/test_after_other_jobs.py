@@ -71,7 +71,7 @@ def text(script: str) -> str:
 
 def seen(worker: Worker) -> list[dict[str, Any]]:
     """The notes of a script at its first and its last line."""
-    return json.loads((worker.folder / "seen.json").read_text())  # type: ignore[no-any-return]  # JSON that the script wrote
+    return json.loads((worker.folder / "seen.json").read_text())  # JSON that the script wrote
 
 
 class Runs:

@@ -46,7 +46,7 @@ def rank() -> int:
 
 def was_warm() -> bool | None:
     """The newest job."""
-    return next(iter(list_jobs(limit=1))).warm
+    return list_jobs(limit=1)[0].info().warm
 
 
 def test_functions_and_what_calls_them_for_other_libraries_are_warm(client: Client) -> None:

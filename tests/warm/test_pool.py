@@ -158,7 +158,7 @@ def test_it_refuses_when_an_installed_package_has_changed(
     one = worker("")
     made.socket.send(json.dumps({"do": "launch", "worker_dir": one.directory.path}).encode())
     assert made.message() == {"event": "ending", "why": "the installed packages have changed"}
-    assert one.start().go().report()["exit_code"] == 0  # type: ignore[attr-defined]
+    assert one.start().go().report()["exit_code"] == 0
 
 
 def test_its_death_costs_a_running_job_nothing(pool: Make, worker: Callable[..., WarmWorker], tmp_path: Path) -> None:
@@ -178,7 +178,8 @@ def test_its_death_costs_a_running_job_nothing(pool: Make, worker: Callable[...,
 def test_no_rank_outlives_its_launcher(pool: Make, worker: Callable[..., WarmWorker]) -> None:
     one = worker("import time; print('runs'); time.sleep(600)", processes_per_worker=2)
     one.started_by(pool().ready()).go().waits_for("runs")
-    ranks = until(lambda: len(found := marked(MARKER, one.directory.path)) == 2 and found, "both ranks are marked")
+    until(lambda: len(marked(MARKER, one.directory.path)) == 2, "both ranks are marked")
+    ranks = marked(MARKER, one.directory.path)
     os.kill(one.lock_holder(), signal.SIGKILL)
     until(lambda: not any(alive(pid) for pid in ranks), "the ranks are dead")
 

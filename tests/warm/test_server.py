@@ -55,7 +55,7 @@ def run(server: ServerProcess, folder: Path, text: str = "import tqdm", **fields
 
 
 def pools(server: ServerProcess) -> list[dict[str, Any]]:
-    return server.get("/api/v1/info").json()["warm_pools"]  # type: ignore[no-any-return]
+    return server.get("/api/v1/info").json()["warm_pools"]
 
 
 def wait_for_pool(server: ServerProcess) -> None:

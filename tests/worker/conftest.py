@@ -78,7 +78,7 @@ class Worker:
     def event(self) -> str | None:
         assert self.connection
         message = self.connection.receive(DEADLINE_S)
-        return message and message["event"]
+        return message["event"] if message else None
 
     def go(self) -> Worker:
         """Returns when the ranks run."""

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -91,7 +92,8 @@ def test_a_peer_that_reads_nothing_for_long_gets_the_last_events_after_all(polle
         polled.server.tell(control.QUIET, ranks={"0": number}, more="x" * 100)
     polled.server.announce(control.STARTED)
     polled.server.announce(control.ENDED)
-    reader, got, until = control.ControlConnection(deaf), [], time.monotonic() + 10
+    reader, until = control.ControlConnection(deaf), time.monotonic() + 10
+    got: list[dict[str, Any]] = []
     while got[-1:] != [{"event": "ended"}] and time.monotonic() < until:
         polled.turn()
         with contextlib.suppress(socket.timeout):

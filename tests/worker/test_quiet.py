@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -130,7 +131,7 @@ def test_the_launcher_tells_which_ranks_are_quiet_and_which_are_not_any_more(wor
     """
     one = worker(script, processes_per_worker=3).start().go()
     assert one.connection
-    messages = []
+    messages: list[dict[str, Any]] = []
     while len(messages) < 3:
         message = one.connection.receive(30.0)
         assert message is not None

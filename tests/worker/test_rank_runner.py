@@ -244,6 +244,7 @@ def test_the_exception_is_in_the_error_file_in_torchs_format(tmp_path: Path) -> 
     assert "in f\n" in message["extraInfo"]["py_callstack"]
     assert "rank_runner" not in message["extraInfo"]["py_callstack"]
     failure = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(error_file))
+    assert isinstance(failure.message, dict)
     assert failure.message["message"] == "ValueError: what is wrong"
 
 

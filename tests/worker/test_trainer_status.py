@@ -63,7 +63,10 @@ def test_a_post_that_is_no_status_is_refused_and_the_next_one_taken(loop: Steps,
     wrong: list[Any] = [
         *({"trainerStatus": {name: HUGE}} for name in ("progressPercentage", "estimatedRemainingSeconds")),
         {"trainerStatus": {"metrics": [{"name": "x", "value": HUGE}]}},
-        *({"trainerStatus": value} for value in ([], 3, {"metrics": 3}, {"metrics": [3]})),
+        {"trainerStatus": []},
+        {"trainerStatus": 3},
+        {"trainerStatus": {"metrics": 3}},
+        {"trainerStatus": {"metrics": [3]}},
     ]
     right = {"trainerStatus": {"metrics": [{"name": "loss", "value": "0.5"}]}}
     found: list[int] = []

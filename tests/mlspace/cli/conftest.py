@@ -118,7 +118,7 @@ def mls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     python.chmod(0o755)
     script = folder / "train.py"
     script.write_text(SCRIPT)
-    variables = {"CLIENT_LIB_SERVER_MAX_CPU_JOBS": "2", "CONDA_ENVS_DIRS": str(folder / "envs")}
+    variables: dict[str, Any] = {"CLIENT_LIB_SERVER_MAX_CPU_JOBS": "2", "CONDA_ENVS_DIRS": str(folder / "envs")}
     server = ServerProcess(folder / "state", **variables)
     try:
         facts = server.facts()

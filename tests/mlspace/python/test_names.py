@@ -98,7 +98,7 @@ def test_verbs_by_name_say_what_a_job_says(client: Client, hello: Path, capsys: 
     assert client_lib.job_status(name) == "Job status=Completed"
     for tail in (10, 0, None):
         capsys.readouterr()
-        assert client_lib.logs(name, "SR006", tail=tail, verbose=False) is None  # type: ignore[func-returns-value]
+        assert client_lib.logs(name, "SR006", tail=tail, verbose=False) is None
         assert capsys.readouterr().out == "hello 0 1\n"
     assert client_lib.kill(name, region="SR006") == f'Job "{name}" deleted'
 

@@ -18,7 +18,13 @@ from tests.waiting import until
 
 IMAGE = "cr.msk.sbercloud.ru/aicloud-base-images/cuda12.2-torch2-py310:0.0.37"
 A100PLUS = "a100plus.1gpu.80vG.12C.96G"
-REGION = {"region": "SR005", "base_image": IMAGE, "instance_type": A100PLUS, "n_workers": 1, "type": "pytorch2"}
+REGION: dict[str, Any] = {
+    "region": "SR005",
+    "base_image": IMAGE,
+    "instance_type": A100PLUS,
+    "n_workers": 1,
+    "type": "pytorch2",
+}
 
 
 class Call(NamedTuple):
@@ -127,7 +133,7 @@ def test_a_call_runs(call: Call, write: Callable[[str], str], conda: str, capsys
     job = Job(script=write(call.script), **arguments)
     assert job.submit() == f'Job "{job.job_name}" created.'
     assert job.status().rsplit("=", 1)[-1] in ("Pending", "Running", "Completed")
-    assert job.logs() is None  # type: ignore[func-returns-value]
+    assert job.logs() is None
     shown = capsys.readouterr().out
     assert job.wait(60).state is State.SUCCEEDED
     assert printed(job) == sorted(call.lines)
@@ -181,7 +187,7 @@ def test_a_job_that_is_never_bound_to_a_name(write: Callable[[str], str], capsys
         script=write("RANKS"), base_image=IMAGE, instance_type="cpu.2C.8G", n_workers=1, type="pytorch2"
     ).submit()
     name = sentence.split('"')[1]
-    print(logs(name))  # type: ignore[func-returns-value]
+    print(logs(name))
     assert "ranks 0 1 0 -" in capsys.readouterr().out.splitlines()
     assert capsys.readouterr().out == ""
 

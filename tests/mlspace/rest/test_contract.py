@@ -82,7 +82,7 @@ def server(shared_server: Running) -> Running:
     ann = shared_server.as_user("ann")
     for name in KNOWN:
         if ann("GET", paths.job(name)).status_code == 404:
-            created = ann.submit(name=name, **{key: COMMAND[key] for key in ("script", "type")}).json()
+            created = ann.submit(name=name, script=COMMAND["script"], type=COMMAND["type"]).json()
             if name != "job-waits":
                 shared_server.call(lambda created=created: shared_server.runtime.end(created["id"]))
     return shared_server

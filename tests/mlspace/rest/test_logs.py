@@ -4,37 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from client_lib.spec.states import Reason, State
 from server_stub.http.api.public_v2 import jobs
 from server_stub.http.api.public_v2.jobs import PlatformText, line_by_line
+from server_stub.logs import LoggedJob
 
 TIME = "2026-11-21T14:54:31.000001Z"
 WORKER_0, WORKER_1 = (1, 0), (1, 1)
 
 
-@dataclass(frozen=True)
-class Job:
-    state: State = State.RUNNING
-    reason: Reason = Reason.RUNNING
-    message: str = ""
-    job_id: str = "x"
-    job_dir: Path = Path()
-    n_workers: int = 2
-    attempt: int = 1
-    version: int = 1
+RUNNING = LoggedJob("x", Path(), 2, 1, 1, State.RUNNING, Reason.RUNNING, "")
 
 
 def record(said: str, rank: object = 0, stream: str = "stdout", kind: str = "") -> bytes:
     return f"7 {TIME} {rank} {stream}{kind} {said}\n".encode()
 
 
-def written(*records: bytes, verbose: bool = False, job_type: str = "pytorch2", job: Job | None = None) -> str:
+def written(*records: bytes, verbose: bool = False, job_type: str = "pytorch2", job: LoggedJob = RUNNING) -> str:
     renderer = PlatformText("train", job_type, verbose=verbose)
     out = b"".join(renderer.records(WORKER_0, 0, data) for data in records)
-    return (out + renderer.end(job or Job())).decode()
+    return (out + renderer.end(job)).decode()
 
 
 def test_each_line_has_its_rank_and_stream() -> None:
@@ -66,10 +58,12 @@ def test_of_a_run_of_progress_the_last_is_kept() -> None:
 
 
 def test_the_end_says_why_a_job_did_not_succeed() -> None:
-    failed = Job(State.FAILED, Reason.EXIT_CODE, "rank 1 ended with exit code 3")
+    failed = replace(RUNNING, state=State.FAILED, reason=Reason.EXIT_CODE, message="rank 1 ended with exit code 3")
     assert written(job=failed) == "Job train Failed: rank 1 ended with exit code 3\n"
-    assert written(job=Job(State.SUCCEEDED, Reason.COMPLETED, "every rank ended")) == ""
-    assert written(job=Job(State.RUNNING, Reason.RUNNING, "runs")) == ""
+    assert (
+        written(job=replace(RUNNING, state=State.SUCCEEDED, reason=Reason.COMPLETED, message="every rank ended")) == ""
+    )
+    assert written(job=replace(RUNNING, message="runs")) == ""
 
 
 def test_a_blank_line_keeps_a_silent_connection_alive(monkeypatch: object) -> None:

@@ -26,7 +26,7 @@ def shared(tmp_path: Path) -> Path:
 
 
 def place(settings: Settings, script: object, **spec: object) -> SubmitRequest:
-    return asyncio.run(jobs.place(JobSpec(script=str(script), **spec), settings))  # type: ignore[arg-type]
+    return asyncio.run(jobs.place(JobSpec(script=str(script), **spec), settings))
 
 
 def sharing(*folders: Path) -> Settings:
