@@ -159,6 +159,8 @@ def list_jobs(
 class RemoteFunction(Generic[P, R]):
     """A function whose calls run as jobs. In a worker it is the plain function."""
 
+    __name__: str
+
     def __init__(self, function: Callable[P, R], options: dict[str, Any]) -> None:
         self.__client_lib_function__ = function
         self._options = options

@@ -43,7 +43,7 @@ def fail() -> None:
 def test_a_call_of_a_remote_function_is_a_job(folder: Path) -> None:
     assert add(1, other=2) == (3, "2")
     assert add.options(n_workers=1).submit(4).result(timeout=60) == (4, "1")
-    assert getattr(add, "__name__") == "add"  # noqa: B009
+    assert add.__name__ == "add"
 
 
 class Scale:

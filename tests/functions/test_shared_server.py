@@ -86,7 +86,7 @@ def listen(port: int, flag: str) -> None:
 
 
 def meet(port: int) -> None:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # its stubs leave it out
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch lists no exports
 
     TCPStore("localhost", port, is_master=True)
 

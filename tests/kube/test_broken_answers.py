@@ -117,7 +117,7 @@ def test_a_token_that_is_away_for_a_moment_is_a_missing_answer() -> None:
 
     configuration = client.Configuration(host="http://127.0.0.1:9")
     configuration.api_key["authorization"] = "Bearer old"
-    configuration.refresh_api_key_hook = read_token  # type: ignore[assignment]  # its stub says None
+    configuration.refresh_api_key_hook = read_token  # type: ignore[assignment]  # annotated by its first value, None
     with pytest.raises(ApiError, match="can't be renewed: Token file exists") as failed:
         Api(configuration).get("/version")
     assert failed.value.status == 0

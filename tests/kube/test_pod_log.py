@@ -94,10 +94,10 @@ def test_a_log_is_read_again_after_the_disk_was_full(monkeypatch: pytest.MonkeyP
     streams: list[str] = []
     stored: list[bytes] = []
 
-    def stream(path: str, *_: object) -> Iterator[bytes]:
+    def stream(path: str, *more: object) -> Iterator[bytes]:
         streams.append(path)
         yield b"a"
-        for _second in range(2000 if len(streams) == 1 else 0):  # the container goes on for a long time
+        for _ in range(2000 if len(streams) == 1 else 0):  # the container goes on for a long time
             time.sleep(0.01)
             yield b""
         yield b"b"

@@ -60,9 +60,8 @@ def test_of_a_run_of_progress_the_last_is_kept() -> None:
 def test_the_end_says_why_a_job_did_not_succeed() -> None:
     failed = replace(RUNNING, state=State.FAILED, reason=Reason.EXIT_CODE, message="rank 1 ended with exit code 3")
     assert written(job=failed) == "Job train Failed: rank 1 ended with exit code 3\n"
-    assert (
-        written(job=replace(RUNNING, state=State.SUCCEEDED, reason=Reason.COMPLETED, message="every rank ended")) == ""
-    )
+    succeeded = replace(RUNNING, state=State.SUCCEEDED, reason=Reason.COMPLETED, message="every rank ended")
+    assert written(job=succeeded) == ""
     assert written(job=replace(RUNNING, message="runs")) == ""
 
 
