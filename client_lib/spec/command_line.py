@@ -21,8 +21,7 @@ def split_script(script: str) -> list[str]:
     """The words of `script` by shell rules. A script that ends in .py and holds no quotes is tried as one path by the
     client before it is sent (an existing path wins over splitting; the client quotes it then).
 
-    Raises:
-        ValueError: unbalanced quotes, or unquoted shell syntax (one of `&|;<>$` or a back-tick), with the way out.
+    Raises ValueError: unbalanced quotes, or unquoted shell syntax (one of `&|;<>$` or a back-tick), with the way out.
     """
     return list(_words(script))
 
@@ -31,8 +30,7 @@ def split_script(script: str) -> list[str]:
 def _words(script: str) -> tuple[str, ...]:
     if _PLAIN.fullmatch(script):  # nothing to interpret
         return tuple(script.split())
-    wrong = _shell_syntax(script)
-    if wrong:
+    if wrong := _shell_syntax(script):
         raise ValueError(
             f"{script!r} holds {wrong!r}, which only a shell understands and none runs here; "
             f"write bash -c {shlex.quote(script)}"

@@ -50,7 +50,6 @@ PIP_OPTIONS = (
     *("--pre", "--prefer-binary", "--only-binary", "--no-binary"),
 )
 
-
 Condition = Literal["ok", "any", "failed"]
 """The end of a job that lets one start which waits for it: SUCCEEDED, in whatever state, or FAILED."""
 _CONDITIONS: dict[str, Condition] = {"": "ok", "ok:": "ok", "failed:": "failed", "any:": "any"}
@@ -274,8 +273,7 @@ class JobSpec(Strict):
     """False: start every process from scratch. None: fork them from a process that has torch and the other packages
     imported, where the runtime has one that suits this job (local runtime only)."""
     observe: bool = True
-    """False: the stacks of its processes cannot be taken (`client-lib stacks`), nothing is prepared for that, and its
-    metrics and progress are not read."""
+    """False: nothing is prepared to take stacks (`client-lib stacks`), and its metrics and progress are not read."""
     metrics: Annotated[Line, Bound(check_metrics)] | None = None
     """Regular expression whose named groups are metrics, and `step` their step, in each line of the output: as in
     `ppl (?P<perplexity>[0-9.]+)`. It adds to what is found without it."""
@@ -298,8 +296,7 @@ class JobSpec(Strict):
     interpreter has, which stay as they are."""
     setup: Text | None = None
     """Command for `sh -e`, of one line or several: run once on each worker before the script, in each attempt, in the
-    working directory and with the environment of the processes, without RANK, LOCAL_RANK and the other variables of a
-    rank. stop_timer limits it too."""
+    working directory and environment of the processes, without the variables of a rank. stop_timer limits it too."""
     preflight_check: bool = False
     """True: check the machines before the script, in each attempt: all ranks meet and sum tensors; disks, shared
     memory, GPUs and clocks are tried. A failing worker ends the job with reason PreflightFailed; `status` and

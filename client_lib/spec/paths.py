@@ -55,7 +55,6 @@ WORKERS = f"{JOBS}/{{name}}/attempts/{{attempt}}/workers/{{worker}}"
 """Endpoints of workers on other machines (pods); `client_lib.worker.pod.server_channel` calls them."""
 POD_UID, POD_NAME, POD_START, WORKER_PROTOCOL = "X-Pod-Uid", "X-Pod-Name", "X-Pod-Start", "X-Worker-Protocol"
 
-
 NO_SUCH_PATH = "there is nothing at"
 """Beginning of the message of a server that does not know a path, as older servers do not know newer ones."""
 
@@ -66,14 +65,12 @@ JobPart = Literal[
 
 def job(name: str, part: JobPart | None = None) -> str:
     """Path of a job or a part of it. `request`: as it was stored, without secrets; its owner may submit it again."""
-    return _below(f"{JOBS}/{quote(name, safe='')}", part)
+    path = f"{JOBS}/{quote(name, safe='')}"
+    return f"{path}/{part}" if part else path
 
 
 def group(name: str, part: Literal["cancel", "resubmit"] | None = None) -> str:
-    return _below(f"{GROUPS}/{quote(name, safe='')}", part)
-
-
-def _below(path: str, part: str | None) -> str:
+    path = f"{GROUPS}/{quote(name, safe='')}"
     return f"{path}/{part}" if part else path
 
 

@@ -1,7 +1,6 @@
 """Requests of users, and the messages of workers apart from logs and reports.
 
-Requests are strict: an unknown field is an error. The programs in the workers (client_lib.worker) read and write their
-messages as plain JSON.
+The programs in the workers (client_lib.worker) read and write their messages as plain JSON.
 """
 
 # without `from __future__ import annotations`: pydantic would compile each annotation from its text, 3 % of a submit
@@ -171,8 +170,7 @@ class SubmitRequest(Strict):
     dependencies: Annotated[list[Dependency], up_to(AFTER_MAX)] = []
     """The jobs and groups of `spec.after`. The server sets them."""
     namespace: Line | None = None
-    """Namespace of a cluster in which the job runs, that of its owner's team; None: that of the server. The server sets
-    it."""
+    """Namespace of the cluster in which the job runs, its owner's team's; None: the server's. The server sets it."""
     provenance: Provenance | None = None
     """None: an earlier client sent the request."""
 
@@ -225,8 +223,7 @@ class SessionRequest(Strict):
     rank: Annotated[int, Field(ge=0)] | None = None
     """The command gets the environment of this rank, on its worker."""
     worker: Annotated[int, Field(ge=0)] | None = None
-    """The command gets the environment of this worker, without RANK, LOCAL_RANK and the
-    other variables of a rank. Default: worker 0."""
+    """The command gets the environment of this worker, without the variables of a rank. Default: worker 0."""
     terminal: SessionTerminal | None = None
     """None: the command gets pipes."""
 

@@ -55,8 +55,7 @@ def chosen_state_dir(environ: Mapping[str, str]) -> Path | None:
 def choose(environ: Mapping[str, str], base: Path, host: str, uid: int, mounts: Iterable[Mount]) -> Path:
     """`$CLIENT_LIB_STATE_DIR`, else below `base` by host, else, where that is on the network, below /var/tmp.
     `base` is `~/.local/state`, its links resolved."""
-    chosen = chosen_state_dir(environ)
-    if chosen:
+    if chosen := chosen_state_dir(environ):
         return chosen
     host = re.sub(r"[^A-Za-z0-9._-]", "_", host).lstrip(".") or "localhost"
     if on_network(base, mounts):

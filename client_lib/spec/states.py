@@ -1,7 +1,6 @@
 """The states of a job, the reasons beside them, the one table of legal transitions, and sentences about them.
 
-Pure and standard library only. The state is the place of a job in its life, the reason (a closed list) explains the
-state, and the message is a sentence for a human. The store refuses the transitions that `check_transition` refuses.
+Pure and standard library only. The store refuses the transitions that `check_transition` refuses.
 """
 
 from __future__ import annotations

@@ -1,12 +1,7 @@
 """Bounds of the values in a request as types, bases of the models, and the errors of pydantic as sentences.
 
 Processes, file names and databases can hold each value within the bounds. An earlier version had none, so stored
-requests are read without them: `model_validate_json(text, context=STORED)`. A sentence has the name of the field, its
-value, and the values that are allowed.
-
-A description is the text below a field in the source of its model, as `JobSpec` has them. pydantic's own
-`use_attribute_docstrings` reads these texts at each import, a quarter of the time of an import of the spec. Only
-documents and help texts need descriptions, and read them from the source.
+requests are read without them: `model_validate_json(text, context=STORED)`.
 """
 
 # without `from __future__ import annotations`: pydantic would compile each annotation from its text, 3 % of a submit
@@ -198,7 +193,9 @@ SentReason = Annotated[Reason, BeforeValidator(partial(_lenient, Reason))]
 
 @cache
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """The text below each field of `model`, also of those that it inherits; nothing where the source isn't there."""
+    """The text below each field of `model`, also of those that it inherits; nothing where the source isn't there.
+    Only documents and help texts need it: pydantic's `use_attribute_docstrings`, which reads it at each import, takes a
+    quarter of the time of an import of the spec."""
     found: dict[str, str] = {}
     for kind in reversed(model.__mro__):
         if not vars(kind).get("__pydantic_fields__"):

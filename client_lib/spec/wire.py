@@ -40,18 +40,8 @@ def _without_newer_fields(value: Any, check: Callable[[Any], Any]) -> Any:
 
 
 SINCE_0_1 = (
-    "max_infrastructure_retry",
-    "observe",
-    "hang_action",
-    "setup",
-    "notify",
-    "metrics",
-    "preflight_check",
-    "after",
-    "retry_on",
-    "retry_reset_steps",
-    "checkpoint_from",
-    "smoke",
+    *("max_infrastructure_retry", "observe", "hang_action", "setup", "notify", "metrics", "preflight_check", "after"),
+    *("retry_on", "retry_reset_steps", "checkpoint_from", "smoke"),
 )
 """Fields of the spec that a client of version 0.1.0 does not know. It refuses a job with one of them, so that each is
 left out of answers where it has its default."""
@@ -87,8 +77,7 @@ class WorkerInfo(Lenient):
     warm: bool | None = None
     """Its ranks came out of the warm pool. None: not started, or not known any more."""
     threads: int | None = None
-    """OMP_NUM_THREADS of its processes, if the server has set it: its cores, shared among them. None: not started, or
-    the job sets it."""
+    """OMP_NUM_THREADS of its processes: its cores, shared among them. None: not started, or the job sets it."""
 
 
 class Failure(Lenient):
@@ -180,8 +169,7 @@ class JobInfo(Lenient):
     dependencies: list[Dependency] = []
     """The jobs and groups of `spec.after`, in its order."""
     progress: JobProgress | None = None
-    """None: the job does not run, shows none, or belongs to another user. The last field, which is not stored:
-    `with_progress` adds it."""
+    """None: the job does not run, shows none, or belongs to another user."""
 
     def __repr__(self) -> str:
         why = f": {self.message}" if self.message else ""
@@ -196,7 +184,7 @@ class JobInfo(Lenient):
         return None if not known or None in known else all(known)
 
 
-_NO_PROGRESS = b'"progress":null}'
+_NO_PROGRESS = b'"progress":null}'  # the last field of a JobInfo, as it is stored
 
 
 def with_progress(job: bytes, progress: JobProgress) -> bytes:
