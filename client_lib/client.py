@@ -1,7 +1,4 @@
-"""Entry points: a Client is one server; `get_job`, `get_group`, `list_jobs` and `resubmit` use the configured one.
-
-Public.
-"""
+"""Public entry points: a Client is one server; `get_job`, `list_jobs` and so on use the configured one."""
 
 from __future__ import annotations
 
@@ -52,12 +49,10 @@ class Client(Api):
         `insecure`: the token may travel over plain http to another host. `ca_bundle`: file of certificate authorities.
         `retry_s`: seconds for which a call is repeated while the server does not answer (30).
 
-        Raises:
-            InvalidRequest: an endpoint that is no URL, an unknown profile, a broken configuration file.
+        Raises InvalidRequest: an endpoint that is no URL, an unknown profile, a broken configuration file.
         """
-        super().__init__(
-            resolve(endpoint, token, profile=profile, insecure=insecure, ca_bundle=ca_bundle, retry_s=retry_s)
-        )
+        config = resolve(endpoint, token, profile=profile, insecure=insecure, ca_bundle=ca_bundle, retry_s=retry_s)
+        super().__init__(config)
 
     def __enter__(self) -> Client:
         return self

@@ -16,7 +16,6 @@ class ClientLibError(Exception):
     http_status: ClassVar[int] = 500
 
     def __init_subclass__(cls, code: str = "", http_status: int = 0) -> None:
-        """`code` and `http_status`: other than those of the base class."""
         if code:
             cls.code = code
             BY_CODE[code] = cls
@@ -107,8 +106,7 @@ class BadResponse(ClientLibError, code="bad_response"):
 class JobEnded(ClientLibError, code="job_ended"):
     """`wait()` found that the job did not succeed. `info` is its last JobInfo.
 
-    `printed`: the whole log was printed just before, so that the message has no lines of it. `card`: makes the HTML
-    for notebooks.
+    `printed`: the whole log was printed just before: the message has none of its lines. `card`: HTML for notebooks.
     """
 
     card: Callable[[], str] | None = None

@@ -23,7 +23,6 @@ from client_lib.spec.wire import JobInfo, StateChange
 from client_lib.transport.api import LONG_POLL_S, Api, configured
 
 T = TypeVar("T")
-_NO_OPTIONS = ("script", "args", "kwargs", "name")
 
 
 class JobFuture(concurrent.futures.Future[T], Generic[T]):
@@ -65,7 +64,7 @@ class Executor(concurrent.futures.Executor):
 
         Raises InvalidRequest for a wrong option, TypeError for one that Job does not have.
         """
-        for name in _NO_OPTIONS:
+        for name in ("script", "args", "kwargs", "name"):
             if name in options:
                 raise TypeError(f"Executor() takes no {name}: each call of submit() has its own")
         Job(script=lambda: None, client=client, **options)  # only the options are checked
@@ -158,7 +157,6 @@ class Executor(concurrent.futures.Executor):
             self._forget(future)
 
     def _forget(self, future: JobFuture[Any]) -> None:
-        """Called when it is done."""
         future.needed = ()  # a long chain would keep all earlier results
         info = future.job.last_info
         with self._lock:

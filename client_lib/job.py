@@ -613,8 +613,6 @@ class Job(Generic[R]):
                 lines = list(reader.log_lines(stream, reader.log_params(tail=_TABLE_LINES), retry_s=0))
         return display.as_html(info, lines=lines[-_TABLE_LINES:])
 
-    # ---
-
     @property
     def client(self) -> Api:
         """The job's server; before the submit, the one that would receive it."""

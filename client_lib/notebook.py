@@ -20,8 +20,7 @@ from client_lib.job import Job, submitted
 
 _PRECISIONS = ("no", "fp8", "fp16", "bf16")
 _PORT = "29500"  # accelerate's default, which asks for nothing
-_NO_EFFECT = ("master_addr", "rdzv_", "monitor_interval", "log_line_prefix_template")
-"""Parameters, or the beginning of their names."""
+_NO_EFFECT = ("master_addr", "rdzv_", "monitor_interval", "log_line_prefix_template")  # names, or how they begin
 
 
 def notebook_launcher(
@@ -66,13 +65,12 @@ def notebook_launcher(
     job = Job(
         script=function,
         args=args,
-        processes_per_worker=num_processes if num_processes is not None else "default",
+        processes_per_worker=num_processes,
         env_variables=variables,
         max_retry=max_restarts or None,
     )
     for name, parameter in inspect.signature(notebook_launcher).parameters.items():
         if name.startswith(_NO_EFFECT) and given[name] not in (parameter.default, {}):
-            what = f"{name}={given[name]!r} has no effect: the processes of a job meet by themselves"
-            warnings.warn(what, UserWarning, stacklevel=2)
+            warnings.warn(f"{name}={given[name]!r} has no effect: the processes meet by themselves", stacklevel=2)
     submitted(job).logs()
     return job.result()

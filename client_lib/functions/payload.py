@@ -194,7 +194,6 @@ def _size(value: Any) -> int | None:
 
 # --- pickling
 
-
 _DATA = frozenset({"Tensor", "Parameter", "UntypedStorage", "ndarray", "DataFrame", "Series", "Table"})
 
 
@@ -242,9 +241,6 @@ class _MainNamespace:
 # --- the caller's own modules
 
 
-_OURS = "client_lib"
-
-
 def _path_entries(root: str | None) -> list[str]:
     """The caller's own entries of sys.path, those of no installation. `root`: of a snapshot, and then they are relative
     to it and those outside are left out; None: in place, absolute."""
@@ -259,7 +255,7 @@ def _modules_elsewhere(root: str) -> list[ModuleType]:
     """Top-level modules of the caller's that lie neither in the snapshot's folder nor in an installation."""
     found = []
     for name, module in list(sys.modules.items()):
-        if "." in name or name in ("__main__", "__mp_main__", _OURS):
+        if "." in name or name in ("__main__", "__mp_main__", "client_lib"):
             continue
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not file.endswith(".py"):  # of C, for example

@@ -253,7 +253,6 @@ def condition(text: str) -> Callable[[Row], bool]:
     Raises InvalidRequest: `text` is no such condition; when called, an unknown column or values that can't be compared.
     """
     words = re.sub(r"""'[^']*'|"[^"]*"|[&|~]""", lambda found: _SIGNS.get(found[0], found[0]), text)
-    columns = set()
     try:
         tree = ast.parse(words.strip(), mode="eval")
         for node in ast.walk(tree):
@@ -261,8 +260,6 @@ def condition(text: str) -> Callable[[Row], bool]:
                 if not isinstance(part, _PARTS):
                     wrong = ast.unparse(part if isinstance(part, ast.expr) else node)  # an operator alone has no text
                     raise InvalidRequest(f"query {text!r}: {wrong!r} can't stand in a condition")
-            if isinstance(node, ast.Name):
-                columns.add(node.id)
             if isinstance(node, ast.Compare):  # pandas' meaning of `region == ["SR003", "SR005"]`
                 is_list = [isinstance(right, ast.List | ast.Tuple) for right in node.comparators]
                 pairs = zip(node.ops, is_list, strict=True)
@@ -272,6 +269,7 @@ def condition(text: str) -> Callable[[Row], bool]:
         raise
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # the last two: it is nested too deeply
         raise InvalidRequest(f"query {text!r} is no condition", hint="write one such as 'gpu >= 1'") from error
+    columns = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
     def holds(row: Row) -> bool:
         hint = f"columns: {', '.join(row)}"

@@ -52,7 +52,6 @@ class ClientLibLauncher(Launcher):
                 with open_dict(config):
                     config.hydra.job.id = config.hydra.job.num = number
                 futures.append(executor.submit(run, config))
-                assert futures[-1].job
                 _log.info("\t#%d : %s : %s", number, futures[-1].job.name, " ".join(filter_overrides(overrides)))
             return [future.result() for future in futures]
 
@@ -62,13 +61,8 @@ def _run(context: Any, function: Callable[[Any], Any], state: Any) -> Callable[[
         setup_globals()
         Singleton.set_state(state)
         HydraConfig.instance().set_config(config)
-        return run_job(
-            hydra_context=context,
-            task_function=function,
-            config=config,
-            job_dir_key="hydra.sweep.dir",
-            job_subdir_key="hydra.sweep.subdir",
-        )
+        folder = {"job_dir_key": "hydra.sweep.dir", "job_subdir_key": "hydra.sweep.subdir"}
+        return run_job(hydra_context=context, task_function=function, config=config, **folder)
 
     run.__name__ = function.__name__
     return run

@@ -68,9 +68,9 @@ class ClientLibJob(core.Job):
     def _get_outcome_and_result(self) -> tuple[str, Any]:
         try:
             return "success", self.job.result(self.task_id)
+        except RemoteError as error:
+            return "error", str(error)
         except (JobEnded, NoResult) as error:
-            if isinstance(error, RemoteError):
-                return "error", str(error)
             raise utils.UncompletedJobError(str(error)) from error
         except Exception as error:  # noqa: BLE001  # whatever the function raised
             return "error", str(error.__cause__)
@@ -83,8 +83,7 @@ class ClientLibJob(core.Job):
         failed: Exception | None = None
         try:
             outcome, trace = self._get_outcome_and_result()
-            if outcome == "error":
-                failed = utils.FailedJobError(trace)
+            failed = utils.FailedJobError(trace) if outcome == "error" else None
         except utils.UncompletedJobError as error:
             failed = error
         return failed
