@@ -71,7 +71,12 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
         script, args = Path(fields["script"]), fields.get("args", ())
         ours = {name for parameter in ctx.command.params for name in (*parameter.opts, *parameter.secondary_opts)}
         behind = [word.partition("=")[0] for word in args if word.startswith("-")]
-        if script.suffix == ".py" and script.is_file() and os.access(script, os.R_OK) and not ours.isdisjoint(behind):
+        if (
+            script.suffix == ".py"
+            and os.path.isfile(script)
+            and os.access(script, os.R_OK)
+            and not ours.isdisjoint(behind)
+        ):
             for option in undeclared(script.read_text("utf-8", "replace"), [each for each in behind if each in ours]):
                 printer.hint(
                     f"{option} behind {script} goes to the script, which does not declare it; options of client-lib "
@@ -111,9 +116,9 @@ def read_job_file(path: str) -> dict[str, Any]:
     script, working_dir = content.get("script"), content.get("working_dir")
     if isinstance(script, str):  # a command that is found by PATH stays as it is
         first, space, rest = script.partition(" ")
-        if (folder / script).is_file():
+        if os.path.isfile(folder / script):  # False, too, for a line longer than any name of a file
             content["script"] = shlex.quote(str(folder / script))
-        elif first and (folder / first).is_file():
+        elif first and os.path.isfile(folder / first):
             content["script"] = shlex.quote(str(folder / first)) + space + rest
     if isinstance(working_dir, str):
         content["working_dir"] = str(folder / working_dir)

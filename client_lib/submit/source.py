@@ -59,9 +59,9 @@ def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -
     Raises:
         InvalidRequest: no such script (with the nearest files), or it is a directory, unreadable, or needs a shell.
     """
-    whole = _absolute(script.strip(), cwd)
+    whole = _absolute(script.strip(), cwd)  # may be longer than any name of a file: Path.is_file would raise OSError
     try:
-        words = [script.strip()] if whole.is_file() else split_script(script)
+        words = [script.strip()] if os.path.isfile(whole) else split_script(script)
     except ValueError as error:
         raise InvalidRequest(f"script: {error}") from None
     word, path = words[0], _absolute(words[0], cwd)
@@ -77,9 +77,9 @@ def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -
         except OSError as error:
             raise InvalidRequest(f"script: {path} can't be read: {error.strerror}") from None
         return Source(shlex.join([str(path), *words[1:]]), path, cwd)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise InvalidRequest(f"script={word!r} is a directory", hint="give the file that runs")
-    if not path.is_file():
+    if not os.path.isfile(path):
         if os.sep in word and not os.path.isabs(word):
             raise InvalidRequest(f"script={word!r}: there is no {path}", hint=_nearest(path))
         return Source(script, None, cwd)

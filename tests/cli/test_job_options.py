@@ -197,6 +197,13 @@ def test_a_script_of_the_file_lies_beside_it(tmp_path: Path, monkeypatch: pytest
     assert spec_of("-c", write(tmp_path, "script: nvidia-smi -L\nworking_dir: sub")).script == "nvidia-smi -L"
 
 
+def test_a_line_longer_than_any_name_of_a_file_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "train.py").touch()
+    words = " --lr 0.1" * 40
+    assert spec_of("-c", write(tmp_path, f"script: train.py{words}")).script == f"{tmp_path}/train.py{words}"
+    assert spec_of("x" * 300 + ".py", "--name", "x").args == ["--name", "x"]
+
+
 def test_json_is_yaml(tmp_path: Path) -> None:
     assert spec_of("-c", write(tmp_path, json.dumps({"script": "echo", "n_workers": 3}))).n_workers == 3
 

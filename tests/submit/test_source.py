@@ -85,6 +85,14 @@ def test_a_command_is_left_as_it_is(here: Path, command: str, job_type: JobType)
     assert resolve(command, job_type, here) == Source(command, None, here)
 
 
+def test_a_line_longer_than_any_name_of_a_file_is_split(here: Path) -> None:
+    words = " --lr 0.1" * 40
+    assert resolve(f"train.py{words}", PYTORCH2, here).text == f"{here}/train.py{words}"
+    assert resolve(f"echo{words}", BINARY, here).text == f"echo{words}"
+    with pytest.raises(InvalidRequest, match="can't be read: File name too long"):
+        resolve("x" * 300 + ".py", PYTORCH2, here)
+
+
 def test_shell_syntax_is_refused_with_the_way_out(here: Path) -> None:
     with pytest.raises(InvalidRequest, match="bash -c"):
         resolve("echo a && echo b", BINARY, here)
