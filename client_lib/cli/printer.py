@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import sys
 import textwrap
 import threading
@@ -97,7 +96,9 @@ def failure(info: JobInfo, file: TextIO, before: str = "", *, printed: bool = Fa
 def report(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
     """Print a report or an explanation. On a terminal it has colours (unless NO_COLOR is set, or TERM=dumb), and advice
     is wrapped between words. `before`: text in front of the first line."""
-    width = max(20, _columns(file) - 1) if file.isatty() else None
+    from client_lib.log_reading import text_output
+
+    width = max(20, text_output.width(file) - 1) if file.isatty() else None
     coloured = width and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     for part in parts:
         is_advice = part.kind in ("hint", "next")
@@ -111,14 +112,6 @@ def report(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
         for line in (harmless(without_colours(line)) for line in lines):
             file.write(f"\x1b[{style}m{line}\x1b[0m\n" if style else f"{line}\n")
     file.flush()
-
-
-def _columns(terminal: TextIO) -> int:
-    """The width of a terminal: that of stdout, which `shutil` asks alone, is not known if it is a pipe."""
-    own = 0
-    with suppress(OSError):
-        own = os.get_terminal_size(terminal.fileno()).columns
-    return shutil.get_terminal_size((own or 80, 24)).columns
 
 
 def _option(found: re.Match[str]) -> str:

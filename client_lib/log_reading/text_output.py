@@ -114,7 +114,7 @@ class LogOutput:
         self._printer = LogPrinter(
             prefix=self.prefix,
             timestamps=self.timestamps,
-            columns=shutil.get_terminal_size().columns if self.out.isatty() else None,
+            columns=width(self.out) if self.out.isatty() else None,
             collapse=self.collapse,
             bars_beside=self.beside is not None,
             colours=self.out.isatty() and not os.environ.get("NO_COLOR"),
@@ -213,6 +213,14 @@ class LogOutput:
             self.out.write(text)
             if self.beside:
                 self.beside.bars(self._printer.bars())
+
+
+def width(terminal: TextOut) -> int:
+    """Its columns: those of stdout, which `shutil` asks alone, are not known if that is a pipe."""
+    own = 0
+    with suppress(OSError):
+        own = os.get_terminal_size(getattr(terminal, "fileno", lambda: 1)()).columns
+    return shutil.get_terminal_size((own or 80, 24)).columns
 
 
 def started_timer(delay_s: float, act: Callable[[], None]) -> threading.Timer:
