@@ -29,9 +29,8 @@ _PLAIN = ("python", "python3")  # the shell's own, whatever its folder; any othe
 def read(words: Sequence[str], machine: Machine) -> LaunchLine | None:
     """The fields that the line means; None: its first word is no launcher that is read here, but a script or a command.
 
-    Raises:
-        InvalidRequest: an option that the launcher does not know, or a value that it would not take.
-        NotSupported: a feature of the launcher that does not exist here, by name, with the way out.
+    Raises InvalidRequest: an option that the launcher does not know, or a value that it would not take; NotSupported: a
+    feature of the launcher that does not exist here, by name, with the way out.
     """
     folder, program = os.path.split(words[0])
     beside = os.path.join(folder, "python")
@@ -48,8 +47,7 @@ def read(words: Sequence[str], machine: Machine) -> LaunchLine | None:
 
 def _read_python(words: Sequence[str], machine: Machine) -> LaunchLine | None:
     """`python train.py` and `python -m package.module`: one process per GPU, as with a script alone. The only process
-    of a job gets no variables of ranks, as in a shell. `python -m LAUNCHER ...` is the launcher's own line.
-    """
+    of a job gets no variables of ranks, as in a shell. `python -m LAUNCHER ...` is the launcher's own line."""
     python = None if words[0] in _PLAIN else words[0]
     rest = list(words[1:])
     while rest[:1] == ["-u"]:  # ranks are started with PYTHONUNBUFFERED=1
@@ -79,17 +77,13 @@ def _read_python(words: Sequence[str], machine: Machine) -> LaunchLine | None:
 
 
 class _Launcher(NamedTuple):
-    """`counts` are options of the launcher that say the number of machines or of processes on each of them."""
-
     why: str
-    options: str
-    """Options of ours; MACHINES and PROCESSES stand for the numbers."""
+    options: str  # of ours; MACHINES and PROCESSES stand for the numbers
     then: str = "each process finds RANK, WORLD_SIZE and MASTER_ADDR in its environment"
-    counts: Mapping[str, str] = {}
+    counts: Mapping[str, str] = {}  # options of the launcher that say one of these numbers
 
 
-_STARTED = re.compile(r"\.(py|sh)$|^\.{0,2}/|^(ba)?sh$|^python")
-"""The first word of what the launcher starts; later words are not its options."""
+_STARTED = re.compile(r"\.(py|sh)$|^\.{0,2}/|^(ba)?sh$|^python")  # begins what is started: no more options
 _SIZES = "-N MACHINES --processes-per-worker PROCESSES"
 _SLURM = {"-N": "MACHINES", "--nodes": "MACHINES", "--ntasks-per-node": "PROCESSES", "--tasks-per-node": "PROCESSES"}
 _MPI = _Launcher(

@@ -14,13 +14,11 @@ from client_lib.errors import InvalidRequest
 
 @dataclass(frozen=True)
 class Machine:
-    cores: int | None = None
-    """Cores of one worker, for `--nproc-per-node=cpu`; None: not known."""
+    cores: int | None = None  # of one worker, for `--nproc-per-node=cpu`; None: not known
     accelerate_config: Callable[[str | None], Mapping[str, Any]] = lambda _: {}
     """(path given on the line, or None for accelerate's default one) -> its values; {}: there is no default one."""
     is_file: Callable[[str], bool] = lambda _: False
-    environment: Mapping[str, str] = field(default_factory=dict)
-    """The shell's environment: torchrun takes options from it that the line leaves out (PET_NNODES)."""
+    environment: Mapping[str, str] = field(default_factory=dict)  # the shell's, with options of torchrun (PET_NNODES)
 
 
 @dataclass(frozen=True)
@@ -28,16 +26,12 @@ class LaunchLine:
     """A line, read. `fields`, `defaults` and `given_by` are keyed by fields of the job spec."""
 
     launcher: str
-    fields: Mapping[str, Any]
-    """Fields that the line sets; a different option of the job contradicts it."""
+    fields: Mapping[str, Any]  # that the line sets; a different option of the job contradicts it
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """The launcher's defaults for fields that the line leaves out; an option of the job overrides them."""
-    given_by: Mapping[str, str] = field(default_factory=dict)
-    """Field -> the words of the line that say it."""
-    notices: Sequence[str] = ()
-    """A sentence for each thing that is read otherwise than the launcher would."""
-    python: str | None = None
-    """The interpreter that the line names; None: the shell's."""
+    given_by: Mapping[str, str] = field(default_factory=dict)  # field -> the words of the line that say it
+    notices: Sequence[str] = ()  # a sentence for each thing that is read otherwise than the launcher would
+    python: str | None = None  # the interpreter that the line names; None: the shell's
 
 
 def what_runs(launcher: str, given: Mapping[str, str], rest: Sequence[str], python: str | None) -> dict[str, Any]:
@@ -106,10 +100,8 @@ class OptionTable:
     launcher: str
     flags: frozenset[str]
     valued: frozenset[str]
-    families: tuple[str, ...] = ()
-    """Options that begin so take a value, too."""
-    short: Mapping[str, str] = field(default_factory=dict)
-    """One letter -> the option that it stands for."""
+    families: tuple[str, ...] = ()  # options that begin so take a value, too
+    short: Mapping[str, str] = field(default_factory=dict)  # one letter -> the option that it stands for
     misspelt: Mapping[str, str] = field(default_factory=dict)
     abbreviations: bool = True
 
