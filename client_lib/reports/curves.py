@@ -1,7 +1,6 @@
 """Curves of metrics as text: those of one job, jobs ranked by a metric, and jobs beside each other. Pure.
 
-Plain dicts of the server's JSON and not JobMetrics, so that `client-lib metrics` loads no pydantic. `difference`
-compares all that two jobs ran.
+Plain dicts of the server's JSON and not JobMetrics, so that `client-lib metrics` loads no pydantic.
 """
 
 from __future__ import annotations
@@ -17,8 +16,7 @@ from client_lib.errors import NotFound
 from client_lib.reports.table import Json, Row, harmless, number, progress, script
 from client_lib.spec.command_line import split_script
 
-Measured = tuple[Json, Sequence[Json]]
-"""A job with its curves."""
+Measured = tuple[Json, Sequence[Json]]  # a job with its curves
 
 HEADINGS = ("METRIC", "RANK", "CURVE", "LAST", "AT", "BEST", "AT", "VALUES")
 _BARS = "▁▂▃▄▅▆▇█"
@@ -185,8 +183,7 @@ def _known(job: Json) -> dict[str, str]:
         **{f"${name}": value for name, value in (spec.get("env_variables") or {}).items()},
     }
     named = {**named, **{name: spec[name] for name in spec if name not in {*named, *_BY_PARTS}}}
-    given = {name: value for name, value in named.items() if value is not None}
-    return {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}
+    return {name: v if isinstance(v, str) else json.dumps(v) for name, v in named.items() if v is not None}
 
 
 def _arguments(spec: Json) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""A job in a notebook: a card, and the text above and below its lines while it is followed.
-
-Pure. Every value is escaped.
-"""
+"""A job in a notebook: a card, and the text around its lines while it is followed. Pure; every value is escaped."""
 
 from __future__ import annotations
 
@@ -32,8 +29,7 @@ _SGR_STYLES = {"1": "font-weight:bold"} | {
     for code, colour in enumerate(("#555", "#dc322f", "#2e8b57", "#b58900", "#268bd2", "#a347ba", "#2aa198", "#777"))
 }
 
-Bundle = dict[str, str]
-"""MIME type -> what is shown."""
+Bundle = dict[str, str]  # MIME type -> what is shown
 MAX_BARS = 16
 _PLAIN = (Reason.RUNNING, Reason.COMPLETED, Reason.CANCELLED)  # their states say the same
 _FONT = "font:13px/1.45 system-ui,sans-serif"
@@ -42,7 +38,8 @@ _CARD = (
     "<div style='border:1px solid #8884;border-left:4px solid {colour};border-radius:4px;padding:6px 12px;"
     f"max-width:60em;{_FONT}'>{{inner}}</div>"
 )
-_STRONG, _NEXT = "<b>{}</b>", "<span style='opacity:.7'>next: {}</span>"
+_NEXT = "<span style='opacity:.7'>next: {}</span>"
+_PARTS = {"log": _PRE, "line": "{}", "hint": "<b>hint:</b> {}", "next": _NEXT}  # other parts of a report are bold
 _PILL = "color:#fff;padding:1px 8px;border-radius:9px;font-size:11px"
 _BAR = "display:inline-block;vertical-align:middle;width:12em;height:6px;margin-right:8px;background:#8884"
 _FILLED = f"height:6px;background:{_COLOURS[State.RUNNING]}"
@@ -74,9 +71,7 @@ def report_as_html(parts: Sequence[tuple[str, str]], state: str) -> str:
     shown: list[str] = []
     for kind, same in groupby(parts, key=lambda part: part[0]):
         text = coloured("\n".join(text for _, text in same))
-        shown.append(
-            {"log": _PRE, "line": "{}", "hint": "<b>hint:</b> {}", "next": _NEXT}.get(kind, _STRONG).format(text)
-        )
+        shown.append(_PARTS.get(kind, "<b>{}</b>").format(text))
     return _card(state, *shown)
 
 

@@ -20,8 +20,9 @@ from client_lib.spec.wire import Event, Explanation, JobInfo, WorkerInfo
 class Part(NamedTuple):
     """A line of a report (an exception or hint may have several)."""
 
-    kind: Literal["summary", "exception", "line", "log", "hint", "next"]
-    """`hint` and `next` are also its label in the text."""
+    kind: Literal[
+        "summary", "exception", "line", "log", "hint", "next"
+    ]  # `hint` and `next`: its label in the text, too
     text: str
 
     def __str__(self) -> str:
@@ -60,7 +61,7 @@ _RUN_AGAIN = "{resubmit} runs it again"
 _MORE_RETRIES = f"{_RUN_AGAIN}; with a larger max_infrastructure_retry the server does so"
 _LOGS = "{logs} has what it printed"
 
-NEXT: dict[Reason, str] = {
+NEXT: dict[Reason, str] = {  # the next step for every reason
     # while it waits
     Reason.QUEUED: "it starts by itself as soon as there is room; {instances} shows what there is",
     Reason.UNSCHEDULABLE: "it starts by itself as soon as there is what the message names; {instances} "
@@ -94,28 +95,23 @@ NEXT: dict[Reason, str] = {
     Reason.DELETED_EXTERNALLY: f"{_RUN_AGAIN}; ask who works on the cluster beside the server",
     Reason.DEPENDENCY_FAILED: "run the job that the message names again, then this one after that: {resubmit_after}",
 }
-"""Next step for every reason."""
 
 
 def explain(info: JobInfo, events: Sequence[Event], now: datetime, spelling: Spelling = PYTHON) -> list[Part]:
     """The state with its reason, the workers' messages, the last events and the next step."""
-    parts = _state_lines(info, events, now)
+    parts = failure_report(info) if info.state is State.FAILED else [Part("line", _summary(info, events, now))]
     if info.state in (State.CANCELLED, State.RESTARTING):  # the report of a failure has them
-        parts[1:1] = _stack_lines(info)
-    parts += [
-        Part("line", f"worker {each.worker} {each.state}: {each.message}") for each in _workers_with_message(info)
-    ]
-    if events:
-        parts.append(Part("line", "what happened:"))
+        parts += _stack_lines(info)
+    lines = [f"worker {each.worker} {each.state}: {each.message}" for each in _workers_with_message(info)]
+    lines += ["what happened:"] if events else []
     if len(events) > EVENTS:
-        earlier = f"    {len(events) - EVENTS} earlier: {spelling['events'].format(name=info.name)}"
-        parts.append(Part("line", earlier))
+        lines.append(f"    {len(events) - EVENTS} earlier: {spelling['events'].format(name=info.name)}")
     several = len({event.attempt for event in events}) > 1
     for event in events[-EVENTS:]:
         attempt = f"attempt {event.attempt} " if several else ""
         because = f": {event.message}" if event.message else ""
-        parts.append(Part("line", f"    {stamp(event.time)}  {attempt}{event.state} ({event.reason}){because}"))
-    return parts + advice(info, spelling)
+        lines.append(f"    {stamp(event.time)}  {attempt}{event.state} ({event.reason}){because}")
+    return [*parts, *(Part("line", line) for line in lines), *advice(info, spelling)]
 
 
 def explained(info: JobInfo, events: Sequence[Event], now: datetime, spelling: Spelling = PYTHON) -> Explanation:
@@ -124,7 +120,7 @@ def explained(info: JobInfo, events: Sequence[Event], now: datetime, spelling: S
         job=info.name,
         state=info.state,
         reason=info.reason,
-        summary=_state_lines(info, events, now)[0].text,
+        summary=_summary(info, events, now),
         message=info.message,
         since=_state_since(info, events),
         attempt=info.attempt,
@@ -136,11 +132,8 @@ def explained(info: JobInfo, events: Sequence[Event], now: datetime, spelling: S
     )
 
 
-def _state_lines(info: JobInfo, events: Sequence[Event], now: datetime) -> list[Part]:
-    """Lines about the state; the first one is a complete summary."""
-    if info.state is State.FAILED:
-        return failure_report(info)
-    return [Part("line", summary(info, (now - _state_since(info, events)).total_seconds()))]
+def _summary(info: JobInfo, events: Sequence[Event], now: datetime) -> str:
+    return summary(info, (now - _state_since(info, events)).total_seconds())
 
 
 def _state_since(info: JobInfo, events: Sequence[Event]) -> datetime:
@@ -198,11 +191,9 @@ def failure_report(info: JobInfo, *, printed: bool = False) -> list[Part]:
     """The report, first a complete summary. `printed`: no last lines, because the whole log was just printed."""
     failure = info.failure
     parts = [Part("summary", summary(info)), *_stack_lines(info)]
-    if failure is None:
-        return parts
-    if failure.exception:
+    if failure and failure.exception:
         parts.append(Part("exception", failure.exception))
-    if failure.last_lines and not printed:
+    if failure and failure.last_lines and not printed:
         parts.append(Part("line", f"The last lines{'' if failure.rank is None else f' of rank {failure.rank}'}:"))
         parts += [Part("log", f"    {line}") for line in failure.last_lines[-FAILURE_LINES:]]
     return parts

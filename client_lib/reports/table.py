@@ -18,8 +18,7 @@ Json = Mapping[str, Any]
 Row = Sequence[str]
 J = TypeVar("J", bound=Json)
 
-CUT = ("SCRIPT", "WHY")
-"""Columns that are cut where the terminal ends. No other one is as long."""
+CUT = ("SCRIPT", "WHY")  # columns that are cut where the terminal ends; no other one is as long
 _COLOUR = re.compile("\x1b\\[[0-9;:]*m")
 _CONTROL = {code: "�" for code in (*range(0x20), *range(0x7F, 0xA0))}
 _FOLDER = re.compile(r"^/[^\s()]*/")  # of a script
@@ -31,8 +30,7 @@ class Column(NamedTuple):
     """A column of the table of jobs."""
 
     text: Callable[[Json, datetime], str]
-    key: Callable[[Json, datetime], Any] | None = None
-    """Value by which jobs are sorted; None: the text."""
+    key: Callable[[Json, datetime], Any] | None = None  # value by which jobs are sorted; None: the text
 
 
 COLUMNS: dict[str, Column] = {
