@@ -15,8 +15,7 @@ from enum import IntEnum
 from client_lib import errors
 
 PROGRAM = "client-lib"
-COMPLETION_VARIABLE = "_CLIENT_LIB_COMPLETE"
-"""Set by the lines of `client-lib completion`; the variable is named as click and typer name it."""
+COMPLETION_VARIABLE = "_CLIENT_LIB_COMPLETE"  # set by the lines of `client-lib completion`, named as click and typer do
 
 
 class ExitCode(IntEnum):

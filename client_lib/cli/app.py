@@ -19,7 +19,7 @@ from typer.main import get_command, get_command_from_info, get_group
 
 from client_lib import __version__
 from client_lib.cli import COMPLETION_VARIABLE, PROGRAM, ExitCode, printer
-from client_lib.cli.parameters import ProfileOption, ServerOption, help_without_command
+from client_lib.cli.parameters import ProfileOption, ServerOption, require_command
 from client_lib.errors import ClientLibError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -140,7 +140,7 @@ def group(
     With nothing configured a small local server is started on demand. `client-lib COMMAND --help` shows the options of
     a command.
     """
-    help_without_command(ctx)
+    require_command(ctx)
     # options in front of the command become the defaults of its own
     given = {name: value for name, value in (("endpoint", endpoint), ("profile", profile)) if value is not None}
     if given:

@@ -33,7 +33,6 @@ class Connection:
 
     @cached_property
     def api(self) -> Api:
-        """The SDK's calls of this server."""
         from client_lib.transport.api import Api
 
         return Api(self.config, self.rest)
@@ -59,10 +58,8 @@ class Connection:
     # --- reads
 
     def job(self, name: str | None) -> Json:
-        """One job by its name or an unambiguous beginning of it; None: the newest.
-
-        Raises NotFound: there is none; names the nearest. InvalidRequest: it is a group.
-        """
+        """One job by its name or an unambiguous beginning of it; None: the newest. Raises NotFound: there is none;
+        names the nearest. InvalidRequest: it is a group."""
         found = self.job_or_group(name)
         if "told" in found:
             raise InvalidRequest(f"{name} is a group; `client-lib list {name}` shows its jobs")
@@ -84,16 +81,14 @@ class Connection:
         return self.rest.read(paths.job(full), "name")
 
     def newest(self) -> Json:
-        """The newest job. Raises NotFound: there is no job at all."""
+        """Raises NotFound: there is no job at all."""
         for job in self.jobs(limit=1):
             return job
         raise NotFound("there is no job", hint="`client-lib submit train.py` submits one")
 
     def full_name(self, name: str) -> str:
-        """The one job whose name begins with `name`, which is itself no job's name.
-
-        Raises NotFound: no job or several begin with it; names the nearest.
-        """
+        """The one job whose name begins with `name`, which is itself no job's name. Raises NotFound: no job or several
+        begin with it; names the nearest."""
         found: list[str] = [job["name"] for job in self.jobs(name=name, limit=SHOWN + 1)] if name else []
         if len(found) == 1:
             return found[0]

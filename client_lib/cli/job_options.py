@@ -52,19 +52,16 @@ MORE_HELP = {
     "health_params": "As in log_period=30,action=restart.",
 }
 
-NONE = {"flags": "KEY alone", "log_file": "''"}
-"""The way in which an option gives the value None, for the fields where leaving it out gives another one."""
+NONE = {"flags": "KEY alone", "log_file": "''"}  # what gives the value None, if leaving the option out gives another
 
 
 class Reading(NamedTuple):
     """The conversion of an option's text into a value."""
 
-    kind: Any
-    """The type, for typer; str where `parse` reads the text."""
+    kind: Any  # the type, for typer; str where `parse` reads the text
     parse: Callable[[str], Any] | None = None
     metavar: str | None = None
-    container: Any = None
-    """list or dict, to which each use of the option adds."""
+    container: Any = None  # list or dict, to which each use of the option adds
 
 
 def _whole(text: str) -> int:
@@ -172,10 +169,8 @@ def _parameters() -> tuple[inspect.Parameter, ...]:
 
 @cache
 def reading_of(name: str) -> Reading:
-    """The way in which the option of a field reads its text.
-
-    Raises TypeError for a type that no option can read yet: a new kind of field needs an entry here.
-    """
+    """The way in which the option of a field reads its text. Raises TypeError for a type that no option can read yet:
+    a new kind of field needs an entry here."""
     annotation = JobSpec.model_fields[name].annotation
     held = next((leaf for leaf in _leaves(annotation) if get_origin(leaf) in (list, dict)), None)
     container = get_origin(held)
@@ -224,10 +219,8 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def changes(texts: Sequence[str], spec: JobSpec) -> dict[str, Any]:
     """The fields that `--set FIELD=VALUE` sets; the value is read as the field's own option reads it. A list is
-    replaced by all values that are given, a mapping gets one key. An empty value means the default.
-
-    Raises InvalidRequest.
-    """
+    replaced by all values that are given, a mapping gets one key. An empty value means the default. Raises
+    InvalidRequest."""
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from functools import wraps
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,7 +16,6 @@ from client_lib.cli import ExitCode, printer
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-JSON, NAME = "json", "name"
 COMPLETED = 50  # names that a shell is offered
 COMPLETION_S = 1.0  # longest wait for the server while a user types
 
@@ -55,8 +53,8 @@ class CommandApp(typer.Typer):
         return lambda command: register(_connected(command))
 
 
-def help_without_command(ctx: typer.Context) -> None:
-    """Show the help of a group that was called without a command. That is wrong usage."""
+def require_command(ctx: typer.Context) -> None:
+    """Show the help of a group that was called without a command: wrong usage."""
     if ctx.invoked_subcommand is None:
         printer.hint(ctx.get_help())
         raise typer.Exit(ExitCode.USAGE)
@@ -165,7 +163,7 @@ JobOrGroup = Annotated[str, _names("NAME", _BEGINNING, "groups", "jobs")]
 JobOrNewest = Annotated[str | None, _names("[NAME]", _NEWEST, "jobs")]
 JobGroupOrNewest = Annotated[str | None, _names("[NAME]", _NEWEST, "groups", "jobs")]
 JobOrAll = Annotated[str | None, _names("[NAME]", f"{_BEGINNING} Default: all jobs.", "jobs")]
-WholeJobNames = Annotated[list[str], _names("NAME...", "Names of the jobs, in full.", "groups", "jobs")]
+WholeNames = Annotated[list[str], _names("NAME...", "Names of the jobs, in full.", "groups", "jobs")]
 WholeNamesOrNewest = Annotated[list[str] | None, _names("[NAME]...", _WHOLE_NEWEST, "groups", "jobs")]
 NamesOrNewest = Annotated[list[str] | None, _names("[NAME]...", _SEVERAL, "groups", "jobs")]
 
@@ -176,12 +174,3 @@ def key_value(text: str) -> tuple[str, str | None]:
     if not key or not equals:
         raise typer.BadParameter(f"{text!r} is not of the form KEY=VALUE")
     return key, value
-
-
-def age(text: str) -> timedelta:
-    """`7d`, `12h`, `30m` or `45s`."""
-    units = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
-    number, unit = text[:-1], text[-1:]
-    if not number.isdecimal() or unit not in units or len(number) > 5:
-        raise typer.BadParameter(f"{text!r} is no age like 30m, 12h or 7d")
-    return timedelta(**{units[unit]: int(number)})

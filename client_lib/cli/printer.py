@@ -38,12 +38,10 @@ STATE_COLOURS = {
     "FAILED": "red",
     "CANCELLED": "magenta",
 }
-STYLES = {"summary": "1;31", "exception": "1", "hint": "33", "next": "2"}
-"""Parts of a report: bold red, bold, yellow, dim."""
+STYLES = {"summary": "1;31", "exception": "1", "hint": "33", "next": "2"}  # bold red, bold, yellow, dim
 _FIELD = re.compile(r"\b(?P<field>[a-z_]+)=(?:\['(?P<items>[^\]]*)'\]|(?P<value>'[^']*'|\d+\b))")
 _notices: list[logging.Handler] = []
-_shown: list[Callable[[str], None]] = []
-"""Functions that change the text of what `progress` shows; the last one is that of the innermost block."""
+_shown: list[Callable[[str], None]] = []  # each changes the text of a block of `progress`; the last: the innermost's
 
 
 def data(text: str) -> None:
@@ -158,8 +156,7 @@ def _submits() -> tuple[Path, int]:
 
 
 def show_notices() -> None:
-    """Show what the SDK logs (a retry, the size of a snapshot, files that a snapshot leaves out) as hints, and steps
-    that it logs at the level DEBUG in the block of `progress`."""
+    """Show what the SDK logs (a retry, files left out) as hints, and its steps (DEBUG) in the block of `progress`."""
     import logging
 
     class Hints(logging.Handler):
@@ -185,11 +182,8 @@ def end_notices() -> None:
 
 
 def table(columns: Row, rows: Iterable[Row], *, cut: Row = (), whole: bool = False) -> None:
-    """`columns` are the headings. A cell is one line of plain text: control characters are shown, not obeyed.
-
-    A terminal shows a row as one line: the columns of `cut` end with an ellipsis there. Without `cut` the last column
-    is wrapped. `whole`: nothing is cut or wrapped on a terminal either.
-    """
+    """`columns` are the headings. Control characters in a cell are shown, not obeyed. On a terminal a row is one line:
+    the columns of `cut` end with an ellipsis; without `cut` the last one is wrapped. `whole`: as in a pipe."""
     cells = [[one_line(cell) for cell in row] for row in rows]
     if sys.stdout.isatty() and not whole:
         _draw(columns, cells, cut)
@@ -217,10 +211,7 @@ def _draw(columns: Row, rows: Sequence[Row], cut: Row) -> None:
 
 @contextmanager
 def progress(doing: str) -> Iterator[Callable[[str], None]]:
-    """On a terminal, show `doing` on stderr after the first 0.3 s of the block; elsewhere nothing.
-
-    The block gets a function that changes the text.
-    """
+    """On a terminal, show `doing` on stderr after 0.3 s of the block, which gets a function that changes the text."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

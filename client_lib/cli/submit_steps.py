@@ -1,7 +1,6 @@
 """The steps that `submit`, `render` and `run` share: from a command line to a job.
 
-A launcher's line may stand in the place of SCRIPT (`client-lib submit torchrun ... train.py`):
-`client_lib.launch_lines` knows the launchers; this module reads the files and cores of this machine for it.
+For `client_lib.launch_lines`, which knows the launchers, this module reads the files and cores of this machine.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ class DescribedJob(NamedTuple):
     """The job that a command line describes."""
 
     job: Job
-    named_python: str | None
-    """The interpreter that the line names, absolute."""
+    named_python: str | None  # the interpreter that the line names, absolute
 
     @property
     def python(self) -> str:
@@ -53,10 +51,8 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
     """The job that the command line and the file `config` describe; nothing is sent yet. A launcher's line in the place
     of the script is read, and shown on stderr as our own options.
 
-    Raises:
-        InvalidRequest: an unknown key of the file (with the nearest), a value that no job can have, a launcher's line
-            that contradicts the options.
-        TyperException: no script in either.
+    Raises InvalidRequest: an unknown key of the file (with the nearest), a value that no job can have, a line of a
+    launcher that contradicts the options. TyperException: no script in either.
     """
     fields = line = job_options.given(values)
     if config:
@@ -87,10 +83,8 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
 
 def read_job_file(path: str) -> dict[str, Any]:
     """The fields of a spec in a file of YAML, and so of JSON. Unknown ones are left for the spec to refuse; relative
-    paths (`script`, `working_dir`) are relative to the file, so that it works from every folder.
-
-    Raises InvalidRequest naming the file, and the line where YAML is broken.
-    """
+    paths (`script`, `working_dir`) are relative to the file, so that it works from every folder. Raises InvalidRequest
+    naming the file, and the line where YAML is broken."""
     import yaml  # 20 ms
 
     class Loader(yaml.SafeLoader):
@@ -207,13 +201,11 @@ def _without_launcher(fields: dict[str, Any], local: bool) -> tuple[dict[str, An
     python = shutil.which(reading.python) if reading.python else None
     if reading.python and not python:
         raise InvalidRequest(f"there is no program {reading.python}")
-    notices = [_shown(reading, merged), *reading.notices]
+    printer.hint("\n".join([_shown(reading, merged), *reading.notices]))
     if python:
         python = os.path.abspath(python)
         if not local:
-            notices.append(f"{python} is this machine's: on another one the script runs with its image's python")
-    for notice in notices:
-        printer.hint(notice)
+            printer.hint(f"{python} is this machine's: on another one the script runs with its image's python")
     return merged, python
 
 
@@ -249,9 +241,7 @@ def _shown(reading: LaunchLine, merged: Mapping[str, Any]) -> str:
 
 def _accelerate_config(path: str | None) -> Mapping[str, Any]:
     """Read the file that accelerate would read: the one that is named, else the one that `accelerate config` wrote.
-
-    Raises InvalidRequest: it can't be read.
-    """
+    Raises InvalidRequest: it can't be read."""
     caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", os.path.join(caches, "huggingface"))
     file = os.path.expanduser(path or os.path.join(home, "accelerate", "default_config.yaml"))

@@ -20,7 +20,7 @@ from typer import Argument, Option
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, CommandApp, TextOrJson, help_without_command, key_value, profile_names
+from client_lib.cli.parameters import CommandApp, TextOrJson, key_value, profile_names, require_command
 from client_lib.errors import Conflict, InvalidRequest, NotSupported, Unauthorized
 from client_lib.reports.table import harmless
 from client_lib.spec import paths
@@ -48,7 +48,7 @@ def configuration(ctx: typer.Context) -> None:
     First wins: --endpoint and --profile; CLIENT_LIB_ENDPOINT, CLIENT_LIB_TOKEN,
     CLIENT_LIB_PROFILE; the profile in use; else the local server.
     """
-    help_without_command(ctx)
+    require_command(ctx)
 
 
 @group.command()
@@ -58,9 +58,8 @@ def show(output: TextOrJson = "text") -> None:
     default, profiles = config.read_profiles(path)
     now = config.resolve()
     shown = {name: {key: MASK if key in _SECRET else value for key, value in p.items()} for name, p in profiles.items()}
-    if output == JSON:
-        facts = {"file": str(path), "profile": default, "profiles": shown, "endpoint": now.endpoint or LOCAL}
-        printer.data_json(facts)
+    if output == "json":
+        printer.data_json({"file": str(path), "profile": default, "profiles": shown, "endpoint": now.endpoint or LOCAL})
         return
     named = next((name for name in (config.ENDPOINT, config.PROFILE) if os.environ.get(name)), None)
     because = f" (by {named})" if named else f" (by profile {default})" if default else ""
@@ -205,8 +204,7 @@ def _server(connection: Connection) -> str:
 # ~/.mls/config        [default] region, output, endpoint_url
 # ~/.mls/credentials   [default] key_id, key_secret, x_workspace_id, x_api_key
 
-OURS = "client-lib"
-"""x_api_key of a profile that this command has written, so that a later call may replace it. The server wants none."""
+OURS = "client-lib"  # x_api_key of a profile that this command wrote and may replace; the server wants none
 WORKSPACE = "00000000-0000-4000-8000-000000000000"
 _HEADER = re.compile(r"\s*\[")
 REGION = "SR006"  # one that every version of mls knows; a server accepts every region
@@ -274,10 +272,7 @@ def _text(path: Path) -> str:
 
 
 def section(text: str, name: str) -> dict[str, str]:
-    """The values under `[name]`; {} if there is no such section.
-
-    Raises InvalidRequest: `mls` could not read it either.
-    """
+    """The values under `[name]`; {}: no such section. Raises InvalidRequest: `mls` could not read it either."""
     parser = configparser.RawConfigParser(default_section="")
     try:
         parser.read_string(text)

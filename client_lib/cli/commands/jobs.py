@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any, Literal
 
 import typer
@@ -13,17 +13,7 @@ from typer import Argument, Option
 
 from client_lib.cli import ExitCode, printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import (
-    JSON,
-    NAME,
-    CommandApp,
-    NamesOrNewest,
-    WholeJobNames,
-    WholeNamesOrNewest,
-    age,
-    group_names,
-    key_value,
-)
+from client_lib.cli.parameters import CommandApp, NamesOrNewest, WholeNames, WholeNamesOrNewest, group_names, key_value
 from client_lib.errors import ClientLibError, InvalidRequest, JobEnded, NotFound
 from client_lib.reports import table
 from client_lib.spec.states import FINAL, State
@@ -104,9 +94,9 @@ def list_jobs(
     now = datetime.now(timezone.utc)
     if sort:
         jobs = table.sorted_by(jobs, sort[0], now, descending=sort[1])
-    if output == JSON:
+    if output == "json":
         printer.data_json(jobs)
-    elif output == NAME:
+    elif output == "name":
         printer.lines(job["name"] for job in jobs)
     elif jobs:
         wide = output == "wide"
@@ -153,12 +143,21 @@ def cancel(connection: Connection, names: WholeNamesOrNewest = None) -> int:
 )
 def delete(
     connection: Connection,
-    names: WholeJobNames,
+    names: WholeNames,
     force: Annotated[bool, Option("--force", help="Also one that runs: it is stopped first.")] = False,
 ) -> int:
     """Remove jobs that have ended, and their logs."""
     every = connection.each_member(names)
     return _change_each(connection, every, lambda name: printer.data(connection.api.delete_job(name, force=force)))
+
+
+def _age(text: str) -> timedelta:
+    """`7d`, `12h`, `30m` or `45s`."""
+    units = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
+    number, unit = text[:-1], text[-1:]
+    if not number.isdecimal() or unit not in units or len(number) > 5:
+        raise typer.BadParameter(f"{text!r} is no age like 30m, 12h or 7d")
+    return timedelta(**{units[unit]: int(number)})
 
 
 @app.command(
@@ -170,7 +169,7 @@ def delete(
 def prune(
     connection: Connection,
     older: Annotated[
-        Any, Option(parser=age, metavar="AGE", help="Those that ended at least so long ago: 30m, 12h, 7d.")
+        Any, Option(parser=_age, metavar="AGE", help="Those that ended at least so long ago: 30m, 12h, 7d.")
     ] = "7d",
     state: Annotated[
         Literal["SUCCEEDED", "FAILED", "CANCELLED"] | None,
@@ -205,11 +204,8 @@ def _has_terminal() -> bool:
 
 
 def _change_each(connection: Connection, names: Sequence[str], change: Callable[[str], None]) -> int:
-    """Call `change` for each job, also after an error of another; return the exit code of the first error.
-
-    A job whose name was shortened is changed after a confirmation: the intended one may have been deleted, and the name
-    of another may begin in the same way.
-    """
+    """Call `change` for each job, also after an error of another; return the exit code of the first error. A job whose
+    name was shortened is changed after a confirmation: it may be another than the intended one, which was deleted."""
     codes: list[int] = []
     for name in names:
         try:

@@ -13,7 +13,7 @@ from typer import Option
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection, Json
-from client_lib.cli.parameters import JSON, Collapse, CommandApp, NamesOrNewest, TextOrJson
+from client_lib.cli.parameters import Collapse, CommandApp, NamesOrNewest, TextOrJson
 from client_lib.errors import InvalidRequest
 from client_lib.log_reading.reader import LogEntry, log_entries, log_params, settled_entries
 from client_lib.log_reading.text_output import LogOutput, OpenLogs, several_ranks, waits_for
@@ -89,7 +89,7 @@ def logs(
 
     Without -f: the lines that there are now. Ctrl-C stops following; the job keeps running.
     """
-    if collapse and output == JSON:
+    if collapse and output == "json":
         ctx.fail("--collapse is for text; with -o json each line is an object of its own")
     if diverge and any([follow, collapse, timestamps, tail is not None, since, grep]):
         ctx.fail("--diverge takes no other options than --rank, --stream, --attempt and -o")
@@ -104,7 +104,7 @@ def logs(
     wanted: list[str | None] = [*names] or [None]
     for name in wanted:
         found = connection.job(name)
-        if len(names) > 1 and output != JSON:
+        if len(names) > 1 and output != "json":
             printer.data_at_once(f"==> {found['name']} <==")
         more = {"job": found["name"]} if len(names) > 1 else {}
         open_logs, retry_s = partial(connection.rest.open_logs, found["name"]), connection.config.retry_s
@@ -112,8 +112,8 @@ def logs(
             if found["state"] == State.PENDING and not follow:
                 printer.hint(f"{found['name']} is PENDING: {table.why(found)}; -f waits for its lines")
             elif diverge:
-                _print_divergence(found, open_logs, params, retry_s, None if output != JSON else more)
-            elif output == JSON:
+                _print_divergence(found, open_logs, params, retry_s, None if output != "json" else more)
+            elif output == "json":
                 write = printer.data_at_once if follow else printer.data
                 for entry in settled_entries(log_entries(open_logs, params, retry_s=retry_s)):
                     write(_as_json(entry, more))

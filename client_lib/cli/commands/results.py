@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection, Json
-from client_lib.cli.parameters import JSON, CommandApp, JobName, JobOrNewest, TableJsonOrCsv, TextOrJson, WholeJobNames
+from client_lib.cli.parameters import CommandApp, JobName, JobOrNewest, TableJsonOrCsv, TextOrJson, WholeNames
 from client_lib.errors import Conflict, Forbidden
 from client_lib.reports import curves
 from client_lib.spec import paths
@@ -21,7 +21,6 @@ from client_lib.spec.states import FINAL
 
 app = CommandApp()
 _PAUSE_S = 1.0
-CSV = "csv"
 _SHOWN, _WRITTEN = 1000, 10_000_000  # points of a curve: on the terminal, and as data
 _OF_RANK_0 = {"rank": "0", "points": str(_SHOWN)}
 
@@ -63,9 +62,9 @@ def metrics(
     params = {"rank": rank, "points": str(_SHOWN if output == "text" else _WRITTEN)}
     fetch = partial(connection.rest.read, paths.job(job["name"], "metrics"), "curves", params)
     found = fetch()
-    if output == JSON:
+    if output == "json":
         printer.data_json(found)
-    elif output == CSV:
+    elif output == "csv":
         csv.writer(sys.stdout, lineterminator="\n").writerows(curves.csv_rows(found))
         for reason in curves.missing(found):
             printer.hint(reason)
@@ -88,7 +87,7 @@ def metrics(
 )
 def best(
     connection: Connection,
-    names: WholeJobNames,
+    names: WholeNames,
     by: Annotated[str, Option(metavar="METRIC", help="Name of the metric, as in `client-lib metrics`.")],
     largest: Annotated[
         bool | None,
@@ -98,7 +97,7 @@ def best(
 ) -> None:
     """Rank jobs, or the members of groups, by the best value of a metric of rank 0."""
     ranked = curves.ranked(_measured(connection, names), by, largest)
-    if output == JSON:
+    if output == "json":
         printer.data_json(ranked)
     else:
         printer.table(curves.RANKING, curves.ranking(ranked), cut=("SCRIPT",))
@@ -113,17 +112,17 @@ def best(
   client-lib compare lr-scan -o csv > runs.csv
 """
 )
-def compare(connection: Connection, names: WholeJobNames, output: TableJsonOrCsv = "table") -> None:
+def compare(connection: Connection, names: WholeNames, output: TableJsonOrCsv = "table") -> None:
     """Show jobs, or the members of groups, beside each other: arguments that differ, last and best values of metrics.
 
     The metrics are those of rank 0. A metric has no best value if its name, such as lr, does not tell which value is
     better. `client-lib diff A B` shows all differences between two jobs.
     """
     found = curves.compared(_measured(connection, names))
-    headings, *rows = curves.compared_rows(found, exact=output == CSV)
-    if output == JSON:
+    headings, *rows = curves.compared_rows(found, exact=output == "csv")
+    if output == "json":
         printer.data_json(found)
-    elif output == CSV:
+    elif output == "csv":
         csv.writer(sys.stdout, lineterminator="\n").writerows([headings, *rows])
     else:
         printer.table(headings, rows)
@@ -185,7 +184,7 @@ def download(
     if not listed:
         with printer.transfer(full) as show_progress:
             files = get_job(full, client=connection.api).download(folder, pattern, on_download=show_progress)
-        if output == JSON:
+        if output == "json":
             printer.data_json([str(file) for file in files])
         else:
             printer.lines(map(str, files))
@@ -194,7 +193,7 @@ def download(
         return
     kept = connection.api.job_outputs(full)
     chosen = downloads.chosen(kept, pattern)
-    if output == JSON:
+    if output == "json":
         printer.data_json([file.model_dump(mode="json") for file in chosen])
     elif chosen:
         rows = [(file.path, f"{file.size:,}", f"{file.modified_at:%Y-%m-%d %H:%M:%S}") for file in chosen]
@@ -238,7 +237,7 @@ def diff(connection: Connection, name: JobName, other: JobName, output: TextOrJs
 
     first, second = (get_job(connection.job(each)["name"], client=connection.api) for each in (name, other))
     found = first.diff(second)
-    if output == JSON:
+    if output == "json":
         printer.data_json(found._asdict())
     else:
         printer.lines(str(found).splitlines())

@@ -2,12 +2,6 @@
 
 Ctrl-C at `submit -f` stops following. Here Ctrl-C, a closed terminal and SIGTERM cancel the job, and its output is
 shown to the end.
-
-%load_ext client_lib
-
-%%job -N 2 train.py --epochs 3
-import torch.distributed as dist
-...
 """
 
 from __future__ import annotations
@@ -156,10 +150,8 @@ def _job_of_cell(ctx: typer.Context, connection: Connection, **values: Any) -> J
 
 
 def run_cell(line: str, cell: str) -> Job | None:
-    """Run a cell; None: only the help was asked for.
-
-    Raises JobFailed and JobCancelled, the errors of `Job.submit`, and IPython's UsageError for wrong options.
-    """
+    """Run a cell; None: only the help was asked for. Raises JobFailed and JobCancelled, the errors of `Job.submit`, and
+    IPython's UsageError for wrong options."""
     try:
         try:
             words = shlex.split(line)

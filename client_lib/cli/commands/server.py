@@ -21,16 +21,7 @@ from typer import Argument, Option
 
 from client_lib.cli import ExitCode, printer
 from client_lib.cli.connection import Connection, Json
-from client_lib.cli.parameters import (
-    JSON,
-    NAME,
-    CommandApp,
-    JobOrAll,
-    TableJsonOrName,
-    TableOrJson,
-    TextOrJson,
-    help_without_command,
-)
+from client_lib.cli.parameters import CommandApp, JobOrAll, TableJsonOrName, TableOrJson, TextOrJson, require_command
 from client_lib.errors import ClientLibError
 from client_lib.reports.table import aligned, stamp
 from client_lib.spec import paths
@@ -65,10 +56,8 @@ def serve(args: Annotated[list[str] | None, Argument(metavar="[ARGS]...", help="
 
 def become_server(program: str, args: Sequence[str]) -> int:
     """Replace this process by the server, so that signals reach it and the exit code is its own. Windows has no exec:
-    there the server is a child. `program` is its name in its help.
-
-    Raises NotSupported naming the extra where the server's libraries are missing.
-    """
+    there the server is a child. `program` is its name in its help. Raises NotSupported naming the extra where the
+    server's libraries are missing."""
     local_server.check_installed()
     line = [sys.executable, "-c", _START, program, *args]
     sys.stdout.flush()
@@ -96,7 +85,7 @@ def ui(
     url = f"{connection.rest.endpoint.url.rstrip('/')}/{link.path}{job}"
     # elsewhere on Linux there is no browser, or one that would run in the terminal
     has_screen = sys.platform != "linux" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
-    if output == JSON:
+    if output == "json":
         printer.data_json({"url": url, "expires_s": link.expires_s})
     elif not (browser and has_screen and _opened(url, connection.config.state_dir)):
         printer.data(url)
@@ -122,9 +111,9 @@ def _opened(url: str, directory: Path | None) -> bool:
 def instances(connection: Connection, output: TableJsonOrName = "table") -> None:
     """List the instance types of the server, and how many workers of each fit right now."""
     kinds = connection.rest.read(paths.INSTANCE_TYPES, "instance_types")["instance_types"]
-    if output == JSON:
+    if output == "json":
         printer.data_json(kinds)
-    elif output == NAME:
+    elif output == "name":
         printer.lines(kind["name"] for kind in kinds)
     else:
         rows = []
@@ -167,7 +156,7 @@ def doctor(
         ctx.fail("-i is for the workers of --gang N")
     with printer.progress("asking the server"):
         checks = _checks(connection)
-    if output == JSON:
+    if output == "json":
         printer.data_json(checks)
     else:
         rows = [
@@ -241,7 +230,7 @@ def _check(name: str, ok: bool, message: str, fix: str | None) -> Json:
 @group.callback()
 def server(ctx: typer.Context) -> None:
     """The local server of this machine. It is started on demand, and ends by itself when it is idle."""
-    help_without_command(ctx)
+    require_command(ctx)
 
 
 @group.command(
@@ -270,7 +259,7 @@ def status(output: TextOrJson = "text") -> int:
         with suppress(OSError):  # there is no /proc
             pages = int(Path(f"/proc/{running.pid}/statm").read_text().split()[1])
             facts["memory_mib"] = round(pages * os.sysconf("SC_PAGE_SIZE") / 2**20, 1)
-    if output == JSON:
+    if output == "json":
         printer.data_json(facts)
     else:
         _show(facts)

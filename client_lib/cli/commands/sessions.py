@@ -36,8 +36,7 @@ _WAITING_MAX = 16  # frames that wait to be sent: a slow command slows what it r
 _SENT_MAX = 2**20  # bytes of one request, and those of one more frame
 _PAUSE_S = 1.0  # before bytes are sent again
 _JSON, _BYTES = {"Content-Type": "application/json"}, {"Content-Type": "application/octet-stream"}
-Request = Mapping[str, Any]
-"""A SessionRequest as JSON."""
+Request = Mapping[str, Any]  # a SessionRequest as JSON
 
 _Rank = Annotated[int | None, Option(min=0, help="Run on the worker of this rank, with its environment.")]
 _Worker = Annotated[int | None, Option(min=0, help="Number of the worker. Default: 0.")]
@@ -135,10 +134,8 @@ def _carry(session: Session, peer: socket.socket) -> None:
 
 
 def _attach(connection: Connection, name: str | None, request: Request) -> int:
-    """Run a command in a worker; return its exit code. It gets a terminal if stdin and stdout are one.
-
-    Ctrl-C goes to the command; without a terminal, the second one ends the session. Raises as `Session.run`.
-    """
+    """Run a command in a worker, with a terminal if stdin and stdout are one; return its exit code. Ctrl-C goes to the
+    command; without a terminal, the second one ends the session. Raises as `Session.run`."""
     job = connection.job(name)["name"]
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if has_terminal:
@@ -220,9 +217,7 @@ class Session:
 
     def run(self, show: Callable[[bytes, bytes], None]) -> int:
         """Begin, and pass each piece of output to `show` with its kind (DATA, ERRORS) until the end; the exit code.
-
-        Raises Conflict: there is none, with the reason; NotSupported: the server is too old; and the errors of a call.
-        """
+        Raises Conflict: there is none, with the reason; NotSupported: the server is too old; the errors of a call."""
         frames, begins = link.Frames(), json.dumps(self._request).encode()
         opened = self._rest.stream(self._path, headers=_JSON, read_s=link.SILENT_S, begins=begins)
         try:

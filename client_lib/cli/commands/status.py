@@ -11,7 +11,7 @@ from typer import Option
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import JSON, NAME, CommandApp, JobGroupOrNewest, JobOrNewest, TextJsonOrName, TextOrJson
+from client_lib.cli.parameters import CommandApp, JobGroupOrNewest, JobOrNewest, TextJsonOrName, TextOrJson
 from client_lib.errors import Conflict, NotFound, NotSupported
 from client_lib.reports import table
 from client_lib.reports.table import Json
@@ -42,15 +42,15 @@ def status(
     job = connection.job(name) if events else connection.job_or_group(name)
     if events:
         found = connection.rest.read(paths.job(job["name"], "events"), "events")["events"]
-        if output == JSON:
+        if output == "json":
             printer.data_json(found)
         else:
             fields = ("time", "attempt", "state", "reason", "message")
             rows = [[table.stamp(event["time"]), *(str(event[field]) for field in fields[1:])] for event in found]
             printer.table([field.upper() for field in fields], rows)
-    elif output == JSON:
+    elif output == "json":
         printer.data_json(job)
-    elif output == NAME:
+    elif output == "name":
         printer.data(job["name"])
     else:
         used = str(connection.api.job_goodput(job["name"])) if verbose and "told" not in job else ""
@@ -130,7 +130,7 @@ def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson
     changed = Job.of(connection.api, info).changed_since_success() if info.state is State.FAILED else ""
     events = connection.api.job_events(job["name"])
     now = datetime.now(timezone.utc)
-    if output == JSON:
+    if output == "json":
         found = explanation.explained(info, events, now, explanation.SHELL).model_copy(update={"changed": changed})
         printer.data_json(found.model_dump(mode="json"))
     else:
@@ -171,7 +171,7 @@ def stacks(
         taken = taken.model_copy(update={"ranks": chosen, "problems": []})
     if native:
         _show_native(connection, taken, output, every=rank is not None)
-    elif output == JSON:
+    elif output == "json":
         printer.data_json(taken.model_dump(mode="json"))
     elif rank is not None:
         printer.lines(details(taken.ranks[0]))
@@ -184,8 +184,7 @@ def stacks(
 
 # --- the stacks of a process, with its functions of C
 
-PY_SPY = ("py-spy", "dump", "--native", "--pid")
-"""The id of the process follows."""
+PY_SPY = ("py-spy", "dump", "--native", "--pid")  # the id of the process follows
 
 
 def _show_native(connection: Connection, taken: JobStacks, output: str, *, every: bool) -> None:
@@ -195,9 +194,9 @@ def _show_native(connection: Connection, taken: JobStacks, output: str, *, every
         for process in rank.processes if every else rank.processes[:1]:
             stacks = _native_stacks(connection, taken.job, rank.rank, process.pid)
             found.append({"rank": rank.rank, "pid": process.pid, "native": stacks})
-            if output != JSON:
+            if output != "json":
                 printer.lines([f"rank {rank.rank}", *(f"  {line}" for line in stacks)])
-    if output == JSON:
+    if output == "json":
         printer.data_json({"job": taken.job, "processes": found})
 
 

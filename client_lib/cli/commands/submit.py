@@ -17,8 +17,6 @@ from client_lib.cli.commands import jobs
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, job_command
 from client_lib.cli.parameters import (
-    JSON,
-    NAME,
     CollapseFollowed,
     Command,
     CommandApp,
@@ -104,9 +102,8 @@ def submit(
     if collapse and not follow:
         ctx.fail("--collapse is for the lines of -f; add -f, or use `client-lib logs --collapse`")
     described = submit_steps.job_of(ctx, connection, config, values)
-    if (each or each_file or group or max_parallel or stop_on_failure) and not (
-        group and bool(each) != bool(each_file)
-    ):
+    is_group = group or each or each_file or max_parallel or stop_on_failure
+    if is_group and not (group and bool(each) != bool(each_file)):
         ctx.fail("a group needs both --group NAME and one of --each NAME=VALUES and --each-file FILE")
     if group and dry_run:
         ctx.fail("--dry-run shows one job, without --group")
@@ -124,7 +121,7 @@ def submit(
             made = described.job.each(group, tried, **limits, python=described.python, check=not no_check)
         size = made.last_info.size
         printer.hint(f'Group "{group}" created: {size} jobs, {group}-0 to {group}-{size - 1}')
-        shown = [job.last_info.model_dump(mode="json") for job in made if job.last_info] if output == JSON else []
+        shown = [job.last_info.model_dump(mode="json") for job in made if job.last_info] if output == "json" else []
         return _announce_group(connection, group, shown, output, follow)
     if dry_run:
         _print_manifest(described, output)
@@ -156,10 +153,8 @@ def render(
 
 
 class _Resubmit(Command):
-    """Take the words behind `--` as the arguments of the script. typer can't tell `--` alone from no `--`.
-
-    One word without a NAME before it is the name, as in version 0.1.0.
-    """
+    """Take the words behind `--` as the arguments of the script: typer can't tell `--` alone from no `--`. One word
+    without a NAME before it is the name, as in version 0.1.0."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- ARGS...]"]
@@ -259,14 +254,12 @@ def _text(path: str) -> str:
 
 def _announce(job: Job, info: JobInfo, output: str, follow: bool, collapse: bool = False) -> int:
     """Print that the job was created, and with -f its logs until it has ended; return the exit code. Ctrl-C stops
-    following; the job keeps running. With -f stdout is for the job's own lines, unless a form was asked for.
-
-    Raises JobFailed or JobCancelled with the report.
-    """
+    following; the job keeps running. With -f stdout is for the job's own lines, unless a form was asked for. Raises
+    JobFailed or JobCancelled with the report."""
     printer.count_submit()
-    if output == JSON:
+    if output == "json":
         printer.data_json(info.model_dump(mode="json"))
-    elif output == NAME:
+    elif output == "name":
         printer.data(info.name)
     elif follow:
         printer.hint(f'Job "{info.name}" created.')
@@ -287,9 +280,9 @@ def _announce(job: Job, info: JobInfo, output: str, follow: bool, collapse: bool
 
 def _announce_group(connection: Connection, name: str, created: Any, output: str, follow: bool) -> int:
     """Print that the group was created (`-o json`: `created`), and with -f wait for its jobs; return the exit code."""
-    if output == JSON:
+    if output == "json":
         printer.data_json(created)
-    elif output == NAME or not follow:
+    elif output == "name" or not follow:
         printer.data(name)
     if not follow:
         return ExitCode.DONE
@@ -299,7 +292,7 @@ def _announce_group(connection: Connection, name: str, created: Any, output: str
 def _print_manifest(described: DescribedJob, output: str) -> None:
     with printer.progress("rendering"):
         manifest = described.job.render(python=described.python)
-    if output == JSON:
+    if output == "json":
         printer.data_json(manifest.model_dump(mode="json"))
     else:
         printer.data(manifest_text(manifest))
