@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
     """The exit codes of `client-lib`.
 
     0    done; of `wait` and `submit -f`: the job SUCCEEDED
-    1    the job FAILED; of `doctor`: a check failed
+    1    the job FAILED; of `doctor`: a check failed; a file of this machine can't be read or written
     2    wrong usage: an option, an argument, a field of the job
     3    the job was CANCELLED
     4    no server answers, or another program does

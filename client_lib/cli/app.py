@@ -161,9 +161,13 @@ def run(args: list[str] | None = None) -> int:
         code = _outcome(sys.argv[1:] if args is None else args)
         sys.stdout.flush()
         return code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the interpreter's last flush
-        return ExitCode.BROKEN_PIPE
+    except OSError as problem:
+        if problem.filename is None:  # of stdout: the interpreter's last flush must not fail
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if isinstance(problem, BrokenPipeError):
+            return ExitCode.BROKEN_PIPE
+        printer.hint(f"Error: {problem}")
+        return ExitCode.FAILED
     finally:
         printer.end_notices()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -172,6 +174,34 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word(
     command.stdout.read(10)
     command.stdout.close()
     assert (command.wait(timeout=30), command.stderr.read()) == (141, b"")
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has a disk that is always full")
+def test_a_full_disk_is_said_in_a_line(server: SmallServer, environment: dict[str, str]) -> None:
+    server.add(job("one"))
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*CLI, "list"], env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert (done.returncode, done.stderr) == (1, "Error: [Errno 28] No space left on device\n")
+
+
+def test_a_folder_that_cannot_be_made_is_named(server: SmallServer, cli: Run, tmp_path: Path) -> None:
+    server.add(job("one"))
+    (tmp_path / "a-file").touch()
+    file = {
+        "path": "a.pt",
+        "size": 1,
+        "sha256": "0" * 64,
+        "modified_at": "2026-01-02T03:04:05Z",
+        "attempt": 1,
+        "worker": 0,
+    }
+    server.answers["GET", "/api/v1/jobs/one/outputs"] = 200, {"files": [file], "final": True}
+    refused = cli("download", "one", "a-file/outputs")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("Error: [Errno 20] Not a directory: ")
 
 
 @pytest.mark.process
