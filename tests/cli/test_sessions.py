@@ -8,10 +8,18 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from client_lib.cli.commands.sessions import Session
+from client_lib.worker import control as link
+from tests.waiting import until
 
 from .conftest import CLI, Run
 from .terminal import Terminal
@@ -125,6 +133,24 @@ def test_a_port_is_forwarded_for_any_number_of_connections(
     assert sum(f"connects to port {port} of worker 0" in event["message"] for event in events) == 1
     closed = cli("port-forward", job, str(port))
     assert (closed.returncode, closed.stderr) == (5, f"Error: port {port}: Connection refused\n")
+
+
+def test_what_is_read_after_the_end_of_a_session_is_dropped() -> None:
+    """The thread that reads ends, though nothing is sent any more, and the program goes on: a port is forwarded."""
+
+    class Server:
+        @contextmanager
+        def stream(self, *_: object, **__: object) -> Iterator[SimpleNamespace]:
+            yield SimpleNamespace(blocks=[link.json_frame(link.EXITED, {"exit_code": 0})])
+
+        def call(self, *_: object, **__: object) -> None: ...
+
+    server: Any = Server()
+    session, blocks = Session(server, "train", {}), iter([b"data"] * 1000)
+    before = threading.active_count()
+    session.send_all_of(lambda _: next(blocks, b""))
+    assert session.run(lambda *_: None) == 0
+    until(lambda: threading.active_count() <= before, within_s=20)
 
 
 def test_what_cannot_be_entered(cli: Run, run_here: Run, job: str) -> None:

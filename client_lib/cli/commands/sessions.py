@@ -200,9 +200,14 @@ class Session:
         self._ended = threading.Event()
 
     def send(self, data: bytes, *, at_once: bool = False) -> None:
-        """Send a frame. `at_once`: drop it if others wait, as a handler of signals must."""
-        with suppress(queue.Full):
-            self._waiting.put(data, block=not at_once)
+        """Send a frame, if the session goes on. `at_once`: drop it if others wait, as a handler of signals must."""
+        while not self._ended.is_set():
+            try:
+                self._waiting.put(data, block=not at_once, timeout=_PAUSE_S)
+                return
+            except queue.Full:
+                if at_once:
+                    return
 
     def send_all_of(self, read: Callable[[int], bytes]) -> None:
         """Send what `read` returns, up to its end, on a thread."""
