@@ -147,9 +147,6 @@ def _offering(*kinds: str) -> Callable[[typer.Context, str], list[tuple[str, str
     return offered
 
 
-group_names = _offering("groups")
-
-
 def _names(metavar: str, text: str, *kinds: str) -> Any:
     return Argument(metavar=metavar, autocompletion=_offering(*kinds), help=text)
 
@@ -162,6 +159,7 @@ JobName = Annotated[str, _names("NAME", _BEGINNING, "jobs")]
 JobOrGroup = Annotated[str, _names("NAME", _BEGINNING, "groups", "jobs")]
 JobOrNewest = Annotated[str | None, _names("[NAME]", _NEWEST, "jobs")]
 JobGroupOrNewest = Annotated[str | None, _names("[NAME]", _NEWEST, "groups", "jobs")]
+GroupOrAll = Annotated[str | None, _names("[GROUP]", "Show the members of this group.", "groups")]
 JobOrAll = Annotated[str | None, _names("[NAME]", f"{_BEGINNING} Default: all jobs.", "jobs")]
 WholeNames = Annotated[list[str], _names("NAME...", "Names of the jobs, in full.", "groups", "jobs")]
 WholeNamesOrNewest = Annotated[list[str] | None, _names("[NAME]...", _WHOLE_NEWEST, "groups", "jobs")]

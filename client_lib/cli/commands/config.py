@@ -137,7 +137,7 @@ def _parsed(path: Path) -> tomlkit.TOMLDocument:
     """The file, which `read_profiles` understands, with its comments."""
     import tomlkit
 
-    return tomlkit.parse(path.read_text(encoding="utf-8") if path.exists() else "")
+    return tomlkit.parse(_text(path))
 
 
 def _write(path: Path, text: str) -> None:

@@ -9,11 +9,11 @@ from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any, Literal
 
 import typer
-from typer import Argument, Option
+from typer import Option
 
 from client_lib.cli import ExitCode, printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import CommandApp, NamesOrNewest, WholeNames, WholeNamesOrNewest, group_names, key_value
+from client_lib.cli.parameters import CommandApp, GroupOrAll, NamesOrNewest, WholeNames, WholeNamesOrNewest, key_value
 from client_lib.errors import ClientLibError, InvalidRequest, JobEnded, NotFound
 from client_lib.reports import table
 from client_lib.spec.states import FINAL, State
@@ -52,12 +52,7 @@ def _order(text: str) -> tuple[str, bool]:
 )
 def list_jobs(
     connection: Connection,
-    group: Annotated[
-        str | None,
-        Argument(
-            metavar="[GROUP]", autocompletion=group_names, help="Show the members of this group.", show_default=False
-        ),
-    ] = None,
+    group: GroupOrAll = None,
     state: Annotated[State | None, Option(case_sensitive=False, help="Only jobs in this state.")] = None,
     labels: Annotated[
         list[Any] | None,  # pairs of key and value

@@ -148,8 +148,7 @@ def render(
 
     It is a view: secrets are masked, and binary files are shown by their size and digest.
     """
-    described = submit_steps.job_of(ctx, connection, config, values)
-    _print_manifest(described, output)
+    _print_manifest(submit_steps.job_of(ctx, connection, config, values), output)
 
 
 class _Resubmit(Command):
