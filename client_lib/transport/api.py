@@ -233,8 +233,7 @@ class Api:
 
     def download_snapshot(self, sha256: str, target: Path) -> None:
         """Write the archive to a file. Raises NotFound: the server has none of this user."""
-        with self._rest.stream(paths.snapshot(sha256), read_s=READ_S) as answer, target.open("wb") as file:
-            file.writelines(answer.blocks)
+        self._rest.download(paths.snapshot(sha256), target)
 
     # --- the server
 

@@ -156,7 +156,7 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
     from client_lib.spec.command_line import parse_toml  # most calls have no file to parse
 
     data = parse_toml(text, path)
-    profiles = data.pop("profiles", {})
+    profiles = data.pop("profiles") if isinstance(data.get("profiles"), dict) else {}
     default = data.pop("profile", None)
     if data:
         raise InvalidRequest(
@@ -169,6 +169,8 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
 
 def check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
     """Raises InvalidRequest for a key that no profile has, or a value of a wrong type."""
+    if not isinstance(values, Mapping):
+        raise InvalidRequest(f"{path}: profile {name!r} is no table", hint=f"write it as [profiles.{name}]")
     for key, value in sorted(values.items()):
         if key not in _KEYS:
             hint = f"there are: {', '.join(sorted(_KEYS))}"

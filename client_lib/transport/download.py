@@ -112,8 +112,7 @@ class _Meter:
 
 def _fetch(api: Api, info: JobInfo, file: OutputFile, folder: Path, meter: _Meter) -> Path:
     target = _place(folder, file.path)
-    is_file = target.is_file() and not target.is_symlink()
-    if is_file and target.stat().st_size == file.size and sha256_of(target) == file.sha256:
+    if _is_there(target, file):
         meter.add(file.size, files=1)
         return target
     part = target.with_name(f".{target.name[:200]}.{file.sha256[:12]}.part")
@@ -125,13 +124,22 @@ def _fetch(api: Api, info: JobInfo, file: OutputFile, folder: Path, meter: _Mete
     if digest != file.sha256:
         part.unlink()
         raise BadResponse(f"what came as {file.path} has the digest {digest}, not {file.sha256}", hint="try again")
-    os.chmod(part, 0o755 if file.executable else 0o644)
-    os.utime(part, (file.modified_at.timestamp(),) * 2)
     if target.is_dir() and not target.is_symlink():
         raise InvalidRequest(f"{target} is a folder, and the job has a file of this name", hint="choose another folder")
-    os.replace(part, target)  # a link of that name goes, not what it leads to
+    try:
+        os.chmod(part, 0o755 if file.executable else 0o644)
+        os.utime(part, (file.modified_at.timestamp(),) * 2)
+        os.replace(part, target)  # a link of that name goes, not what it leads to
+    except FileNotFoundError:
+        if not _is_there(target, file):  # it is, if another download wrote to the same part and ended first
+            raise
     meter.add(0, files=1)
     return target
+
+
+def _is_there(path: Path, file: OutputFile) -> bool:
+    is_file = path.is_file() and not path.is_symlink()
+    return is_file and path.stat().st_size == file.size and sha256_of(path) == file.sha256
 
 
 def _collect(api: Api, info: JobInfo, file: OutputFile, part: IO[bytes], meter: _Meter) -> str:

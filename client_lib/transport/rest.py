@@ -226,6 +226,16 @@ class Rest:
             raise bad_content(self.endpoint.url, f"JSON with {key!r}", body)
         return found
 
+    def download(self, path: str, target: Path) -> None:
+        """Write the body of a good answer to a file; a body that breaks off is asked for again. Raises as `call`."""
+
+        def attempt(connection: Transport) -> None:
+            with connection.open(request) as answer, target.open("wb") as file:
+                file.writelines(answer.blocks)
+
+        request = Request("GET", path, {}, None, {}, READ_S)
+        self._repeated(attempt, self._config.retry_s)
+
     @contextmanager
     def stream(
         self,

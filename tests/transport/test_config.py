@@ -101,6 +101,8 @@ def test_an_unknown_profile_names_those_that_there_are(environ: dict[str, str]) 
         ("profil = 'x'", "unknown key 'profil'"),
         ("[profiles.a]\nendpont = 'x'", "unknown 'endpont'"),
         ("[profiles.a]\ninsecure = 'yes'", "insecure='yes'"),
+        ("[profiles]\na = 'https://x'", "profile 'a' is no table"),
+        ("profiles = 'a'", "unknown key 'profiles'"),
     ],
 )
 def test_a_broken_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, names: str) -> None:

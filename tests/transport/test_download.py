@@ -12,10 +12,11 @@ import pytest
 
 from client_lib import BadResponse, Client
 from client_lib.spec.job import JobSpec
-from client_lib.spec.request import CodeInPlace
+from client_lib.spec.request import CodeInPlace, CodeSnapshot
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
-from client_lib.transport.download import Progress, download
+from client_lib.submit.snapshot import packed
+from client_lib.transport.download import Progress, download, texts_of_code
 from tests.odd_server import OddServer, http
 
 Start = Callable[..., OddServer]
@@ -66,3 +67,25 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_was_cut(
     assert (tmp_path / "model.pt").read_bytes() == BODY
     assert [request.headers.get("Range") for request in odd.requests] == [None, None, f"bytes={got}-"]
     assert seen[-1] == Progress(1, 1, len(BODY), len(BODY))
+
+
+def test_two_downloads_of_one_file_at_once(odd_server: Start, tmp_path: Path) -> None:
+    odd = odd_server(listing("model.pt"), http("200 OK", BODY), listing("model.pt"), http("200 OK", BODY))
+    client = Client(odd.url, token="t", retry_s=0)
+
+    def other(now: Progress) -> None:
+        if len(odd.requests) == 2 and now.size:
+            download(client, JOB, tmp_path, None)
+
+    assert download(client, JOB, tmp_path, None, other) == [tmp_path / "model.pt"]
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [BODY]
+
+
+def test_a_snapshot_that_breaks_off_is_fetched_again(odd_server: Start, folder: Path) -> None:
+    (folder / "train.py").write_text("pass\n")
+    with packed(folder) as archive:
+        code = CodeSnapshot(sha256=archive.sha256, root=str(folder))
+        body = archive.path.read_bytes()
+    odd = odd_server(http("200 OK", body)[:-3], http("200 OK", body))
+    assert texts_of_code(Client(odd.url, token="t", retry_s=10), code) == {"train.py": "pass\n"}
+    assert len(odd.requests) == 2
