@@ -1,8 +1,9 @@
-"""File systems of a few megabytes, which a test may fill."""
+"""File systems of a few megabytes, which a test may fill, and a bound on the size of files."""
 
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,3 +41,14 @@ def fill(folder: Path) -> Path:
 def free(folder: Path) -> int:
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize
+
+
+@contextmanager
+def no_file_grows_over(size: int) -> Iterator[None]:
+    """Let each write behind `size` fail; Python ignores the signal that comes with it."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

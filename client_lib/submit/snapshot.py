@@ -7,7 +7,6 @@ order of a directory are not in it: they would make two archives of one code dif
 from __future__ import annotations
 
 import gzip
-import hashlib
 import heapq
 import io
 import os
@@ -22,6 +21,7 @@ from typing import IO, NamedTuple
 
 from client_lib.errors import InvalidRequest, TooLarge
 from client_lib.submit.ignore import Ignore, never
+from client_lib.worker.directory import sha256_of
 from client_lib.worker.disk import megabytes
 from client_lib.worker.outputs import ENVIRONMENT_MARKS
 
@@ -31,6 +31,7 @@ TRIES = 3  # packing starts over when a file was changed meanwhile
 _EPOCH = 315_619_200  # 1980-01-02: zip files, which user code may write from these, know no earlier day
 _BLOCK = 1024 * 1024
 _LEVEL = 3  # of gzip; 6 takes twice as long for 5 % less
+_FLAGS = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))  # not all on each system
 _LEAVE_OUT = "leave data out with .clientlibignore (the syntax of .gitignore)"
 _LARGEST = 5  # files named when it is too much
 _KINDS = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "named pipe", stat.S_IFBLK: "device", stat.S_IFCHR: "device"}
@@ -69,14 +70,13 @@ def packed(root: Path, limit_bytes: int = LIMIT_BYTES) -> Iterator[Packed]:
         TooLarge: more than `limit_bytes`; names the largest files.
         InvalidRequest: names a file that can't be read, or that is changed each time it is packed.
     """
-    with tempfile.NamedTemporaryFile(prefix="client-lib-", suffix=".tar.gz") as file:
+    with tempfile.TemporaryDirectory(prefix="client-lib-") as folder:
+        archive = Path(folder, "code.tar.gz")
         for tries_left in reversed(range(TRIES)):
-            file.seek(0)
-            file.truncate()
             entries, skipped = list_files(root)
             check_size(entries, limit_bytes)
             try:
-                sha256, grown = _write(entries, file)
+                skipped += _write(entries, archive)
                 break
             except _Changed as changed:
                 if not tries_left:
@@ -84,9 +84,11 @@ def packed(root: Path, limit_bytes: int = LIMIT_BYTES) -> Iterator[Packed]:
                         f"{changed} is changed while the folder {root} is packed",
                         hint="add it to .clientlibignore, or submit when it is at rest",
                     ) from changed
-        file.flush()
+            except OSError as error:
+                message = f"there is no room for a snapshot of {root} in {folder}: {error.strerror}"
+                raise InvalidRequest(message, hint="set TMPDIR to a folder on another disk") from error
         names = frozenset(entry.name for entry in entries if stat.S_ISREG(entry.mode))
-        yield Packed(Path(file.name), sha256, file.tell(), names, (*skipped, *grown))
+        yield Packed(archive, sha256_of(archive), archive.stat().st_size, names, tuple(skipped))
 
 
 # --- which files
@@ -103,6 +105,8 @@ def list_files(root: Path) -> tuple[list[Entry], list[str]]:
         try:
             with os.scandir(directory) as found:
                 entries = sorted(found, key=lambda entry: entry.name)
+        except FileNotFoundError:  # removed since the folder above was read
+            return
         except OSError as error:
             raise _unreadable(str(directory), error) from error
         if relative:
@@ -167,30 +171,21 @@ class _Changed(Exception):
     """A file has changed while it was packed; its path."""
 
 
-class _Hashing:
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file, self.digest = file, hashlib.sha256()
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        return self._file.write(data)
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
-def _write(entries: Sequence[Entry], file: IO[bytes]) -> tuple[str, list[str]]:
-    """Digest of the archive, and a sentence for each file that grew meanwhile."""
-    hashing = _Hashing(file)
+def _write(entries: Sequence[Entry], archive: Path) -> list[str]:
+    """A sentence for each file that grew meanwhile."""
     grown: list[str] = []
-    with gzip.GzipFile("", "wb", _LEVEL, hashing, mtime=0) as zipped, io.BufferedWriter(zipped, _BLOCK) as tar:
+    with (
+        archive.open("wb") as file,
+        gzip.GzipFile("", "wb", _LEVEL, file, mtime=0) as zipped,
+        io.BufferedWriter(zipped, _BLOCK) as tar,
+    ):
         for entry in entries:
             if stat.S_ISREG(entry.mode):
                 grown += _add_file(tar, entry)
             else:
                 tar.write(_header(entry))
         tar.write(bytes(2 * tarfile.BLOCKSIZE))  # the end of an archive
-    return hashing.digest.hexdigest(), grown
+    return grown
 
 
 def _header(entry: Entry, size: int = 0) -> bytes:
@@ -207,26 +202,23 @@ def _header(entry: Entry, size: int = 0) -> bytes:
 
 def _add_file(tar: IO[bytes], entry: Entry) -> list[str]:
     """Add the file as it is. A log that grew meanwhile is taken as far as it went; any other change is a _Changed."""
-
-    def opener(path: str, flags: int) -> int:
-        return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
-
     try:
-        with open(entry.path, "rb", buffering=0, opener=opener) as file:
-            before = os.fstat(file.fileno())
-            tar.write(_header(entry, before.st_size))
-            left = before.st_size
-            while left:
-                if not (data := file.read(min(left, _BLOCK))):
-                    raise _Changed(entry.path)
-                tar.write(data)
-                left -= len(data)
-            tar.write(bytes(-before.st_size % tarfile.BLOCKSIZE))
-            after = os.fstat(file.fileno())
+        descriptor = os.open(entry.path, _FLAGS)
     except FileNotFoundError:
         raise _Changed(entry.path) from None
     except OSError as error:
         raise _unreadable(entry.path, error) from error
+    with open(descriptor, "rb", buffering=0) as file:
+        before = os.fstat(file.fileno())
+        tar.write(_header(entry, before.st_size))
+        left = before.st_size
+        while left:
+            if not (data := file.read(min(left, _BLOCK))):
+                raise _Changed(entry.path)
+            tar.write(data)
+            left -= len(data)
+        tar.write(bytes(-before.st_size % tarfile.BLOCKSIZE))
+        after = os.fstat(file.fileno())
     if after.st_size > before.st_size:
         return [f"{entry.name} grew while it was packed; the snapshot has its first {before.st_size} bytes"]
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):

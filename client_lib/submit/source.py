@@ -133,17 +133,16 @@ def shared_folder_proof(folder: Path) -> Iterator[SharedFolderProof | None]:
     None: nothing can be written there, so nothing can be proven."""
     nonce = secrets.token_hex(16)
     path = folder / f"{PROOF_PREFIX}{secrets.token_hex(8)}"
+    proof = None
+    with suppress(OSError):
+        with path.open("x") as file:  # for all to read: the server may be another user
+            file.write(nonce)
+        proof = SharedFolderProof(path=str(path), nonce=nonce)
     try:
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)  # the server may be another user
-    except OSError:
-        yield None
-        return
-    try:
-        with open(file, "w") as written:
-            written.write(nonce)
-        yield SharedFolderProof(path=str(path), nonce=nonce)
+        yield proof
     finally:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
 
 
 # --- for a snapshot

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from server_stub.files.request_log import UNWRITTEN, RequestLog
 from server_stub.store import Store, StoreError, StoreUnavailable, rows
 from server_stub.store.engines import READERS, damage
 from server_stub.store.rows import Key, NewJob
+from tests.small_disk import no_file_grows_over
 from tests.store.postgresql import Proxy, Server
 from tests.store.test_store import added, opened, row
 
@@ -138,17 +137,6 @@ class TestPostgresql:
                 assert await stored(store) == [again.row.id]
 
         asyncio.run(run())
-
-
-@contextmanager
-def no_file_grows_over(size: int) -> Iterator[None]:
-    """Let each write behind `size` fail; Python ignores the signal that comes with it."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_job_whose_commit_failed_in_sqlite_is_not_accepted(tmp_path: Path, log: RequestLog) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
+import shutil
 import socket
 import stat
 import threading
@@ -21,6 +23,7 @@ from client_lib.submit.snapshot import list_files, packed
 from client_lib.worker.archive import unpack
 from tests.examples import examples
 from tests.rights import file_modes_hold
+from tests.small_disk import no_file_grows_over
 
 
 def write(root: Path, files: Mapping[str, str]) -> None:
@@ -209,6 +212,24 @@ def test_a_file_that_changes_once_is_read_again(folder: Path, tmp_path: Path, mo
     monkeypatch.setattr(snapshot, "_add_file", shrinking)
     round_trip(folder, tmp_path / "out")
     assert (tmp_path / "out" / "a.py").read_text() == "old" * 10
+
+
+def test_a_folder_that_is_removed_meanwhile_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder, {"train.py": "", "checkpoint-1/model.bin": ""})
+
+    def never(name: str) -> bool:
+        """Patched: the moment between the list of a folder and the next one can't be hit from outside."""
+        shutil.rmtree(folder / "checkpoint-1", ignore_errors=True)
+        return False
+
+    monkeypatch.setattr(snapshot, "never", never)
+    assert names(folder) == {"train.py"}
+
+
+def test_a_full_disk_is_not_blamed_on_a_file_of_the_code(folder: Path) -> None:
+    write(folder, {"train.py": secrets.token_hex(1_500_000)})
+    with no_file_grows_over(10), pytest.raises(InvalidRequest, match="no room for a snapshot"), packed(folder):
+        pass
 
 
 @pytest.mark.parametrize("folders", [10, pytest.param(100, marks=pytest.mark.long)])

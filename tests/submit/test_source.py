@@ -10,6 +10,7 @@ from client_lib.spec.command_line import split_script
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.submit.source import Source, place_in_root, resolve, shared_folder_proof, snapshot_root
 from tests.rights import file_modes_hold
+from tests.small_disk import no_file_grows_over
 
 PYTORCH2, BINARY = JobType.PYTORCH2, JobType.BINARY
 
@@ -141,6 +142,12 @@ def test_a_proof_is_gone_also_after_an_error(here: Path) -> None:
 def test_no_proof_can_be_given_where_nothing_can_be_written(here: Path) -> None:
     with shared_folder_proof(here / "nowhere") as proof:
         assert proof is None
+
+
+def test_no_proof_can_be_given_on_a_full_disk(here: Path) -> None:
+    with no_file_grows_over(0), shared_folder_proof(here) as proof:
+        assert proof is None
+    assert os.listdir(here) == ["train.py"]
 
 
 # --- root of a snapshot
