@@ -21,7 +21,7 @@ from client_lib.worker.format import METRICS_PIPE, segment_name
 from server_stub.curves import CurveReader
 from server_stub.curves.tracker import Tracker
 from server_stub.files.job_dirs import log_dir
-from server_stub.logs import LoggedJob
+from server_stub.logs.records import LoggedJob
 
 POINTS = 1000
 BEGIN = 1_790_000_000

@@ -39,7 +39,7 @@ from server_stub.http.auth import Logins, Users
 from server_stub.http.limits import Bodies, Connection, Strangers
 from server_stub.http.metrics import Traffic
 from server_stub.http.users_file import CurrentTokens, FileTokens, UserTokens
-from server_stub.logs import LogHub
+from server_stub.logs.hub import LogHub
 from server_stub.runtimes import Runtime
 from server_stub.runtimes.local import LocalOptions, accounts
 from server_stub.runtimes.local.runtime import LocalRuntime

@@ -24,7 +24,7 @@ from server_stub.curves.grammar import LONGEST
 from server_stub.curves.lag import Entries, Straggler, Window, slow_rank, steps
 from server_stub.curves.tracker import PROGRESS_OF, Bars, Key, Points, Tracker
 from server_stub.files.job_dirs import log_dir, worker_dir
-from server_stub.logs import LoggedJob
+from server_stub.logs.records import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.worker_gateway.log_file import read_clock
 

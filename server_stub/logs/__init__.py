@@ -5,9 +5,3 @@
 `server_stub.serve` makes one `LogHub`, `server_stub.http.api.jobs` asks it for streams. The states of a job come
 from a function of the service, so that no module here imports the service or the database.
 """
-
-from server_stub.logs.hub import LogHub
-from server_stub.logs.records import LoggedJob, LogQuery
-from server_stub.logs.stream import stream
-
-__all__ = ["LogHub", "LogQuery", "LoggedJob", "stream"]

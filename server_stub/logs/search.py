@@ -1,6 +1,5 @@
 """Searches the lines that a job has printed for a regular expression, in a process of its own: the expression of a user
-may take any time, and `re` lets no other thread run meanwhile. After LIMIT_S the process is killed.
-"""
+may take any time, and `re` lets no other thread run meanwhile. After LIMIT_S the process is killed."""
 
 from __future__ import annotations
 
@@ -15,13 +14,17 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 from client_lib.errors import InvalidRequest, Unavailable
 from client_lib.spec.paths import Position
-from client_lib.worker.format import RECORD
-from server_stub.logs.records import LoggedJob, LogQuery, line_filter, time_of
+from client_lib.worker.format import RECORD, STREAMS
+from server_stub.logs.records import LoggedJob, time_of
 from server_stub.logs.render import Renderer
 from server_stub.logs.segments import LogReader
+
+if TYPE_CHECKING:  # takes longer to load than most searches
+    from server_stub.logs.query import LogQuery
 
 LIMIT_S = 20.0
 LINES_MAX, BYTES_MAX = 100_000, 64 * 2**20
@@ -33,11 +36,26 @@ Hit = tuple[Position, bytes]
 """Records to show, with their log."""
 
 
+class _Wanted(NamedTuple):
+    """The fields of a LogQuery that say what is searched for, and the bounds."""
+
+    grep: str
+    context: int
+    tail: int | None
+    since: str | None
+    ranks: frozenset[int]
+    streams: frozenset[str]
+    lines_max: int
+    bytes_max: int
+
+
 async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Hit]:
     """The matching records of these log directories with their context, by time.
 
     Raises InvalidRequest: it takes longer than LIMIT_S, or finds more than LINES_MAX or BYTES_MAX.
     """
+    asked = query.model_dump(include=set(_Wanted._fields))
+    wanted = _Wanted(**asked, lines_max=LINES_MAX, bytes_max=BYTES_MAX)
     async with _at_once:
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", f"from {__name__} import main; main()"),
@@ -47,9 +65,7 @@ async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Hit]:
             stdout=asyncio.subprocess.PIPE,
         )
         try:
-            answer, _ = await asyncio.wait_for(
-                process.communicate(pickle.dumps((logs, query, LINES_MAX, BYTES_MAX))), LIMIT_S
-            )
+            answer, _ = await asyncio.wait_for(process.communicate(pickle.dumps((logs, wanted))), LIMIT_S)
         except asyncio.TimeoutError:
             took = f"the search for {query.grep!r} took longer than {LIMIT_S:g} s"
             raise InvalidRequest(took, hint=_NARROWER) from None
@@ -74,37 +90,40 @@ async def answer_of(job: LoggedJob, found: Iterable[Hit], renderer: Renderer) ->
     yield renderer.end(job)
 
 
-def hits_in(logs: Mapping[Position, Path], query: LogQuery, lines_max: int, bytes_max: int) -> list[Hit] | None:
+def hits_in(logs: Mapping[Position, Path], wanted: _Wanted) -> list[Hit] | None:
     """Find the lines for `search`; None: there are more of them."""
     found: list[Hit] = []
+    tail = wanted.tail
     for position, directory in logs.items():
-        last: deque[Hit] = deque(maxlen=query.tail)
+        last: deque[Hit] = deque(maxlen=tail)
         size = sum(len(record) for _, record in found)
-        for record in _records_of(LogReader(directory), query):
-            size += len(record) - (len(last[0][1]) if len(last) == query.tail and last else 0)
+        for record in _records_of(LogReader(directory), wanted):
+            size += len(record) - (len(last[0][1]) if len(last) == tail and last else 0)
             last.append((position, record))
-            if len(found) + len(last) > lines_max or size > bytes_max:
+            if len(found) + len(last) > wanted.lines_max or size > wanted.bytes_max:
                 return None
         found = sorted([*found, *last], key=lambda hit: (hit[0][0], time_of(hit[1])))
-        found = found if query.tail is None else found[len(found) - min(query.tail, len(found)) :]
+        found = found if tail is None else found[len(found) - min(tail, len(found)) :]
     return found
 
 
-def _records_of(reader: LogReader, query: LogQuery) -> Iterator[bytes]:
-    wanted, chosen = re.compile(query.grep or ""), line_filter(query)
-    before: defaultdict[bytes, deque[bytes]] = defaultdict(lambda: deque(maxlen=query.context))
+def _records_of(reader: LogReader, wanted: _Wanted) -> Iterator[bytes]:
+    expression, since = re.compile(wanted.grep), (wanted.since or "").encode()
+    ranks = {b"%d" % rank for rank in wanted.ranks}
+    streams = {name.encode() for name in wanted.streams or STREAMS}
+    before: defaultdict[bytes, deque[bytes]] = defaultdict(lambda: deque(maxlen=wanted.context))
     after: defaultdict[bytes, int] = defaultdict(int)
-    offset, since = 0, (query.since or "").encode()
+    offset = 0
     while block := reader.block(offset):
         offset = block.end
-        for record in _record.finditer(chosen(block.data)):
-            _, time, rank, _, _, text = record.groups()
-            if time < since:
+        for record in _record.finditer(block.data):
+            _, time, rank, stream, _, text = record.groups()
+            if time < since or stream not in streams or (ranks and rank not in ranks):
                 continue
-            if wanted.search(text.decode("utf-8", "replace")):
+            if expression.search(text.decode("utf-8", "replace")):
                 yield from before.pop(rank, ())
                 yield record[0]
-                after[rank] = query.context
+                after[rank] = wanted.context
             elif after[rank]:
                 after[rank] -= 1
                 yield record[0]
@@ -113,8 +132,8 @@ def _records_of(reader: LogReader, query: LogQuery) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """Search in a process of its own, which ends by itself if its server is killed."""
-    resource.setrlimit(resource.RLIMIT_CPU, (int(LIMIT_S), int(LIMIT_S) + 1))
+    """Answer a pickled request of `search`."""
+    resource.setrlimit(resource.RLIMIT_CPU, (30, 30))  # `search` kills it earlier, unless the server was killed
     hits = hits_in(*pickle.load(sys.stdin.buffer))
     together = groupby(hits or (), key=itemgetter(0))
     found = [(position, b"".join(record for _, record in group)) for position, group in together]

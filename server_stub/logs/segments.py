@@ -16,11 +16,15 @@ from collections.abc import Iterator, Mapping
 from heapq import merge
 from itertools import groupby, islice
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from client_lib.spec.paths import Position
 from client_lib.worker.format import segment_name
 from server_stub.files.job_dirs import OpenFile
-from server_stub.logs.records import STAMP, Block, LogQuery, line_pattern, time_of
+from server_stub.logs.records import STAMP, Block, line_pattern, time_of
+
+if TYPE_CHECKING:
+    from server_stub.logs.query import LogQuery
 
 BLOCK = 64 * 1024  # more is not faster (pipes, sockets and caches like this size) and every follower may hold one
 _RECORD = 32 * 1024  # more than the longest record: MAX_TEXT and its head

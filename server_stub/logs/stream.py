@@ -15,7 +15,8 @@ from client_lib.spec.paths import Position
 from client_lib.worker.directory import Directory, read_json
 from server_stub.files.job_dirs import log_dir, opener
 from server_stub.logs.hub import Feed, LogHub, Tail
-from server_stub.logs.records import Block, LoggedJob, LogQuery, line_filter, merge, missing_before, next_sequence
+from server_stub.logs.query import LogQuery
+from server_stub.logs.records import Block, LoggedJob, line_filter, merge, missing_before, next_sequence
 from server_stub.logs.render import Renderer, facts
 from server_stub.logs.segments import BLOCK, LogReader, find_starts
 

@@ -16,7 +16,7 @@ from client_lib.spec.states import State
 from client_lib.spec.wire import EventList, GroupInfo, JobInfo, JobProgress, StateChanges, with_progress
 from server_stub.files import outputs
 from server_stub.files.job_dirs import OpenFile, log_dir
-from server_stub.logs import LoggedJob
+from server_stub.logs.records import LoggedJob
 from server_stub.logs.stream import refuse_unknown
 from server_stub.runtimes.inputs import newest_result
 from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, found

@@ -25,7 +25,7 @@ from client_lib.worker.format import METRICS, pattern
 from client_lib.worker.report import storable
 from server_stub.curves import CurveReader, Whose, goodput
 from server_stub.files.job_dirs import log_dir
-from server_stub.logs import LoggedJob
+from server_stub.logs.records import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.runtimes import RAN_IMAGE, Clock, Runtime
 from server_stub.service.job_files import JobFiles

@@ -16,7 +16,7 @@ from server_stub.curves import lag
 from server_stub.curves import reader as curve_reader
 from server_stub.curves.reader import FOLDER, CurveReader, Curves, Whose
 from server_stub.files.job_dirs import log_dir, worker_dir
-from server_stub.logs import LoggedJob
+from server_stub.logs.records import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.worker_gateway.log_file import WorkerClock
 from tests.curves.test_lag import line

@@ -28,7 +28,7 @@ from server_stub.http.auth import Logins, Users
 from server_stub.http.limits import Bodies
 from server_stub.http.metrics import Traffic
 from server_stub.http.users_file import FileTokens
-from server_stub.logs import LogHub
+from server_stub.logs.hub import LogHub
 from server_stub.serve import Server, uvicorn_config
 from server_stub.service import Service
 from server_stub.settings import Settings

@@ -19,7 +19,7 @@ from client_lib.transport.api import Api as TypedApi
 from client_lib.transport.config import Config
 from client_lib.transport.rest import Rest
 from server_stub.files.job_dirs import log_dir
-from server_stub.logs import LoggedJob
+from server_stub.logs.records import LoggedJob
 from server_stub.runtimes import RAN_IMAGE
 from server_stub.service.observer import provenance
 from tests.http.conftest import Api, Running

@@ -25,7 +25,7 @@ from client_lib.spec.states import Reason, State
 from server_stub.http.api.answers import add_error_handlers, error, http_error, invalid_request
 from server_stub.http.api.context import context, current_user
 from server_stub.http.api.jobs import router
-from server_stub.logs import LoggedJob, LogHub
+from server_stub.logs.hub import LogHub
 from server_stub.service.lookup import User
 
 NAME = "train"

@@ -13,10 +13,12 @@ import pytest
 
 from client_lib.log_reading.reader import Records, read_frames
 from server_stub.files.job_dirs import log_dir
-from server_stub.logs import LogHub, LogQuery, stream
+from server_stub.logs.hub import LogHub
+from server_stub.logs.query import LogQuery
 from server_stub.logs.records import Block
 from server_stub.logs.render import Frames
 from server_stub.logs.segments import LogReader
+from server_stub.logs.stream import stream
 from tests.logs import log_server
 from tests.logs.log_server import next_logs, read_job, write_job
 from tests.logs.support import LogWriter

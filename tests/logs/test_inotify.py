@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from server_stub.logs import LogHub, LogQuery, stream
-from server_stub.logs.hub import Inotify
+from server_stub.logs.hub import Inotify, LogHub
+from server_stub.logs.query import LogQuery
 from server_stub.logs.render import Frames
+from server_stub.logs.stream import stream
 from tests.logs.log_server import next_logs, read_job
 from tests.logs.support import LogWriter
 from tests.logs.test_hub import until

@@ -14,9 +14,11 @@ from client_lib.log_reading.reader import Params, log_entries, log_lines
 from client_lib.spec.paths import parse_cursor
 from client_lib.worker.format import parse
 from server_stub.files.job_dirs import log_dir
-from server_stub.logs import LogHub, LogQuery, stream
+from server_stub.logs.hub import LogHub
+from server_stub.logs.query import LogQuery
 from server_stub.logs.records import Block, line_filter, merge, missing_before
 from server_stub.logs.render import Frames
+from server_stub.logs.stream import stream
 from tests.examples import examples
 from tests.logs.log_server import next_logs, read_job, write_job
 from tests.logs.support import LogWriter

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,12 @@ def test_too_many_lines(server: Server, writer: LogWriter, monkeypatch: pytest.M
     monkeypatch.setattr(search, "BYTES_MAX", 10)
     with server.get(grep="same", tail=1) as answer:
         assert answer.status_code == 422
+
+
+def test_the_process_of_a_search_loads_little() -> None:
+    heavy = "{'pydantic', 'fastapi', 'sqlalchemy'}"
+    command = f"import sys, server_stub.logs.search; print({heavy} & sys.modules.keys())"
+    assert subprocess.run([sys.executable, "-c", command], capture_output=True, check=True).stdout == b"set()\n"
 
 
 @pytest.mark.usefixtures("writer")

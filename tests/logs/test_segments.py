@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import InvalidRequest
-from server_stub.logs.records import parse_since
+from server_stub.logs.query import parse_since
 from server_stub.logs.segments import BLOCK, LogReader, offset_of_time
 from tests.logs.support import START, LogWriter, stamp
 

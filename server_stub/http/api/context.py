@@ -20,7 +20,7 @@ from server_stub.files.snapshots import Snapshots
 from server_stub.http.auth import Logins, Users
 from server_stub.http.limits import Bodies
 from server_stub.http.metrics import Traffic
-from server_stub.logs import LogHub
+from server_stub.logs.hub import LogHub
 from server_stub.service import Service
 from server_stub.service.lookup import User
 from server_stub.settings import Settings

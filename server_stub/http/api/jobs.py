@@ -26,11 +26,11 @@ from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
 from server_stub.http.api.answers import ARCHIVE, BYTES, JsonText, LiveResponse, OpenFileResponse, raw_answer, raw_body
 from server_stub.http.api.context import JOB, WAIT_S, CurrentUser, JsonBody, Number, Offset, OfPath, Owner, Parts, Wait
-from server_stub.logs import LogQuery
-from server_stub.logs import stream as stream_logs
+from server_stub.logs.query import LogQuery
 from server_stub.logs.render import Frames, NdJson, Renderer, Text
 from server_stub.logs.search import answer_of, search
 from server_stub.logs.stream import logs as written_logs
+from server_stub.logs.stream import stream as stream_logs
 from server_stub.service import JobFilters
 from server_stub.service.lookup import User
 

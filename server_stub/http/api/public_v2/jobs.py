@@ -36,10 +36,10 @@ from client_lib.worker.format import GOES_ON, LAUNCHER, PROGRESS
 from server_stub.http.api.answers import LiveResponse
 from server_stub.http.api.context import CurrentUser, Parts
 from server_stub.http.api.public_v2 import translate
-from server_stub.logs import LoggedJob, LogQuery
-from server_stub.logs import stream as stream_logs
-from server_stub.logs.records import MAX_TAIL
+from server_stub.logs.query import MAX_TAIL, LogQuery
+from server_stub.logs.records import LoggedJob
 from server_stub.logs.render import FIELDS, Renderer
+from server_stub.logs.stream import stream as stream_logs
 from server_stub.service import JobFilters
 from server_stub.settings import Settings
 
