@@ -29,7 +29,6 @@ _MASK = 0x2 | 0xC0 | 0x100 | 0x200 | 0x400 | 0x800
 _EVENT = struct.Struct("iIII")
 _OVERFLOW = -1
 
-
 NextLogs = Callable[[LoggedJob], Awaitable[LoggedJob]]
 """Returns the job when its version is greater than that of the given one. Raises NotFound: it is deleted."""
 
@@ -48,9 +47,7 @@ class Inotify:
     def watch(self, directory: Path, changed: Callable[[], None]) -> Callable[[], None]:
         """Call `changed` soon after an entry of the directory was made, written, renamed or removed; calls may be
         spurious, several changes may be one call. Returns a function that ends it.
-
-        Raises OSError: there is no such directory, or no watch is left for this user.
-        """
+        Raises OSError: there is no such directory, or no watch is left for this user."""
         # one directory has one number, however often it is asked for
         number = self._call("inotify_add_watch", self._descriptor, os.fsencode(directory), _MASK)
         self._callbacks.setdefault(number, []).append(changed)
@@ -135,7 +132,7 @@ class Feed:
         self._woken_at = 0.0
         self._wake_later: asyncio.TimerHandle | None = None
         self._find_logs(1)
-        self._tasks = [self._loop.create_task(each) for each in (self._watch_job(), self._look())]
+        self._tasks = [self._loop.create_task(self._run(part)) for part in (self._watch_job, self._look)]
 
     def close(self) -> None:
         self.over = True
@@ -147,23 +144,26 @@ class Feed:
             tail.close()
         self._wake_now()
 
-    async def _watch_job(self) -> None:
-        """Follow the states of the job and wake the followers at each."""
-        try:
-            while not self.job.state.final:
-                attempt = self.job.attempt
-                # State and ends change in one step: a follower that sees a final state sees the true ends too.
-                self.job = await self._next_logs(self.job)
-                self._find_logs(attempt)
-                for tail in self.tails.values():
-                    tail.look()
-                self._wake_now()
-        except ClientLibError:
-            pass  # deleted (NotFound), or the database fails: the next request gets the error
-        finally:
-            if not self.job.state.final:
+    async def _run(self, part: Callable[[], Awaitable[None]]) -> None:
+        """Run one of the two below. If it fails, the streams end, and their readers resume."""
+        with suppress(ClientLibError):  # deleted (NotFound), or the database fails: the next request gets the error
+            try:
+                await part()
+            except BaseException:
                 self.over = True
                 self._wake_now()
+                raise
+
+    async def _watch_job(self) -> None:
+        """Follow the states of the job and wake the followers at each."""
+        while not self.job.state.final:
+            attempt = self.job.attempt
+            # State and ends change in one step: a follower that sees a final state sees the true ends too.
+            self.job = await self._next_logs(self.job)
+            self._find_logs(attempt)
+            for tail in self.tails.values():
+                tail.look()
+            self._wake_now()
 
     async def _look(self) -> None:
         """Look for new logs, and for changes that inotify does not report, less often while there are none; wake the

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 from collections.abc import AsyncIterator
@@ -110,7 +111,26 @@ def test_a_hub_that_is_closed_again_stays_closed(tmp_path: Path, writer: LogWrit
     asyncio.run(scene())
 
 
-def test_logs_that_are_found_at_once_are_followed_in_their_order(tmp_path: Path) -> None:
+def test_logs_that_can_t_be_read_for_a_moment_end_the_streams_without_an_end(
+    tmp_path: Path, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
+):
+    async def scene() -> None:
+        hub = LogHub(next_logs, inotify=False)
+        body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
+        await anext(body)
+
+        def end(_: LogReader) -> int:
+            """Patched: no file system loses a folder on time."""
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+        monkeypatch.setattr(LogReader, "end", end)
+        assert b"@end" not in await asyncio.wait_for(anext(body, b""), 5)
+        hub.close()
+
+    asyncio.run(scene())
+
+
+def test_logs_that_are_found_at_once_are_followed_in_their_order(tmp_path: Path):
     async def scene() -> None:
         write_job(tmp_path, n_workers=4, attempt=3)
         places = [(attempt, worker) for attempt in (1, 2, 3) for worker in range(4)]
