@@ -6,8 +6,7 @@
 
     [0] epoch 1 loss 0.25                          the first lines, below them one area with the last ones
 
-No widget is needed, and the saved notebook stays small: at most three outputs, HEAD_LINES and TAIL_LINES lines, the
-last state of the bars, and the state of the job.
+No widget is needed, and the saved notebook stays small: at most three outputs, with HEAD_LINES and TAIL_LINES lines.
 """
 
 from __future__ import annotations
@@ -48,9 +47,7 @@ class Interrupted(KeyboardInterrupt):
 @contextmanager
 def in_cell_or_terminal(info: JobInfo, file: object | None) -> Iterator[CellOutput | None]:
     """Yield the output of a notebook's cell for a followed job; None: the text goes to a terminal, `file` or %%capture.
-
-    Ctrl-C in the block prints that the job keeps running.
-    """
+    Ctrl-C in the block prints that the job keeps running."""
     cell = CellOutput(info) if file is None and type(sys.stdout).__module__ == "ipykernel.iostream" else None
     try:
         yield cell

@@ -3,7 +3,6 @@
 The ranks are compared line by line, each of stdout and stderr for itself, because the order of lines in both is chance.
 Lines are the same if only numbers, times and addresses in them differ. Rank 0 may print more than the others
 (`if rank == 0:`): only a line of theirs that it never prints is a difference.
-
 The client compares, so that it works with every server: the log is read twice, and eight bytes are held per line.
 """
 

@@ -1,8 +1,6 @@
-"""The log of a job for a client: entries with all the facts about a line, or plain lines.
-
-`Job.log_entries` and `Job.log_lines` use these functions. The caller passes the connection as an `OpenStream`; a broken
-one is resumed at the cursor. Format: client_lib.spec.paths, client_lib.worker.format. Standard library only.
-"""
+"""The log of a job for a client: entries with all the facts about a line, or plain lines. The caller passes the
+connection as an `OpenStream`; a broken one is resumed at the cursor. Format: client_lib.spec.paths,
+client_lib.worker.format. Standard library only."""
 
 from __future__ import annotations
 
@@ -19,21 +17,10 @@ from client_lib.errors import BadResponse, ClientLibError
 from client_lib.spec.paths import Position, format_cursor, parse_cursor
 from client_lib.transport.failures import Transient
 from client_lib.transport.rest import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from client_lib.worker.format import (
-    GOES_ON,
-    JOB_STREAMS,
-    LAUNCHER,
-    MARK,
-    NO_RANK,
-    PROGRESS,
-    RANK,
-    RECORD,
-    STREAM,
-    pattern,
-)
+from client_lib.worker import format as log_format
+from client_lib.worker.format import GOES_ON, NO_RANK, PROGRESS
 
 Params = Mapping[str, str | list[str]]
-
 OpenStream = Callable[[Params], Iterable[bytes]]
 """Function that requests /jobs/{name}/logs as frames with these parameters and yields the bytes of the body as soon as
 they arrive, in pieces of any length. A ClientLibError is final; after Transient, OSError or a body that ends too early
@@ -43,9 +30,10 @@ MAX_FRAME = 16 * 2**20
 MAX_LINE = 2**20
 """Bytes; a longer line is given in pieces."""
 # each pattern matches a whole record, so that a scan reads no byte twice and skips bytes that no launcher wrote
-_FIELDS = re.compile(RECORD)
-_PIECES = re.compile(pattern(rank=rf"({RANK}", stream=f"{STREAM})", mark=f"({MARK})", text="(.*)").encode())
-_OF_LAUNCHER = f"{NO_RANK} {LAUNCHER}".encode()
+_FIELDS = re.compile(log_format.RECORD)
+_ORIGIN = {"rank": f"({log_format.RANK}", "stream": f"{log_format.STREAM})"}  # one group
+_PIECES = re.compile(log_format.pattern(**_ORIGIN, mark=f"({log_format.MARK})", text="(.*)").encode())
+_OF_LAUNCHER = f"{NO_RANK} {log_format.LAUNCHER}".encode()
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
 
@@ -59,11 +47,10 @@ class Records(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Number of records of one worker's log that are lost."""
-
     attempt: int
     worker: int
     records: int
+    """Number of records of this worker's log that are lost."""
 
 
 class JobStatus(NamedTuple):
@@ -79,9 +66,7 @@ OnState = Callable[["dict[str, Any]"], None]
 
 def read_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
     """The whole frames in a body; an incomplete last one is left out. Unknown frames of a newer server are skipped.
-
-    Raises BadResponse: this is no log stream.
-    """
+    Raises BadResponse: this is no log stream."""
     rest = b""
     for chunk in chunks:
         buffer = rest + chunk if rest else chunk
@@ -122,9 +107,7 @@ def _head(line: bytes) -> tuple[int, Frame | None]:
 
 def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterator[Frame]:
     """The frames of one job's log, each exactly once, over as many connections as needed.
-
-    Raises the errors of `open_stream`, and the last failure after `retry_s` without any frame from the server.
-    """
+    Raises the errors of `open_stream`, and the last failure after `retry_s` without any frame from the server."""
     wanted, offsets = dict(params), dict[Position, int]()  # the offsets are the cursor
     frame_at, pause_s = time.monotonic(), FIRST_PAUSE_S
     while True:
@@ -215,10 +198,8 @@ def log_entries(
     retry_s: float = 30.0,
 ) -> Iterator[LogEntry]:
     """Every entry, as soon as it exists; ends after the last one (`follow`: when the job is final as well). Messages of
-    the launcher are included, as stream `launcher`.
-
-    Survives broken connections and restarts of the server without losing or repeating an entry. Raises the errors of
-    `open_stream`, and after `retry_s` without an answer the last failure.
+    the launcher are included, as stream `launcher`. Survives broken connections and restarts of the server without
+    losing or repeating an entry. Raises the errors of `open_stream`, and after `retry_s` of silence the last failure.
     """
     stamp, moment = "", _EPOCH
     facts: dict[str, Any] = {}
@@ -244,12 +225,10 @@ def log_entries(
 
 def log_lines(open_stream: OpenStream, params: Params, *, retry_s: float = 30.0) -> Iterator[str]:
     """Every line's text, whole (up to MAX_LINE bytes), without its end. Of a run of progress only the last one.
-
-    Only the job's own lines, unless `params` name streams. Otherwise as `log_entries`.
-    """
+    Only the job's own lines, unless `params` name streams. Otherwise as `log_entries`."""
     own = "stream" not in params
     if own and "tail" in params:  # the server counts the tail; without one it is cheaper to send everything
-        params = {**params, "stream": list(JOB_STREAMS)}
+        params = {**params, "stream": list(log_format.JOB_STREAMS)}
     for line in _whole_lines(_resumed(open_stream, params, retry_s), own):
         yield line.decode("utf-8", "replace")
 

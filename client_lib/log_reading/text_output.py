@@ -241,10 +241,7 @@ def keeps_running(name: str) -> str:
 
 @dataclass
 class LogPrinter:
-    """Renders one job's entries, in their order.
-
-    `feed` and `close` return the text to write now, with line ends.
-    """
+    """Renders one job's entries, in their order. `feed` and `close` return the text to write now, with line ends."""
 
     prefix: bool = True
     timestamps: bool = False

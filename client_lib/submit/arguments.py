@@ -1,7 +1,5 @@
-"""The spec of a Job made from its arguments: today's, and those of earlier years of the ML Space platform.
-
-Scripts still pass the latter. Each gives one DeprecationWarning that names today's argument; a few are refused.
-"""
+"""The spec of a Job made from its arguments: today's, and those of earlier years of the ML Space platform, which give a
+DeprecationWarning that names today's argument; a few are refused."""
 
 from __future__ import annotations
 
@@ -92,19 +90,13 @@ def documented(kind: type[C]) -> type[C]:
 def translate(given: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the spec that old arguments become, and warn of each old argument. `given`: today's
     arguments of a Job, by name; `earlier`: all others.
-
-    Raises:
-        TypeError: an argument that Job never had.
-        NotSupported, InvalidRequest: an old argument asks for something that does not exist here.
-    """
+    Raises TypeError: Job never had it; NotSupported, InvalidRequest: it asks for something that does not exist here."""
     unknown = sorted(earlier.keys() - TODAY.keys())
     if unknown:
         raise TypeError(f"Job() got an unexpected keyword argument {unknown[0]!r}")
     old = {name: value for name, value in sorted(earlier.items()) if value is not None}
     if old.get("warm_cache"):
-        raise NotSupported(
-            "warm_cache=True is not supported: images are cached by the nodes that ran them", hint="omit it"
-        )
+        raise NotSupported("warm_cache=True is not supported: nodes cache the images that they ran", hint="omit it")
     fields: dict[str, Any] = {}
     for name, value in old.items():
         today = {"n_gpus": "instance_type", "forbid_internet": "internet"}.get(name)

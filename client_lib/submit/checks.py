@@ -1,4 +1,4 @@
-"""Checks a script before it is submitted to this machine: its syntax, its imports, its arguments.
+"""Checks a command before it is submitted to this machine: its program; or a script: its syntax, imports and arguments.
 
 Only what every run of the script does is judged: imports at its top level, and options where the script has one parser
 of argparse whose calls of `add_argument` name them literally.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -17,8 +18,9 @@ from itertools import takewhile
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
-from client_lib.spec.command_line import option_names
+from client_lib.spec.command_line import option_names, split_script
 from client_lib.spec.job import JobSpec
+from client_lib.submit.source import Source
 
 BYTES_MAX = 96 * 1024
 """Larger scripts are not checked: it would take longer than 50 ms."""
@@ -57,6 +59,18 @@ def check(script: Path, arguments: Sequence[str], python: str | None, *, imports
 def _place(python: str) -> tuple[str, str]:
     """Interpreters at the same place have the same packages. Virtual environments share the program."""
     return os.path.dirname(os.path.abspath(python)), os.path.realpath(python)
+
+
+def check_program(source: Source, path: str | None) -> None:
+    """Raises InvalidRequest unless the program of a command is there. `path`: PATH of the job, which runs here."""
+    program = split_script(source.text)[0]
+    names = (program, "python3") if program == "python" else (program,)  # the worker takes either
+    if not any(shutil.which(name, path=path) for name in names):
+        where = "" if os.sep in program else " on PATH"
+        raise InvalidRequest(
+            f"script={source.text!r}: there is no program {program!r}{where}, and the job runs on this machine",
+            hint="give its path; a shell's own commands run with bash -c",
+        )
 
 
 # --- imports

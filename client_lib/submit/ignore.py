@@ -1,9 +1,6 @@
 """The rules for the files of a folder that are code: `.gitignore` and `.clientlibignore` of each directory, by git's
-rules, and names that never travel (version control, virtual environments, caches, `.env`).
-
-Rules of a deeper file override those above it, and within a directory `.clientlibignore` overrides `.gitignore`. As
-with git, nothing below an ignored directory can be included again.
-"""
+rules, and names that never travel (version control, virtual environments, caches, `.env`). Rules of a deeper file
+override those above it, and within a directory `.clientlibignore` overrides `.gitignore`."""
 
 from __future__ import annotations
 
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
 
 FILES = (".gitignore", ".clientlibignore")
 PROOF_PREFIX = ".client-lib-proof-"  # see client_lib.submit.source: lies beside the script for a moment
-
 _NEVER = frozenset({".env", ".envrc", ".netrc", ".eggs"})
 
 

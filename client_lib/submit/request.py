@@ -1,8 +1,5 @@
 """Make a request from a spec and send it: the script is resolved, the server is shown that it shares the folder, or a
-snapshot is uploaded.
-
-One idempotency key covers all steps: a repeated step never makes a second job.
-"""
+snapshot is uploaded. One idempotency key covers all steps: a repeated step never makes a second job."""
 
 from __future__ import annotations
 
@@ -30,15 +27,7 @@ from client_lib.spec.request import (
 from client_lib.spec.validation import validated
 from client_lib.spec.wire import GroupInfo, JobInfo, Manifest
 from client_lib.submit.caller import requirements_of, requirements_within, submitter
-from client_lib.submit.source import (
-    GitReading,
-    Source,
-    check_program,
-    place_in_root,
-    resolve,
-    shared_folder_proof,
-    snapshot_root,
-)
+from client_lib.submit.source import GitReading, Source, place_in_root, resolve, shared_folder_proof, snapshot_root
 from client_lib.transport.api import Api
 from client_lib.transport.rest import OnUpload
 from client_lib.worker.disk import megabytes
@@ -63,7 +52,9 @@ def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None, cal
     source = Source(call.script, None, cwd) if call else resolve(script, spec.type, cwd, spec.conda_env is not None)
     reading = GitReading(source.folder)
     if not (call or source.script or spec.conda_env or spec.requirements) and api.runs_here():
-        check_program(source, spec.environment().get("PATH", os.environ.get("PATH")))
+        from client_lib.submit import checks
+
+        checks.check_program(source, spec.environment().get("PATH", os.environ.get("PATH")))
     changed: dict[str, Any] = {"script": source.text, "requirements": _requirements(spec, source.script)}
     if spec.notify is None and api.config.notify:
         changed["notify"] = api.config.notify

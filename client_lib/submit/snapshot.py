@@ -1,8 +1,5 @@
 """The code as it is now, in one archive: the same files give the same bytes and so the same digest, on any machine.
-
-What is in it decides `ignore`; who reads it is `client_lib.worker`, which trusts no archive. Times, owners and the
-order of a directory are not in it: they would make two archives of one code differ.
-"""
+Times, owners and the order of a directory are not in it. `ignore` decides what is; `worker.archive` unpacks it."""
 
 from __future__ import annotations
 
@@ -66,9 +63,8 @@ class Packed:
 def packed(root: Path, limit_bytes: int = LIMIT_BYTES) -> Iterator[Packed]:
     """The archive of `root`, a temporary file that is gone when the block ends.
 
-    Raises:
-        TooLarge: more than `limit_bytes`; names the largest files.
-        InvalidRequest: names a file that can't be read, or that is changed each time it is packed.
+    Raises TooLarge: more than `limit_bytes`, with the largest files; InvalidRequest: a file can't be read or is changed
+    each time it is packed, or the disk is full.
     """
     with tempfile.TemporaryDirectory(prefix="client-lib-") as folder:
         archive = Path(folder, "code.tar.gz")

@@ -1,8 +1,5 @@
 """The source of a job: the words of `script` become a file or a command, and its folder the root of a snapshot. Also
-reads where the code comes from: commit, branch, remote and uncommitted changes.
-
-Reads the disk; writes only the file of `shared_folder_proof`, for as long as its block runs.
-"""
+reads where the code comes from: commit, branch, remote and uncommitted changes."""
 
 from __future__ import annotations
 
@@ -52,12 +49,9 @@ class Source:
 
 
 def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -> Source:
-    """An existing path wins over splitting; a relative one counts from `cwd`.
-
-    `in_conda`: a conda environment is named, and its python runs a .py file that the binary types are given.
-
-    Raises:
-        InvalidRequest: no such script (with the nearest files), or it is a directory, unreadable, or needs a shell.
+    """An existing path wins over splitting; a relative one counts from `cwd`. `in_conda`: a conda environment is named,
+    and its python runs a .py file that the binary types are given.
+    Raises InvalidRequest: no such script (with the nearest files), or it is a directory, unreadable, or needs a shell.
     """
     whole = _absolute(script.strip(), cwd)  # may be longer than any name of a file: Path.is_file would raise OSError
     try:
@@ -84,30 +78,15 @@ def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -
             raise InvalidRequest(f"script={word!r}: there is no {path}", hint=_nearest(path))
         return Source(script, None, cwd)
     # a file of the caller's directory is named as a shell would want it, so that it is found and started
-    program = word if os.sep in word else f"./{word}"
-    started = [program]
+    started = [word if os.sep in word else f"./{word}", *words[1:]]
     if not os.access(path, os.X_OK):
         interpreter = {".sh": "bash", ".py": "python" if in_conda else None}.get(path.suffix)
         if interpreter is None:
             what = f"script={script!r}: {path} can't be executed, and type={str(job_type)!r} runs a command"
             fix = f"python {script}" if path.suffix == ".py" else f"chmod +x {path}"
             raise InvalidRequest(what, hint=f"write {fix}")
-        started = [interpreter, program]
-    return Source(shlex.join([*started, *words[1:]]), None, cwd)
-
-
-def check_program(source: Source, path: str | None) -> None:
-    """Raises InvalidRequest unless the program of a command is there. `path`: PATH of the job, which runs here."""
-    import shutil  # here: a script needs none of it
-
-    program = split_script(source.text)[0]
-    names = (program, "python3") if program == "python" else (program,)  # the worker takes either
-    if not any(shutil.which(name, path=path) for name in names):
-        where = "" if os.sep in program else " on PATH"
-        raise InvalidRequest(
-            f"script={source.text!r}: there is no program {program!r}{where}, and the job runs on this machine",
-            hint="give its path; a shell's own commands run with bash -c",
-        )
+        started.insert(0, interpreter)
+    return Source(shlex.join(started), None, cwd)
 
 
 def _nearest(path: Path) -> str:

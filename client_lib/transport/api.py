@@ -1,8 +1,5 @@
-"""The typed calls of one server: wire models in, wire models out, one method per path of `/api/v1`.
-
-`Client` and `Job` are made from these, and the command line uses them; how a call travels and fails is `rest`. Answers
-are read leniently, so that an older client understands a newer server.
-"""
+"""The typed calls of one server: wire models in, wire models out, one method per path of `/api/v1`. Answers are read
+leniently, so that an older client understands a newer server. How a call travels and fails is `rest`."""
 
 from __future__ import annotations
 
@@ -93,9 +90,8 @@ class Api:
 
     def resubmit_group(self, name: str, key: str, *, failed: bool) -> wire.GroupInfo:
         """Run all jobs of the group again, or with `failed` what did not succeed; once, however often it is sent."""
-        params = {"failed": "true" if failed else None}
-        path, lacks = paths.group(name, "resubmit"), "can't run a group again"
-        return self._call("POST", path, wire.GroupInfo, params, key=key, lacks=lacks)
+        params, lacks = {"failed": "true" if failed else None}, "can't run a group again"
+        return self._call("POST", paths.group(name, "resubmit"), wire.GroupInfo, params, key=key, lacks=lacks)
 
     def job_info(
         self,
@@ -107,9 +103,7 @@ class Api:
         retry_s: float | None = None,
     ) -> wire.JobInfo:
         """The job as it is; with `after_version`, as soon as it has changed since, or after `wait_s` (at most 60).
-
-        `retry_s`: other than the configured time for which a silent server is asked again.
-        """
+        `retry_s`: other than the configured time for which a silent server is asked again."""
         params = {"after_version": after_version, "wait": wait_s or None, "owner": owner}
         return self._call("GET", paths.job(name), wire.JobInfo, params, wait_s=wait_s, retry_s=retry_s)
 
@@ -196,10 +190,8 @@ class Api:
         limit: int | None = None,
         group: str | None = None,
     ) -> Iterator[wire.JobInfo]:
-        """The caller's jobs, newest first, at most `limit`; pages are fetched as they are needed.
-
-        `name` is the beginning of their names; of several labels all must match. `group`: only members of this one.
-        """
+        """The caller's jobs, newest first, at most `limit`; pages are fetched as they are needed. `name` is the
+        beginning of their names; of several labels all must match. `group`: only members of this one."""
         labels = [f"{key}={value}" for key, value in (label or {}).items()]
         asked = {"state": str(state) if state else None, "name": name, "label": labels, "group": group}
         cursor: str | None = None

@@ -1,5 +1,5 @@
 """The server and its token: from arguments, then `CLIENT_LIB_*` variables, then a profile of the configuration file;
-otherwise the local server of this machine. All other modules take the resulting `Config`.
+otherwise the local server of this machine. All other modules take the resulting `Config`. Standard library only.
 
 A profile's token, CA bundle and `insecure` are used for that profile's endpoint only, so that secrets stay with it.
 
@@ -13,8 +13,6 @@ A profile's token, CA bundle and `insecure` are used for that profile's endpoint
     insecure = false                    # true: a token may travel over plain http
     retry_s = 30                        # seconds for which a call is repeated while the server does not answer
     notify = "https://..."              # webhook of jobs that name none
-
-Standard library only.
 """
 
 from __future__ import annotations
@@ -104,10 +102,7 @@ def resolve(
     environ: Mapping[str, str] | None = None,
 ) -> Config:
     """The server that these arguments, the environment and the configuration file mean, in this order.
-
-    Raises:
-        InvalidRequest: an endpoint that is no http(s) URL, an unknown profile, a broken file or variable.
-    """
+    Raises InvalidRequest: an endpoint that is no http(s) URL, an unknown profile, a broken file or variable."""
     environ = os.environ if environ is None else environ
     if endpoint is None and profile is None:
         endpoint = environ.get(ENDPOINT) or None
@@ -144,9 +139,7 @@ def check_endpoint(endpoint: str) -> str | None:
 
 def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
     """The default profile's name and all profiles of the file; (None, {}) without a file.
-
-    Raises InvalidRequest for a file that can't be read or holds what no profile has.
-    """
+    Raises InvalidRequest for a file that can't be read or holds what no profile has."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -197,7 +190,7 @@ def profile_values(name: str | None, path: Path) -> dict[str, Any]:
 def _flag(environ: Mapping[str, str], name: str) -> bool | None:
     value = environ.get(name)
     if not value:
-        return None if value is None else False
+        return None if value is None else False  # the empty text turns it off
     if value.lower() not in BOOLEANS:
         raise InvalidRequest(f"{name}={value!r} is neither true nor false")
     return BOOLEANS[value.lower()]

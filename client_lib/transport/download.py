@@ -32,11 +32,9 @@ _RESERVED = frozenset(':*?"<>|\\')  # in names on Windows, where a colon also na
 
 
 class Progress(NamedTuple):
-    files: int
-    """Complete."""
+    files: int  # complete
     all_files: int
-    size: int
-    """Bytes that are here."""
+    size: int  # bytes that are here
     all_size: int
 
 
@@ -48,11 +46,8 @@ def download(
 ) -> list[Path]:
     """Fetch the outputs that a glob means into the folder, which is made.
 
-    Raises:
-        InvalidRequest: something in the folder is in the way.
-        NotFound: a file was replaced or removed since it was listed.
-        BadResponse: the data that came has another digest.
-        ServerUnreachable and others of `client_lib.errors`: the same call continues.
+    Raises InvalidRequest: something in the folder is in the way; NotFound: a file was replaced or removed since it was
+    listed; BadResponse: the data that came has another digest; ServerUnreachable and others: the same call continues.
     """
     for tries in range(_TRIES, 0, -1):
         listed = api.job_outputs(info.name, owner=info.owner)
@@ -85,9 +80,7 @@ def why_none(info: JobInfo, listed: OutputList, pattern: str | None) -> str:
 
 def chosen(listed: OutputList, pattern: str | None) -> list[OutputFile]:
     """The files that a glob means; None: all.
-
-    Raises BadResponse: the server calls a file what can only be meant to be written elsewhere.
-    """
+    Raises BadResponse: the server calls a file what can only be meant to be written elsewhere."""
     for file in listed.files:
         parts = file.path.split("/")
         hostile = "\0" in file.path or any(part in ("", ".", "..") for part in parts)
@@ -95,8 +88,8 @@ def chosen(listed: OutputList, pattern: str | None) -> list[OutputFile]:
             raise BadResponse(
                 f"the server calls an output {file.path!r}, which is no file below a folder; nothing was written"
             )
-    patterns = Patterns([pattern]) if pattern else None
-    return [file for file in listed.files if patterns is None or patterns.match(file.path)]
+    matches = Patterns([pattern]).match if pattern else bool
+    return [file for file in listed.files if matches(file.path)]
 
 
 class _Meter:
@@ -187,9 +180,7 @@ def _place(folder: Path, path: str) -> Path:
 def fetch_code(api: Api, info: JobInfo, provenance: JobProvenance, folder: Path) -> str:
     """Write the code of a job into a new or empty folder: the files of a snapshot, or the patch of a job in place.
     Returns a sentence with the place or commit.
-
-    Raises InvalidRequest: the folder is not empty; NotFound: the code was not kept.
-    """
+    Raises InvalidRequest: the folder is not empty; NotFound: the code was not kept."""
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise InvalidRequest(f"{folder} exists and is not an empty folder", hint="name a new one")
     folder.parent.mkdir(parents=True, exist_ok=True)

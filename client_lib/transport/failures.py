@@ -32,10 +32,8 @@ class Transient(Exception):
 
 
 def check_endpoint_rules(endpoint: Endpoint, config: Config) -> None:
-    """Refuse to send a token in clear text over a network, unless the user allowed it, and a CA file that is missing.
-
-    Raises InvalidRequest.
-    """
+    """Raises InvalidRequest for a token that would be sent in clear text over a network, unless the user allowed it,
+    and for a CA file that is missing."""
     if config.ca_bundle and not os.path.exists(config.ca_bundle):
         raise errors.InvalidRequest(f"ca_bundle {config.ca_bundle!r} does not exist")
     token, parts = endpoint.token, urlsplit(endpoint.url)

@@ -1,8 +1,7 @@
 """Transport of the SDK: one `requests.Session` per server, a time-out on every call.
 
-The session reads nothing of the environment by itself (`trust_env` is off: a .netrc would replace the token); proxies
-are taken from the environment once, when the session is made. Redirects are not followed: the token stays with its
-server.
+The session reads nothing of the environment (a .netrc would replace the token) but proxies, once, when it is made.
+Redirects are not followed: the token stays with its server.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 A running server holds a lock for its whole life, and only that proves that it runs; `server.json` holds its address,
 and remains after the server has died. A client that starts one holds `start.lock`, so that ten clients at once start
-one. `spec.state_dir` has the paths.
-
-A newer client replaces an older server that has no jobs; one with jobs is used, with a warning.
+one. A newer client replaces an older server that has no jobs; one with jobs is used, with a warning.
 """
 
 from __future__ import annotations
@@ -75,9 +73,7 @@ class Running:
 
 def find(directory: Path | None = None) -> Running | None:
     """The server that runs here, or None. Starts nothing and asks nothing over the network.
-
-    Raises Conflict if the state belongs to another host: a loopback address of it would mean nothing here.
-    """
+    Raises Conflict if the state belongs to another host: a loopback address of it would mean nothing here."""
     directory = directory or state_dir()
     lock, here = directory / SERVER_LOCK, socket.gethostname()
     try:
@@ -120,10 +116,8 @@ def locate(config: Config) -> Endpoint:
 def find_or_start(directory: Path | None = None) -> Running:
     """The server that runs here; if none does, one that this call starts.
 
-    Raises:
-        NotSupported: on Windows, which has no local runtime; or the server's libraries are missing.
-        Conflict: the state directory belongs to another host.
-        ServerError: it doesn't start; with the end of its log.
+    Raises NotSupported: on Windows, which has no local runtime, or without the server's libraries; Conflict as `find`;
+    ServerError: it doesn't start; with the end of its log.
     """
     if sys.platform == "win32":
         raise NotSupported(
@@ -147,9 +141,7 @@ def find_or_start(directory: Path | None = None) -> Running:
 
 def stop(running: Running) -> None:
     """Ask the server to end, and wait until it has; its jobs run on. Returns at once if it is gone already.
-
-    Raises ServerError: it still runs after 15 s.
-    """
+    Raises ServerError: it still runs after STOP_S."""
     lock = str(running.state_dir / SERVER_LOCK)
     if not is_held(lock):
         return
@@ -216,8 +208,7 @@ def _foreground(directory: Path) -> str:
 
 
 def _until(condition: Callable[[], bool], within_s: float) -> bool:
-    """Wait until `condition()` is true; False: it was not in time. Checks every 3 ms: there is nothing portable to wait
-    on."""
+    """Wait until `condition()` is true, which is polled: nothing portable wakes. False: it was not in time."""
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:

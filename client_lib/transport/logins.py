@@ -47,11 +47,7 @@ class Login(TypedDict):
 
 def endpoint(url: str) -> Endpoint:
     """The server with the token of its login, which is renewed if it is time; without a token if there is no login.
-
-    Raises:
-        Unauthorized: the issuer has ended the login.
-        ServerUnreachable: the issuer does not answer, and the token has expired.
-    """
+    Raises Unauthorized: the issuer has ended the login; ServerUnreachable: it is silent, and the token has expired."""
     login = _read().get(url)
     if login is not None and time.time() >= login["renew_at"]:
         with _locked():
@@ -70,9 +66,7 @@ def log_in(
 ) -> None:
     """Log in by the device flow of the issuer that the server offers (its LoginIssuer), and keep the login. `show` is
     called with the link and the code that the user has to confirm there.
-
-    Raises NotSupported: the issuer has no device flow; Unauthorized: the user, or the issuer, refused.
-    """
+    Raises NotSupported: the issuer has no device flow; Unauthorized: the user, or the issuer, refused."""
     issuer, client_id = offer["issuer"], offer["client_id"]
     check_endpoint_rules(Endpoint(issuer, "of a user"), config)
     metadata = _metadata(issuer)

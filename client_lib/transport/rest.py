@@ -54,8 +54,6 @@ _log = logging.getLogger("client_lib")
 
 Params = Mapping[str, "str | int | float | Sequence[str] | None"]
 """Parameters of a query; those that are None are not sent."""
-
-
 OnUpload = Callable[[int, int], None]
 """Called with the bytes that were sent so far, and all there are."""
 
@@ -165,8 +163,7 @@ class Rest:
     """Calls to one server. Thread-safe; a forked child opens connections of its own."""
 
     def __init__(self, locate: Callable[[], Endpoint], config: Config, connect: Connect) -> None:
-        """`locate` returns the server's address and a token. It is called before the first request, after a lost
-        connection, and when the token has to be renewed."""
+        """`locate` returns the server's address and a token: at first, after a lost connection, for a new token."""
         self._locate = locate
         self._config = config
         self._connect = connect
@@ -246,11 +243,8 @@ class Rest:
         read_s: float,
         begins: bytes | None = None,
     ) -> Iterator[Reply]:
-        """An answer whose body the caller reads inside the block. `read_s`: the longest silence. `begins`: the body of
-        a POST, which is sent once.
-
-        Raises as `call`; its body is not asked for again.
-        """
+        """An answer whose body the caller reads inside the block, and which is not asked for again. `read_s`: the
+        longest silence. `begins`: the body of a POST, which is sent once. Raises as `call`."""
         request = Request("POST" if begins else "GET", path, _given(params), begins, headers or {}, read_s)
         retry_s = 0.0 if begins else self._config.retry_s
         with ExitStack() as opened:
@@ -258,9 +252,7 @@ class Rest:
 
     def open_logs(self, name: str, params: Params, deadline: float | None = None) -> Iterator[bytes]:
         """The body of the log stream of a job, as it arrives. Silence of three heartbeats means a dead connection.
-
-        With `deadline` (of time.monotonic()) it ends there, with a Transient if nothing came until then.
-        """
+        With `deadline` (of time.monotonic()) it ends there, with a Transient if nothing came until then."""
         read_s = 3 * HEARTBEAT_S if deadline is None else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
         headers = {"Accept": paths.LOG_FRAMES}
         with self.stream(paths.job(name, "logs"), params=params, headers=headers, read_s=read_s) as answer:
@@ -271,9 +263,7 @@ class Rest:
 
     def _repeated(self, attempt: Callable[[Transport], T], bound_s: float) -> T:
         """The value of `attempt`, which is repeated while it raises Transient and `bound_s` seconds are not over.
-
-        Raises the error inside the last Transient; after several tries its message says how long they took.
-        """
+        Raises the error inside the last Transient; after several tries its message says how long they took."""
 
         def once() -> T:
             connected = self._connection()

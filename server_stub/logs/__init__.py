@@ -1,7 +1,6 @@
 """Serves the logs of jobs from the segment files of worker launchers; no log is held in memory.
 
-    api.jobs -> stream -> hub -> render, segments -> records
+    http.api.jobs -> stream -> hub -> render, segments -> records
 
-`server_stub.serve` makes one `LogHub`, `server_stub.http.api.jobs` asks it for streams. The states of a job come
-from a function of the service, so that no module here imports the service or the database.
+The states of a job come from a function of the service, so that no module here imports it or the database.
 """

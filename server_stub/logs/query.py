@@ -40,11 +40,8 @@ def _as_list(schema: dict[str, Any]) -> None:
 
 
 class LogQuery(BaseModel):
-    """The lines that a reader wants: the parameters of `GET /jobs/{name}/logs`.
-
-    A value that can't be read, and two fields that exclude each other, raise pydantic's ValidationError; it holds the
-    InvalidRequest for the client.
-    """
+    """The parameters of `GET /jobs/{name}/logs`. A value that can't be read, and two fields that exclude each other,
+    raise pydantic's ValidationError; it holds the InvalidRequest for the client."""
 
     model_config = ConfigDict(frozen=True, populate_by_name=True)
 
@@ -89,10 +86,8 @@ class LogQuery(BaseModel):
 
 
 def parse_since(text: str, now: datetime) -> str:
-    """The stamp that `text` means: an RFC 3339 time, or how long ago (`90`, `30s`, `10m`, `2h`, `1d`).
-
-    A time without an offset is UTC. Raises InvalidRequest.
-    """
+    """The stamp that `text` means: an RFC 3339 time, or how long ago (`90`, `30s`, `10m`, `2h`, `1d`). A time without
+    an offset is UTC. Raises InvalidRequest."""
     duration = _DURATION.fullmatch(text.strip())
     try:
         if duration:

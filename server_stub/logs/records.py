@@ -51,10 +51,8 @@ class Block(NamedTuple):
 
 
 def line_pattern(query: LogQuery) -> re.Pattern[bytes]:
-    """Matches every record, and the chosen ones as group 1; metrics are none.
-
-    Each match ends where the next begins, so that a scan never looks at a byte twice.
-    """
+    """Matches every record, and the chosen ones as group 1; metrics are none. Each match ends where the next begins, so
+    that a scan never looks at a byte twice."""
     ranks = "|".join(map(str, sorted(query.ranks))) or RANK
     streams = "|".join(re.escape(name) for name in sorted(query.streams or STREAMS))
     return re.compile(f"({pattern(rank=f'(?:{ranks})', stream=f'(?:{streams})')})|.*\n".encode())
@@ -81,10 +79,8 @@ def last_record(data: bytes) -> int:
 
 def missing_before(data: bytes, expected: int | None) -> int:
     """The number of missing records before these of one segment. `expected`: the seq that should come; None: not known.
-
-    Only the first record is read: inside a segment seq has no holes (client_lib.worker.format), and counting the
-    records of each block would cost as much as sending it.
-    """
+    Only the first record is read: inside a segment seq has no holes (client_lib.worker.format), and to count records
+    would cost as much as to send them."""
     first = sequence_of(data)
     return first - expected if first is not None and expected is not None and first > expected else 0
 

@@ -51,9 +51,7 @@ class _Wanted(NamedTuple):
 
 async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Hit]:
     """The matching records of these log directories with their context, by time.
-
-    Raises InvalidRequest: it takes longer than LIMIT_S, or finds more than LINES_MAX or BYTES_MAX.
-    """
+    Raises InvalidRequest: it takes longer than LIMIT_S, or finds more than LINES_MAX or BYTES_MAX."""
     asked = query.model_dump(include=set(_Wanted._fields))
     wanted = _Wanted(**asked, lines_max=LINES_MAX, bytes_max=BYTES_MAX)
     async with _at_once:
@@ -92,8 +90,7 @@ async def answer_of(job: LoggedJob, found: Iterable[Hit], renderer: Renderer) ->
 
 def hits_in(logs: Mapping[Position, Path], wanted: _Wanted) -> list[Hit] | None:
     """Find the lines for `search`; None: there are more of them."""
-    found: list[Hit] = []
-    tail = wanted.tail
+    found, tail = list[Hit](), wanted.tail
     for position, directory in logs.items():
         last: deque[Hit] = deque(maxlen=tail)
         size = sum(len(record) for _, record in found)

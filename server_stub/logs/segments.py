@@ -1,10 +1,8 @@
 """Reads the log directories of workers: blocks of whole records by logical offset, and the offsets at which a reader
-begins, from `tail` and `since`. Blocking file I/O, no asyncio.
+begins, from `tail` (by reading backwards) and `since` (by bisection). Blocking file I/O, no asyncio.
 
-A tail is found by reading backwards, a time by bisection: neither reads a log from its beginning.
-
-The writer (a worker launcher) appends; it may begin a new segment, and it may remove old ones (size limit). A reader
-needs nothing from it but the files: see client_lib.worker.format for their names and the record format.
+The writer (a worker launcher) appends; it may begin a new segment, and it may remove old ones (size limit). For the
+names of the files and the format of records see client_lib.worker.format.
 """
 
 from __future__ import annotations
@@ -71,11 +69,8 @@ class LogReader:
         return segments[-1] + begin + self.window(segments[-1], begin, size).rfind(b"\n") + 1
 
     def block(self, offset: int, size: int = BLOCK, *, cached: bool = False) -> Block | None:
-        """The next whole records at `offset`, or after it if that part of the log was removed; None: none yet.
-
-        At most `size` bytes, but always one record. A segment that is not the last of a list is complete.
-        With `cached` it raises BlockingIOError instead of waiting for a disk.
-        """
+        """The next whole records at `offset`, or after it if that part of the log was removed; None: none yet. At most
+        `size` bytes, but always one record. With `cached` it raises BlockingIOError instead of waiting for a disk."""
         held = self._open
         if held and held[0] <= offset and (data := self._records(held[0], offset - held[0], size, cached)):
             return Block(offset, data)  # to list the directory for each block takes a fifth of the time
@@ -163,14 +158,10 @@ def find_starts(readers: Mapping[Position, LogReader], query: LogQuery) -> dict[
 
 
 def offset_of_time(reader: LogReader, stamp: bytes) -> int:
-    """Offset of the first record whose time is `stamp` or later; the end of the log if all are older.
-
-    Times are taken to grow. If a clock was set back, it is the offset of one such place.
-    """
+    """Offset of the first record whose time is `stamp` or later; the end of the log if all are older. Where a clock was
+    set back, there may be several such places: it is one of them."""
     begins = {segment: time_of(reader.window(segment, 0, _HEAD)) for segment in reader.segments()}
-    older = [
-        segment for segment, time in begins.items() if time < stamp and len(time) == STAMP
-    ]  # a new one has no time
+    older = [segment for segment, time in begins.items() if len(time) == STAMP and time < stamp]  # a new one has none
     if not older:
         return 0
     segment = older[-1]

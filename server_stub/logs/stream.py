@@ -25,9 +25,7 @@ SILENT_BYTES = 2**20  # a reader gets its new position after so many bytes of li
 
 def stream(hub: LogHub, job: LoggedJob, query: LogQuery, renderer: Renderer) -> AsyncGenerator[bytes, None]:
     """The body of the answer. It ends without `@end` if the job is deleted or the server stops.
-
-    Raises NotFound at the call, before the first piece: there is no such attempt, or no such rank.
-    """
+    Raises NotFound at the call, before the first piece: there is no such attempt, or no such rank."""
     return _stream(hub, job, logs(job, query), query, renderer)
 
 
@@ -57,10 +55,8 @@ def logs(job: LoggedJob, query: LogQuery) -> dict[Position, Path]:
 
 def refuse_unknown(asked: Iterable[int], logs: Iterable[Path]) -> None:
     """Raises NotFound: no attempt has one of the ranks `asked`, whose lines would be waited for without end. `logs`:
-    the log directory of worker 0 of each attempt.
-
-    The number of ranks may depend on the GPUs that an attempt gets: before it is planned every rank is accepted.
-    """
+    the log directory of worker 0 of each attempt. The number of ranks may depend on the GPUs that an attempt gets:
+    before it is planned every rank is accepted."""
     counts = [_ranks(log.parent) for log in logs]
     unknown = [rank for rank in sorted(asked) if rank >= max(counts)]
     if all(counts) and unknown:
