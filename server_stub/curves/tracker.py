@@ -10,7 +10,8 @@ import json
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, field
-from math import isfinite
+from itertools import compress, count
+from math import isfinite, isnan
 from operator import add
 from statistics import quantiles
 from typing import Any, Literal
@@ -48,6 +49,8 @@ class Points:
     """Steps; times in seconds since 1970; values."""
     thinned: bool = False
     """Some points were removed, as there were too many."""
+    _looked_at: int = field(default=0, compare=False)
+    """Number of the first values that are no NaN, as far as `first_nan` has looked."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -62,10 +65,10 @@ class Points:
 
     @property
     def first_nan(self) -> float | None:
-        """The step of the first NaN; None: there is none."""
-        if isfinite(sum(self.values)):
-            return None
-        return next((step for step, value in zip(self.steps, self.values, strict=True) if value != value), None)
+        """The step of the first NaN; None: there is none. Looks at each value once, as each page asks for it."""
+        new = self.values[self._looked_at :]
+        self._looked_at += next(compress(count(), map(isnan, new)), len(new))
+        return self.steps[self._looked_at] if self._looked_at < len(self) else None
 
     def add(self, *point: float) -> None:
         """Add a step, its time and its value."""

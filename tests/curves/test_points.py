@@ -32,3 +32,15 @@ def test_the_ends_the_least_and_the_greatest_stay(values: list[float], most: int
 def test_the_first_nan_stays(first: int, most: int) -> None:
     fewer = points([1.0 if n < first else math.nan for n in range(1000)]).thinned_to(most)
     assert any(math.isnan(value) for value in fewer.values)
+
+
+def test_a_nan_is_found_after_an_earlier_look_and_its_step_stays() -> None:
+    curve = points([1.0, math.inf, -math.inf])
+    assert curve.first_nan is None
+    curve.add(7.0, 0.7, math.nan)
+    assert curve.first_nan == 7.0
+    curve.add(8.0, 0.8, math.nan)
+    assert curve.first_nan == 7.0
+    assert curve.joined(points([1.0])).first_nan == 7.0
+    assert points([1.0]).joined(curve).first_nan == 7.0
+    assert curve.thinned_to(4).first_nan == 7.0
