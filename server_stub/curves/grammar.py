@@ -30,6 +30,7 @@ _OPEN_BAR = re.compile(r"^(.{0,200}?):?\s{0,4}(\d{1,15})it \[(\d[^\[]*)")
 _BYTES = re.compile(r"\d[kKMGT]?i?B/s")
 _NO_LINE = re.compile(r'\s*File "|\w*(?:Error|Exception|Warning)\b|.{0,300}\w(?:Error|Warning): ')
 _STEPS, _EPOCHS = ("step", "global_step", "iteration", "iter", "steps", "batch"), ("epoch", "epochs")
+_COUNTERS = (*_STEPS, *_EPOCHS)
 _OTHER, _USUAL = (
     frozenset(words.split())
     for words in (
@@ -80,9 +81,7 @@ def _of_items(text: str) -> Reading | None:
     step, epoch = (next((found[name] for name in names if name in found), None) for names in (_STEPS, _EPOCHS))
     if step is None and epoch is None and not any(map(_is_usual, found)):
         return None
-    values = {
-        name: value for name, value in found.items() if name not in (*_STEPS, *_EPOCHS) and not _is_other_item(name)
-    }
+    values = {name: value for name, value in found.items() if not (name in _COUNTERS or _is_other_item(name))}
     return Reading(values, step, epoch=epoch) if values else None
 
 
@@ -119,13 +118,12 @@ def _counter(pattern: re.Pattern[str], text: str) -> tuple[float | None, int | N
 
 
 def _pairs(text: str, *, counted: bool) -> Iterator[tuple[str, float]]:
-    """The numbers beside names, in a text of small letters. `counted`: it has a step or an epoch, or is a bar, so that
-    any names will do."""
+    """The numbers beside names, in a text of small letters. `counted`: any names will do, as beside a step or a bar."""
     for match in _PAIR.finditer(text):
         part, name, between, number, percent = match.groups()
         whole = f"{part}_{name}" if part else name
         plain = between.isspace() or between == ":"  # `loss 0.5`, `loss:0.5`: only for usual names, as `python:3.11`
-        if name in (*_STEPS, *_EPOCHS) or _is_other(whole) or not (_is_usual(whole) or (counted and not plain)):
+        if name in _COUNTERS or _is_other(whole) or not (_is_usual(whole) or (counted and not plain)):
             continue
         if not percent and _UNIT.match(text, match.end()):
             continue

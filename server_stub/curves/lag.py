@@ -138,8 +138,7 @@ def steps(workers: Sequence[Mapping[int, Sequence[Window]]], ahead: Sequence[flo
 
 
 def straggler(newest: Sequence[SeenStep], workers: int = 1) -> Straggler | None:
-    """The rank that lags in most of the newest steps of so many workers; None: there is none, or the steps are too
-    few."""
+    """The rank that lags in most of the newest steps of so many workers; None: none does, or the steps are too few."""
     last = newest[-_STEPS:]
     if len(last) < _STEPS_MIN:
         return None
@@ -199,11 +198,8 @@ def _steps(entries: Sequence[tuple[int, Mapping[int, float]]], period: int) -> l
 
 
 def _bursts(entered: Sequence[Mapping[int, float]]) -> list[tuple[int, dict[int, float]]]:
-    """The place of the first collective of each burst, and by how much each rank was late in it.
-
-    In a burst a rank enters a collective while another has not yet entered the one before. What it lags then in both is
-    the same delay.
-    """
+    """The place of the first collective of each burst, and by how much each rank was late in it. In a burst a rank
+    enters a collective while another has not entered the one before. What it lags then in both is the same delay."""
     found: list[tuple[int, dict[int, float]]] = []
     last = float("-inf")
     for place, now in enumerate(entered):

@@ -34,13 +34,9 @@ _OPEN, _POINTS = 1024, 4_000_000  # logs whose curves stay in memory, and the si
 _BLOCK = 2**16  # the time is checked after each
 _SAVE_BYTES = 16 * 2**20  # of log; as much is read again after a crash
 _STAMP = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6})Z"
-_RECORD = re.compile(
-    (
-        "^" + pattern(time=_STAMP, rank=r"(-|\d{1,9})", stream=f"({STREAM})", mark=f"({MARK})", text=f"({TEXT})")
-    ).encode(),
-    re.MULTILINE,
-)
-"""A job may write to its log itself: what is no record is skipped, in linear time."""
+# a job may write to its log itself: what is no record is skipped, in linear time
+_FORM = pattern(time=_STAMP, rank=r"(-|\d{1,9})", stream=f"({STREAM})", mark=f"({MARK})", text=f"({TEXT})")
+_RECORD = re.compile(f"^{_FORM}".encode(), re.MULTILINE)
 _LAUNCHER, _METRICS, _NO_RANK = LAUNCHER.encode(), METRICS.encode(), NO_RANK.encode()
 Whose = int | Literal["all", "workers"]  # a rank, all ranks, or what the workers used
 
@@ -138,25 +134,23 @@ class CurveReader:
         return next((each for each in found if each.done is not None or each.metrics), None)
 
     def step(self, job: LoggedJob, until: float) -> float | None:
-        """The step that the newest attempt has reached by the part of its log that can be read `until` then; None: it
-        shows none."""
+        """The step that the newest attempt has reached by what can be read of its log `until` then; None: none."""
         with self._read(job, job.attempt, 0, until) as (tracker, _):
             return tracker.step()
 
     def slow(self, job: LoggedJob, until: float) -> tuple[list[str], Straggler | None]:
         """The sentences of the preflight of the newest attempt about slow workers, and its slow rank; None: there is
         none, or it is not known. It is looked for again when a rank has sent new entries."""
-        workers, trackers, warnings = [], [], list[str]()
+        workers, trackers = [], []
         for worker in range(job.n_workers):
             with self._read(job, job.attempt, worker, until) as (tracker, _):
                 workers.append(_windows(tracker))
                 trackers.append(tracker)
-                warnings += tracker.warnings if worker == 0 else []
         newest = [{rank: windows[-1] for rank, windows in each.items()} for each in workers]
         known = trackers[0].slow
         if known is None or known[0] != newest:
             known = trackers[0].slow = newest, slow_rank(workers, _ahead(job, job.attempt))
-        return warnings, known[1]
+        return list(trackers[0].warnings), known[1]
 
     def marks(self, job: LoggedJob, attempt: int, until: float) -> Marks:
         """The facts that an attempt has shown in the part of its logs that can be read `until` then."""
@@ -174,9 +168,8 @@ class CurveReader:
             return tracker.first_steps()
 
     def curves(self, job: LoggedJob, rank: Whose, until: float) -> Curves:
-        """The curves of one rank and of no rank, or of all, or by the numbers of the workers what these used; those of
-        later attempts continue the earlier. Nothing is read after `until` (monotonic seconds); the next call reads
-        on."""
+        """The curves of one rank and of no rank, or of all, or by the numbers of the workers what these used; later
+        attempts continue the earlier. Nothing is read after `until` (monotonic seconds); the next call reads on."""
         found: dict[Key, Points] = {}
         all_complete, dropped = True, 0
         for attempt in range(1, job.attempt + 1):
