@@ -9,7 +9,7 @@ seq     number of the record among those of one worker in one attempt, from 0; a
         segment has no gap inside: a writer that drops records begins a new segment, so readers check its start only.
 time    UTC, microseconds, always 27 bytes: bytes compare as times do. One stamp per block read from a pipe.
 rank    global rank, or `-` for a line of no rank (train.log, messages of the launcher).
-stream  stdout, stderr, train.log or launcher; or metrics: values that readers of lines do not get, see `metric_line`.
+stream  stdout, stderr, train.log or launcher; or metrics: values that readers of lines do not get, see `metric_lines`.
         It is followed by a mark for the kind of line:
         (none)  a whole line
         `+`     unfinished: the line has no end yet (shown after 0.5 s, or longer than MAX_TEXT); the next record of
@@ -92,20 +92,13 @@ def numbers(texts: "Iterable[tuple[str, object]]") -> "dict[str, float]":
     return found
 
 
-def metric_line(
-    rank: "int | None", step: "float | None", values: "dict[str, float]", dropped: int = 0, *posted: object
-) -> bytes:
-    """A line of the stream `metrics`. `rank` None: not known; `dropped`: number of values lost before this line;
-    `posted`: [percent done, seconds left] of values that a library posts now and then (metrics.py)."""
-    return json.dumps([rank, step, dropped, values, *posted]).encode() + b"\n"
-
-
 def metric_lines(
     rank: "int | None", step: "float | None", values: "dict[str, float]", dropped: int = 0, *posted: object
 ) -> "list[bytes]":
-    """Lines of `metric_line` with these values, `dropped` in the first; only one with a single value may be longer than
-    METRICS_MAX."""
-    line = metric_line(rank, step, values, dropped, *posted)
+    """Lines of the stream `metrics`; only one with a single value may be longer than METRICS_MAX. `rank` None: not
+    known; `dropped`: number of values lost before the first line; `posted`: [percent done, seconds left] of values
+    that a library posts now and then (metrics.py)."""
+    line = json.dumps([rank, step, dropped, values, *posted]).encode() + b"\n"
     if len(line) <= METRICS_MAX or len(values) < 2:
         return [line]
     items = list(values.items())

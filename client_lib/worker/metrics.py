@@ -1,11 +1,8 @@
 """Reads the metrics of a script that does not report them: from the lines that it prints, the files that it writes, and
-what its libraries post.
-
-The caller's `sink` gets them as lines of `format.metric_line`.
+what its libraries post. The caller's `sink` gets them as lines of `format.metric_lines`.
 """
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -47,12 +44,7 @@ _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9})\r\n", re.IGNORECASE)
 _NO_METRIC = re.compile(r"total_(?:steps|flos)|(?:current_)?epoch|.*(?:_runtime|_per_second)")
 _AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
 
-Values = Tuple[Optional[float], Dict[str, float]]
-"""A step and its values."""
-
-
-class _TooSlow(Exception):
-    pass
+Values = Tuple[Optional[float], Dict[str, float]]  # a step, and what a file has for it
 
 
 class LineMetrics:
@@ -64,8 +56,7 @@ class LineMetrics:
     """
 
     def __init__(self, expression: str, sink: Callable[[bytes], None], say: Callable[[str], None]) -> None:
-        """`sink` gets lines of `metric_line`, `say` a message for the log. Raises re.error: this Python does not know a
-        part of the expression."""
+        """`say` gets a message for the log. Raises re.error: this Python does not know a part of the expression."""
         self._expression: Optional["re.Pattern[str]"] = re.compile(expression)
         self._sink, self._say = sink, say
         self._begun: Dict[bytes, bytes] = {}  # unfinished lines by rank and stream
@@ -77,7 +68,7 @@ class LineMetrics:
             return
 
         def interrupt(*_: Any) -> None:
-            raise _TooSlow
+            raise TimeoutError
 
         found: List[bytes] = []
         begin = time.process_time()
@@ -90,7 +81,7 @@ class LineMetrics:
                     self._read(self._expression, record, found)
             finally:
                 signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
-        except _TooSlow:
+        except TimeoutError:
             self._expression = None
             self._say("the expression of `metrics` takes too long and was switched off")
         finally:
@@ -124,8 +115,8 @@ class MetricFiles:
     """Reads event files of TensorBoard, and Lightning's metrics.csv.
 
     They are searched below the working directory and the directory for checkpoints. The name of an event file has the
-    host and the number of the process that writes it. A metrics.csv is read if it was written since the start
-    and a search finds no second one, which may belong to another job. A file that can't be read is skipped.
+    host and the number of the process that writes it. A metrics.csv is read if it was written since the start and a
+    search finds no second one, which may belong to another job. A file that can't be read is skipped.
     """
 
     def __init__(
@@ -137,8 +128,8 @@ class MetricFiles:
         sink: Callable[[bytes], None],
         checkpoint_dir: str = "",
     ) -> None:
-        """`pids`: the running processes and their ranks. `since`: the start of the ranks, in seconds since 1970.
-        `sink` gets lines of `metric_line`, also with the times of writes to `checkpoint_dir`."""
+        """`pids`: the running processes and their ranks. `since`: the start of the ranks, in seconds since 1970. `sink`
+        also gets the times of writes to `checkpoint_dir`."""
         self._loop, self._pids, self._sink = loop, pids, sink
         self._folders, self._since = folders, since
         self._checkpoint_dir, self._written_at = checkpoint_dir, since
@@ -244,21 +235,20 @@ def _entries(roots: List[str]) -> "Iterator[Tuple[os.DirEntry[str], float]]":
 
 
 def _opened(path: str, flags: int) -> int:
-    """Open a regular file of bounded size; a pipe would block the launcher. Raises OSError for others."""
+    """Open a regular file, a table only of bounded size. Raises OSError for others: a pipe would block the launcher."""
     fd = os.open(path, flags | os.O_NONBLOCK)
     status = os.fstat(fd)
     if stat.S_ISREG(status.st_mode) and (status.st_size <= _CSV_MAX or not path.endswith(_CSV)):
         return fd
     os.close(fd)
-    raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+    raise OSError("no regular file, or too large")
 
 
 class _Csv:
     """A table with a heading. It may be written again as a whole, when a column is added."""
 
     def __init__(self, path: str) -> None:
-        self.position = 0
-        self._path = path
+        self._path, self.position = path, 0
         self._heading = b""
         self._lines = 0  # below the heading, that were read
 
@@ -276,20 +266,17 @@ class _Csv:
         self._lines += len(lines)
         import csv  # here: few jobs have a table
 
-        rows = csv.DictReader(line.decode("utf-8", "replace") for line in [heading, *lines])
-        for row in rows:
+        for row in csv.DictReader(line.decode("utf-8", "replace") for line in [heading, *lines]):
             values = numbers((name, value) for name, value in row.items() if name)
             steps = [values.pop(name) for name in _STEPS if name in values]
             yield (steps[0] if steps else None), values
 
 
 class _Events:
-    """An event file: records of TFRecord, each an Event of tensorflow/core/util/event.proto. The names of its
-    values begin with `run`."""
+    """An event file: TFRecords, each an Event of tensorflow/core/util/event.proto. `run` begins the names of values."""
 
-    def __init__(self, path: str, run: str = "") -> None:
-        self.position = 0
-        self._path, self._run = path, run
+    def __init__(self, path: str, run: str) -> None:
+        self.position, self._path, self._run = 0, path, run
 
     def read(self) -> Iterator[Values]:
         with open(self._path, "rb", opener=_opened) as file:
@@ -354,8 +341,7 @@ def _varint(data: bytes, at: int) -> Tuple[int, int]:
 def offer_status(
     plan: WorkerPlan, ranks: List[Process], loop: Loop, directory: Directory, sink: Callable[[bytes], None]
 ) -> None:
-    """Give the ranks an address for their status, unless they have one, or would look for it behind a proxy. Raises
-    OSError."""
+    """Give the ranks an address for their status, unless they have one or would post to a proxy. Raises OSError."""
     if not {*TRAINER_STATUS, "http_proxy", "HTTP_PROXY"}.isdisjoint(ranks[0].environment):
         return
     status = TrainerStatus(loop, directory.status_token, plan.worker * plan.processes_per_worker, sink)
@@ -364,8 +350,7 @@ def offer_status(
 
 
 class TrainerStatus:
-    """Takes the progress and the metrics that libraries post by the status protocol of Kubeflow Trainer (KEP-2779). One
-    per worker.
+    """Takes progress and metrics that libraries post by Kubeflow Trainer's status protocol (KEP-2779). One per worker.
 
     Trainer of Hugging Face (5.23 or newer) and `update_trainjob_status` of kubeflow's SDK find the address in variables
     and post at most every 5 s. The launcher listens on loopback, without a thread or a process.

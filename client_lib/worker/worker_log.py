@@ -1,8 +1,8 @@
 """Collects a worker's log: pipes of the ranks, tailed files, messages of the launcher.
 
-Reads the pipes on the launcher's loop; `stamp` makes records of the bytes, and `format` writes them, once per round.
-While the disk is full no pipe is read: the ranks block in their writes, and no line is lost. They go on when
-_ROOM bytes are free: the last bytes are kept for ending and removing jobs.
+The launcher's loop reads the pipes; `stamp` makes records of the bytes, and `format` writes them, once per round. While
+the disk is full no pipe is read: the ranks block in their writes, and no line is lost. They go on when _ROOM bytes are
+free: the last bytes are kept for ending and removing jobs.
 """
 
 import contextlib
@@ -10,7 +10,7 @@ import glob
 import os
 import re
 import time
-from typing import Callable, Dict, List, NamedTuple, Optional
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from client_lib.worker.disk import free_bytes
 from client_lib.worker.format import LAUNCHER, METRICS, NO_RANK, SegmentWriter
@@ -45,7 +45,7 @@ class _File:
     def __init__(self, path: str, from_end: bool) -> None:
         self.fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         status = os.fstat(self.fd)
-        self.identity = _identity(status)
+        self.identity = (status.st_dev, status.st_ino)
         self._position = status.st_size if from_end else 0
         self._before = self._bytes_before()
         self._written_at = status.st_mtime_ns
@@ -133,11 +133,12 @@ class _Tail:
 
     def _search(self, from_end: bool = False) -> None:
         self._searched_at = time.monotonic()
-        found: Dict[object, str] = {}  # by identity: one file may have two paths
+        found: Dict[Tuple[int, int], str] = {}  # by identity: one file may have two paths
         for pattern in self._patterns:
             for path in sorted(glob.glob(pattern)) if self._is_glob else [pattern]:
                 with contextlib.suppress(OSError):
-                    found.setdefault(_identity(os.stat(path)), path)
+                    status = os.stat(path)
+                    found.setdefault((status.st_dev, status.st_ino), path)
         for identity, path in found.items():
             known = self._files.get(path)
             if known is not None and known.identity == identity:
@@ -150,10 +151,6 @@ class _Tail:
             if os.path.isfile(path):
                 with contextlib.suppress(OSError):  # removed again, or unreadable: the next search tries again
                     self._files[path] = _File(path, from_end)
-
-
-def _identity(status: os.stat_result) -> object:
-    return status.st_dev, status.st_ino
 
 
 class WorkerLog:
@@ -230,7 +227,7 @@ class WorkerLog:
         self._loop.watch(fd, lambda: self._take_new_ranks(fd, folder))
 
     def add_metrics(self, lines: bytes) -> None:
-        """Log lines of `metric_line`."""
+        """Log lines of `metric_lines`."""
         self._feed(self._metrics, lines)
 
     def add_usage(self, line: bytes) -> None:
@@ -276,10 +273,9 @@ class WorkerLog:
             self._add(stamper.end())
         if self._timer:
             self._timer.cancel()
-        if self._writer.removed_bytes:
-            self.add_message(
-                "the log was over its size limit: %d bytes of its middle are gone" % self._writer.removed_bytes
-            )
+        gone = self._writer.removed_bytes
+        if gone:
+            self.add_message("the log was over its size limit: %d bytes of its middle are gone" % gone)
 
     def flush(self) -> bool:
         """Write the records of this round; False while the disk is full."""
@@ -291,10 +287,9 @@ class WorkerLog:
         return not self.stalled
 
     def _try_again(self) -> None:
-        try:
+        has_room = False
+        with contextlib.suppress(OSError):
             has_room = self.ends or free_bytes(self._writer.path) >= _ROOM
-        except OSError:
-            has_room = False
         if not has_room or not self._writer.flush():
             self._loop.call_later(_RETRY_S, self._try_again)
             return

@@ -92,26 +92,20 @@ class Points:
 def _chosen(values: array[float], most: int) -> Iterator[int]:
     """Indices, ascending. A part with NaN keeps its first NaN, as that is what a reader looks for."""
     parts = (most - 2) // 2
-    count = len(values) - 2
+    inner = len(values) - 2
     yield 0
     for part in range(parts):
-        begin, end = 1 + part * count // parts, 1 + (part + 1) * count // parts
+        begin, end = 1 + part * inner // parts, 1 + (part + 1) * inner // parts
         piece = values[begin:end]
         low, high = min(piece), max(piece)
-        total = sum(piece)
-        if total != total:
-            high = next((value for value in piece if value != value), high)  # or inf - inf
-        first, second = sorted((_index(piece, low), _index(piece, high)))
-        yield begin + first
-        if second != first:
-            yield begin + second
+        if isnan(sum(piece)):
+            high = next(filter(isnan, piece), high)  # or inf - inf
+        yield from sorted({begin + _index(piece, low), begin + _index(piece, high)})
     yield len(values) - 1
 
 
 def _index(piece: array[float], value: float) -> int:
-    if value == value:
-        return piece.index(value)
-    return next(i for i, other in enumerate(piece) if other != other)
+    return next(compress(count(), map(isnan, piece))) if isnan(value) else piece.index(value)
 
 
 @dataclass
@@ -143,8 +137,8 @@ class Bar:
             del self.times[1:-1:2], self.done[1:-1:2]
 
     def progress(self, now: float) -> JobProgress:
-        """The time left at `now`, by the slopes between marks that are half of all marks apart: an evaluation
-        counts with its share, and a slow start hardly."""
+        """The time left at `now`, by the slopes between marks that are half of all marks apart: an evaluation counts
+        with its share, and a slow start hardly."""
         times, done = self.times, self.done
         apart = max(1, len(done) // 2)
         slopes = [
@@ -157,12 +151,10 @@ class Bar:
         if not slopes or since > max(_SILENT_S, _SILENT_TIMES * usual):
             return JobProgress(done=self.done_part)
         slow, middle, fast = quantiles(slopes, n=4) if len(slopes) > 1 else slopes * 3
-        left_s, left_from_s, left_to_s = (
+        left_s, from_s, to_s = (
             max(0.0, (self.total - done[-1]) / speed - since) for speed in (middle, fast, slow if slow > 0 else middle)
         )
-        return JobProgress(
-            done=self.done_part, left_s=left_s, left_from_s=left_from_s, left_to_s=left_to_s, rate=middle
-        )
+        return JobProgress(done=self.done_part, left_s=left_s, left_from_s=from_s, left_to_s=to_s, rate=middle)
 
 
 class Bars:
@@ -332,7 +324,7 @@ class Tracker:
                 self._point((rank, name), stream, time, value, reading)
 
     def _exact(self, time: float, text: str) -> None:
-        """Read a line of `metric_line`, or an object with what the worker used. A script may write anything."""
+        """Read a line of `metric_lines`, or an object with what the worker used. A script may write anything."""
         try:
             found = json.loads(text)
             used = isinstance(found, dict)
@@ -397,8 +389,7 @@ def _axis(reading: grammar.Reading) -> Axis:
 
 
 def _step(points: Points, reading: grammar.Reading) -> float:
-    """The step of a new point. Where a line has the epoch and the steps of an epoch, they are numbered
-    across epochs."""
+    """The step of a new point. The steps of an epoch are numbered across epochs, if the line has both."""
     before = points.steps[-1] if points else 0.0
     if points.axis == "count":
         return before + 1.0

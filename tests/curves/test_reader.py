@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from client_lib.spec.states import Reason, State
-from client_lib.worker.format import metric_line
+from client_lib.worker.format import metric_lines
 from client_lib.worker.preflight import WARNING
 from server_stub.curves import lag
 from server_stub.curves import reader as curve_reader
@@ -175,7 +175,7 @@ def test_values_of_a_script_are_exact_and_need_no_third(tmp_path: Path) -> None:
     for n in range(3):
         log.write(f"loss={n}", at=n, rank=5)
     line = (
-        metric_line(5, 7, {"loss": 0.1, "any name": math.nan, "written": 1, "collectives": 2}, dropped=4)
+        metric_lines(5, 7, {"loss": 0.1, "any name": math.nan, "written": 1, "collectives": 2}, dropped=4)[0]
         .decode()
         .strip()
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_lib.worker.format import metric_line
+from client_lib.worker.format import metric_lines
 from server_stub.curves.tracker import Key, Points, Tracker
 
 CHATTY = {
@@ -57,7 +57,7 @@ def test_the_step_that_a_log_has_reached(lines: list[str], step: float | None) -
 
 def test_a_logged_step_that_is_no_number_is_not_reached() -> None:
     steps = (float("nan"), 4.0, float("inf"))
-    assert tracked([metric_line(0, step, {"loss": 0.5}).decode() for step in steps], "metrics").step() == 4
+    assert tracked([metric_lines(0, step, {"loss": 0.5})[0].decode() for step in steps], "metrics").step() == 4
 
 
 def columns(curves: dict[Key, Points], name: str) -> tuple[list[float], list[float]]:
@@ -162,7 +162,7 @@ def test_values_of_a_script_take_the_places_of_printed_names_without_a_curve() -
     tracker = tracked([f"step {n} name_{n}=1" for n in range(600)] + [f"step {n} loss=1" for n in range(3)])
     assert len(tracker.points) == 500
     for n in range(501):
-        tracker.add(n, 0, "metrics", "", metric_line(0, n, {f"exact_{n}": n}).decode())
+        tracker.add(n, 0, "metrics", "", metric_lines(0, n, {f"exact_{n}": n})[0].decode())
     assert len(tracker.curves()) == 500
     assert tracker.dropped == 1
     assert tracker.count == 500
@@ -172,7 +172,7 @@ def test_what_a_library_posts_now_and_then_gives_way_to_other_sources() -> None:
     tracker = Tracker(10**6)
 
     def posts(step: int, percent: int, left_s: float | None = None) -> None:
-        line = metric_line(0, step, {"loss": 9.0, "lr": 0.1}, 0, [percent, left_s])
+        line = metric_lines(0, step, {"loss": 9.0, "lr": 0.1}, 0, [percent, left_s])[0]
         tracker.add(100.0 + step, 0, "metrics", "", line.decode())
 
     posts(5, 10, 60.0)
@@ -208,5 +208,5 @@ def test_a_nan_of_printed_values_does_not_stay_when_exact_values_replace_them() 
     tracker = tracked([f"step {n} loss={'nan' if n == 1 else n}" for n in range(4)])
     assert tracker.progress(0, 4.0).nan == "loss is NaN since step 1"
     for step in range(100, 105):
-        tracker.add(float(step), 0, "metrics", "", metric_line(0, step, {"loss": 0.5}).decode())
+        tracker.add(float(step), 0, "metrics", "", metric_lines(0, step, {"loss": 0.5})[0].decode())
     assert tracker.progress(0, 105.0).nan is None

@@ -12,7 +12,7 @@ import pytest
 from client_lib import Client
 from client_lib.spec import paths
 from client_lib.spec.metrics import PARTS
-from client_lib.worker.format import metric_line
+from client_lib.worker.format import metric_lines
 from client_lib.worker.preflight import WARNING
 from server_stub.curves import goodput
 from server_stub.curves.reader import FOLDER
@@ -119,7 +119,7 @@ def test_pages_of_one_job_share_answers_of_the_age_that_they_accept(
 def test_no_name_breaks_an_answer(server: Running, ann: Api) -> None:
     job_id = runs(server, ann)
     log = LogWriter(log_dir(server.settings.data_dir / "jobs" / job_id, 1, 0))
-    log.write(metric_line(0, 1, {"\ud800 \0 loss": 0.5}).decode().strip(), rank="-", stream="metrics")
+    log.write(metric_lines(0, 1, {"\ud800 \0 loss": 0.5})[0].decode().strip(), rank="-", stream="metrics")
     (curve,) = ann("GET", METRICS).json()["curves"]
     assert curve["name"] == "? \0 loss"
     (listed,) = ann("GET", paths.JOBS).json()["jobs"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker.format import metric_line
+from client_lib.worker.format import metric_lines
 from tests.http.conftest import Running
 from tests.logs.support import LogWriter
 from tests.page.support import log_of, open_job, row, running_job
@@ -100,7 +100,7 @@ def test_names_of_metrics_are_text(page: Any, server: Running) -> None:
     name = "<img src=x onerror=window.hit=1>"
     log = log_of(server, running_job(server))
     for step in range(3):
-        line = metric_line(0, step, {name: 1.5, "__proto__": 2.5}).rstrip()
+        line = metric_lines(0, step, {name: 1.5, "__proto__": 2.5})[0].rstrip()
         log.write(line, rank="-", stream="metrics")
     open_job(page, server)
     captions(page, "onerror")
