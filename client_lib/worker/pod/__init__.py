@@ -9,13 +9,12 @@ Started as `python3 worker.pyz pod`. Every decision is the server's (server_stub
     server_channel      states, instructions, report and results, over HTTP
     peer_channel        the same between the pods alone, where no server is reachable (a port of worker 0)
     log_carriers        the log, on its way to the server and to stdout
-
-Here is what all of them share: threads that survive errors, and what they post to the main thread.
 """
 
 import random
 import threading
 import time
+from contextlib import suppress
 from typing import Callable, NamedTuple, Optional, Union
 
 from client_lib.worker.control import Message
@@ -43,10 +42,8 @@ AgentEvent = Union[Instruction, Message, None]
 
 def warn(text: str) -> None:
     """Print a line for the log of the container."""
-    try:
+    with suppress(OSError):  # stderr is full or closed; a thread that warns must go on
         write_all(2, ("client-lib: %s\n" % text).encode("utf-8", "backslashreplace"))
-    except OSError:
-        pass  # stderr is full or closed; a thread that warns must go on
 
 
 class Backoff:

@@ -14,28 +14,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Optional, TypeVar, Union
 
-from client_lib.worker import control, disk
+from client_lib.worker import control, directory, disk, outcome
 from client_lib.worker.control import ControlConnection
-from client_lib.worker.directory import (
-    ALREADY_RAN,
-    Directory,
-    last_line,
-    read_json,
-    renew,
-    runner_file,
-    sha256_of,
-    write_json,
-)
-from client_lib.worker.outcome import (
-    CANCELLED,
-    CODE_FETCH,
-    COMPLETED,
-    OUT_OF_MEMORY,
-    START_FAILED,
-    STORAGE_FULL,
-    CannotStart,
-    WorkerOutcome,
-)
+from client_lib.worker.directory import Directory, last_line, read_json, renew, runner_file, sha256_of, write_json
+from client_lib.worker.outcome import CannotStart, WorkerOutcome
 from client_lib.worker.plan import ELASTIC, WorkerPlan
 from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.log_carriers import SERVER, STDOUT, ServerCarrier, Spool, StdoutCarrier
@@ -114,12 +96,12 @@ class Agent:
                 self._begin()
         except Replaced as replaced:
             warn("%s: nothing is started here" % replaced)
-            self._write_termination_message(self._own_report(START_FAILED, str(replaced)))
+            self._write_termination_message(self._own_report(outcome.START_FAILED, str(replaced)))
             return self._end_replaced()
         except CannotStart as ended:
             return self._deliver(self._own_report(ended.reason, str(ended)))
         except OSError as error:
-            reason = STORAGE_FULL if disk.is_full(error) else START_FAILED
+            reason = outcome.STORAGE_FULL if disk.is_full(error) else outcome.START_FAILED
             return self._deliver(self._own_report(reason, "the worker could not be prepared: %s" % error))
         self._follow()
         if self._replaced:
@@ -135,7 +117,7 @@ class Agent:
         """Another pod owns the worker. The container of an elastic job stays: the kubelet would restart it forever."""
         while self._plan.type == ELASTIC and not self._terminated:
             time.sleep(_POLL_S)
-        return ALREADY_RAN
+        return directory.ALREADY_RAN
 
     # --- before anything runs
 
@@ -159,7 +141,7 @@ class Agent:
         if self._replaced:
             raise Replaced("this worker was taken over by another pod")
         if self._terminated or self._told == control.STOP:
-            raise CannotStart(CANCELLED, "stopped before its processes were started")
+            raise CannotStart(outcome.CANCELLED, "stopped before its processes were started")
 
     def _note(self, event: AgentEvent) -> None:
         if isinstance(event, Instruction) and event.do == LEAVE:
@@ -212,7 +194,7 @@ class Agent:
             unpack(fetched, folder, UNLIMITED, UNLIMITED, self._plan.keep_free_bytes)
         except ArchiveRefused as refused:
             message = "the outputs of the jobs before can't be unpacked: %s" % refused
-            raise CannotStart(CODE_FETCH, message) from refused
+            raise CannotStart(outcome.CODE_FETCH, message) from refused
         os.unlink(fetched)
 
     def _input(self, what: str, sha256: Optional[str]) -> str:
@@ -221,22 +203,22 @@ class Agent:
         if not os.path.exists(mounted):
             return self._fetched(what, sha256)
         if sha256 is not None and sha256_of(mounted) != sha256:
-            raise CannotStart(CODE_FETCH, "the mounted %s does not have the digest that was submitted" % what)
+            raise CannotStart(outcome.CODE_FETCH, "the mounted %s does not have the digest that was submitted" % what)
         return mounted
 
     def _fetched(self, what: str, sha256: Optional[str]) -> str:
         if self._pod.server_url is None:
-            raise CannotStart(CODE_FETCH, "the %s is not mounted, and there is no server to fetch it from" % what)
+            raise CannotStart(outcome.CODE_FETCH, "the %s is not mounted, and no server can give it" % what)
         server, target = self._new_server(), os.path.join(self._files.directory.path, what + ".fetched")
         for _ in range(_DIGEST_TRIES):
             try:
                 self._until_answered(lambda: server.fetch(what, target, self._check_stop))
             except Rejected as rejected:
                 message = "the server does not give the %s: %s" % (what, rejected)
-                raise CannotStart(CODE_FETCH, message) from rejected
+                raise CannotStart(outcome.CODE_FETCH, message) from rejected
             if sha256 is None or sha256_of(target) == sha256:
                 return target
-        raise CannotStart(CODE_FETCH, "the fetched %s does not have the digest that was submitted" % what)
+        raise CannotStart(outcome.CODE_FETCH, "the fetched %s does not have the digest that was submitted" % what)
 
     # --- while it runs
 
@@ -280,8 +262,7 @@ class Agent:
             self._channel.send_quiet(event["ranks"])
 
     def _look_after(self) -> None:
-        """Reap every child that has ended (the launcher, and, as process 1, the orphans of the pod), and bound the
-        spool."""
+        """Reap the children that have ended (the launcher, and the orphans of the pod), and bound the spool."""
         for pid, status in ended_children():
             self._launcher.reaped(pid, status)
         dropped = self._spool.tidy()
@@ -294,8 +275,8 @@ class Agent:
         from client_lib.worker import report
 
         seq, offset = self._spool.end()
-        outcome = WorkerOutcome(0 if reason == CANCELLED else 1, reason, message, None)
-        return report.as_json(self._plan, outcome, [], None, time.time(), seq, offset)
+        ended = WorkerOutcome(0 if reason == outcome.CANCELLED else 1, reason, message, None)
+        return report.as_json(self._plan, ended, [], None, time.time(), seq, offset)
 
     def _report_of_dead(self, kills: int) -> "Report":
         status = self._launcher.status or 0
@@ -307,10 +288,10 @@ class Agent:
         folder, said = self._files.directory.path, last_line(self._files.directory.output)
         reason, message = LAUNCHER_LOST, "the launcher of worker %d %s without a report" % (self._pod.worker, how)
         if disk.ended_program(folder, None if signal_number is None else -signal_number, said):
-            reason = STORAGE_FULL
+            reason = outcome.STORAGE_FULL
             message = "the launcher of worker %d had no room on the disk of %s" % (self._pod.worker, folder)
         elif signal_number == signal.SIGKILL and out_of_memory_kills() > kills:
-            reason, said = OUT_OF_MEMORY, "its memory ran out"
+            reason, said = outcome.OUT_OF_MEMORY, "its memory ran out"
         return self._own_report(reason, message + (": " + said if said else ""))
 
     def _deliver(self, report: Mapping[str, Any]) -> int:
@@ -329,10 +310,10 @@ class Agent:
             while not (self._given_up() or self._terminated or self._told == control.EXIT):
                 self._look_after()
                 self._note(self._next_event())
-        if report["reason"] == CANCELLED:
+        if report["reason"] == outcome.CANCELLED:
             return STOPPED
         # 0 for a completed worker, and for no other: the operator takes the master's 0 for the success of the job
-        return 0 if report["reason"] == COMPLETED else min(int(report["exit_code"]) or 1, 255)
+        return 0 if report["reason"] == outcome.COMPLETED else min(int(report["exit_code"]) or 1, 255)
 
     def _carry_the_rest(self) -> None:
         to_server, to_stdout = self._to_server, self._to_stdout

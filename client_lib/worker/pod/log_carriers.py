@@ -17,8 +17,7 @@ from client_lib.worker.pod import AgentThread, Backoff, warn
 from client_lib.worker.pod.server_channel import ServerClient
 from client_lib.worker.server_connection import Rejected, RequestFailed
 
-SERVER, STDOUT = "server", "stdout"
-"""Names of the spool's readers."""
+SERVER, STDOUT = "server", "stdout"  # the readers of the spool
 _POLL_S = 0.1  # longest time a line waits before it is sent, and lower bound on the time between two requests
 _LATE_S = 5.0  # longest delay of an ended worker's report because of a log that the server can't take
 _LARGE = 256 * 1024  # after a piece of this size more is probably waiting
@@ -80,8 +79,7 @@ class Spool:
         return dropped
 
     def newest(self) -> int:
-        """A number that changes whenever a rank has written bytes, even without a record: the launcher then touches the
-        file."""
+        """A number that changes whenever a rank writes, even without a record: the launcher then touches the file."""
         existing = segments(self._folder)
         try:
             return os.stat(self._path(existing[-1][0])).st_mtime_ns if existing else 0

@@ -38,8 +38,7 @@ class PeerChannel:
         self._state: Message = {"state": "preparing", "failed": False}
         self._lock = threading.Lock()
         self._worker_0: Optional[socket.socket] = None
-        self._announced = False
-        """The end of this worker was sent to worker 0."""
+        self._announced = False  # the end of this worker was sent to worker 0
 
     def claim(self) -> None:
         """Raises Unreachable: try again."""
@@ -111,10 +110,8 @@ def _connection(peer: socket.socket) -> ControlConnection:
 
 # --- the side of worker 0
 
-
 _LOST_S = 30.0  # a worker that has been disconnected for this long is not waited for
-# time in which the cluster notices that a worker has ended: the end of the master deletes the log of pods that it
-# believes to be running
+# in this time the cluster notices the end of a worker: the end of the master deletes the log of pods that seem to run
 _NOTICE_S = 3.0
 
 
@@ -126,21 +123,18 @@ class StartBarrier:
         self._lock = threading.RLock()
         self._owners: Dict[int, str] = {0: pod.uid}
         self._states: Dict[int, Message] = {}
-        self._peers: Dict[int, socket.socket] = {}
-        """Connections of the other workers; those that have ended stay for a while."""
+        self._peers: Dict[int, socket.socket] = {}  # the other workers; those that have ended stay for a while
         self._told: Dict[int, str] = {}
         self._open = False
 
     def listen(self) -> None:
         """Serve the workers that connect to the port, in threads. Raises Unreachable: the port can't be listened on."""
-        both = socket.has_dualstack_ipv6()
+        both, port = socket.has_dualstack_ipv6(), self._pod.barrier_port
         family = socket.AF_INET6 if both else socket.AF_INET
         try:
-            listener = socket.create_server(
-                ("", self._pod.barrier_port), family=family, dualstack_ipv6=both, backlog=1024
-            )
+            listener = socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024)
         except OSError as error:
-            raise Unreachable("port %d can't be listened on: %s" % (self._pod.barrier_port, error)) from error
+            raise Unreachable("port %d can't be listened on: %s" % (port, error)) from error
         AgentThread("barrier", partial(self._accept, listener)).start()
 
     def update(self, worker: int, state: Message) -> None:

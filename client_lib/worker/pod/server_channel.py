@@ -1,8 +1,7 @@
 """Exchanges states and instructions with the server, in two threads with one connection each, next to the agent's work.
 
 One thread sends the worker's state whenever that changes. The other waits for instructions (a long poll), which is also
-the worker's sign of life. Stacks and sessions have threads of their own. `peer_channel` is the counterpart without a
-server.
+the worker's sign of life. Stacks and sessions have threads of their own.
 """
 
 import json
@@ -46,13 +45,7 @@ class ServerClient(ServerConnection):
         super().__init__(pod.worker_url, ca_file, headers)
 
     def put_state(
-        self,
-        state: str,
-        signs_of_life: int,
-        known: str,
-        wait_s: float,
-        stacks: str = "",
-        quiet: Optional[Mapping[str, float]] = None,
+        self, state: str, signs_of_life: int, known: str, wait_s: float, stacks: str, quiet: Mapping[str, float]
     ) -> Instruction:
         """Send the worker's state. Returns its instruction as soon as that is not `known`, or orders other stacks than
         those with the mark `stacks`; at the latest after `wait_s`."""
@@ -62,7 +55,7 @@ class ServerClient(ServerConnection):
             return Instruction(str(answer["do"]), grace_s, answer.get("stacks"), answer.get("session"))
 
         path = "/state?" + urlencode({"knows": known, "wait": "%g" % wait_s})
-        says = {"state": state, "signs_of_life": signs_of_life, "stacks": stacks, "quiet": quiet or {}}
+        says = {"state": state, "signs_of_life": signs_of_life, "stacks": stacks, "quiet": quiet}
         return self.exchange("PUT", path, json.dumps({**says, "sessions": True}).encode(), read, wait_s)
 
     def put_log(self, offset: int, records: bytes, gap: bool) -> Tuple[int, int]:
@@ -106,8 +99,8 @@ class ServerClient(ServerConnection):
 
 
 class ServerChannel:
-    """Exchanges states and instructions with the server. `post` is called on another thread with each new instruction,
-    each order for stacks, and the loss of the worker. `control_path` is the launcher's socket, which sessions use."""
+    """`post` is called on another thread with each new instruction, each order for stacks, and the loss of the worker.
+    `control_path` is the launcher's socket, which sessions use."""
 
     def __init__(
         self,
@@ -126,11 +119,10 @@ class ServerChannel:
         self._answered_at = time.monotonic()
 
     def claim(self) -> None:
-        """Become the owner of the worker; nothing of the job may be touched before. Raises Replaced; Unreachable: try
-        again."""
+        """Become the owner of the worker; touch nothing of the job before. Raises Replaced; Unreachable: try again."""
         with closing(self._new_server()) as server:
             try:
-                server.put_state("preparing", 0, "", 0.0)
+                server.put_state(self._state, 0, "", 0.0, "", {})
             except Rejected as rejected:
                 raise (Replaced if rejected.status == CONFLICT else Unreachable)(str(rejected)) from rejected
 
@@ -242,8 +234,7 @@ class ServerChannel:
 
 
 def _carry_session(new_server: Callable[[], ServerClient], mark: str, control_path: str) -> None:
-    """Take up the session with this mark, and return at its end."""
-    # its end, with the user or the server, may be an error of any of them
+    """Take up the session with this mark, and return at its end, which may be an error of any connection."""
     with closing(new_server()) as down, closing(new_server()) as up, suppress(OSError, RequestFailed, HTTPException):
         sent = 0
 

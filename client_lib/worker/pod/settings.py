@@ -34,8 +34,7 @@ class PodSettings(NamedTuple):
     """Port on which worker 0 listens for the other workers if there is no server."""
     termination_log: str
     stay_s: float
-    """Longest time that a worker that has ended waits for a server that does not answer; then undelivered data is
-    lost with the pod."""
+    """Longest wait of an ended worker for a server that does not answer; then undelivered data is lost with the pod."""
     uid: str
     name: str
     master_addr: str
@@ -122,8 +121,7 @@ def own_plan(
     snapshot: Optional[str] = None,
     function: Optional[Tuple[str, str]] = None,
 ) -> WorkerPlan:
-    """The plan of the launcher in this pod. `snapshot`: path of the code here. `function`: paths of the function and of
-    function_runner.py."""
+    """The launcher's plan. `snapshot`: path of the code. `function`: paths of the function and function_runner.py."""
     # without what the operator and the pod's template set for the pod: ranks get numbers of their own, and torchrun
     # would read PET_* as its options
     environment = {
