@@ -45,7 +45,6 @@ PACKAGES = {
 RANKS = {"rank": "RANK", "local_rank": "LOCAL_RANK", "world_size": "WORLD_SIZE", "size": "WORLD_SIZE"}
 """Parameters that are filled in by name -> the variable with their value."""
 
-_HERE = os.path.dirname(os.path.abspath(__file__))
 _MODULE = "_client_lib_function_runner"
 _MARKER = "CLIENT_LIB_WORKER_DIR"
 
@@ -58,7 +57,7 @@ def main(namespace: Dict[str, Any]) -> None:
     """`namespace`: globals of the module that runs as `__main__`, or as `__mp_main__` in a spawned process."""
     for name in [name for name in globals() if not name.startswith("__")]:
         namespace.pop(name, None)
-    if sys.path and os.path.realpath(sys.path[0] or ".") == os.path.realpath(_HERE):
+    if sys.path and os.path.realpath(sys.path[0] or ".") == os.path.dirname(os.path.realpath(__file__)):
         del sys.path[0]
     with open(os.environ[PAYLOAD], "rb") as file:
         header = json.loads(file.readline())

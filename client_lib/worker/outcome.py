@@ -18,10 +18,8 @@ OUT_OF_MEMORY_BELOW = "a process of its worker was killed because the memory lim
 LAST_LINES = 50
 SAME_MOMENT_S = 2.0
 PEERS_END_S = 1.0
-"""Time that other ranks have to end by themselves after one that lost a peer: the guilty one may need time to end.
-
-It is shorter than SAME_MOMENT_S: a later error would not count.
-"""
+"""Time that other ranks have to end by themselves after one that lost a peer: the guilty one may need it. It is shorter
+than SAME_MOMENT_S: a later error would not count."""
 _TRACEBACK = "Traceback (most recent call last):"
 CHAINED = (
     "The above exception was the direct cause of the following exception:",
@@ -98,11 +96,8 @@ class CannotStart(Exception):
 
 
 def of_ranks(ranks: Sequence[Ended], cancelled: bool, oom_kills: int, group_kills: int = 0) -> WorkerOutcome:
-    """The end of a worker.
-
-    `cancelled`: it was stopped from outside before a rank had ended with an error. `oom_kills`: processes that the
-    kernel killed since the ranks started; `group_kills`: those killed at the memory limit of the worker's container.
-    """
+    """The end of a worker. `cancelled`: it was stopped from outside before a rank failed. `oom_kills`: processes that
+    the kernel killed since the ranks started; `group_kills`: those killed at the memory limit of its container."""
     first = first_failure(ranks)
     if first is None:
         if cancelled or any(rank.failed for rank in ranks):
@@ -136,11 +131,9 @@ def first_failure(ranks: Sequence[Ended]) -> Optional[Ended]:
 def is_peer_loss(
     signal: Optional[int], exception: Optional[str], traceback: Optional[str], last_lines: Sequence[str]
 ) -> bool:
-    """True if a rank that ended like this died because a peer had died, by the table of such errors.
-
-    The first exception of a chain counts: a rank whose cleanup fails after an error of its own is the cause, and one
-    that wraps the loss of a peer into an exception of its own is not.
-    """
+    """True if a rank that ended like this died because a peer had died, by the table of such errors. The first
+    exception of a chain counts: a rank whose cleanup fails after an error of its own is the cause, and one that wraps
+    the loss of a peer into an exception of its own is not."""
     if exception:
         chain = traceback or ""
         ends = [chain.find(marker) for marker in CHAINED if marker in chain]
@@ -166,8 +159,7 @@ class Raised(NamedTuple):
 
 
 def exception_of_error_file(text: str) -> Raised:
-    """Read the content of a TORCHELASTIC_ERROR_FILE, in torch's format or its older one, a bare message. Only our rank
-    runner notes the time."""
+    """Read a TORCHELASTIC_ERROR_FILE of torch, also an older, bare message. Only our rank runner notes the time."""
     try:
         message = json.loads(text)["message"]
     except (ValueError, KeyError, TypeError):

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import timedelta
 from typing import Any, Dict, Iterator, List, NamedTuple, Sequence
 
 MEET_S, SUM_S = 60.0, 30.0
@@ -144,8 +145,6 @@ def _multiply(here: Rank) -> float:
 
 def meet(here: Rank) -> Any:
     """A store that all ranks have reached. Raises Failed."""
-    from datetime import timedelta
-
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # public by torch's documentation
 
     deadline = time.monotonic() + MEET_S
@@ -177,8 +176,6 @@ def meet(here: Rank) -> Any:
 
 def sum_tensors(here: Rank, store: Any) -> Dict[str, float]:
     """Seconds of collectives of all ranks, and of a transfer between each worker and the next. Raises Failed."""
-    from datetime import timedelta
-
     import torch
     import torch.distributed as dist
 
@@ -262,7 +259,7 @@ def compare(measured: List[Dict[str, Any]]) -> List[str]:
         least, fastest, its_host = min(known)
         lines.append("%s %.3f to %.3f s" % (name, least, max(known)[0]))
         for seconds, worker, host in known:  # workers of one machine only disturb each other
-            if host != its_host and seconds > _SLOW * least and seconds > least + _NOTABLE_S:
+            if host != its_host and seconds > max(_SLOW * least, least + _NOTABLE_S):
                 text = "worker %d (%s) is slow: it %s in %.2f s, and worker %d in %.2f s"
                 slow.append(text % (worker, host, what, seconds, fastest, least))
     clocks = [(each["clock"], each["worker"], each["host"]) for each in measured if "clock" in each]
@@ -296,9 +293,8 @@ def _together(here: Rank, own: Dict[str, float], imported_s: float) -> None:
     seconds = {**own, **sum_tensors(here, store)}
     measured = share(here, store, {**seconds, "worker": here.worker, "host": socket.gethostname()})
     if measured:
-        sums = (1000 * seconds["small"], _MEGABYTES["sum"], seconds["sum"])
-        text = "%d workers, %d ranks: all_reduce of 1 KB %.1f ms, of %d MB %.2f s"
-        _say(text % (here.n_workers, here.size, *sums))
+        sums = (here.n_workers, here.size, 1000 * seconds["small"], _MEGABYTES["sum"], seconds["sum"])
+        _say("%d workers, %d ranks: all_reduce of 1 KB %.1f ms, of %d MB %.2f s" % sums)
         measures, *warnings = compare(measured)
         _say(measures)
         for line in warnings:
@@ -323,8 +319,7 @@ def main() -> int:
         problem: Exception = Failed("preflight needs torch: %s" % error)
     except Failed as failed:
         problem = failed
-    name = (os.environ.get("NODE_RANK", "0"), socket.gethostname())
-    sys.stderr.write("worker %s (%s): %s\n" % (*name, problem))
+    sys.stderr.write("worker %s (%s): %s\n" % (os.environ.get("NODE_RANK", "0"), socket.gethostname(), problem))
     if isinstance(problem, LostPeer):
         time.sleep(_PEERS_END_S)
         return PEER_LOST

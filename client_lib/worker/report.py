@@ -31,7 +31,6 @@ _TORCHS_MARK = re.compile(r"^\[rank\d+\]: ")  # before each line of a traceback 
 _TIMES = ("started_at", "ended_at", "failed_at")
 _UNCAUGHT = 1  # exit code of Python after an uncaught exception
 
-
 Report = Dict[str, Any]
 """Content of report.json: that of `as_json`, and for some workers `outputs`, `last_lines` of a failed setup, and
 `stacks`, the processes of silent ranks before their stop. `server_stub.worker_gateway.report` describes the fields."""
@@ -88,10 +87,8 @@ def last_lines(lines: Sequence[List[str]]) -> List[str]:
 def failed_below(error_file: str, lines: Sequence[str], rank: int) -> int:
     """The rank that failed first below an elastic agent; `rank`, the agent's own, if that is not known. That rank has
     written the agent's error file (rank_runner.py), or torch names it in `lines`, the agent's last ones."""
-    try:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
         return int(json.loads(_read(error_file)[0])["message"]["extraInfo"]["rank"])
-    except (ValueError, KeyError, TypeError):
-        pass
     cause = next((n for n, line in enumerate(lines) if line.startswith("Root Cause")), len(lines))
     ranks = (re.match(r"\s+rank\s*: (\d+) \(local_rank", line) for line in lines[cause:])
     return next((int(found.group(1)) for found in ranks if found), rank)
@@ -139,9 +136,7 @@ def as_json(
 def storable(value: Any) -> Any:
     """The same JSON value; its texts have escapes for what no UTF-8 can hold, such as bytes of a file's name, and for
     NUL, which PostgreSQL refuses."""
-    return _with_texts(
-        value, lambda text: text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\0", "\\x00")
-    )
+    return _with_texts(value, lambda text: text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00"))
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
@@ -175,8 +170,8 @@ _LISTENS = "0A"  # state of a socket, as in include/net/tcp_states.h
 
 
 def _with_holder(exception: Optional[str], owner: str) -> Optional[str]:
-    """The exception, with a last line that names the holder of the port if that is visible to this process:
-    `port 29500 is held by job train-x7k2m (process 4711)`. `owner`: the reader, who sees no name of another's job."""
+    """The exception, with a last line that names the holder of the port if that is visible to this process. `owner`:
+    the reader, who sees no name of another's job."""
     found = re.search(_PORT, exception) if exception and _IN_USE in exception else None
     if not found:
         return exception

@@ -122,8 +122,7 @@ class PackageEnvironment:
 
 
 def make_room(folder: str, limit_bytes: int, but: str) -> None:
-    """Remove incomplete environments, then the least recently used ones until the rest fits; none that is in use, and
-    not the one at `but`."""
+    """Remove incomplete environments, then the least recently used until the rest fits; none in use, nor `but`."""
     keys = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
     found = sorted((PackageEnvironment(folder, key) for key in keys), key=lambda one: one.used_at)
     sizes = [(one, (one.facts() or {}).get("bytes")) for one in found]
@@ -146,8 +145,7 @@ class NotInstalled(Exception):
 def find_or_make(
     folder: str, limit_bytes: int, python: str, requirements: List[str], variables: Dict[str, str]
 ) -> PackageEnvironment:
-    """The complete environment. `variables`: the job's, for pip's own settings and proxies. Raises NotInstalled,
-    OSError."""
+    """The complete environment. `variables`: the job's, with those of pip and proxies. Raises NotInstalled, OSError."""
     variables = {name: value for name, value in variables.items() if name not in _DROPPED}
     os.makedirs(folder, mode=0o700, exist_ok=True)
     parent = _ask(python, variables)
@@ -250,9 +248,7 @@ def why(lines: Sequence[str]) -> str:
         if re.search(_UNREACHABLE, text):
             return "%s was not found: the package index can't be reached" % found[1]
         return "%s was not found: the package index has no such package for this interpreter" % found[1]
-    if found := re.search(
-        r"ERROR: Cannot install (.+) because these package versions have conflicting dependencies", text
-    ):
+    if found := re.search(r"ERROR: Cannot install (.+) because these package versions have conflicting", text):
         reasons = re.search(r"The conflict is caused by:\n((?: {4}.+\n?)+)", text)
         because = "; ".join(line.strip() for line in reasons[1].splitlines()) if reasons else ""
         return "%s can't be installed together%s" % (found[1], ": " + because if because else "")
@@ -279,9 +275,7 @@ def installer(plan: WorkerPlan, directory: Directory) -> Run:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         python = plan.requirements_python or plan.python or "python3"
         # `./wheels/one.whl` is a file of the snapshot
-        wanted = [
-            os.path.join(directory.work, line[2:]) if line.startswith("./") else line for line in plan.requirements
-        ]
+        wanted = [os.path.join(directory.work, one[2:]) if one.startswith("./") else one for one in plan.requirements]
         try:
             found = find_or_make(plan.environments_dir, plan.environments_limit_bytes, python, wanted, environment)
             result = {"folder": found.folder}

@@ -1,5 +1,4 @@
-"""Sessions of the user in a running worker: a command (`client-lib exec`), with a terminal or without, or a connection
-to one of its ports.
+"""Sessions of the user in a running worker: commands (`client-lib exec`), and connections to its ports.
 
 The launcher forks a process for each. It holds the connection to the user (control.py) and ends with it. It ends with
 the attempt, too: then the launcher closes a pipe that all sessions watch.

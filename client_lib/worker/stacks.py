@@ -12,6 +12,7 @@ process, and for one that does not answer, only the state in /proc is read.
 import os
 import threading
 import time
+from contextlib import suppress
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Set
 
 from client_lib.worker.directory import MARKER, Directory, remove, write_json
@@ -45,10 +46,7 @@ class StackTaker:
     def take(self, ranks: Dict[int, int], on_taken: Callable[[], None]) -> None:
         """Begin; a call that comes before an earlier one is answered gets the same answer. `ranks`: the pids of the
         ranks and their numbers; -1 for an agent of torchrun. `on_taken` is called when the file `stacks.json` is there,
-        or could not be written.
-
-        Raises OSError: no descriptor or process is free.
-        """
+        or could not be written. Raises OSError: no descriptor or process is free."""
         if self._waiting:
             self._waiting.append(on_taken)
             return
@@ -152,28 +150,26 @@ def _ask_all(queue: List[Taken], until: float) -> None:
 
 def _ask(pid: int, path: str, until: float) -> Optional[str]:
     """The stacks that a process writes to its file; None: it does not answer."""
-    bit = 1 << (SIGNAL - 1)
-    blocked_before = _blocked_in(pid, bit)
-    try:
+    blocked_before = _blocked_in(pid)
+    with suppress(OSError):  # it has ended
         os.truncate(path, 0)  # it appends
         os.kill(pid, SIGNAL)
         while time.monotonic() < until:
             # the kernel blocks the signal in the thread that handles it, and unblocks it after the text is written
-            if os.path.getsize(path) and not _blocked_in(pid, bit) - blocked_before:
+            if os.path.getsize(path) and not _blocked_in(pid) - blocked_before:
                 with open(path, "rb") as file:
                     return file.read(_DUMP_MAX).decode("utf-8", "replace")
             time.sleep(_POLL_S)
-    except OSError:  # it has ended
-        pass
     return None
 
 
-def _blocked_in(pid: int, bit: int) -> Set[str]:
-    """The threads of a process that block a signal."""
+def _blocked_in(pid: int) -> Set[str]:
+    """The threads of a process that block SIGNAL."""
     try:
         threads = os.listdir("/proc/%d/task" % pid)
     except OSError:
         return set()
+    bit = 1 << (SIGNAL - 1)
     return {tid for tid in threads if number("/proc/%d/task/%s/status" % (pid, tid), b"SigBlk:", 16) & bit}
 
 

@@ -31,11 +31,8 @@ class Sequence:
 
 
 class Stamper:
-    """Turns the bytes that one rank writes to one stream into records.
-
-    `feed` and `end` return whole records, ready to be appended to the log. `due` is the time (monotonic seconds) at
-    which `tick` must be called for a line that waits to be shown, or None.
-    """
+    """Makes the records of one stream. `feed`, `tick` and `end` return whole ones, ready to be appended to the log.
+    `due` is the time (monotonic seconds) at which `tick` must be called for a line that waits to be shown, or None."""
 
     def __init__(self, sequence: Sequence, rank: str, stream: str) -> None:
         self.last_lines: Deque[bytes] = deque(maxlen=_KEPT_LINES)
