@@ -13,6 +13,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, groupby, pairwise
+from math import isfinite
 from statistics import median, median_low
 from typing import Any, NamedTuple
 
@@ -94,6 +95,8 @@ class Entries:
             raise ValueError("more ranks than a worker has")
         since = (at + each / 1e4 for each in accumulate(map(int, deltas), initial=0))
         window = Window(group, int(first), max(0, int(period)), array("d", since))
+        if not isfinite(sum(window.times, start=window.first)):
+            raise ValueError("no times")
         windows = self.of_rank.setdefault(rank, [])
         windows.append(window)
         self.size += _size([window])

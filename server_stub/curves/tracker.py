@@ -210,7 +210,8 @@ class Bars:
     def post(self, time: float, percent: float | None, left_s: float | None) -> None:
         """Note the progress that a library has computed. It counts where there are no counters."""
         if percent is not None:
-            self._posted = time, min(1.0, max(0.0, float(percent) / 100)), None if left_s is None else float(left_s)
+            ends = left_s is not None and isfinite(left_s)
+            self._posted = time, min(1.0, max(0.0, float(percent) / 100)), left_s if ends else None
 
 
 @dataclass

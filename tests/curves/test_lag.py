@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from array import array
 from collections.abc import Sequence
 from itertools import pairwise
@@ -119,10 +120,13 @@ def test_a_restarted_rank_begins_again() -> None:
         ["g", 1, 0, None, [1]],
         [1, 1, 1, 1, [1]],
         [["g"], 1, 0, 0.0, []],
+        ["g", 1, 1, math.nan, [1]],
+        ["g", 1, 1, 1e308, [10**312]],
+        ["g", 10**400, 1, 0.0, [1]],
     ],
 )
 def test_what_no_rank_sends_is_refused(sent: Any) -> None:
-    with pytest.raises((ValueError, TypeError)):
+    with pytest.raises((ValueError, TypeError, OverflowError)):
         Entries().add(0, sent)
 
 

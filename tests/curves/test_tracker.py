@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from client_lib.spec.wire import JobProgress
 from client_lib.worker.format import metric_lines
 from server_stub.curves.tracker import Key, Points, Tracker
 
@@ -193,6 +194,13 @@ def test_what_a_library_posts_now_and_then_gives_way_to_other_sources() -> None:
     assert tracker.progress(0, 203.0).done == pytest.approx(2 / 9)
     for wrong in ("[0, 1, 0, {}, 3]", '[0, 1, 0, {}, ["x", 1]]', "[0, 1, 0, {}, [1, 2, 3]]"):
         tracker.add(300.0, 0, "metrics", "", wrong)
+
+
+@pytest.mark.parametrize("left_s", ["Infinity", "-Infinity", "NaN", "1e999"])
+def test_a_posted_time_left_that_has_no_end_is_not_told(left_s: str) -> None:
+    tracker = Tracker(10**6)
+    tracker.add(100.0, 0, "metrics", "", f"[0, 1, 0, {{}}, [10, {left_s}]]")
+    assert tracker.progress(0, 101.0) == JobProgress(done=0.1)
 
 
 def test_the_first_nan_is_told_with_its_step_also_after_a_restart() -> None:
