@@ -162,7 +162,7 @@ def exception_of_error_file(text: str) -> Raised:
     """Read a TORCHELASTIC_ERROR_FILE of torch, also an older, bare message. Only our rank runner notes the time."""
     try:
         message = json.loads(text)["message"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return Raised()
     if isinstance(message, str):
         return Raised(message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from client_lib.worker.outcome import (
     first_failure,
     of_ranks,
 )
-from client_lib.worker.report import rank_as_json, rank_of_json
+from client_lib.worker.report import failed_below, rank_as_json, rank_of_json
 from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]
@@ -106,9 +107,14 @@ def test_a_rank_goes_through_json() -> None:
     assert rank_of_json(rank_as_json(one)) == one
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"message": 1}', '{"message": {"message": 1}}', "null", '"x"'])
-def test_an_error_file_that_says_nothing_is_no_exception(text: str) -> None:
+NOTHING = ["", "{", "[]", '{"message": 1}', '{"message": {"message": 1}}', "null", '"x"', "[" * 10**5]
+
+
+@pytest.mark.parametrize("text", NOTHING, ids=range(len(NOTHING)))
+def test_an_error_file_that_says_nothing_is_no_exception(text: str, tmp_path: Path) -> None:
     assert exception_of_error_file(text) == Raised()
+    (tmp_path / "0.json").write_text(text)
+    assert failed_below(str(tmp_path / "0.json"), [], 7) == 7
 
 
 def test_an_error_file_may_hold_a_bare_message() -> None:
