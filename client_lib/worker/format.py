@@ -127,8 +127,7 @@ def segments(folder: "str | os.PathLike[str]") -> "list[tuple[int, int]]":
 
 
 def end_of(path: str) -> "tuple[int, int]":
-    """(bytes of whole records, seq of the last one) of a segment whose writer is dead; the rest of the file is cut off.
-    (0, -1): there is no whole record."""
+    """(bytes of whole records, seq of the last) of a segment whose writer is dead; cuts off the rest. (0, -1): none."""
     with open(path, "rb+") as file:
         size = file.seek(0, os.SEEK_END)
         begin = max(0, size - _TAIL_BYTES)

@@ -128,24 +128,22 @@ def first_failure(ranks: Sequence[Ended]) -> Optional[Ended]:
     return min(moment, key=lambda rank: (rank.lost_peer, rank.failed_at, rank.rank), default=None)
 
 
-def is_peer_loss(
-    signal: Optional[int], exception: Optional[str], traceback: Optional[str], last_lines: Sequence[str]
-) -> bool:
+def is_peer_loss(signal: Optional[int], exception: Optional[str], trace: Optional[str], lines: Sequence[str]) -> bool:
     """True if a rank that ended like this died because a peer had died, by the table of such errors. The first
     exception of a chain counts: a rank whose cleanup fails after an error of its own is the cause, and one that wraps
     the loss of a peer into an exception of its own is not."""
     if exception:
-        chain = traceback or ""
+        chain = trace or ""
         ends = [chain.find(marker) for marker in CHAINED if marker in chain]
         first = chain[: min(ends, default=0)].splitlines()
         frames = [number for number, line in enumerate(first) if line.startswith("  ")]
         text = "\n".join(first[frames[-1] + 1 :] if frames else first) or exception
     elif signal is not None:
         # the output of an uncaught C++ exception; earlier lines may hold warnings about retried connections
-        starts = [number for number, line in enumerate(last_lines) if "terminate called" in line]
-        text = "\n".join(last_lines[starts[-1] :]) if starts and signal == _ABORTED else ""
+        starts = [number for number, line in enumerate(lines) if "terminate called" in line]
+        text = "\n".join(lines[starts[-1] :]) if starts and signal == _ABORTED else ""
     else:
-        text = last_lines[-1] if last_lines else ""
+        text = lines[-1] if lines else ""
     return re.search("|".join(_PEER_LOST), text, re.IGNORECASE | re.DOTALL) is not None
 
 

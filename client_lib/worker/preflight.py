@@ -183,9 +183,8 @@ def sum_tensors(here: Rank, store: Any) -> Dict[str, float]:
     try:
         if here.gpus:
             torch.cuda.set_device(here.device)
-        dist.init_process_group(
-            here.backend, store=store, rank=here.rank, world_size=here.size, timeout=timedelta(seconds=SUM_S)
-        )
+        limit = timedelta(seconds=SUM_S)
+        dist.init_process_group(here.backend, store=store, rank=here.rank, world_size=here.size, timeout=limit)
         seconds = {}
         for name, kilobytes in (("warm", 1), ("small", 1), ("sum", _MEGABYTES["sum"] * 1024)):
             tensor = torch.ones(kilobytes * 256, device=device)

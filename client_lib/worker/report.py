@@ -78,8 +78,7 @@ def _raised(exit: Exit, error_file: str, printed: Printed) -> Raised:
 
 
 def last_lines(lines: Sequence[List[str]]) -> List[str]:
-    """The last lines of a process from those of its stdout and its stderr, which come last: stderr has the error, and a
-    chatty stdout must not push it out."""
+    """The last lines of a process, stderr's at the end: it has the error, and a chatty stdout must not push it out."""
     stdout, stderr = (lines[0], lines[1]) if len(lines) == 2 else ([], [])
     return (stdout[-(LAST_LINES - min(len(stderr), LAST_LINES // 2)) :] + stderr)[-LAST_LINES:]
 
@@ -134,8 +133,7 @@ def as_json(
 
 
 def storable(value: Any) -> Any:
-    """The same JSON value; its texts have escapes for what no UTF-8 can hold, such as bytes of a file's name, and for
-    NUL, which PostgreSQL refuses."""
+    """The same JSON value, with escapes for what no UTF-8 can hold (names of files) and for NUL (PostgreSQL)."""
     return _with_texts(value, lambda text: text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00"))
 
 

@@ -107,8 +107,7 @@ class Entries:
 
 
 def slow_rank(workers: Sequence[Mapping[int, Sequence[Window]]], ahead: Sequence[float] = ()) -> Straggler | None:
-    """The straggler by the newest windows of all ranks, one mapping for each worker; only if these have too few steps,
-    by all windows. `ahead`: see `steps`."""
+    """The straggler by the newest windows; by all of them, if these have too few steps. Arguments: see `steps`."""
     found: list[SeenStep] = []
     for most in (_NEWEST, _WINDOWS):
         found = steps([{rank: windows[-most:] for rank, windows in worker.items()} for worker in workers], ahead)
@@ -161,8 +160,7 @@ def _size(windows: Sequence[Window]) -> int:
 
 
 def _times(windows: Sequence[Window], group: str, ahead: float) -> dict[int, float]:
-    """The times of a group by the numbers of the collectives; of processes that were started again, the newest.
-    `ahead`: the seconds by which their clock is."""
+    """The times of a group by number; of processes that were started again, the newest. `ahead`: of their clock."""
     found: dict[int, float] = {}
     for window in windows:
         if window.group == group:

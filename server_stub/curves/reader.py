@@ -200,8 +200,7 @@ class CurveReader:
             log.lock.release()
 
     def _log(self, file: Path) -> _Log:
-        """The log of this file of curves, which becomes the newest of `_logs`. The oldest ones are removed if there are
-        too many or they are too large."""
+        """The log of this file, which becomes the newest of `_logs`; the oldest go if they are too many or large."""
         removed = []
         with self._lock:
             log = self._logs.pop(file, None) or _Log(file, self._most)

@@ -47,8 +47,7 @@ def warn(text: str) -> None:
 
 
 class Backoff:
-    """Pauses between tries: 0.1, 0.2, 0.4 ... 3 s, each shortened at random by up to a fifth, so that the pods of a job
-    do not call at the same moment."""
+    """Pauses between tries: 0.1, 0.2 ... 3 s, each shortened at random by up to a fifth, so that pods spread out."""
 
     def __init__(self) -> None:
         self._next_s = _FIRST_PAUSE_S

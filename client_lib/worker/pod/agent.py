@@ -346,8 +346,7 @@ class Agent:
 
 
 class LauncherProcess:
-    """The launcher, forked from the agent, which controls it over a pair of sockets (control.py): a new interpreter
-    would load the same modules once more."""
+    """The launcher: forked, as a new interpreter would load the same modules; controlled over sockets (control.py)."""
 
     def __init__(self, directory: Directory, post: Callable[[AgentEvent], None]) -> None:
         """`post` gets the launcher's events, on another thread."""

@@ -65,8 +65,7 @@ class Spool:
         return None
 
     def tidy(self) -> int:
-        """Delete segments that are done with, and the oldest ones while there are too many bytes. Returns the number of
-        bytes that were deleted unread."""
+        """Delete segments that are done with, and the oldest beyond the limit. Returns the bytes deleted unread."""
         existing = segments(self._folder)
         done = min(self.done.values())
         kept, dropped = sum(size for _, size in existing), 0
@@ -132,8 +131,7 @@ class LogCarrier(AgentThread):
 
 
 class StdoutCarrier(LogCarrier):
-    """Prints the log for `kubectl logs`, and for a server that is not reachable from the pod. A thread: a slow
-    container runtime delays nothing else."""
+    """Prints the log for `kubectl logs` and for servers out of reach. A thread: a slow runtime delays nothing else."""
 
     reader = STDOUT
 

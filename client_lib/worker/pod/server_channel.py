@@ -153,8 +153,7 @@ class ServerChannel:
         return self._insist(lambda: server.put_json("/report", report), given_up)
 
     def send_stacks(self, processes: List[Any]) -> None:
-        """Send the stacks that the server has ordered, in another thread. A failed send is not repeated, as the server
-        waits only seconds for them."""
+        """Send the ordered stacks in a thread. A failed send is not repeated: the server waits only for seconds."""
         mark = self._stacks
 
         def send() -> None:
