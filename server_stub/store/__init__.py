@@ -146,7 +146,7 @@ class Store:
             await asyncio.to_thread(engine.dispose)  # SQLite's last connection writes its log into the file
 
     def _add_jobs(self, connection: Connection, new: Sequence[NewJob]) -> list[Added]:
-        return rows.add_jobs(connection, new, self._with_records(connection, new))
+        return rows.add_jobs(connection, new, partial(self._with_records, connection))
 
     def _add_groups(self, connection: Connection, new: Sequence[NewGroup]) -> list[Added]:
         return [

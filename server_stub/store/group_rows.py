@@ -45,7 +45,7 @@ def add_group(connection: Connection, new: NewGroup, first: int) -> Added:
     """Store a group that nothing refuses. `first`: the `seq` of its first member; the others follow."""
     info = _set_aside(connection, new) if new.replaces else new.info
     connection.execute(insert(groups), _values(info, first))
-    return add_jobs(connection, new.members, first)[0]
+    return add_jobs(connection, new.members, lambda _: first)[0]
 
 
 def add_lost(connection: Connection, lost: Sequence[NewJob], infos: Sequence[GroupInfo]) -> int:

@@ -6,9 +6,10 @@ effect outside of it. Lists of jobs seek by index; only filters by a field of th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import count
 from typing import Any, NamedTuple
 
 import sqlalchemy as sa
@@ -120,31 +121,38 @@ def next_seq(connection: sa.Connection) -> int:
     return (connection.execute(_newest_seq).scalar() or 0) + 1
 
 
-def add_jobs(connection: sa.Connection, new: Sequence[NewJob], first: int | None = None) -> list[Added]:
+def add_jobs(
+    connection: sa.Connection, new: Sequence[NewJob], begin: Callable[[Sequence[NewJob]], int] | None = None
+) -> list[Added]:
     """Store jobs, each with its key; of a job whose name or key is taken nothing is stored. The acceptance is their
-    first event, which is not stored: `list_events` makes it from the row. `first`: the `seq` of the first job."""
+    first event, which is not stored: `list_events` makes it from the row. `begin` gets the jobs that will be stored,
+    sets their places, and returns the `seq` of the first."""
     used = keys_used(connection, [job.key for job in new if job.key])
     taken = names_taken(connection, {job.row.owner for job in new}, [job.row.name for job in new])
-    added = []
-    keys, rows, tags = [], [], []
-    for seq, job in enumerate(new, first or next_seq(connection)):
-        row, key = job.row, job.key
+    refused: list[Added | None] = []
+    for row, key in ((job.row, job.key) for job in new):
         if key and (before := used.get((key.owner, key.key))):
-            added.append(Added(None, same_key=before))
+            refused.append(Added(None, same_key=before))
         elif (row.owner, row.name) in taken:
-            added.append(Added(None, same_name=row.name))
+            refused.append(Added(None, same_name=row.name))
         else:
-            added.append(Added(seq))
+            refused.append(None)
             taken.add((row.owner, row.name))
             if key:
                 used[key.owner, key.key] = (key.fingerprint, row.id)
-                keys.append({**key._asdict(), "job_id": row.id, "created_at": row.created_at})
-            rows.append({"seq": seq, **_job_values(row)})
-            tags += [{"job_seq": seq, "key": name, "value": value} for name, value in job.labels.items()]
+    accepted = [job for job, why in zip(new, refused, strict=True) if why is None]
+    first = begin(accepted) if begin and accepted else next_seq(connection)
+    keys, rows, tags = [], [], []
+    for seq, job in enumerate(accepted, first):
+        if job.key:
+            keys.append({**job.key._asdict(), "job_id": job.row.id, "created_at": job.row.created_at})
+        rows.append({"seq": seq, **_job_values(job.row)})
+        tags += [{"job_seq": seq, "key": name, "value": value} for name, value in job.labels.items()]
     for statement, values in ((_insert_keys, keys), (_insert_jobs, rows), (_insert_labels, tags)):
         if values:
             connection.execute(statement, values)
-    return added
+    seqs = count(first)
+    return [why or Added(next(seqs)) for why in refused]
 
 
 def keys_used(connection: sa.Connection, keys: Collection[Key]) -> dict[tuple[str, str], tuple[str, str]]:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
-from client_lib.errors import KeyReused, ServerError
+from client_lib.errors import Conflict, KeyReused, ServerError
 from client_lib.spec.request import GroupMember, GroupRequest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobPage
@@ -313,6 +313,8 @@ def test_a_new_data_directory_starts_and_so_does_one_whose_jobs_were_all_deleted
     async def run() -> None:
         async with bench.server() as service:
             await in_state(bench, "one", State.SUCCEEDED)
+            with pytest.raises(Conflict):  # nor is there anything of a submit that was refused
+                await bench.submit(name="one")
             await service.delete(ANN, "one")
         lose(bench)
         async with bench.server():

@@ -380,7 +380,10 @@ def files_below(folder: Path) -> Iterable[Path]:
 def test_a_deleted_job_leaves_no_secret_on_the_disk(bench: Bench) -> None:
     async def run(service: Service) -> None:
         request = bench.request(name="one", secrets=["HF_TOKEN"], secret_values={"HF_TOKEN": "s3cr3t"})
-        await service.submits.submit(ANN, request, None)
+        for _ in range(2):  # a repeat leaves none either
+            await service.submits.submit(ANN, request, "key")
+        with pytest.raises(Conflict):
+            await service.submits.submit(ANN, request, None)
         await service.cancel(ANN, "one")
         await bench.until("one", State.CANCELLED)
         await service.delete(ANN, "one")
