@@ -110,10 +110,13 @@ class Cleanup:
         """Handle the end of a job: remove it if that was requested, else note its size."""
         if active.remove_at_end:
             await self.remove([active.row.seq])
-            return
-        folder = self.files.jobs_dir / active.row.id
+        else:
+            await self._note_size(active.row.seq, active.row.id)
+
+    async def _note_size(self, seq: int, job_id: str) -> None:
+        folder = self.files.jobs_dir / job_id
         size = await asyncio.to_thread(_size_of, folder)
-        if not await self.store.write(rows.set_size, active.row.seq, size):  # deleted meanwhile, and its folder too
+        if not await self.store.write(rows.set_size, seq, size):  # deleted meanwhile, and its folder too
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def start(self) -> None:
@@ -141,6 +144,8 @@ class Cleanup:
     async def sweep(self) -> None:
         """Remove jobs and snapshots over the bounds of retention."""
         await self.finish()
+        for seq, job_id in await self.store.read_all(rows.unmeasured):
+            await self._note_size(seq, job_id)
         now = self.clock.now()
         finished = await self.store.read_all(rows.finished)
         kept_bytes = _total(finished) + _total(await self._idle_snapshots())

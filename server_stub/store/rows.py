@@ -222,6 +222,12 @@ def set_size(connection: sa.Connection, seq: int, size_bytes: int) -> bool:
     return connection.execute(sa.update(jobs).where(jobs.c.seq == seq), {"size_bytes": size_bytes}).rowcount > 0
 
 
+def unmeasured(connection: sa.Connection) -> list[tuple[int, str]]:
+    """`seq` and `id` of the final jobs without a size: a server was killed at their end."""
+    query = sa.select(jobs.c.seq, jobs.c.id).where(jobs.c.state.in_(_FINISHED), jobs.c.size_bytes.is_(None))
+    return [(seq, job_id) for seq, job_id in connection.execute(query)]
+
+
 def final_ids(connection: sa.Connection, seqs: Sequence[int]) -> list[str]:
     """`id` of those of the jobs that are final."""
     query = sa.select(jobs.c.id).where(jobs.c.seq.in_(seqs), jobs.c.state.in_(_FINISHED))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
@@ -128,6 +129,26 @@ def test_the_size_of_a_finished_job_counts(bench: Bench, settings: dict[str, Any
         assert (await bench.info("second")).state is State.SUCCEEDED
 
     in_server(bench, run, **settings)
+
+
+def test_the_size_of_a_job_counts_whose_server_was_killed_at_its_end(bench: Bench) -> None:
+    async def end(_: Service) -> None:
+        job = await bench.submit(name="one")
+        folder = bench.settings().data_dir / "jobs" / job.id / "attempts"
+        folder.mkdir(parents=True)
+        (folder / "log").write_bytes(b"x" * 600_000)
+        bench.runtime.end(job.id)
+        await bench.until("one", State.SUCCEEDED)
+
+    async def sweep(service: Service) -> None:
+        await service._cleanup.sweep()
+        with pytest.raises(NotFound):
+            await service.get(ANN, "one")
+
+    in_server(bench, end)
+    with sqlite3.connect(bench.settings().data_dir / "client_lib.db") as database:  # killed before it was noted
+        database.execute("UPDATE jobs SET size_bytes = NULL")
+    in_server(bench, sweep, retention_gb=0.0001)
 
 
 @pytest.mark.parametrize(("runtime", "shown"), [("local", "20 GB of them"), ("kubernetes", "80% of the room")])
