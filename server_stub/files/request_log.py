@@ -76,13 +76,15 @@ class RequestLog:
         self._size = 0
 
     def open(self) -> None:
-        """Find the end of the last record; the next one is appended there. Raises OSError."""
+        """Find the end of the last record. Raises OSError."""
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._segment = max(self._segments(), default=0)
         if self._segment:
             self._file = os.open(self._path(self._segment), os.O_RDWR)
-            written = self._path(self._segment).read_bytes()
-            self._size, self._end = len(written), len(written.rstrip(b"\0"))
+            content = self._path(self._segment).read_bytes()
+            written = content.rstrip(b"\0")
+            cut = written[-1:] not in (b"", b"\n")  # by a power loss; a zero then separates the next record from it
+            self._size, self._end = len(content), len(written) + cut
 
     def close(self) -> None:
         if self._file is not None:
@@ -117,10 +119,10 @@ class RequestLog:
         ends = accumulate(map(len, records), initial=self._end)
         places = [Place(self._segment, at, len(record)) for at, record in zip(ends, records, strict=False)]
         rest = memoryview(b"".join(records))
-        while rest:  # a disk that fills up may write a part; the next write then raises
-            written = os.pwrite(self._file, rest, self._end)
-            rest, self._end = rest[written:], self._end + written
         try:
+            while rest:  # a disk that fills up may write a part; the next write then raises
+                written = os.pwrite(self._file, rest, self._end)
+                rest, self._end = rest[written:], self._end + written
             _flush(self._file)
         except OSError:
             self.close()  # the kernel drops data that it could not write, and the next fdatasync may still succeed

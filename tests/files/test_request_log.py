@@ -94,6 +94,35 @@ def test_a_segment_that_could_not_be_synced_takes_no_more_records(
     assert (submissions.read(before), submissions.read(after)) == (b"before", b"after")
 
 
+@pytest.mark.parametrize("restart", [True, False])
+def test_a_record_that_was_written_in_part_hides_none_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restart: bool
+) -> None:
+    """A power loss keeps some pages of a record, and a disk may fill up in the middle of one."""
+    pwrite, tries = os.pwrite, iter((True, False))
+
+    def fills_up(fd: int, data: bytes, at: int) -> int:
+        if next(tries):
+            return pwrite(fd, data[: len(data) // 2], at)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = RequestLog(tmp_path)
+    log.open()
+    first, cut, last = (
+        Heading(letter * 32, "anna", letter, "2026-11-27T00:00:00+00:00").above(b"{}\n") for letter in "abc"
+    )
+    log.append(first)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", fills_up)
+        with pytest.raises(OSError, match="No space"):
+            log.append(cut)
+    if restart:
+        log = RequestLog(tmp_path)
+        log.open()
+    log.append(last)
+    assert [found.name for found, _ in log.headings()] == ["a", "c"]
+
+
 @pytest.mark.parametrize("damage", [{"length": "3"}, {"id": 3}, {"owner": None}, {"created_at": 1.5}, {"more": 1}])
 def test_a_heading_of_other_types_is_left_out(tmp_path: Path, damage: dict[str, object]) -> None:
     log, whole = RequestLog(tmp_path), Heading("a" * 32, "anna", "train", "2026-11-27T00:00:00+00:00")
