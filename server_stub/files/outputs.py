@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from client_lib.errors import InvalidRequest, StorageFull, TooLarge
 from client_lib.spec.wire import OutputFile, OutputLeftOut
@@ -148,7 +149,7 @@ class OutputsUpload:
         """`limit_bytes`: the largest size of one job's outputs."""
         self._limit_bytes, self._room = limit_bytes, room
         self._stores: OrderedDict[Path, DirectoryStore] = OrderedDict()
-        self._locks: dict[Path, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
     async def put(self, folder: Path, kept: Kept, offset: int, data: bytes) -> int:
         """Store a piece of a file; returns how many bytes of this version the server has. The file is kept when it has
@@ -195,8 +196,7 @@ class OutputsUpload:
     def _close_oldest(self) -> None:
         """Close the least recently used store that no other call uses: the digest of a large file takes minutes."""
         for folder in list(self._stores):
-            unused = None if self._locks[folder].locked() else self._stores.pop(folder, None)
-            if unused is not None:
+            if folder not in self._locks and (unused := self._stores.pop(folder, None)):
                 unused.close()
                 return
 

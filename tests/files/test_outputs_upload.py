@@ -34,6 +34,7 @@ def test_a_file_that_the_disk_has_no_room_for_leaves_none_of_its_pieces(tmp_path
         assert not list((folder / "incoming").iterdir())
 
     asyncio.run(run())
+    assert not uploads._locks, "nothing stays in memory of a worker that uploads no more"
 
 
 def test_the_store_of_an_upload_stays_open_while_others_open_theirs(
