@@ -19,6 +19,9 @@ from server_stub.store.tables import events, groups, idempotency_keys, jobs
 
 _EARLIER = "-earlier-"
 _AT_ONCE = 1000  # jobs: a statement has a limited number of parameters
+_unfinished = select(jobs.c.group_id).where(
+    jobs.c.group_id.is_not(None), jobs.c.state.not_in([str(state) for state in FINAL])
+)
 
 
 @dataclass
@@ -137,16 +140,14 @@ def job_or_members(connection: Connection, either: str) -> list[JobRow]:
 
 
 def unfinished(connection: Connection) -> list[GroupInfo]:
-    """Groups with members that have not ended."""
-    waiting = select(jobs.c.group_id).where(
-        jobs.c.group_id.is_not(None), jobs.c.state.not_in([str(state) for state in FINAL])
-    )
-    return list(_counted(connection, select(groups).where(groups.c.id.in_(waiting))).values())
+    """Groups with members that have not ended, without their counts."""
+    infos = connection.execute(select(groups.c.info).where(groups.c.id.in_(_unfinished))).scalars()
+    return [GroupInfo.model_validate_json(info) for info in infos]
 
 
 def failed(connection: Connection) -> dict[str, str]:
     """Name of the member that failed first, by the `id` of its group, for `unfinished` groups."""
-    ended = select(jobs.c.group_id, jobs.c.name).where(jobs.c.group_id.in_([g.id for g in unfinished(connection)]))
+    ended = select(jobs.c.group_id, jobs.c.name).where(jobs.c.group_id.in_(_unfinished))
     newest_first = ended.where(jobs.c.state == str(State.FAILED)).order_by(jobs.c.finished_at.desc())
     return {group_id: name for group_id, name in connection.execute(newest_first)}
 
