@@ -21,6 +21,7 @@ _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build(target: str) -> None:
+    """Write the file, or replace it at once: workers that run from an earlier one read more modules at their end."""
     here = Path(__file__).resolve().parent
     files = {"__main__.py": _MAIN, "client_lib/__init__.py": b""}
     for path in sorted(here.rglob("*.py")):
@@ -31,12 +32,14 @@ def build(target: str) -> None:
         files[inside] = source
         if not name.startswith(_RARE):
             files[inside + "c"] = _compiled(inside, source)
-    with open(target, "wb") as out:
+    incomplete = target + ".new"
+    with open(incomplete, "wb") as out:
         out.write(b"#!/usr/bin/env python3\n")
         with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
             for name, content in files.items():
                 archive.writestr(zipfile.ZipInfo(name, _TIME), content, zipfile.ZIP_DEFLATED)
-    os.chmod(target, 0o755)
+    os.chmod(incomplete, 0o755)
+    os.replace(incomplete, target)
 
 
 def _compiled(name: str, source: bytes) -> bytes:

@@ -7,6 +7,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import pytest
 
 from client_lib.worker.directory import read_json
 from client_lib.worker.zipapp_build import build
@@ -34,6 +38,22 @@ def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
         build(str(tmp_path / name))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
     assert (tmp_path / "a").stat().st_size < 450_000  # a ConfigMap takes a megabyte, and base64 adds a third
+
+
+def test_workers_that_run_from_the_file_can_read_it_while_it_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pyz = tmp_path / "worker.pyz"
+    build(str(pyz))
+    before, write = pyz.read_bytes(), ZipFile.writestr
+
+    def check_and_write(*arguments: Any) -> None:
+        assert pyz.read_bytes() == before
+        write(*arguments)
+
+    monkeypatch.setattr(ZipFile, "writestr", check_and_write)
+    build(str(pyz))
+    assert pyz.read_bytes() == before
 
 
 def test_every_module_that_a_pod_starts_with_is_compiled(tmp_path: Path) -> None:
