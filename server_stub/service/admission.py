@@ -8,8 +8,9 @@ import hashlib
 import os
 import secrets
 import stat
+import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +27,7 @@ from client_lib.spec.request import (
     SharedFolderProof,
     SubmitRequest,
 )
-from client_lib.spec.state_dir import mounts, on_network
+from client_lib.spec.state_dir import Mount, mounts, on_network
 from server_stub.files.snapshots import Snapshots
 from server_stub.runtimes import Runtime
 from server_stub.service.job_files import without_proof
@@ -35,6 +36,7 @@ from server_stub.service.notifications import AllowedHosts
 
 _SUFFIX = 5
 _FOLDERS_CACHED = 1024
+_MOUNTS_S = 10.0  # in which a new mount is noticed
 _PROOF_BYTES = 256
 _UPLOAD = "submit with code='auto' or 'snapshot': the folder is then uploaded"
 MAX_SPEC_BYTES = 2**20  # the spec is stored with the job and is part of each answer
@@ -66,15 +68,12 @@ class Admission:
         self._runtime, self._snapshots = runtime, snapshots
         self._secrets_file, self._hosts = secrets_file, hosts
         self._secrets: Mapping[str, str] = {}
-        self._is_remote: Callable[[str], bool] = lambda _: True
 
     def open(self) -> None:
-        """Read the list of mounts, and the server's own secrets: a TOML table of names and strings.
+        """Read the server's own secrets: a TOML table of names and strings.
 
         Raises ServerError: it can't be read or is no such table. The message repeats nothing of it.
         """
-        mounted = mounts()
-        self._is_remote = lru_cache(_FOLDERS_CACHED)(lambda folder: on_network(Path(folder), mounted))
         if (file := self._secrets_file) is None:
             return
         try:
@@ -173,7 +172,8 @@ class Admission:
     async def _is_proven(self, proof: SharedFolderProof, folders: list[str | None]) -> bool:
         # a file server may not answer, so its folders are read in a thread. A local folder is not: the change of
         # threads took a third of the time of all submits (benchmarks/RESULTS.md)
-        if any(self._is_remote(folder) for folder in (os.path.dirname(proof.path), *filter(None, folders))):
+        period = int(time.monotonic() / _MOUNTS_S)
+        if any(_is_remote(folder, period) for folder in (os.path.dirname(proof.path), *filter(None, folders))):
             return await asyncio.to_thread(_proves, proof, folders)
         return _proves(proof, folders)
 
@@ -199,6 +199,17 @@ def _paths_read(request: SubmitRequest, folder: str, script_path: str | None) ->
     base = request.submitter.working_dir or folder
     read = (folder, request.spec.working_dir or base, script_path or folder)
     return list(dict.fromkeys(os.path.normpath(os.path.join(base, path)) for path in read))
+
+
+@lru_cache(_FOLDERS_CACHED)
+def _is_remote(folder: str, period: int) -> bool:
+    """True if the folder lies on a file server, by the mounts at the first call of this period."""
+    return on_network(Path(folder), _mounts(period))
+
+
+@lru_cache(1)
+def _mounts(_period: int) -> list[Mount]:
+    return mounts()
 
 
 def _proves(proof: SharedFolderProof, folders: list[str | None]) -> bool:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import stat
+import threading
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +28,7 @@ from client_lib.errors import (
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, SubmitRequest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo, JobPage
-from server_stub.service import JobFilters, Service
+from server_stub.service import JobFilters, Service, admission
 from server_stub.service.admission import fingerprint
 from server_stub.service.lookup import User
 from tests.service.bench import ANN, Bench
@@ -231,6 +233,31 @@ def test_the_folder_above_the_target_of_a_link_is_proven_where_it_is(bench: Benc
         await service.submits.submit(ANN, request, None)
 
     in_server(bench, run)
+
+
+def test_a_file_system_that_is_mounted_while_the_server_runs_is_read_in_a_thread(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file server may not answer, which must not stop other requests. No test has one, so the list is made up."""
+    mounted, threads, now = [("/", "ext4")], list[threading.Thread](), [1000.0]
+    prove = admission._proves
+
+    def note(proof: SharedFolderProof, folders: list[str | None]) -> bool:
+        threads.append(threading.current_thread())
+        return prove(proof, folders)
+
+    monkeypatch.setattr(admission, "mounts", lambda: list(mounted))
+    monkeypatch.setattr(admission, "_proves", note)
+    monkeypatch.setattr(admission, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    async def act(service: Service) -> None:
+        await service.submits.submit(ANN, bench.request(), None)
+        mounted.append((str(bench.scripts), "nfs4"))
+        now[0] += 10.0
+        await service.submits.submit(ANN, bench.request(), None)
+
+    in_server(bench, act)
+    assert [thread is threading.main_thread() for thread in threads] == [True, False]
 
 
 def test_a_resubmit_of_what_ran_in_place_needs_no_proof(bench: Bench) -> None:
