@@ -49,17 +49,14 @@ class LogFile(Segments):
         Records that would leave a hole are ignored unless `gap` is set: then the worker has lost what is between.
         Raises InvalidRequest for anything but whole records.
         """
-        if offset > self.offset and not gap:
-            return 0
         new = data[max(0, self.offset - offset) :]
-        if not new:
+        if not new or (offset > self.offset and not gap):
             return 0
         first, last = _ends(new)
         missing = max(0, first.seq - self.next_seq)
         if offset > self.offset:
             self._begin_segment(offset)
         self._append(new)
-        self.next_seq = last.seq + 1
         self._clock.note(last.time, time.time())
         if time.monotonic() - self._synced_at >= SYNC_EVERY_S:
             self.sync()
@@ -75,7 +72,6 @@ class LogFile(Segments):
                 self._begin_segment(self.offset + 1 if self._sizes else self.offset)
             self._append(run)
             new += last - first + 1
-            self.next_seq = last + 1
         return new, missing
 
     def lengths(self) -> LogLengths:
@@ -93,20 +89,23 @@ class LogFile(Segments):
         self._synced_at = time.monotonic()
 
     def _append(self, data: bytes) -> None:
-        """Append any amount of data. Each segment begins with a record."""
+        """Append whole records; each segment begins with one. After an error the first ones may be stored."""
         while data:
             if not self._sizes or self._sizes[max(self._sizes)] >= self._segment:
                 self._begin_segment(self.offset)
             start = max(self._sizes)
             cut = data.find(b"\n", self._segment - self._sizes[start] - 1) + 1 or len(data)
+            part = data[:cut]
+            _, last = _ends(part)
             with open(self._file(start), "ab", buffering=0) as file:
                 try:
-                    write_all(file.fileno(), data[:cut])
+                    write_all(file.fileno(), part)
                 except OSError:  # a full disk may have stored a part
                     file.truncate(self._sizes[start])
                     raise
             self._sizes[start] += cut
             self.offset += cut
+            self.next_seq = last.seq + 1
             data = data[cut:]
 
     def _begin_segment(self, offset: int) -> None:

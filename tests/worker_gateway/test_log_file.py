@@ -101,6 +101,30 @@ def test_a_segment_that_could_not_be_begun_takes_no_records_of_another_offset(
     assert opened(tmp_path).lengths().length == log.offset == len(records(0, 8))
 
 
+@pytest.mark.parametrize("by_seq", [False, True])
+def test_records_of_which_a_full_disk_stored_a_part_are_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_seq: bool
+) -> None:
+    log = opened(tmp_path, segment=len(records(0, 3)))
+
+    def send() -> int:
+        return log.add(records(0, 8))[1] if by_seq else log.put(log.offset, records(0, 8)[log.offset :], gap=False)
+
+    def full(fd: int, data: bytes) -> None:
+        if stored(tmp_path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.write(fd, data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log_file, "write_all", full)
+        with pytest.raises(OSError, match="No space left"):
+            send()
+    assert stored(tmp_path) == records(0, 3)
+    assert send() == 0
+    assert stored(tmp_path) == records(0, 8)
+    assert log.next_seq == 8
+
+
 def test_head_and_tail_of_a_long_log_are_kept(tmp_path: Path) -> None:
     log = opened(tmp_path, limit=64_000, segment=8_000)
     for first in range(0, 20_000, 500):
