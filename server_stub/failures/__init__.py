@@ -66,8 +66,7 @@ CAUSES = TypeAdapter(list[Cause]).validate_python(
 
 
 def explain(failure: Failure, info: JobInfo, python_of: Callable[[], str | None]) -> Failure:
-    """The failure that ended the attempt, with its meaning and its hint. `python_of` returns the submitter's
-    interpreter."""
+    """The failure that ended the attempt, with meaning and hint. `python_of` returns the submitter's interpreter."""
     path = missing_file(failure)
     beside = path_beside_submitter(path, info.code) if path and isinstance(info.code, CodeSnapshot) else None
     hint = hint_for(failure, python_of(), beside if beside and os.path.exists(beside) else None)
@@ -86,11 +85,9 @@ def exit_meaning(code: int | None) -> str | None:
 
 
 def hint_for(failure: Failure, python: str | None = None, beside_submitter: str | None = None) -> str | None:
-    """The way out for the first known cause that matches the rank's output; None if none matches.
-
-    `python`: the submitter's interpreter. `beside_submitter`: the missing file in the submitter's folder;
-    None: it is not there, or the folder can't be seen.
-    """
+    """The way out for the first known cause that matches the rank's output; None if none matches. `python`: the
+    submitter's interpreter. `beside_submitter`: the missing file in the submitter's folder; None: it is not there, or
+    the folder can't be seen."""
     if beside_submitter:
         return (
             f"{beside_submitter} exists, but the snapshot left it out: an ignore file (.gitignore, "

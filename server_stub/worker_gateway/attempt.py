@@ -29,7 +29,6 @@ from server_stub.worker_gateway.worker import PodStart, RemoteWorker, StackDump,
 
 PREFIX = "clw_"  # lets scanners recognise a leaked token
 _TOKEN = re.compile(rf"{PREFIX}(.+)\.([0-9]{{1,9}})\.[0-9a-f]+")  # job id, attempt, proof
-_KEY_BYTES = 32
 _EXPIRED = "this worker's token has ended with its attempt"
 FILE = "gate.json"
 """In the folder of an attempt: {open: every worker was ready once, closed: it is over and its token has expired}."""
@@ -79,7 +78,7 @@ class OpenAttempt:
         """Call `open` first."""
         self.group = group
         self.on_change = on_change
-        """Called when the `change_key` of a view has changed."""
+        """Called on the event loop's thread when the `change_key` of a view has changed."""
         self._spare = spare
         self._workers = self._new_workers()
         self.begun = False
@@ -132,19 +131,15 @@ class OpenAttempt:
         self._wake_all()
 
     async def append(self, number: int, pod_uid: str, records: bytes) -> int:
-        """Store the new records of a pod's log that was read from the cluster, and return their number.
-
-        Records are lines of client_lib.worker.format, compared by seq; other lines are skipped. 0 for a worker that
-        another pod owns. Raises StorageFull.
-        """
+        """Store the new records, by seq, of a pod's log that was read from the cluster, and return their number. Other
+        lines are skipped. 0 for a worker that another pod owns. Raises StorageFull."""
         worker = self._workers[number]
         if worker.view.pod_uid not in (None, pod_uid):
             return 0
         return await worker.add_records(records)
 
     async def stacks(self, limit_s: float) -> list[StackDump]:
-        """Take the stacks of the workers, by number; a problem for a worker that has not sent them within `limit_s`.
-        One call at a time."""
+        """Take the stacks of the workers, by number; a problem if none came within `limit_s`. One call at a time."""
         return list(await asyncio.gather(*(worker.take_stacks(limit_s) for worker in self._workers)))
 
     async def begin_session(self, request: Mapping[str, Any]) -> socket.socket:
@@ -293,17 +288,13 @@ class WorkerRegistry:
         """The token of the workers of an attempt; always the same. It is valid from `open` to `close`."""
         key = self._read_key()
         if key is None:
-            key = self._key = secrets.token_bytes(_KEY_BYTES)
+            key = self._key = secrets.token_bytes(32)
             write_file(str(self._key_file), key, durable=True)
         return _signed(key, job_id, attempt)
 
     def open(self, group: WorkerGroup, on_change: Callable[[], None]) -> OpenAttempt:
-        """Accept the workers of an attempt, with the state that earlier server processes have stored. Idempotent.
-        Reads small files.
-
-        `on_change` is called on the event loop's thread when the `change_key` of a view has changed. It replaces the
-        one of an earlier call.
-        """
+        """Accept the workers of an attempt, with the state that earlier server processes have stored. Idempotent. Reads
+        small files. `on_change` replaces that of an earlier call."""
         attempt = self.find(group.job_id, group.attempt)
         if attempt is None:
             attempt = OpenAttempt(group, on_change, self._spare)
@@ -324,12 +315,8 @@ class WorkerRegistry:
     # --- for the workers
 
     def admit(self, token: str) -> OpenAttempt:
-        """The attempt of a token.
-
-        Raises:
-            Unauthorized: this server has not issued the token, or its attempt is over.
-            Unavailable: this server process has not opened the attempt yet.
-        """
+        """The attempt of a token. Raises Unauthorized: this server has not issued the token, or its attempt is over;
+        Unavailable: this server process has not opened the attempt yet."""
         job_id, attempt = self._checked(token)
         found = self.find(job_id, attempt)
         if found is None:

@@ -43,12 +43,9 @@ class LogFile(Segments):
         self._clock = WorkerClock(folder.parent)
 
     def put(self, offset: int, data: bytes, *, gap: bool) -> int:
-        """Store whole records that begin at `offset`, without those that are stored already. Returns how many are
-        missing before them.
-
-        Records that would leave a hole are ignored unless `gap` is set: then the worker has lost what is between.
-        Raises InvalidRequest for anything but whole records.
-        """
+        """Store whole records that begin at `offset`, without those that are stored already, and return the number of
+        missing ones before them. If there are any, the records are ignored unless `gap` is set: then the worker has
+        lost what is between. Raises InvalidRequest for anything but whole records."""
         new = data[max(0, self.offset - offset) :]
         if not new or (offset > self.offset and not gap):
             return 0

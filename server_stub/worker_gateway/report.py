@@ -1,7 +1,5 @@
-"""The report of a worker as the server accepts it, from a pod as from a launcher of this machine.
-
-Processes of the job can write it, so it may hold anything.
-"""
+"""The report of a worker as the server accepts it, from a pod as from a launcher of this machine. Processes of the job
+can write it, so it may hold anything."""
 
 from __future__ import annotations
 
@@ -90,8 +88,7 @@ class WorkerReport(_Strict):
 
 
 def parse(text: bytes | str) -> Report:
-    """The whole report, with texts that a database can hold. Raises ValueError that names the first field that can't
-    be read."""
+    """The whole report, with texts that a database can hold. Raises ValueError that names the first wrong field."""
     try:
         WorkerReport.model_validate_json(text)
     except ValidationError as error:

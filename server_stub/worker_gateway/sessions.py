@@ -42,10 +42,8 @@ class SessionEnd:
 
     async def take(self, offset: int, data: bytes) -> None:
         """Pass bytes on; those before `offset` that a repeated request brings again are dropped. No bytes: the end.
-
         Raises Conflict: bytes are missing, or the other end is closed; Unavailable: the other end has read nothing for
-        ROOM_S, and no byte was taken.
-        """
+        ROOM_S, and no byte was taken."""
         try:
             await asyncio.wait_for(self._take(offset, data), ROOM_S)
         except asyncio.TimeoutError:
