@@ -55,13 +55,11 @@ class Attempt:
     function: Path | None = None
     """The pickled function, if the job is one: `spec.script` is then its name."""
     checkpoints_from: Path | None = None
-    """Checkpoint directory of an earlier job (resubmit, `checkpoint_from`). Its contents are copied into that of this
-    job before the first start."""
+    """Checkpoint directory of an earlier job (resubmit, `checkpoint_from`), copied for this one before it starts."""
     checkpoints_name: str | None = None
     """Name of that job. None: there is none, or an earlier version of the server took the request."""
     after: Callable[[], Awaitable[Sequence[Sequence[Source]]]] | None = field(default=None, repr=False, compare=False)
-    """Finds the jobs that each entry of `spec.after` stands for, without those that were deleted. None: there is no
-    entry."""
+    """Finds the jobs that each entry of `spec.after` stands for, without deleted ones. None: there is no entry."""
     namespace: str | None = None
     """Namespace of a cluster in which it runs; None: that of the server. The same for all attempts of a job."""
     owner: str = ""
@@ -71,8 +69,7 @@ class Attempt:
     unreadable: str = ""
     """The reason why its request can't be read; '': it can. An unreadable attempt is only found again and stopped."""
     reload: Callable[[], Attempt] | None = field(default=None, repr=False, compare=False)
-    """Reloads this attempt from disk, so that a runtime need not keep long-queued attempts in memory. Raises
-    ServerError."""
+    """Reads it from disk again, so that a runtime need not keep long-queued attempts. Raises ServerError."""
 
 
 CHECKPOINTS = "checkpoints"
@@ -86,8 +83,7 @@ class Observation:
     job_id: str
     attempt: int
     phase: Literal["waiting", "running", "ended"]
-    """`running`: every worker has started its processes. `ended`: no process of the attempt is alive, its reports and
-    its logs are complete."""
+    """`running`: every worker has started its processes. `ended`: none of them lives, reports and logs are complete."""
     reason: Reason
     """Ended: COMPLETED only if every rank ended with 0; CANCELLED if `stop` ended it; otherwise the failure."""
     message: str
@@ -154,11 +150,8 @@ class Runtime(Protocol):
         ...
 
     async def start(self, sink: Sink) -> None:
-        """Begin to work; observations go to `sink`.
-
-        After a restart the caller submits all attempts before, or in the same turn of the event loop: attempts that
-        run already get their resources back before any other starts.
-        """
+        """Begin to work; observations go to `sink`. After a restart the caller submits all attempts before, or in the
+        same turn of the event loop: those that run already get their resources back before any other starts."""
         ...
 
     def submit(self, attempt: Attempt) -> None:
@@ -182,10 +175,8 @@ class Runtime(Protocol):
 
     async def begin_session(self, job_id: str, attempt: int, request: Mapping[str, Any]) -> socket.socket:
         """Begin a session of the user (client_lib.worker.session) in a worker of a running attempt. Returns a Unix
-        socket that carries its frames. `request`: a SessionRequest as JSON.
-
-        Raises NotFound: there is no such rank or worker; Conflict with the reason why there is none.
-        """
+        socket that carries its frames. `request`: a SessionRequest as JSON. Raises NotFound: there is no such rank or
+        worker; Conflict with the reason why there is no session."""
         ...
 
     def instance_types(self) -> Sequence[InstanceType]:

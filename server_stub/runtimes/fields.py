@@ -138,10 +138,7 @@ def check_paths(spec: JobSpec, working_dir: str | None) -> None:
 
 
 def copies_notice(spec: JobSpec, processes: int) -> str:
-    """Notice for a command that is started several times per worker; empty if it is started once, or as often as asked.
-
-    `processes` is the number of processes per worker.
-    """
+    """Notice for a command that each worker starts `processes` times; empty if that is once, or as often as asked."""
     if not is_command(spec) or spec.processes_per_worker != "default" or processes == 1:
         return ""
     return (

@@ -34,11 +34,8 @@ def newest_result(job_dir: Path, attempt: int, rank: int) -> OpenFile | None:
 
 
 def make_folder(after: Sequence[Sequence[Source]], folder: Path, keep_free: int) -> None:
-    """Make the folder with links to the kept files; a server that runs as root copies them, so that the job can't
-    change the kept files through links.
-
-    Raises OSError, also if fewer than `keep_free` bytes of the disk would stay free.
-    """
+    """Make the folder with links to the kept files; a server of root copies them, so that the job can't change them
+    through links. Raises OSError, also if fewer than `keep_free` bytes of the disk would stay free."""
     shutil.rmtree(folder, ignore_errors=True)  # of a server that was killed
     folder.mkdir(parents=True, mode=0o700)
     for path, file, executable in _entries(after):

@@ -72,9 +72,7 @@ def parse(name: str) -> Size | None:
 
 def find_type(name: str, listed: Sequence[S], by_pattern: Callable[[Size], S | None] | None, patterns: str = "") -> S:
     """The listed type called `name`, else what `by_pattern` makes of the size in the name, if such names are known.
-
-    Raises InvalidRequest for an unknown name, with the listed ones and a remark on `patterns`.
-    """
+    Raises InvalidRequest for an unknown name, with the listed ones and a remark on `patterns`."""
     found = next((each for each in listed if each.name == name), None)
     if found is None and by_pattern and (size := parse(name)):
         found = by_pattern(size)
@@ -117,10 +115,8 @@ class Catalogue(BaseModel):
 
 
 def load(path: Path) -> Catalogue:
-    """The catalogue in a TOML file: `default`, `by_pattern` and one `[[instance_types]]` per type.
-
-    Raises InvalidRequest naming the file and what is wrong in it.
-    """
+    """The catalogue in a TOML file: `default`, `by_pattern` and one `[[instance_types]]` per type. Raises
+    InvalidRequest naming the file and what is wrong in it."""
     try:
         catalogue = Catalogue.model_validate(parse_toml(path.read_text("utf-8"), f"the catalogue {path}"))
     except (OSError, UnicodeDecodeError, ValidationError) as error:

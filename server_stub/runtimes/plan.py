@@ -17,11 +17,8 @@ RANK_RUNNER = "CLIENT_LIB_RANK_RUNNER"
 
 def worker_plan(attempt: Attempt, environment: dict[str, str], function_runner: str, default_dir: str) -> WorkerPlan:
     """The plan of a worker as far as it is the same for all runtimes, which set the other fields: its number, the
-    interpreter, the folders, the address of the master, the resources and the limits.
-
-    `environment`: of the ranks. `function_runner`: path of the script that calls a function. `default_dir`: see
-    `working_dir`.
-    """
+    interpreter, the folders, the address of the master, the resources and the limits. `environment`: of the ranks.
+    `function_runner`: path of the script that calls a function. `default_dir`: see `working_dir`."""
     spec, bounds = attempt.spec, elastic_bounds(attempt.spec)
     argument, auto = local_rank(spec)
     return WorkerPlan(
@@ -104,11 +101,9 @@ def output_globs(attempt: Attempt, worker: int) -> list[str]:
 
 
 def local_rank(spec: JobSpec) -> tuple[str | None, bool]:
-    """The plan's `local_rank_argument` and `local_rank_auto`: the option for the local rank, and its detection.
-
-    Type `pytorch` always passes it, as torch.distributed.launch did, even to a script that declares no such option. The
-    agent of an elastic job starts all ranks with one command line, so they never get it.
-    """
+    """The plan's `local_rank_argument` and `local_rank_auto`: the option for the local rank, and its detection. Type
+    `pytorch` always passes it, as torch.distributed.launch did, even to a script that declares no such option. The
+    agent of an elastic job starts all ranks with one command line, so they never get it."""
     if spec.pytorch_use_env or spec.type is JobType.PYTORCH_ELASTIC:
         return None, False
     if spec.pytorch_use_env is None and spec.type is not JobType.PYTORCH:

@@ -117,8 +117,7 @@ def elastic_bounds(spec: JobSpec) -> ElasticBounds | None:
 
 
 def survived(workers: Sequence[WorkerStatus], bounds: ElasticBounds, returned: Collection[int] = ()) -> frozenset[int]:
-    """Numbers of the lost workers without which the attempt continues, or has succeeded. `returned`: numbers of the
-    restarted workers."""
+    """Numbers of the lost workers without which the attempt continues, or has succeeded. `returned`: the restarted."""
     lost = frozenset(
         worker.number
         for worker in workers[1:]
@@ -163,10 +162,8 @@ _MACHINE = (Reason.OUT_OF_MEMORY, Reason.STORAGE_FULL, Reason.NODE_LOST, Reason.
 
 
 def verdict(workers: Sequence[WorkerStatus], stopped: bool, lost_first: bool) -> Verdict:
-    """The verdict on an attempt whose workers are all over.
-
-    `stopped`: it was ordered to stop before any worker failed. `lost_first`: the first worker that failed was lost.
-    """
+    """The verdict on an attempt whose workers are all over. `stopped`: it was ordered to stop before any worker failed.
+    `lost_first`: the first worker that failed was lost."""
     if not any(worker.failed for worker in workers):
         return Verdict(Reason.COMPLETED, "every rank ended with exit code 0")
     if stopped:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
-from operator import attrgetter
 from pathlib import Path
 
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace, Submitter
 from server_stub.runtimes import Attempt
-from server_stub.runtimes.local.scheduling import Needs, Waiting
+from server_stub.runtimes.local.scheduling import Capacity, Needs, Waiting, decide
 
 NEEDS = Needs(workers=1, gpus=0, allowed=(), memory_gib=0, size=None, cores=1, processes=None)
 START = datetime(2026, 1, 1, tzinfo=timezone.utc)
@@ -34,8 +33,9 @@ def waiting(key: str, priority: int = 1, second: int = 0) -> Waiting:
 
 def test_the_order_is_that_of_priority_then_acceptance() -> None:
     given = [("b", 1, 1), ("c", 1, 2), ("a", 1, 0), ("first", 2, 3), ("last", 0, 0)]
-    queue = sorted([waiting(*each) for each in given], key=attrgetter("order"))
-    assert [one.key[0] for one in queue] == ["first", "a", "b", "c", "last"]
+    room = Capacity(0, frozenset(), {}, max_cpu_jobs=5, cpu_jobs=0, memory_gib=1, memory_free_gib=1)
+    grants, _ = decide([waiting(*each) for each in given], room)
+    assert [name for name, _ in grants] == ["first", "a", "b", "c", "last"]
 
 
 def test_one_that_waits_is_dropped_and_read_again_when_its_turn_comes() -> None:

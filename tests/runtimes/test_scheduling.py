@@ -29,11 +29,10 @@ def never_taken() -> Attempt:
 def queue(*wanted: Needs, priorities: tuple[int, ...] = ()) -> list[Waiting]:
     """Named a, b, c … in the order of submission."""
     levels = priorities or (0,) * len(wanted)
-    waiting = [
+    return [
         Waiting((chr(ord("a") + n), 1), level, START + timedelta(seconds=n), each, never_taken)
         for n, (each, level) in enumerate(zip(wanted, levels, strict=True))
     ]
-    return sorted(waiting, key=lambda w: w.order)
 
 
 def test_gpus_are_shared_out_worker_by_worker() -> None:

@@ -66,10 +66,8 @@ class Account(NamedTuple):
         os.chown(path, self.uid, self.gid, follow_symlinks=False)
 
     def run(self, command: list[str], limit_s: float | None = None) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, with the rights of the account and nothing of the server's environment.
-
-        Raises subprocess.TimeoutExpired: it was killed after `limit_s`.
-        """
+        """Run a command to its end, with the rights of the account and nothing of the server's environment. Raises
+        subprocess.TimeoutExpired: it was killed after `limit_s`."""
         environment = {"PATH": os.defpath, "LC_ALL": "C"} | self.environment
         return subprocess.run(
             command,
@@ -83,8 +81,7 @@ class Account(NamedTuple):
         )
 
     def can_read(self, path: str) -> bool:
-        """True if the account can read this file, or list and enter this folder, within READ_S. Starts a process and
-        blocks."""
+        """True if the account can read this file, or list and enter this folder, within READ_S. Waits for a process."""
         command = ["/bin/sh", "-c", '[ -r "$1" ] && { [ ! -d "$1" ] || [ -x "$1" ]; }', "sh", path]
         try:
             return self.run(command, READ_S).returncode == 0
@@ -129,10 +126,8 @@ def of_user(user: str, names: Mapping[str, str]) -> Account:
 
 
 def of_users(names: Mapping[str, str]) -> dict[str, Account]:
-    """The account of each user. `names`: user -> name of the account.
-
-    Raises InvalidRequest: there is no such account, it is root, or two users have the same.
-    """
+    """The account of each user. `names`: user -> name of the account. Raises InvalidRequest: there is no such account,
+    it is root, or two users have the same."""
     accounts: dict[str, Account] = {}
     missing = []
     for user, name in names.items():
@@ -183,10 +178,8 @@ def with_own_copies(attempt: Attempt) -> Attempt:
 
 
 def prepare(attempt: Attempt, plan: WorkerPlan, account: Account) -> None:
-    """Make all folders but those of the workers. Files of an interrupted start are removed.
-
-    Raises OSError, also if fewer bytes of the disk would stay free than the plan says.
-    """
+    """Make all folders but those of the workers. Files of an interrupted start are removed. Raises OSError, also if
+    fewer bytes of the disk would stay free than the plan says."""
     folder = attempt_dir(attempt.job_dir, attempt.number)
     if folder.exists():
         shutil.rmtree(folder)
@@ -216,11 +209,8 @@ def _let_enter(folder: Path) -> None:
 
 
 def give(folder: Path, account: Account) -> None:
-    """Make a folder of the account. The account also becomes the owner of a folder of root, which the server or a job
-    that ran as root has made, and of all files in it.
-
-    Raises PermissionError: it belongs to another account.
-    """
+    """Make a folder of the account. A folder that the server, or a job that ran as root, has made becomes that of the
+    account with all files in it. Raises PermissionError: it belongs to another account."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     owner = folder.lstat().st_uid
@@ -262,10 +252,8 @@ def _copy(source: Path, target: Path, account: Account, keep_free: int) -> None:
 
 
 def checkpoints_to_copy(attempt: Attempt, checkpoints: Path) -> Path | None:
-    """The folder that `checkpoints` begins as a copy of; None: there is none, or `checkpoints` exists.
-
-    Raises FileNotFoundError: the job that the user names in `checkpoint_from` was deleted.
-    """
+    """The folder that `checkpoints` begins as a copy of; None: there is none, or `checkpoints` exists. Raises
+    FileNotFoundError: the job that the user names in `checkpoint_from` was deleted."""
     source = attempt.checkpoints_from
     if source is None or attempt.spec.checkpoint_dir is not None or checkpoints.exists():
         return None

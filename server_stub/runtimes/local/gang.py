@@ -45,11 +45,9 @@ RECORD = "attempt.json"  # in the directory of an attempt
 
 @dataclass(frozen=True)
 class Record:
-    """`attempt.json` in the directory of an attempt, written before its first launcher starts.
-
-    The file marks the attempt as started: with it, a restarted server looks for the workers; without it, the attempt
-    waits in the queue. It also holds the resources of the attempt, so that they are not handed out twice.
-    """
+    """`attempt.json` in the directory of an attempt, written before its first launcher starts: with it, a restarted
+    server looks for the workers; without it, the attempt waits in the queue. It holds the resources of the attempt, so
+    that they are not handed out twice."""
 
     boot_id: str
     workers: int

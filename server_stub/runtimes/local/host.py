@@ -73,10 +73,7 @@ class Host:
         return plan.manifest(plans, attempt, wanted)
 
     def account(self, user: str) -> Account | None:
-        """The account under which the jobs of a user run; None: that of this server.
-
-        Raises InvalidRequest: the user has none any more.
-        """
+        """The account that runs the jobs of a user; None: this server's. Raises InvalidRequest: the user has none."""
         names = self._options.accounts
         return accounts.of_user(user, names()) if names else None
 
@@ -198,10 +195,7 @@ def _sees(account: Account | None) -> Sees:
 
 def find_prefix(env: str, environment: Mapping[str, str], working_dir: str | None, sees: Sees = os.path.exists) -> Path:
     """The folder of the environment called `env`, or at the path `env`, as the submitter's conda would find it. Nothing
-    is run: conda's own Python takes a second to start.
-
-    Raises InvalidRequest, with the folders that were searched.
-    """
+    is run: conda's own Python takes a second to start. Raises InvalidRequest, with the folders that were searched."""
     looked = list(_candidates(env, environment, working_dir))
     for prefix in looked:
         if sees(str(prefix / "bin" / "python")):
@@ -236,10 +230,8 @@ def _candidates(env: str, environment: Mapping[str, str], working_dir: str | Non
 
 
 def check_volumes(volumes: Sequence[str], sees: Sees = os.path.exists) -> list[str]:
-    """Notices for volumes. Nothing is mounted on one machine, so the path must be a folder of this machine.
-
-    Raises InvalidRequest: not of the form `name:path[:ro]`, or no such folder.
-    """
+    """Notices for volumes. Nothing is mounted on one machine, so the path must be a folder of this machine. Raises
+    InvalidRequest: not of the form `name:path[:ro]`, or no such folder."""
     notices = []
     for volume in volumes:
         name, path, read_only = fields.parse_volume(volume)

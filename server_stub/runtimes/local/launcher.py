@@ -72,10 +72,8 @@ class Launcher:
         return os.path.exists(self.files.processes)
 
     def spawn(self, python: str) -> None:
-        """Start the launcher; blocks for a millisecond. If one runs already, the new one exits at once.
-
-        `follow` reports a failure to start.
-        """
+        """Start the launcher; blocks for a millisecond. If one runs already, the new one exits at once. `follow`
+        reports a failure to start."""
         try:
             account = owner_of(self._path)
             environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
@@ -203,8 +201,7 @@ class Launcher:
         return None
 
     def _connect(self) -> socket.socket:
-        """A connection to a launcher of the folder's owner. Raises ConnectionRefusedError: another account listens
-        there."""
+        """A connection to a launcher of the folder's owner. Raises ConnectionRefusedError: it is another account's."""
         connection = control.connect(self.files.control)
         owner = _other_owner(self._path)
         if owner is not None:
@@ -299,10 +296,8 @@ class Launcher:
 
 
 def _pauses() -> Iterator[float]:
-    """Seconds between two checks of a starting launcher: 1 ms for the first 100 ms, then more, up to 0.2 s.
-
-    No event on all systems announces a new socket; a launcher needs about 20 ms to open its.
-    """
+    """Seconds between two checks of a starting launcher: 1 ms for the first 100 ms, then more, up to 0.2 s. No event on
+    all systems announces a new socket; a launcher needs about 20 ms to open its."""
     waited = 0.0
     while True:
         pause = min(max(0.001, waited / 20), 0.2)
@@ -325,8 +320,7 @@ def leftovers(worker_dir: Path) -> list[int]:
 def kill_leftovers(worker_dir: Path) -> list[int]:
     """Send SIGKILL to all of them, and return them. Repeat until none is found: a process may start another."""
     found, owner = leftovers(worker_dir), _other_owner(worker_dir)
-    groups = [record["pgid"] for record in _recorded(worker_dir) if record.get("pid") in found]
-    for group in groups:
+    for group in [record["pgid"] for record in _recorded(worker_dir) if record.get("pid") in found]:
         if owner is None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(group, signal.SIGKILL)

@@ -79,10 +79,8 @@ class Gpu:
     holders: tuple[GpuProcess, ...] = ()
 
     def held(self, least_mib: int) -> str | None:
-        """A clause that names the processes which hold at least `least_mib` of it; None: no process does.
-
-        Only meaningful for a GPU that is not handed out, whose holders are foreign processes.
-        """
+        """A clause that names the processes which hold at least `least_mib` of it; None: no process does. For a GPU
+        that is not handed out: its holders are foreign processes."""
         heavy = [h for h in self.holders if h.used_mib is None or h.used_mib >= least_mib]
         if heavy:
             return f"GPU {self.index}: " + ", ".join(map(str, heavy))
@@ -98,9 +96,7 @@ def _amount(mib: int) -> str:
 
 def parse(gpus: str, processes: str, name_of: Callable[[int], str]) -> list[Gpu]:
     """The GPUs in nvidia-smi's two answers (csv,noheader,nounits of GPU_FIELDS and PROCESS_FIELDS), by index.
-
-    `name_of`: of the program of a pid; "": unknown. Raises ValueError for a line of another form.
-    """
+    `name_of`: the program of a pid; "": unknown. Raises ValueError for a line of another form."""
     holders: dict[str, list[GpuProcess]] = {}
     for uuid, pid, used in _rows(processes, 3):
         holders.setdefault(uuid, []).append(GpuProcess(int(pid), _number(used), name_of(int(pid))))
@@ -125,10 +121,7 @@ def _number(cell: str) -> int | None:
 
 
 def visible(gpus: Sequence[Gpu], names: Sequence[str] | None) -> list[Gpu]:
-    """The GPUs with these `names` (indices or UUID prefixes, as in CUDA_VISIBLE_DEVICES); None: all.
-
-    An unknown name ends the list, as in CUDA.
-    """
+    """The GPUs with these names of CUDA_VISIBLE_DEVICES, where an unknown one ends the list; None: all."""
     if names is None:
         return list(gpus)
     chosen: list[Gpu] = []
@@ -156,13 +149,13 @@ class Gpus:
         if time.monotonic() - self._asked_at < FRESH_S:
             return
         program = shutil.which(self._program)
-        self.failure = None
         try:
             if program is not None:
                 # one after the other: cancelling one when the other fails would leave its pipe to a loop that may close
                 gpus = await _answer(program, f"--query-gpu={GPU_FIELDS}")
                 processes = await _answer(program, f"--query-compute-apps={PROCESS_FIELDS}")
                 self.known = parse(gpus, processes, _program_of)
+            self.failure = None
         except (OSError, ValueError) as error:  # OSError also: this process has too many open files
             self.failure = str(error)
         self._asked_at = time.monotonic()
@@ -209,8 +202,7 @@ def ephemeral_range() -> tuple[int, int]:
     try:
         first, last = _LINUX_RANGE.read_text("ascii").split()
     except FileNotFoundError:
-        names = ["net.inet.ip.portrange.first", "net.inet.ip.portrange.last"]
-        command = ["sysctl", "-n", *names]
+        command = ["sysctl", "-n", "net.inet.ip.portrange.first", "net.inet.ip.portrange.last"]
         first, last = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     return int(first), int(last)
 
@@ -229,22 +221,17 @@ def in_turn(ports: Sequence[int], key: object) -> Iterator[int]:
 
 def is_free(port: int) -> bool:
     """True if a rank could listen on the port now, on any address, as the TCPStore does."""
-    family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # lingering connections are no obstacle
-        if family == socket.AF_INET6:
-            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        try:
-            probe.bind(("", port))
-            probe.listen(1)
-        except OSError:
-            return False
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:  # with SO_REUSEADDR: lingering connections are no obstacle
+        socket.create_server(("", port), family=family, dualstack_ipv6=both).close()
+    except OSError:
+        return False
     return True
 
 
 class Ports:
-    """The MASTER_PORTs of this server's jobs: free, outside the ephemeral range, never reserved for two jobs of this
-    machine.
+    """The MASTER_PORTs of this server's jobs: free, outside the ephemeral range, reserved for one job of this machine.
 
     Any outgoing connection could take a port of the ephemeral range between our choice and its use by rank 0. Another
     server could choose the same port in that time, so each port is reserved on the machine: the server binds the UDP
@@ -269,10 +256,8 @@ class Ports:
         raise Unavailable("no TCP port of this machine is free for MASTER_PORT")
 
     def hold(self, holder: Hashable, port: int) -> None:
-        """Reserve the port of a job that was found again, or the port that the user chose.
-
-        It may be reserved on another server, too: then a rank fails to listen on it, and its report names the holder.
-        """
+        """Reserve the port of a job that was found again, or that the user chose. Another server may have reserved it,
+        too: then a rank fails to listen on it, and its report names the holder."""
         if self._reserved.get(holder, (None, None))[0] != port:
             self.release(holder)
             self._reserved[holder] = port, _lock(port)

@@ -38,13 +38,9 @@ def worker_plans(
     conda_prefix: Path | None = None,
     account: Account | None = None,
 ) -> list[WorkerPlan]:
-    """One plan per worker, worker 0 first. `len(result) == attempt.spec.n_workers`.
-
-    `conda_prefix`: folder of `spec.conda_env`. `account`: runs the job; None: that of the server.
-    """
+    """One plan per worker, worker 0 first. `account`: runs the job; None: that of the server."""
     spec, settings = attempt.spec, options.settings
-    python = attempt.submitter.python or options.python
-    interpreter = str(conda_prefix / "bin" / "python") if conda_prefix else python
+    interpreter = str(conda_prefix / "bin" / "python") if conda_prefix else attempt.submitter.python or options.python
     environments = settings.data_dir.absolute() / "environments"
     if account is not None:  # no account runs what another one has installed
         environments /= str(account.uid)
@@ -83,10 +79,7 @@ def worker_plans(
 
 
 def own_port(spec: JobSpec) -> int | None:
-    """The MASTER_PORT that the user gave, or None.
-
-    Raises InvalidRequest: it is no port.
-    """
+    """The MASTER_PORT that the user gave, or None. Raises InvalidRequest: it is no port."""
     text = spec.variable(MASTER_PORT)
     if text is None:
         return None

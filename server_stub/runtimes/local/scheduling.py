@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from operator import attrgetter
 from typing import NamedTuple
 
 from client_lib.errors import InvalidRequest, NeverFits
@@ -65,12 +64,8 @@ class Needs:
 
 
 def needs(spec: JobSpec, submitter: Submitter, catalogue: Catalogue, machine: Machine, gpus: Sequence[Gpu]) -> Needs:
-    """The needs of `spec` on this machine.
-
-    Raises:
-        NeverFits: this machine is too small; the hint gives the largest job that fits.
-        InvalidRequest: an unknown instance type, or GPUs that cannot be distributed evenly.
-    """
+    """The needs of `spec` on this machine. Raises NeverFits: it is too small; the hint gives the largest job that fits;
+    InvalidRequest: an unknown instance type, or GPUs that cannot be distributed evenly."""
     name = spec.instance_type or catalogue.default
     size = catalogue.find(name) if name else None
     allowed = _allowed(spec, submitter, gpus)
@@ -214,10 +209,6 @@ class Waiting:
     message: str = ""
     """The last reported reason why it waits; empty: not reported yet."""
 
-    @property
-    def order(self) -> tuple[int, datetime]:
-        return (-self.priority, self.created_at)
-
     def unload(self) -> None:
         """Drop the attempt, mostly the environment of its submitter, from memory if it is on disk. Call it once."""
         self.take = self.take().reload or self.take
@@ -252,7 +243,7 @@ def decide(queue: Collection[Waiting], capacity: Capacity) -> Schedule:
     """Start the attempts of `queue` (as they arrived) that fit, and give the reason why each of the others waits."""
     grants: dict[Key, Grant] = {}
     waits: dict[Key, str] = {}
-    for waiting in sorted(queue, key=attrgetter("order")):
+    for waiting in sorted(queue, key=lambda each: (-each.priority, each.created_at)):
         needs = waiting.needs
         nothing_left = not capacity.free_gpus if needs.wants_gpus else capacity.cpu_jobs >= capacity.max_cpu_jobs
         far_back = len(waits) > MANY and nothing_left
