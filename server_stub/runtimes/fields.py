@@ -1,7 +1,4 @@
-"""The support of each field of the job spec by each runtime, and the checks that all runtimes share. Pure.
-
-`FIELDS` is complete (a test compares it with JobSpec), so that no field is ignored without a notice.
-"""
+"""The support of each field of the job spec by each runtime, and the checks that all runtimes share. Pure."""
 
 from __future__ import annotations
 
@@ -29,6 +26,7 @@ _SERVICE = Row()  # the service does it, in the same way for every runtime
 _ONE_MACHINE = Row(local="there is one machine, this one")
 _ELASTIC = Row(*["only type 'pytorch_elastic' reads it"] * 2)  # for that type there is no notice
 
+# complete (a test compares it with JobSpec), so that no field is ignored without a notice
 FIELDS: dict[str, Row] = {
     "script": _EVERYWHERE,
     "base_image": _EVERYWHERE,  # local: a notice names the interpreter; kubernetes: a notice if another one is pulled

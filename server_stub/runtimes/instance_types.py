@@ -13,10 +13,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import parse_toml
+from client_lib.spec.validation import Strict, empty
 
 _NUMBER = "[0-9]{1,6}"  # up to a million cores or GiB: larger values overflow in later calculations
 _GPU = re.compile(
@@ -26,10 +27,8 @@ _GPU = re.compile(
 _CPU = re.compile(rf"cpu\.(?P<cpu>{_NUMBER})C\.(?P<memory>{_NUMBER})G")
 
 
-class Size(BaseModel):
+class Size(Strict):
     """One instance type. Validated strictly: it is read from an operator's file."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(min_length=1)]
     gpus: Annotated[int, Field(ge=0)] = 0
@@ -50,10 +49,8 @@ class Size(BaseModel):
 S = TypeVar("S", bound=Size)
 
 
-class Reserve(BaseModel):
+class Reserve(Strict):
     """Resources that a node keeps for itself: a worker that requests a whole node would never be placed."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     cpu: Annotated[float, Field(ge=0)] = 0
     memory_gib: Annotated[float, Field(ge=0)] = 0
@@ -85,17 +82,15 @@ def find_type(name: str, listed: Sequence[S], by_pattern: Callable[[Size], S | N
     return found
 
 
-class Catalogue(BaseModel):
+class Catalogue(Strict):
     """The instance types of one machine: the list, then, if allowed, names by pattern."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    instance_types: list[Size] = []
+    instance_types: list[Size] = empty(list)
     default: str | None = None
     """Type of a job that names none; None: the runtime decides."""
     by_pattern: bool = True
     reserve: Reserve = Reserve()  # without effect on one machine, like `volumes`; accepted as in a cluster's catalogue
-    volumes: list[dict[str, object]] = []
+    volumes: list[dict[str, object]] = empty(list)
 
     def find(self, name: str) -> Size:
         """The type called `name`. One by pattern without cores and memory takes them, per GPU, from a listed type of

@@ -124,13 +124,11 @@ def _ends(records: bytes) -> tuple[Record, Record]:
     """The first and the last record."""
     if not records.endswith(b"\n"):
         raise InvalidRequest("the log ends within a record")
-    ends = []
-    for line in (records[: records.find(b"\n")], records[records.rfind(b"\n", 0, len(records) - 1) + 1 :]):
-        try:
-            ends.append(parse(line))
-        except ValueError as error:
-            raise InvalidRequest(f"{line[:80]!r} is no record of a worker's log") from error
-    return ends[0], ends[1]
+    first, last = records[: records.find(b"\n")], records[records.rfind(b"\n", 0, -1) + 1 :]
+    try:
+        return parse(first), parse(last)
+    except ValueError as error:
+        raise InvalidRequest(f"{first[:80]!r} or {last[:80]!r} is no record of a worker's log") from error
 
 
 def _runs(text: bytes, wanted: int) -> Iterator[tuple[int, int, bytes]]:

@@ -125,10 +125,9 @@ class WorkerView:
 
 class StackOrders:
     """Orders for the stacks of one remote worker, each with a mark, which the worker sends with its answer. Event loop
-    only. One order at a time; it is lost with this server process."""
+    only. One order at a time, which `wake` sends; it is lost with this server process."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
-        """`wake` sends an order."""
         self._wake = wake
         self.mark: str | None = None
         """Mark of the order that waits for an answer; None: no order does."""

@@ -1,7 +1,5 @@
-"""One running attempt: all of its launchers, started all or none, followed to the end of the last.
-
-`runtimes.verdict` decides; `launcher` controls one launcher.
-"""
+"""One running attempt: all of its launchers, started all or none, followed to the end of the last. `runtimes.verdict`
+decides."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Makes the plans of an attempt's workers from the attempt and its granted resources. Pure.
-
-`manifest` shows the same plans without secrets, and with placeholders for values that are chosen at the start.
-"""
+"""Makes the plans of an attempt's workers from the attempt and its granted resources. Pure."""
 
 from __future__ import annotations
 
@@ -131,7 +128,8 @@ def _environment(
 
 
 def manifest(plans: Sequence[WorkerPlan], attempt: Attempt, needs: Needs) -> Manifest:
-    """The plans without values of secrets and without the submitter's own environment."""
+    """The plans without values of secrets, without the submitter's own environment, and with placeholders for values
+    that are chosen at the start."""
     inherited = attempt.submitter.environment
     masked = attempt.spec.masked().environment() | dict.fromkeys(attempt.secret_values, MASK)
     objects = []
