@@ -216,11 +216,7 @@ def _run(module: Any) -> int:
             source = file.read()
         exec(compile(source, module.__file__, "exec", dont_inherit=True), vars(module))
     except SystemExit as exit:
-        if exit.code is None or isinstance(exit.code, int):
-            return (exit.code or 0) & 0xFF
-        sys.stdout.flush()
-        sys.stderr.write("%s\n" % (exit.code,))
-        return 1
+        return _status_of(exit)
     except BaseException as error:  # noqa: BLE001  (any exception of the script is reported as the interpreter does)
         _remove_our_frames(error, set())
         trace = error.__traceback__
@@ -229,10 +225,22 @@ def _run(module: Any) -> int:
         vars(sys)["last_exc"] = error  # new in 3.12
         try:
             sys.excepthook(type(error), error, trace)
+        except SystemExit as exit:
+            return _status_of(exit)
         except BaseException:  # noqa: BLE001  (the user's hook failed: the interpreter then calls its own)
             sys.__excepthook__(type(error), error, trace)
         return _INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
     return 0
+
+
+def _status_of(exit: SystemExit) -> int:
+    if exit.code is None or isinstance(exit.code, int):
+        return (exit.code or 0) & 0xFF
+    try:
+        sys.stderr.write("%s\n" % (exit.code,))
+    except Exception:  # noqa: BLE001  (the interpreter ignores these, too)
+        pass
+    return 1
 
 
 def _remove_our_frames(error: BaseException | None, seen: set[int]) -> None:
@@ -261,17 +269,17 @@ def _write_error_file(error: BaseException, raised_at: float | None = None) -> s
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or os.getpid() != _PID:
         return None
-    import json
-    import traceback
-
     now = time.time() if raised_at is None else raised_at
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-    extra = {"py_callstack": text, "timestamp": str(int(now)), "rank": os.environ.get("RANK", ""), "raised_at": now}
-    message = {"message": "%s: %s" % (type(error).__name__, error), "extraInfo": extra}
     try:
+        import json
+        import traceback
+
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        extra = {"py_callstack": text, "timestamp": str(int(now)), "rank": os.environ.get("RANK", ""), "raised_at": now}
+        message = {"message": "%s: %s" % (type(error).__name__, error), "extraInfo": extra}
         with open(path, "x") as file:
             json.dump({"message": message}, file)
-    except OSError:  # it exists, or the disk is full: the traceback is on stderr, too
+    except Exception:  # noqa: BLE001  (it exists, the disk is full, str(error) fails: the traceback is on stderr, too)
         return None
     return path
 
@@ -562,7 +570,7 @@ def _note_imports() -> None:
                 if isinstance(origin, str) and "-packages/" in origin and getattr(spec, "name", None) == name:
                     names.append(name)
             json.dump(names, file)
-    except OSError:  # not requested: there is no file
+    except Exception:  # noqa: BLE001  (there is no file: not requested; or a lazy module fails)
         pass
 
 

@@ -97,6 +97,7 @@ def test_pythonsafepath_is_honoured(tmp_path: Path) -> None:
         "sys.exit(-1)",
         "sys.exit('a message')",
         "sys.exit([1])",
+        "sys.stdout.close(); sys.exit('a message')",
         "sys.exit(130)",
         "raise SystemExit",
         "raise ValueError('wrong')",
@@ -137,6 +138,8 @@ def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
 
 def test_an_own_excepthook_is_called_and_a_broken_one_is_survived(tmp_path: Path) -> None:
     both(tmp_path, "import sys\nsys.excepthook = lambda *a: print('mine', a[0].__name__)\nraise ValueError")
+    assert both(tmp_path, "import sys\nsys.excepthook = lambda *a: sys.exit(42)\nraise ValueError").returncode == 42
+    both(tmp_path, "import sys\nsys.excepthook = lambda *a: sys.exit('the hook ends it')\nraise ValueError")
 
 
 def test_atexit_threads_and_destructors_run_in_pythons_order(tmp_path: Path) -> None:
@@ -278,6 +281,29 @@ def destroy_process_group(): print(open(os.environ["TORCHELASTIC_ERROR_FILE"]).r
     assert (left, json.loads(handled)["message"]["message"]) == ("removed", "KeyError: 'handled'")
     first, last = (json.loads(text)["message"] for text in (meanwhile, error_file.read_text()))
     assert first["message"] == last["message"] == "KeyError: 'learning_rate'"
+
+
+def test_an_exception_without_a_text_is_shown_as_python_shows_it(tmp_path: Path) -> None:
+    script = """
+        class Unset(Exception):
+            def __str__(self):
+                return self.text
+        raise Unset
+    """
+    done = both(tmp_path, script, TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"))
+    assert done.stderr.endswith("Unset: <exception str() failed>\n")
+
+
+def test_a_module_that_answers_no_question_does_not_fail_a_script_that_succeeds(tmp_path: Path) -> None:
+    script = """
+        import sys
+        class Lazy:
+            def __getattr__(self, name):
+                raise RuntimeError("not loaded")
+        sys.modules["lazy"] = Lazy()
+    """
+    (tmp_path / "imports").touch()
+    assert both(tmp_path, script, CLIENT_LIB_WORKER_DIR=str(tmp_path)).returncode == 0
 
 
 def test_an_error_file_that_is_there_already_is_left(tmp_path: Path) -> None:
