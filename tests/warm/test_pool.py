@@ -33,6 +33,11 @@ pytestmark = [
     [
         ("import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "threads"),
         ("import os, time; os.fork() or os.execvp('sleep', ['sleep', '1'])", "processes"),
+        (
+            "import subprocess, threading, time\n"
+            "threading.Thread(target=subprocess.run, args=(['sleep', '100'],), daemon=True).start()\ntime.sleep(0.5)",
+            "threads",
+        ),
         ("raise RuntimeError('not here')", "import fails"),
         ("import sys; sys.path.append(__file__.replace('site-packages/bad.py', 'own')); import mine", "no installed"),
     ],

@@ -45,7 +45,7 @@ from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Set
 from client_lib.worker.directory import Directory, read_json, write_json
 from client_lib.worker.launcher import run_worker
 from client_lib.worker.system import (
-    content,
+    below,
     ended_children,
     has_children,
     memory_is_short,
@@ -102,9 +102,10 @@ class PoolProcess:
         """Start again without the module: its effects on this process cannot be undone."""
         self._config["refused"][unfit.module] = unfit.why
         write_json(self._config_path, self._config)
-        while has_children():  # of the import; they would survive the exec
-            for pid in content("/proc/self/task/%d/children" % os.getpid()).split():
-                os.kill(int(pid), signal.SIGKILL)
+        while has_children():  # of the import, or of its threads; they would survive the exec
+            for pid in below(os.getpid()):
+                with contextlib.suppress(ProcessLookupError):  # its parent has reaped it
+                    os.kill(pid, signal.SIGKILL)
             os.waitpid(-1, 0)
         os.execve(self._config["python"], [self._config["python"]] + sys.argv, self._environment)
 
