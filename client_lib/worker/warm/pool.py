@@ -106,7 +106,8 @@ class PoolProcess:
             for pid in below(os.getpid()):
                 with contextlib.suppress(ProcessLookupError):  # its parent has reaped it
                     os.kill(pid, signal.SIGKILL)
-            os.waitpid(-1, 0)
+            with contextlib.suppress(ChildProcessError):  # one of these threads has reaped it
+                os.waitpid(-1, 0)
         os.execve(self._config["python"], [self._config["python"]] + sys.argv, self._environment)
 
     def _serve(self) -> NoReturn:
