@@ -17,7 +17,15 @@ import pytest
 
 from client_lib.worker.outputs import Patterns
 from client_lib.worker.outputs.collector import FileFinder, LookInterrupted, Sync
-from client_lib.worker.outputs.store import INDEX, DirectoryStore, NotKept, SourceFile, data_path, read_index
+from client_lib.worker.outputs.store import (
+    INDEX,
+    BeingWritten,
+    DirectoryStore,
+    NotKept,
+    SourceFile,
+    data_path,
+    read_index,
+)
 from tests.small_disk import fill, free, small_disk
 from tests.waiting import until
 from tests.worker.conftest import DEADLINE_S, Worker
@@ -207,6 +215,27 @@ def test_what_there_was_no_time_for_is_said(tmp_path: Path) -> None:
     assert sync.report() == {"kept": 1, "bytes": 1, "left_out": late, "left_out_count": 2}
 
 
+def test_an_interrupted_last_scan_says_what_is_missing_and_nothing_else(tmp_path: Path) -> None:
+    class Silent(DirectoryStore):
+        def forget(self, path: str) -> None:
+            raise LookInterrupted  # as HttpStore does if its server does not answer
+
+    work = tmp_path / "work"
+    work.mkdir()
+    finder = FileFinder(str(work), ["**"], str(tmp_path / "memory"))
+    for name in ("removed", "same"):
+        (work / name).write_text(name)
+        os.utime(work / name, (1e9, 1e9))
+    sync = Sync(finder, Silent(str(tmp_path / "outputs" / "1.0"), 100), False, lambda: None)
+    sync.look(False)
+    assert kept(tmp_path) == {"removed": "removed", "same": "same"}
+    (work / "removed").unlink()
+    (work / "model").write_text("new")
+    sync.look(True)
+    late = {"path": "model", "size": 3, "why": "the time to keep it was over (grace_s)"}
+    assert sync.report()["left_out"] == [late]
+
+
 def store(folder: Path, name: str = "1.0", limit: int = 100) -> DirectoryStore:
     return DirectoryStore(str(folder / "outputs" / name), limit)
 
@@ -230,6 +259,19 @@ def test_a_job_keeps_no_more_than_its_limit_and_the_same_bytes_once(tmp_path: Pa
     second.forget("b")
     put(first, tmp_path, "a", "z" * 60)  # "same" is still there
     assert kept(tmp_path) == {"a": "z" * 60, "same": "x" * 40}
+
+
+def test_a_file_that_could_not_be_kept_takes_no_room(tmp_path: Path) -> None:
+    path = tmp_path / "growing"
+    path.write_text("x" * 90)
+
+    def grow() -> None:
+        with path.open("a") as file:
+            file.write("x")
+
+    with path.open("rb") as file, pytest.raises(BeingWritten):
+        store(tmp_path).keep(SourceFile("growing", file.fileno(), False, grow))
+    put(store(tmp_path, "1.1"), tmp_path, "b", "y" * 60)
 
 
 def test_a_copy_leaves_free_what_must_stay_free(tmp_path: Path) -> None:

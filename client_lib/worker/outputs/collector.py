@@ -50,6 +50,10 @@ class Found(NamedTuple):
     why_not: Optional[str] = None
     """The reason why it cannot be kept; None: it can."""
 
+    @property
+    def version(self) -> _VERSION:
+        return self.size, self.mtime_ns, self.inode
+
 
 class FileFinder:
     """Scans one working directory. Files that existed when the first one was made and are unchanged are not found."""
@@ -146,28 +150,27 @@ class Sync:
     def look(self, final: bool) -> None:
         """Bring the store up to date. `final`: the ranks have ended. An OSError of one file leaves it out until the
         next scan."""
-        found = self._finder.look()
-        for path in {*self._kept, *self._left_out}.difference(one.path for one in found):  # the script removed them
-            self._store.forget(_shown(path))
-            self._kept.pop(path, None)
-            self._left_out.pop(path, None)
-        for number, one in enumerate(found):
-            try:
+        found, at = self._finder.look(), 0
+        try:
+            for path in {*self._kept, *self._left_out}.difference(one.path for one in found):  # the script removed them
+                self._store.forget(_shown(path))
+                self._kept.pop(path, None)
+                self._left_out.pop(path, None)
+            for at, one in enumerate(found):
                 self._check_time()
                 why_not = self._keep(one, final)
                 left = LeftOut(_shown(one.path), one.size, why_not) if why_not else None
                 if left and self._left_out.get(one.path) != left:
                     self._store.leave_out(*left)
                     self._left_out[one.path] = left
-            except LookInterrupted:
-                if not final:
-                    raise
-                late = found[number:]
-                self._left_out.update((one.path, LeftOut(_shown(one.path), one.size, _NO_TIME)) for one in late)
-                with contextlib.suppress(LookInterrupted):  # the report has them even if the store does not answer
-                    for one in late:
-                        self._store.leave_out(*self._left_out[one.path])
-                return
+        except LookInterrupted:
+            if not final:
+                raise
+            late = [one for one in found[at:] if not self._is_kept(one)]
+            self._left_out.update((one.path, LeftOut(_shown(one.path), one.size, _NO_TIME)) for one in late)
+            with contextlib.suppress(LookInterrupted):  # the report has them even if the store does not answer
+                for one in late:
+                    self._store.leave_out(*self._left_out[one.path])
 
     def report(self) -> Dict[str, Any]:
         left_out = sorted(self._left_out.values())
@@ -178,12 +181,12 @@ class Sync:
             "left_out_count": len(left_out),
         }
 
+    def _is_kept(self, one: Found) -> bool:
+        return self._kept.get(one.path) == one.version and one.path not in self._left_out
+
     def _keep(self, one: Found, final: bool) -> Optional[str]:
         """Keep the newest version of a file, unless it is kept. Returns the reason why it can't be."""
-        version = (one.size, one.mtime_ns, one.inode)
-        if self._kept.get(one.path) == version and one.path not in self._left_out:
-            return None
-        if one.why_not:
+        if one.why_not or self._is_kept(one):
             return one.why_not
         if not final and abs(time.time() - one.mtime_ns / 1e9) <= SETTLED_S:  # file systems may have another clock
             return None

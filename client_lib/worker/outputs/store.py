@@ -180,7 +180,7 @@ class DirectoryStore:
             self.adopt(Kept(source.path, source.size, sha256, source.status.st_mtime, source.executable), temporary)
         finally:
             remove(temporary)
-        self._room.take(self._bytes)  # less than `make_room` took if the same content was kept before
+            self._room.take(self._bytes)  # less than `make_room` took if the content was kept before, or can't be now
 
     def leave_out(self, path: str, size: int, why: str) -> None:
         """Note the reason; a kept older version stays."""
