@@ -107,16 +107,19 @@ class Ranks:
         self._stopped_at = self._stopped_at or time.time()
         for group in self._running:
             if self._may_signal(group, signum):
-                _kill_group(group, signum)
+                _kill(group, signum, os.killpg)
 
     def left_over(self) -> List[int]:
-        """Processes of ranks that have all ended."""
-        return self._system.descendants(MARKER) or [group for group in self._began_at if _kill_group(group, 0)]
+        """Processes of ranks that have all ended; those of another user, as by `sudo`, can't be ended, and are none."""
+        found = self._system.descendants(MARKER)
+        if found is None:
+            return [group for group in self._began_at if _kill(group, 0, os.killpg)]
+        return [pid for pid in found if _kill(pid, 0)]
 
     def signal_left_over(self, signum: int) -> None:
         """Signal the processes of ranks that have ended, SIGTERM once."""
         for pid in self.left_over():
-            if self._may_signal(pid, signum) and not _kill_group(pid, signum):
+            if self._may_signal(pid, signum) and not _kill(pid, signum, os.killpg):
                 _kill(pid, signum)
 
     def _may_signal(self, pid: int, signum: int) -> bool:
@@ -131,18 +134,13 @@ class Ranks:
         return not asked
 
 
-def _kill_group(group: int, signum: int) -> bool:
-    """False: there is no such group."""
+def _kill(pid: int, signum: int, kill: Callable[[int, int], None] = os.kill) -> bool:
+    """False: there is no such process or group, or it is another user's."""
     try:
-        os.killpg(group, signum)
-    except (ProcessLookupError, PermissionError):  # the latter is raised by macOS for a group of zombies
+        kill(pid, signum)
+    except (ProcessLookupError, PermissionError):  # the latter is raised by macOS for a group of zombies, too
         return False
     return True
-
-
-def _kill(pid: int, signum: int) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signum)
 
 
 # --- one process

@@ -51,7 +51,7 @@ class StackTaker:
             self._waiting.append(on_taken)
             return
         remove(self._directory.stacks_taken)
-        pids = sorted({*ranks, *self._system.descendants(MARKER)})
+        pids = sorted({*ranks, *(self._system.descendants(MARKER) or ())})
 
         def run(_argv: List[str], _environment: Dict[str, str]) -> NoReturn:
             os.closerange(3, 65536)

@@ -108,9 +108,8 @@ class Portable:
     def rank_ended(self, pid: int) -> None:
         os.write(self._pipe, b"-%d\n" % pid)
 
-    def descendants(self, marker: str) -> List[int]:  # noqa: ARG002  # as on Linux
-        """Empty: processes that left the group of their rank cannot be found."""
-        return []
+    def descendants(self, marker: str) -> None:  # noqa: ARG002  # as on Linux
+        """None: processes that left the group of their rank cannot be found."""
 
     def close(self) -> None:
         os.write(self._pipe, b"end\n")

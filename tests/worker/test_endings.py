@@ -391,3 +391,13 @@ def test_a_child_of_a_rank_that_is_killed_for_memory_is_named_in_the_message(
         "rank 0 ended with exit code 1: RuntimeError: the data loader ended with -9; "
         "a process of its worker was killed because the memory limit was reached",
     )
+
+
+def test_a_left_over_process_of_another_user_does_not_hold_the_report(worker: Make) -> None:
+    """As of a script that has called `sudo`. Here the launcher is root without the right to signal other users."""
+    without_kill = ("setpriv", "--bounding-set=-kill", "--inh-caps=-kill")
+    if os.geteuid() != 0 or subprocess.run([*without_kill, "true"], capture_output=True).returncode:
+        pytest.skip("needs root and setpriv")
+    one = worker("import subprocess; subprocess.Popen(['sleep', '100'], user=65534)")
+    report = one.start(without_kill).go().report()
+    assert (report["reason"], len(one.left_over())) == ("Completed", 1)

@@ -63,6 +63,16 @@ def test_a_watcher_that_was_told_the_end_kills_nothing() -> None:
     os.kill(pid, 9)
 
 
+def test_a_foreign_group_with_the_number_of_an_ended_rank_is_not_left_over() -> None:
+    foreign = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    then = f"one = ranks.Ranks(chosen, print); one._began_at = {{{foreign.pid}: 0.0}}; print(one.left_over())"
+    _, _, process = launch("0", f"os.kill(started.pid, 9); os.wait(); {then}")
+    left_over = process.communicate()[0]
+    foreign.kill()
+    foreign.wait()
+    assert left_over == "[]\n"
+
+
 def test_a_start_time_names_a_process_for_ever() -> None:
     assert system.start_time(os.getpid()) == system.start_time(os.getpid())
     process = subprocess.Popen(["true"])

@@ -156,7 +156,8 @@ class Sync:
                 self._store.forget(_shown(path))
                 self._kept.pop(path, None)
                 self._left_out.pop(path, None)
-            for at, one in enumerate(found):
+            for number, one in enumerate(found):
+                at = number
                 self._check_time()
                 why_not = self._keep(one, final)
                 left = LeftOut(_shown(one.path), one.size, why_not) if why_not else None
