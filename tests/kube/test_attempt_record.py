@@ -6,6 +6,9 @@ import json
 from datetime import datetime, timezone
 from pathlib import Path
 
+import pytest
+
+from client_lib.errors import ServerError
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Failure, WorkerInfo
 from server_stub.runtimes import Observation
@@ -53,6 +56,13 @@ def test_an_end_by_a_setup_that_an_earlier_version_wrote_is_read(tmp_path: Path)
     found = Record.read(tmp_path, KEY).end
     assert found
     assert found.first_failing == Failure(worker=1, exit_code=4, last_lines=["no"])
+
+
+@pytest.mark.parametrize("end", ["ended", {"ranks": [{"rank": 3}]}, {"ranks": 1}, {"first_failing": []}])
+def test_a_damaged_end_is_named_with_its_record(tmp_path: Path, end: object) -> None:
+    (tmp_path / "attempt.json").write_text(json.dumps({"uid": "uid", "name": "name", "end": end}))
+    with pytest.raises(ServerError, match=r"attempt\.json can't be read: end="):
+        Record.read(tmp_path, KEY)
 
 
 def test_a_record_without_a_workload_has_no_kind(tmp_path: Path) -> None:

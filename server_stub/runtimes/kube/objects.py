@@ -62,19 +62,21 @@ class Record:
 
     @staticmethod
     def read(folder: Path, key: AttemptKey) -> Record:
-        """The record of an attempt; an empty one if there is none. Raises ServerError: it is of a later version."""
+        """The record of an attempt; an empty one if there is none. Raises ServerError: it is damaged, or of a later version."""
         path = str(folder / RECORD)
         data = read_json(path) or {}
         if data.get("uid") is not None:
             data.setdefault("kind", FIRST_KIND)
-        if end := data.get("end"):
-            data["end"] = {"job_id": key.job_id, "attempt": key.attempt, "phase": "ended"} | _of_this_version(end)
         try:
+            if end := data.get("end"):
+                data["end"] = {"job_id": key.job_id, "attempt": key.attempt, "phase": "ended"} | _of_this_version(end)
             return _RECORD.validate_python(data)
         except ValidationError as error:
             wrong = error.errors(include_url=False)[0]
             place = ".".join(map(str, wrong["loc"]))
             raise ServerError(f"the record {path} can't be read: {place}={wrong['input']!r}") from error
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise ServerError(f"the record {path} can't be read: end={data['end']!r}") from error
 
     def write(self, folder: Path) -> None:
         """Write the record and sync it to disk."""
