@@ -6,6 +6,7 @@ it through control.py and read the files of directory.py.
 
 import contextlib
 import errno
+import operator
 import os
 import signal
 import socket
@@ -24,14 +25,7 @@ from client_lib.worker.outcome import CANCELLED, PEERS_END_S, START_FAILED, Cann
 from client_lib.worker.plan import Process, WorkerPlan, from_json
 from client_lib.worker.preparation import Preparation
 from client_lib.worker.ranks import Exit, Ranks, execute
-from client_lib.worker.system import (
-    System,
-    choose,
-    forbid_new_privileges,
-    group_memory_kills,
-    out_of_memory_kills,
-    restore_open_files,
-)
+from client_lib.worker.system import System, choose, forbid_new_privileges, memory_kills, restore_open_files
 from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
@@ -80,7 +74,7 @@ class Launcher:
         self._kill_timer: Optional[Timer] = None
         self._outcome: Optional[WorkerOutcome] = None  # set if the ranks never ran
         self._drain_since: Optional[float] = None
-        self._oom_kills = self._group_kills = 0
+        self._kills = (0, 0)  # for lack of memory, before the ranks
         self._last_lines: List[str] = []  # of the command that failed before the ranks
         self._outputs: Optional[Collector] = None
         self._sessions: Optional[Sessions] = None
@@ -158,7 +152,7 @@ class Launcher:
                 offer_status(self._plan, self._processes, self._loop, self._directory, self._log.add_metrics)
             if self._plan.metrics:
                 self._log.read_metrics(self._plan.metrics)
-        self._oom_kills, self._group_kills = out_of_memory_kills(), group_memory_kills()
+        self._kills = memory_kills()
         fresh_because = self._warm.refusal(self._plan, self._processes) if self._warm else None
         warm = self._warm is not None and fresh_because is None
         try:
@@ -330,8 +324,8 @@ class Launcher:
 
     def _report_content(self) -> report.Report:
         ranks = [self._ended(exit) for exit in self._ranks.exits]
-        killed, of_group = out_of_memory_kills() - self._oom_kills, group_memory_kills() - self._group_kills
-        outcome = self._outcome or of_ranks(ranks, self._cancelled, killed, of_group)
+        kills = map(operator.sub, memory_kills(), self._kills)
+        outcome = self._outcome or of_ranks(ranks, self._cancelled, *kills)
         content = report.as_json(
             self._plan, outcome, ranks, self._ranks.started_at, time.time(), self._log.next_seq, self._writer.offset
         )

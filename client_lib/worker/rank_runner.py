@@ -63,18 +63,16 @@ def _begin() -> None:
     _PID = os.getpid()
     several = os.environ.get("WORLD_SIZE") != os.environ.get("LOCAL_WORLD_SIZE")
     _master = os.environ.get("MASTER_ADDR", "") if several else ""
-    try:  # the handler is C: it also runs while a thread holds the interpreter's lock
+    try:
+        _signal.signal(_UNWINDING_SIGNAL, _answer_unwinding)
         import faulthandler
 
         fd = os.open(_own_file(), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.dup2(fd, _STACKS_FD, inheritable=False)
         os.close(fd)
+        # this handler is C: it also runs while a thread holds the interpreter's lock
         faulthandler.register(_STACKS_SIGNAL, file=_STACKS_FD, all_threads=True, chain=False)
-    except (OSError, ImportError, ValueError):  # not requested: there is no folder; or no such signal here
-        pass
-    try:
-        _signal.signal(_UNWINDING_SIGNAL, _answer_unwinding)
-    except (OSError, ValueError):  # no such signal here
+    except (OSError, ImportError, ValueError):  # no such signals here; or stacks are not requested: there is no folder
         pass
 
 
@@ -100,8 +98,8 @@ def _own_file(kind: str = "") -> str:
 
 
 def _answer_unwinding(signum: int, frame: Any) -> None:
-    """Write the exception from which the main thread unwinds to the error file. The launcher asks before it sends
-    SIGTERM: a `finally` may take longer than the other ranks need to fail, which only say that they lost this one."""
+    """Write the exception from which the main thread unwinds to the error file. The launcher asks before SIGTERM: a
+    `finally` may take longer than the other ranks need to fail, which only say that they lost this one."""
     try:
         error = _unwinding(frame)
         if error is not None:
@@ -374,9 +372,8 @@ def _import_distributed(module: Any, load: Callable[[Any], None]) -> None:
 
 
 class _EntrySender:
-    """Sends the launcher the times at which this rank enters collectives, and touches a file in each second, or in
-    each four at most, in which it has entered or ended some: so the launcher knows that it does not hang. Nothing if
-    this PyTorch has no recorder."""
+    """Sends the launcher the times at which this rank enters collectives, and touches a file in each second, or four,
+    in which it has entered or ended some, as a sign of life. Nothing if this PyTorch has no recorder."""
 
     def __init__(self) -> None:
         """Raises OSError."""
@@ -440,10 +437,8 @@ def _begin_entries() -> None:
 
 def _newest_entries(sent: dict[str, int]) -> list[Any] | None:
     """[group, number of the first collective, collectives in a step (0: not known), its time in seconds since 1970,
-    and how much later the following were entered, in 0.1 ms]; None: nothing new.
-
-    `sent`: the last number of each group that was sent.
-    """
+    and how much later the following were entered, in 0.1 ms]; None: nothing new. `sent`: the last number of each
+    group that was sent."""
     groups: dict[str, dict[int, Any]] = {}
     for entry in [each for dump in _recorder(True) for each in dump.get("entries", ())]:
         if not entry.get("is_p2p"):
@@ -563,13 +558,9 @@ def _note_imports() -> None:
         with open(os.path.join(os.environ.get("CLIENT_LIB_WORKER_DIR", ""), "imports"), "r+") as file:
             import json
 
-            names = []
-            for name, module in list(sys.modules.items()):
-                spec = getattr(module, "__spec__", None)
-                origin = getattr(spec, "origin", None)
-                if isinstance(origin, str) and "-packages/" in origin and getattr(spec, "name", None) == name:
-                    names.append(name)
-            json.dump(names, file)
+            specs = {name: getattr(module, "__spec__", None) for name, module in list(sys.modules.items())}
+            names = [name for name, spec in specs.items() if getattr(spec, "name", None) == name]
+            json.dump([name for name in names if "-packages/" in str(getattr(specs[name], "origin", None))], file)
     except Exception:  # noqa: BLE001  (there is no file: not requested; or a lazy module fails)
         pass
 

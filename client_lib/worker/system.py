@@ -212,11 +212,12 @@ def out_of_memory_kills() -> int:
     return max(number(path, b"oom_kill ") for path in ("/proc/vmstat", _memory_groups()[0] + "/memory.events"))
 
 
-def group_memory_kills() -> int:
-    """Number of processes of this control group (the container) that the kernel has killed because its memory limit
-    was reached."""
+def memory_kills() -> Tuple[int, int]:
+    """`out_of_memory_kills`, and the number of processes of this control group (the container) that the kernel has
+    killed because its memory limit was reached."""
     events = ("/memory.events", "/memory.oom_control")  # of versions 2 and 1
-    return max(number(folder + name, b"oom_kill ") for folder in _memory_groups() for name in events)
+    of_group = max(number(folder + name, b"oom_kill ") for folder in _memory_groups() for name in events)
+    return out_of_memory_kills(), of_group
 
 
 def memory_is_short() -> bool:

@@ -69,7 +69,7 @@ def test_a_gpu_that_was_opened_is_seen(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(os, "readlink", lambda path: "/dev/nvidiactl")  # this machine may have none
     monkeypatch.setattr(os, "listdir", lambda path: ["3"])
-    monkeypatch.setattr(pool, "has_children", lambda: False)  # pytest's own
+    monkeypatch.setattr(system, "has_children", lambda: False)  # pytest's own
     assert pool.trouble() == "it opens a GPU"
 
 

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 OURS = "client_lib"
-STANDARD = os.path.dirname(os.__file__) + os.sep
-"""Beginning of the paths of the standard library."""
+STANDARD = os.path.dirname(os.__file__) + os.sep  # beginning of the paths of the standard library
 _KINDS = (dict, list, set)
 _SET_BY_AN_IMPORT = ("__spec__", "__loader__", "__package__", "__path__", "__file__", "__cached__")
 
@@ -41,19 +40,13 @@ class ModuleGroup:
     def __init__(self, root: str = "") -> None:
         self.root = root
         self.modules: dict[str, Any] = {}
-        self.replaced: dict[str, Any] = {}
-        """Modules that it puts in the place of those of other groups."""
-        self.needs: list[ModuleGroup] = []
-        """Groups that its import restores, in this order."""
+        self.replaced: dict[str, Any] = {}  # modules that it puts in the place of those of other groups
+        self.needs: list[ModuleGroup] = []  # groups that its import restores, in this order
         self.changes: list[Change] = []
-        self.variables: dict[str, str] = {}
-        """Environment variables that it sets."""
-        self.callbacks: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
-        """Calls at exit."""
-        self.watched: list[Watched] = []
-        """Its own containers, which later groups may change."""
-        self.standard = False
-        """It is of the standard library."""
+        self.variables: dict[str, str] = {}  # of the environment, as it sets them
+        self.callbacks: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []  # calls at exit
+        self.watched: list[Watched] = []  # its own containers, which later groups may change
+        self.standard = False  # it is of the standard library
         self.visible = False
 
 
@@ -146,8 +139,7 @@ class Hidden:
     def __init__(self, at_start: frozenset[str]) -> None:
         """`at_start`: names in sys.modules that every process has."""
         self.groups: list[ModuleGroup] = []
-        self.on_return: Callable[[list[ModuleGroup]], None] | None = None
-        """It is called with the groups that an import has restored."""
+        self.on_return: Callable[[list[ModuleGroup]], None] | None = None  # gets the groups that an import restored
         self._at_start = at_start
         self._environment = dict(os.environ)
         self._group_of: dict[str, ModuleGroup] = {}
@@ -175,11 +167,9 @@ class Hidden:
     # --- learning, in the pool
 
     def in_order(self, names: list[str]) -> Iterator[str]:
-        """The names to learn. `names` are in the order in which their imports ended in an earlier job.
-
-        A module that imports one that ended later is part of an import cycle. It is learned with that one, because
-        it may fail if it is imported first. A module that its own package imports is learned with the package.
-        """
+        """The names to learn. `names` are in the order in which their imports ended in an earlier job. A module that
+        imports one that ended later is part of an import cycle: it may fail if it is imported first, and is learned
+        with that one. A module that its own package imports is learned with the package."""
         self._order = {name: number for number, name in enumerate(names)}
         for name, number in self._order.items():
             self._now = number
@@ -285,10 +275,8 @@ class Hidden:
         _forget_cached()
 
     def _record_call_at_exit(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Takes the place of atexit.register, also for packages that keep a reference to it.
-
-        A call of the standard library belongs to its module, which makes it once in a process; but for importlib, which
-        calls compiled modules.
+        """Takes the place of atexit.register, also for packages that keep a reference to it. A call of the standard
+        library belongs to its module, which makes it once in a process; but for importlib, which calls compiled ones.
         """
         if len(self._running) == 1 or not self._learning:
             return self._register(function, *arguments, **named)

@@ -42,16 +42,9 @@ import traceback
 import warnings
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Set
 
+from client_lib.worker import system
 from client_lib.worker.directory import Directory, read_json, write_json
 from client_lib.worker.launcher import run_worker
-from client_lib.worker.system import (
-    below,
-    ended_children,
-    has_children,
-    memory_is_short,
-    open_files,
-    restore_open_files,
-)
 from client_lib.worker.warm.hidden import OURS, STANDARD, Hidden, Later
 from client_lib.worker.warm.rank import Warm, fingerprint, folders, given_environment
 
@@ -102,8 +95,8 @@ class PoolProcess:
         """Start again without the module: its effects on this process cannot be undone."""
         self._config["refused"][unfit.module] = unfit.why
         write_json(self._config_path, self._config)
-        while has_children():  # of the import, or of its threads; they would survive the exec
-            for pid in below(os.getpid()):
+        while system.has_children():  # of the import, or of its threads; they would survive the exec
+            for pid in system.below(os.getpid()):
                 with contextlib.suppress(ProcessLookupError):  # its parent has reaped it
                     os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):  # one of these threads has reaped it
@@ -120,14 +113,14 @@ class PoolProcess:
             ready, _, _ = select.select([self._runtime.fileno(), wakeup], [], [], _POLL_S)
             if wakeup in ready:
                 os.read(wakeup, 4096)
-            for pid, _ in ended_children():
+            for pid, _ in system.ended_children():
                 if pid in self._launchers:
                     self._send({"event": "gone", "worker_dir": self._launchers.pop(pid)})
             if self._runtime.fileno() in ready:
                 self._serve_request()
             if time.monotonic() - self._used_at > self._config["idle_s"]:
                 self._end("no job has used the warm pool for %g s" % self._config["idle_s"])
-            if memory_is_short():
+            if system.memory_is_short():
                 self._end("memory is short")
             if not os.path.exists(self._config_path):
                 self._end("its directory is gone")
@@ -178,7 +171,7 @@ class PoolProcess:
 
 
 def main(argv: List[str], hidden: Hidden) -> NoReturn:
-    restore_open_files()
+    system.restore_open_files()
     os.set_inheritable(int(argv[1]), True)  # it survives the exec of `_restart`; launchers close it
     PoolProcess(socket.socket(fileno=int(argv[1])), argv[2], hidden).run()
 
@@ -225,9 +218,9 @@ def trouble() -> Optional[str]:
     """The reason why this process cannot be forked any more; None: it can."""
     if len(os.listdir("/proc/self/task")) > 1:
         return "it starts threads"
-    if has_children():
+    if system.has_children():
         return "it starts processes"
-    if any(target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri")) for target in open_files(os.getpid())):
+    if any(target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri")) for target in system.open_files(os.getpid())):
         return "it opens a GPU"
     return None
 

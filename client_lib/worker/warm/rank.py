@@ -41,10 +41,9 @@ class Warm:
 
     def __init__(self, python: str, environment: Dict[str, str], hidden: Hidden, packages: Fingerprint) -> None:
         """`environment`: the one that the pool was started with; `packages`: what was installed then."""
-        self._packages = packages
+        self._packages, self._hidden = packages, hidden
         names = frozenset(name.partition(".")[0] for name in hidden.names())
         self._pool = fit.PoolState(python, environment, names)
-        self._hidden = hidden
         self._added = {name: value for name, value in os.environ.items() if environment.get(name) != value}
         """Variables that the interpreter has set: LC_CTYPE, if the variables give it the locale "C"."""
         self._thread_counts: Optional[ThreadCounts] = ThreadCounts()
@@ -171,10 +170,8 @@ def _set_torch(torch: Any, environment: Dict[str, str]) -> None:
 
 
 def relabel(argv: List[str], marker: str, value: str) -> None:
-    """Make ps and /proc show `argv` (cut to the room there is), and `marker=value` in place of the pool's `marker`.
-
-    /proc/<pid>/cmdline and environ show the memory that exec filled for the pool, which was started with ROOM in both.
-    """
+    """Make ps and /proc show `argv`, cut to the room there is, and `marker=value` in place of the pool's `marker`. They
+    show the memory that exec filled for the pool, which was started with ROOM in both."""
     arg_start, arg_end, env_start, env_end = map(int, stat("/proc/self")[45:49])
     shown = b"".join(argument.encode("utf-8", "surrogateescape") + b"\0" for argument in argv)
     _overwrite(arg_start, shown, arg_end - arg_start)

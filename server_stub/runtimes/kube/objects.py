@@ -62,7 +62,7 @@ class Record:
 
     @staticmethod
     def read(folder: Path, key: AttemptKey) -> Record:
-        """The record of an attempt; an empty one if there is none. Raises ServerError: it is damaged, or of a later version."""
+        """The record of an attempt; an empty one without a file. Raises ServerError: damaged, or of a later version."""
         path = str(folder / RECORD)
         data = read_json(path) or {}
         if data.get("uid") is not None:
