@@ -132,8 +132,7 @@ def connect(path: str) -> socket.socket:
 
 
 def begin_session(peer: socket.socket, request: Mapping[str, Any]) -> None:
-    """Make this connection to a launcher a session. Reads no byte of its first frame. Raises OSError: the launcher runs
-    no ranks, its version does not support sessions, or it does not answer in time."""
+    """Make this connection to a launcher a session. Reads no byte of its first frame. Raises OSError that says why."""
     until = time.monotonic() + _SESSION_S
     try:
         if not _message(peer, until).get("sessions"):

@@ -1,7 +1,4 @@
-"""The directory of one worker: its files, and the lock that shows that its launcher is alive.
-
-Runtimes and the launcher share it.
-"""
+"""The directory of one worker, which runtimes and the launcher share: its files, and the lock of a living launcher."""
 
 import contextlib
 import json
@@ -25,8 +22,6 @@ Opener = Callable[[str, int], int]
 
 
 class Directory:
-    """Paths below one worker's directory."""
-
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
         self.plan = self._below("plan.json")  # the plan (plan.py); 0600, it holds the environment
@@ -87,8 +82,7 @@ class Taken(Exception):
 
 
 def acquire(path: str) -> int:
-    """Take the lock for as long as the returned descriptor is open, and write the holder into the file. Raises
-    Taken."""
+    """Take the lock while the returned descriptor is open, and write the holder into the file. Raises Taken."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     if not _take(fd, fcntl.LOCK_EX):
         os.close(fd)

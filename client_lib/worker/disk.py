@@ -60,14 +60,12 @@ def size_of(folder: str) -> int:
 
 
 def check_room(path: str, size: int, keep_free: int) -> None:
-    """Raises OSError (ENOSPC, with the path) if fewer than `keep_free` bytes of its disk would stay free after `size`
-    more."""
+    """Raises OSError (ENOSPC, with the path) if `size` more leave fewer than `keep_free` bytes of its disk free."""
     free = free_bytes(path)
     if size + keep_free > free:
         kept = ", of which %s must stay free" % megabytes(keep_free) if keep_free else ""
-        raise OSError(
-            errno.ENOSPC, "%s are needed and the disk has %s free%s" % (megabytes(size), megabytes(free), kept), path
-        )
+        why = "%s are needed and the disk has %s free%s" % (megabytes(size), megabytes(free), kept)
+        raise OSError(errno.ENOSPC, why, path)
 
 
 def megabytes(size: int) -> str:

@@ -142,11 +142,8 @@ def _start_apart(argv: List[str], environment: Dict[str, str], folder: str, syst
 
 class UsageSampler:
     """Samples what the ranks and their children use: CPU, memory, and GPUs where there is nvidia-smi; and which part of
-    its memory limit the container uses.
-
-    The values go into the log as objects of the stream `metrics`, so that both runtimes carry them; they are no sign of
-    life of the ranks. Sampling takes at most _SHARE of a core: the more there is to read, the longer are the pauses.
-    """
+    its memory limit the container uses. The values go into the log as objects of the stream `metrics`, so that both
+    runtimes carry them. Sampling takes at most _SHARE of a core: the more there is to read, the longer the pauses."""
 
     def __init__(
         self,
@@ -299,20 +296,16 @@ class Stillness:
 
 class QuietRanks:
     """Finds the quiet ranks of this worker: their main threads compute nothing, and read and write no files; their
-    other threads and children do hardly anything; and they enter and end no collective. Bytes from a plain socket are
-    not seen: Linux does not count them.
-
-    A quiet rank waits for another one, or hangs. The server, which knows all workers, decides which of the two it is
-    (server_stub.service.watchdog). A few small files of /proc are read each second. A file of each rank shows that it
-    enters collectives (rank_runner.py), if its PyTorch has a flight recorder.
-    """
+    other threads and children do hardly anything; and they enter and end no collective, as a file of each rank shows
+    (rank_runner.py), if its PyTorch has a flight recorder. Bytes from a plain socket are not seen: Linux does not count
+    them. A quiet rank waits for another one, or hangs: the server, which knows all workers, decides that
+    (server_stub.service.watchdog)."""
 
     def __init__(
         self, loop: Loop, pids: Callable[[], Dict[int, int]], tell: Callable[[Dict[int, float]], None], folder: str
     ) -> None:
         """`pids`: the running processes and their ranks. `tell` gets the quiet ranks, and for how many seconds they
-        have been so, when others are quiet than before, and repeatedly while there are some. `folder` has the files of
-        the ranks."""
+        have been so, when others are quiet than before, and repeatedly. `folder` has the files of the ranks."""
         self._loop, self._pids, self._tell, self._folder = loop, pids, tell, folder
         self._ranks: Dict[int, Stillness] = {}
         self._told: Dict[int, float] = {}

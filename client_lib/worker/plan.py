@@ -131,8 +131,7 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
 
     @property
     def has_ranks(self) -> bool:
-        """False: the one process of the job sees no RANK, as in a shell. Scripts that look for it would prepare for
-        DDP."""
+        """False: the one process of the job sees no RANK, as in a shell: scripts that find one prepare for DDP."""
         if self.world_size > 1 or self.type == ELASTIC:
             return True
         as_in_a_shell = RANK_VARIABLES in self.user_variables and self.environment.get(RANK_VARIABLES) == "0"
@@ -174,9 +173,7 @@ def from_json(text: str) -> WorkerPlan:
     """Raises ValueError for a plan of another protocol. Unknown fields of a newer minor are ignored."""
     data: Dict[str, Any] = json.loads(text)
     if data.get("protocol") != PROTOCOL:
-        raise ValueError(
-            "this launcher speaks protocol %d, the plan is of protocol %r" % (PROTOCOL, data.get("protocol"))
-        )
+        raise ValueError("this launcher speaks protocol %d, the plan %r" % (PROTOCOL, data.get("protocol")))
     return WorkerPlan(**{key: value for key, value in data.items() if key in WorkerPlan._fields})
 
 
@@ -225,11 +222,8 @@ class Process(NamedTuple):
 
 
 def processes(plan: WorkerPlan, directory: Directory, local_rank_option: Optional[str]) -> List[Process]:
-    """The ranks of this worker, local rank 0 first: RANK = worker x processes_per_worker + LOCAL_RANK, always.
-
-    `local_rank_option`: `--local_rank` or `--local-rank`, where the script gets its local rank as an argument too.
-    Of an elastic worker it is the one agent that starts the ranks.
-    """
+    """The ranks of this worker, local rank 0 first; of an elastic worker the one agent that starts them.
+    `local_rank_option`: `--local_rank` or `--local-rank`, where the script gets its local rank as an argument too."""
     found = []
     for local_rank in range(1 if plan.type == ELASTIC else plan.processes_per_worker):
         # before the script's own arguments, as torch.distributed.launch does
@@ -270,11 +264,8 @@ def without_rank_files(environment: Dict[str, str]) -> Dict[str, str]:
 
 
 def agent_arguments(plan: WorkerPlan) -> List[str]:
-    """Arguments of the interpreter before the script of an elastic worker: torchrun with its options.
-
-    Each worker runs one agent of torchrun, which starts, numbers and restarts the ranks. The agents meet at worker 0,
-    which holds the rendezvous.
-    """
+    """Arguments of the interpreter before the script of an elastic worker: torchrun with its options. Its agents, one a
+    worker, start, number and restart the ranks; they meet at worker 0, which holds the rendezvous."""
     least = plan.n_workers if plan.elastic_min_workers is None else plan.elastic_min_workers
     is_host = "is_host=true" if plan.worker == 0 else "is_host=false"
     settings = filter(None, [is_host, _RENDEZVOUS, plan.environment.get(RENDEZVOUS_CONF)])

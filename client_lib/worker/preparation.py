@@ -75,8 +75,7 @@ class Preparation:
         self._is_late = False
 
     def preflight(self, ranks: Sequence[Process], on_passed: Callable[[], None]) -> None:
-        """Check the machines of all workers, which are ready, if the job wants that. `on_refused` is called if it
-        fails."""
+        """Check the machines of all workers, which are ready, if the job wants that."""
         self._steps = self._before_ranks(ranks, on_passed)
         self.start()
 
@@ -285,11 +284,8 @@ def _processes(plan: WorkerPlan, directory: Directory, script: Optional[str]) ->
 
 
 def copy_checkpoints(pattern: str, checkpoints: str, keep_free: int = 0) -> None:
-    """Copy the content of the folder of this name, or glob, to `checkpoints` unless that has content. May take long.
-
-    Worker 0 does so before any rank starts, for a volume that only workers see; the local runtime copies a folder
-    itself. Raises OSError if there is no room.
-    """
+    """Copy the content of the folder of this name, or glob, to `checkpoints` unless that has content. Worker 0 does so
+    for a volume that only workers see; the local runtime copies a folder itself. Raises OSError if there is no room."""
     import glob  # here: few jobs continue another
 
     there = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
@@ -338,8 +334,7 @@ def copy_folder(source: str, target: str, keep_free: int) -> None:
 
 def declared_option(source: bytes) -> Optional[str]:
     """The spelling of `--local_rank` that a script declares: the first one that is a string literal in a call of
-    `add_argument` or `click.option`. None: there is none, or the source is no Python.
-    """
+    `add_argument` or `click.option`. None: there is none, or the source is no Python."""
     if not any(spelling.encode() in source for spelling in _LOCAL_RANK):
         return None
     import ast  # here: few scripts get this far

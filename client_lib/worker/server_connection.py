@@ -1,7 +1,7 @@
 """HTTP to a server on another machine, with the standard library alone: for the agent and the launcher.
 
-One object per thread: it holds one connection. Proxy variables are ignored (http.client never reads them): the server
-runs in the cluster, or the operator has configured its address.
+Proxy variables are ignored (http.client never reads them): the server runs in the cluster, or the operator has
+configured its address.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class Rejected(RequestFailed):
 
 
 class ServerConnection:
-    """One connection to the server, opened again when it is lost."""
+    """One connection to the server, for one thread; opened again when it is lost."""
 
     def __init__(self, url: str, ca_file: Optional[str], headers: Mapping[str, str]) -> None:
         """`headers` are sent with each request."""

@@ -92,8 +92,7 @@ class Linux:
 
 
 class Portable:
-    """The same methods. A watcher process at the other end of a pipe kills the ranks' process groups when the launcher
-    is gone."""
+    """The same methods. A watcher at the other end of a pipe kills the ranks' groups when the launcher is gone."""
 
     def __init__(self) -> None:
         reader, self._pipe = os.pipe()
@@ -190,8 +189,7 @@ def parent(pid: int) -> Optional[int]:
 
 
 def user_of(pid: int) -> Optional[int]:
-    """Real user id of the process (Linux); None: no such process. The owner of its folder in /proc may be
-    root instead."""
+    """Real user id of the process (Linux); None: no such process. The owner of its folder in /proc may be root."""
     lines = content("/proc/%d/status" % pid).splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith(b"Uid:")), None)
 
@@ -330,11 +328,8 @@ _SECRET = r"(?i)TOKEN|KEY|SECRET|PASSWORD"  # as client_lib.spec.job masks them
 
 def describe(environment: Dict[str, str], has_python: bool = True) -> bytes:
     """Lines of the stream `metrics` of the log with the interpreter, packages, torch, CUDA, driver, GPUs, CPU and
-    variables of seeds. `has_python` False: the ranks run another program than this interpreter.
-
-    Packages are known by the names of their folders, which takes 1 ms for 190 packages; importlib.metadata takes 60 ms.
-    torch is not imported.
-    """
+    variables of seeds. `has_python` False: the ranks run another program than this interpreter. Packages are known by
+    the names of their folders, which takes 1 ms for 190 packages; importlib.metadata takes 60 ms."""
     import glob
 
     driver = "/proc/driver/nvidia/"
