@@ -32,7 +32,7 @@ _IN_MEMORY = (
 
 
 class ArchiveRefused(Exception):
-    """The archive is damaged, or holds an entry that no snapshot has; the message names it."""
+    """The archive is damaged, or can't be unpacked safely; the message names the entry."""
 
 
 class _Member(tarfile.TarInfo):
@@ -60,12 +60,8 @@ class _BoundedReader:
 
 
 def unpack(path: str, target: str, max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES, keep_free: int = 0) -> None:
-    """Unpack the tar.gz at `path` into the new folder `target`, which exists only if everything was unpacked.
-
-    Raises:
-        ArchiveRefused: the content can't be unpacked safely, or at all.
-        OSError: an error of the disk, or fewer than `keep_free` bytes of it would stay free.
-    """
+    """Unpack the tar.gz at `path` into the new folder `target`, which exists only if everything was unpacked. Raises
+    ArchiveRefused, and OSError: an error of the disk, or fewer than `keep_free` bytes of it would stay free."""
     incomplete = target + ".new"
     shutil.rmtree(incomplete, ignore_errors=True)  # of a launcher that was killed
     os.makedirs(incomplete, mode=0o700)

@@ -172,8 +172,7 @@ class ControlConnection:
         self._socket.sendall(message)
 
     def receive(self, timeout: Optional[float] = None) -> Optional[Message]:
-        """The next message; None: the other end has closed the connection. Raises socket.timeout after `timeout`
-        seconds."""
+        """The next message; None: the other end has closed the connection. Raises socket.timeout after `timeout` s."""
         self._socket.settimeout(timeout)
         while not self._waiting:
             data = self._socket.recv(65536)

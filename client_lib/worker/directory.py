@@ -37,8 +37,7 @@ class Directory:
         self.status_token = self._below("status-token")  # for what libraries post (metrics.py)
         self.rank_pipes = self._below("ranks")  # output pipes of an elastic worker's ranks (worker_log.py)
         self.imports = self._below(IMPORTS)
-        """JSON list of installed modules that local rank 0 had imported at its end; empty before, and only there if the
-        plan asks for it."""
+        """JSON list of installed modules that local rank 0 had imported at its end; there if the plan asks for it."""
         self.stacks = self._below(STACKS)
         """A file per rank, to which it writes its stacks; there if the plan allows to take them (stacks.py)."""
         self.stacks_taken = self._below("stacks.json")  # the stacks of all ranks, as they were last taken

@@ -1,7 +1,6 @@
-"""Runs one worker, from its plan to its report: prepares, waits for "go", runs the ranks, reports their end.
+"""Runs one worker, from its plan to its report: prepare -> wait for "go" -> run the ranks -> (stop) -> drain -> report.
 
-The phases follow each other on one loop: prepare -> wait for go -> run -> (stop) -> drain -> report. Runtimes control
-it through control.py and read the files of directory.py.
+The phases follow each other on one loop. Runtimes control it through control.py and read the files of directory.py.
 """
 
 import contextlib
@@ -352,11 +351,9 @@ def run_worker(
     on_locked: Callable[[], None] = lambda: None,
     agent: Optional[socket.socket] = None,
 ) -> int:
-    """Run the worker whose plan is in the directory `path`. Returns the exit code of the launcher's process.
-
-    `warm`: see Launcher. `on_locked` is called when this process holds the lock of the directory. `agent`: a connection
-    that is served like those to the control socket.
-    """
+    """Run the worker whose plan is in the directory `path`. Returns the exit code of this process. `warm`: see Launcher.
+    `on_locked` is called when this process holds the lock of the directory. `agent`: a connection that is served like
+    those to the control socket."""
     restore_open_files()
     directory = Directory(path)
     with open(directory.plan, encoding="utf-8") as file:

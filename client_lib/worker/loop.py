@@ -34,8 +34,7 @@ class Timer:
 
 
 class Loop:
-    """Runs callbacks until `stop`, after which no timer is called. `after_round` is called once after each round of
-    callbacks."""
+    """Runs callbacks until `stop`, after which no timer is called, and `after_round` after each round of callbacks."""
 
     def __init__(self, after_round: Callable[[], object]) -> None:
         self._after_round = after_round

@@ -51,6 +51,9 @@ _OTHER_BYTES = 65536.0  # that they may read and write in a second
 _KNOWS_CHILDREN = os.path.exists("/proc/thread-self/children")
 
 
+Pids = Callable[[], Dict[int, int]]  # the running processes and their ranks
+
+
 class Observer:
     def __init__(
         self,
@@ -149,13 +152,13 @@ class UsageSampler:
         self,
         loop: Loop,
         system: System,
-        pids: Callable[[], Dict[int, int]],
+        pids: Pids,
         since: float,
         gpus: Optional[List[str]],
         sink: Callable[[bytes], None],
     ) -> None:
-        """`pids`: the running processes and their ranks. `since`: the start of the ranks, in seconds since 1970.
-        `gpus`: those of this worker; None: all. `sink` gets lines of the log."""
+        """`since`: the start of the ranks, in seconds since 1970. `gpus`: those of this worker; None: all. `sink` gets
+        lines of the log."""
         self._loop, self._pids, self._since, self._sink = loop, pids, since, sink
         self._before = (since, 0.0)
         self._of_gpus: Dict[str, float] = {}
@@ -301,11 +304,9 @@ class QuietRanks:
     them. A quiet rank waits for another one, or hangs: the server, which knows all workers, decides that
     (server_stub.service.watchdog)."""
 
-    def __init__(
-        self, loop: Loop, pids: Callable[[], Dict[int, int]], tell: Callable[[Dict[int, float]], None], folder: str
-    ) -> None:
-        """`pids`: the running processes and their ranks. `tell` gets the quiet ranks, and for how many seconds they
-        have been so, when others are quiet than before, and repeatedly. `folder` has the files of the ranks."""
+    def __init__(self, loop: Loop, pids: Pids, tell: Callable[[Dict[int, float]], None], folder: str) -> None:
+        """`tell` gets the quiet ranks, and for how many seconds they have been so, when others are quiet than before,
+        and repeatedly. `folder` has the files of the ranks."""
         self._loop, self._pids, self._tell, self._folder = loop, pids, tell, folder
         self._ranks: Dict[int, Stillness] = {}
         self._told: Dict[int, float] = {}

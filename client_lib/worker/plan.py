@@ -67,8 +67,7 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     log_file: Optional[str] = None
     """File or glob followed as train.log, in working_dir and in the script's folder; None: none on this worker."""
     local_rank_argument: Optional[str] = None
-    """`--local_rank` or `--local-rank`: passed to the script with its local rank. None: not passed, unless
-    `local_rank_auto`."""
+    """`--local_rank` or `--local-rank`, which the script gets with its local rank. None: see `local_rank_auto`."""
     local_rank_auto: bool = False
     """Pass the argument in the spelling that the script declares, if it declares one."""
     rank_runner: bool = True

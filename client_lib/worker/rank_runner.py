@@ -1,13 +1,11 @@
 """Runs a rank's script as `python script.py` does, and starts and ends faster if the script uses torch.
 
 The launcher starts it by path with the user's interpreter, which lacks this package, and copies it out of a zipapp as a
-single file: it must stay one module that imports nothing of the package. In addition to `python script.py` it registers
-handlers for the launcher's questions (stacks, the exception from which it unwinds), writes an exception that ends the
-script to TORCHELASTIC_ERROR_FILE, in torch's format, makes torch start and end without waits, and ends the process by
-hand: the interpreter's own teardown of torch would take half a second.
-
-One difference from `python script.py` remains: its frames are below the script's (inspect.stack()). Standard library
-only, Python >= 3.8; before the script runs hardly a module is imported that an interpreter has not loaded itself.
+single file: it must stay one module that imports nothing of the package, and before the script runs hardly a module
+that an interpreter has not loaded itself. It also answers the launcher's questions (stacks, the exception from which it
+unwinds), writes an exception that ends the script to TORCHELASTIC_ERROR_FILE, in torch's format, and ends the process
+by hand: the interpreter's own teardown of torch takes half a second. One difference from `python script.py` remains:
+its frames are below the script's (inspect.stack()).
 """
 
 from __future__ import annotations
@@ -81,8 +79,7 @@ def hook_imports() -> None:
 
 
 def run_forked(argv: list[str]) -> None:
-    """Run a script in a process that was forked from a warm pool, where torch may be imported already. Never returns.
-    The process always ends by hand: the callers of this function are not the script's."""
+    """Run a script in a process forked from a warm pool, and end it by hand: the callers are not the script's."""
     global _forked
     _forked = True
     _begin()

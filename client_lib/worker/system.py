@@ -40,8 +40,7 @@ def restore_open_files() -> None:
 
 
 def forbid_new_privileges() -> None:
-    """Prevent programs that this process or a descendant executes from getting rights that it lacks (Linux). Raises
-    OSError: the kernel refuses it."""
+    """Keep this process and its descendants from getting rights that it lacks, as by sudo (Linux). Raises OSError."""
     import ctypes  # here: few launchers need it
 
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
@@ -174,8 +173,7 @@ def boot_id() -> str:
 
 
 def start_time(pid: int) -> Optional[str]:
-    """Start time of the process in the system's own format; with the pid it identifies a process uniquely. None: there
-    is no such process."""
+    """Start time of the process in the system's own format; with the pid it identifies it. None: it is gone."""
     if _HAS_PROC:
         fields = stat("/proc/%d" % pid)
         return fields[19] if fields else None  # field 22 of proc(5)

@@ -59,8 +59,7 @@ class FileFinder:
     """Scans one working directory. Files that existed when the first one was made and are unchanged are not found."""
 
     def __init__(self, root: str, globs: List[str], memory: str) -> None:
-        """Call before anything runs. `memory`: a file that stores the first scan, for the launcher that replaces a dead
-        one."""
+        """Call before anything runs. `memory`: a file with the first scan, for a launcher that replaces a dead one."""
         self.root = os.path.realpath(root)
         self._patterns = Patterns(globs)
         try:
@@ -98,8 +97,7 @@ class FileFinder:
                         yield found
 
     def _file(self, entry: "os.DirEntry[str]", path: str) -> Optional[Found]:
-        """The file of this entry. None: it is gone, a broken link, or a link to a folder, whose files are found by
-        their own paths."""
+        """None: it is gone, a broken link, or a link to a folder, whose files are found by their own paths."""
         try:
             is_link = entry.is_symlink()
             if is_link and not entry.is_file():
@@ -148,8 +146,7 @@ class Sync:
         self._left_out: Dict[str, LeftOut] = {}
 
     def look(self, final: bool) -> None:
-        """Bring the store up to date. `final`: the ranks have ended. An OSError of one file leaves it out until the
-        next scan."""
+        """Bring the store up to date. `final`: the ranks have ended. A file with an OSError waits for the next scan."""
         found, at = self._finder.look(), 0
         try:
             for path in {*self._kept, *self._left_out}.difference(one.path for one in found):  # the script removed them

@@ -6,8 +6,7 @@
     PUT <url>/<path>?size=S&left_out=WHY
     DELETE <url>/<path>
 
-Every request may be repeated, and an interrupted upload is resumed. An unreachable server is retried until the deadline
-of the scan.
+Every request may be repeated. An unreachable server is retried, and an upload resumed, until the deadline of the scan.
 """
 
 import os
@@ -34,8 +33,7 @@ class HttpStore:
     def __init__(
         self, url: str, token: Optional[str], ca: Optional[str], check_time: Callable[[], None] = lambda: None
     ) -> None:
-        """`url` without a slash at its end; `token` and `ca` are files. `check_time` is called before each try, and
-        raises to end the scan."""
+        """`url` has no slash at its end; `token`, `ca`: files. `check_time` raises before a try, to end the scan."""
         self._check_time = check_time
         headers = {"X-Pod-Uid": os.environ.get("CLIENT_LIB_POD_UID", "")}
         if token is not None:

@@ -136,12 +136,10 @@ class SourceFile:
 
 
 class DirectoryStore:
-    """The store of one worker in one attempt, on this machine: its only writer. Its methods may block, and raise
-    OSError."""
+    """The store of one worker in one attempt, on this machine: its only writer. Methods block, and raise OSError."""
 
     def __init__(self, folder: str, limit_bytes: int, keep_free: int = 0) -> None:
-        """`folder`: `<job>/outputs/<attempt>.<worker>`. `limit_bytes`: limit for the whole job. `keep_free`: bytes of
-        the disk that stay free."""
+        """`folder`: `<job>/outputs/<attempt>.<worker>`; `limit_bytes`: of the job; `keep_free`: bytes of the disk."""
         self._folder, self._keep_free = folder, keep_free
         self._room = _Room(os.path.dirname(folder), os.path.basename(folder), limit_bytes)
         for name in (_DATA, _INCOMING):

@@ -276,8 +276,7 @@ class Hidden:
 
     def _record_call_at_exit(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Takes the place of atexit.register, also for packages that keep a reference to it. A call of the standard
-        library belongs to its module, which makes it once in a process; but for importlib, which calls compiled ones.
-        """
+        library belongs to its module, which makes it once in a process; but for importlib: it calls compiled ones."""
         if len(self._running) == 1 or not self._learning:
             return self._register(function, *arguments, **named)
         caller = self._group_of.get(sys._getframe(1).f_globals.get("__name__", ""))

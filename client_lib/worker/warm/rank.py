@@ -1,8 +1,4 @@
-"""Makes a forked process like a fresh one, up to the script.
-
-`Warm.run` takes the part of exec: it is called in a new process that has its session, its working directory and its
-three streams, and never returns.
-"""
+"""Makes a forked process like a fresh one, up to the script."""
 
 import builtins
 import contextlib
@@ -63,7 +59,8 @@ class Warm:
         return None
 
     def run(self, argv: List[str], environment: Dict[str, str]) -> NoReturn:
-        """Run the script of `argv` (python, rank runner, script, arguments) and end the process."""
+        """Take the part of exec in a new process that has its session, its working directory and its three streams:
+        run the script of `argv` (python, rank runner, script, arguments), and end."""
         try:
             os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
             for signum in signal.valid_signals():
