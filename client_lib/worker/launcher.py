@@ -351,9 +351,10 @@ def run_worker(
     on_locked: Callable[[], None] = lambda: None,
     agent: Optional[socket.socket] = None,
 ) -> int:
-    """Run the worker whose plan is in the directory `path`. Returns the exit code of this process. `warm`: see Launcher.
-    `on_locked` is called when this process holds the lock of the directory. `agent`: a connection that is served like
-    those to the control socket."""
+    """Run the worker whose plan is in the directory `path`. Returns the exit code of this process.
+
+    `warm`: see Launcher. `on_locked` is called when this process holds the lock of the directory. `agent`: a connection
+    that is served like those to the control socket."""
     restore_open_files()
     directory = Directory(path)
     with open(directory.plan, encoding="utf-8") as file:

@@ -58,8 +58,8 @@ class ServerConnection:
         self._connection.close()
 
     def exchange(self, method: str, path: str, body: Body, read: Callable[[Any], T], wait_s: float = 0.0) -> T:
-        """What `read` makes of the JSON of the answer, which may take `wait_s` longer than usual. Raises Unreachable,
-        Rejected."""
+        """Return what `read` makes of the JSON of the answer, which may take `wait_s` longer than usual. Raises
+        Unreachable, Rejected."""
         answer = self.call(method, path, body, wait_s)
         try:
             return read(json.loads(answer.read()))

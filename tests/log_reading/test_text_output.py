@@ -52,7 +52,7 @@ def test_what_the_launcher_says_is_among_the_lines_where_it_is_asked_for(capsys:
     assert (out.getvalue(), capsys.readouterr().err) == ("[launcher] OMP_NUM_THREADS=1\n", "")
 
 
-def test_a_bar_has_the_width_of_its_terminal_if_stdout_is_a_pipe(monkeypatch: pytest.MonkeyPatch):
+def test_a_bar_has_the_width_of_its_terminal_if_stdout_is_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(sys, "__stdout__", None)  # no terminal, as a pipe
@@ -63,7 +63,7 @@ def test_a_bar_has_the_width_of_its_terminal_if_stdout_is_a_pipe(monkeypatch: py
         assert screen.read(100).startswith(b"[0] " + b"#" * 35 + b"\r")
 
 
-def test_why_a_job_waits_is_said_once(capsys: pytest.CaptureFixture[str]):
+def test_why_a_job_waits_is_said_once(capsys: pytest.CaptureFixture[str]) -> None:
     waits = b'@state {"state": "PENDING", "reason": "Queued", "message": "%b"}\n'
     body = waits % b"" + waits % b"3 jobs before it" + waits % b"3 jobs before it" + END
     LogOutput("train-1", io.StringIO()).write(Bodies(body), {})

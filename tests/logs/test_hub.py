@@ -113,7 +113,7 @@ def test_a_hub_that_is_closed_again_stays_closed(tmp_path: Path, writer: LogWrit
 
 def test_logs_that_can_t_be_read_for_a_moment_end_the_streams_without_an_end(
     tmp_path: Path, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
-):
+) -> None:
     async def scene() -> None:
         hub = LogHub(next_logs, inotify=False)
         body = stream(hub, read_job(tmp_path), FOLLOW, Frames())
@@ -130,7 +130,7 @@ def test_logs_that_can_t_be_read_for_a_moment_end_the_streams_without_an_end(
     asyncio.run(scene())
 
 
-def test_logs_that_are_found_at_once_are_followed_in_their_order(tmp_path: Path):
+def test_logs_that_are_found_at_once_are_followed_in_their_order(tmp_path: Path) -> None:
     async def scene() -> None:
         write_job(tmp_path, n_workers=4, attempt=3)
         places = [(attempt, worker) for attempt in (1, 2, 3) for worker in range(4)]

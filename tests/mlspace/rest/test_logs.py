@@ -10,7 +10,7 @@ from pathlib import Path
 from client_lib.spec.states import Reason, State
 from server_stub.http.api.public_v2 import jobs
 from server_stub.http.api.public_v2.jobs import PlatformText, line_by_line
-from server_stub.logs import LoggedJob
+from server_stub.logs.records import LoggedJob
 
 TIME = "2026-11-21T14:54:31.000001Z"
 WORKER_0, WORKER_1 = (1, 0), (1, 1)
