@@ -17,13 +17,13 @@ from client_lib.spec.states import Reason
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.files.room import Spare
 from server_stub.runtimes import RAN_IMAGE, Observation
-from server_stub.runtimes.kube import names
+from server_stub.runtimes.kube import gang, names
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.objects import Record
 from server_stub.runtimes.kube.observe import ending
-from server_stub.runtimes.kube.observe.inventory import parse_pod
+from server_stub.runtimes.kube.observe.inventory import parse_pod, parse_workload
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, REPLICA_INDEX, REPLICA_TYPE
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.runtime import KubeRuntime
@@ -58,6 +58,7 @@ class Site:
         self.inventory.take_list(PYTORCHJOB.name, ())
         self.said: list[Observation] = []
         self._news = asyncio.Event()
+        self.on_delete: Callable[[], None] = lambda: None
         self.cluster = replace(cluster, objects=cast(Any, self), logs=cast(Any, self))
         self.gang = Gang(self.attempt, lambda _: self.cluster, self._take)
 
@@ -105,6 +106,7 @@ class Site:
         return []
 
     def delete_workload(self, name: str, uid: str, *, in_background: bool = False) -> None:
+        self.on_delete()
         self._loop.call_soon_threadsafe(self._remove_all)
 
     def _remove_all(self) -> None:
@@ -162,6 +164,43 @@ async def test_a_new_server_process_reports_the_same_end(tmp_path: Path) -> None
     assert again.said == [site.said[-1]]
 
 
+# --- servers that are killed, and rights that are lost
+
+
+async def test_a_new_server_process_deletes_what_the_one_before_was_about_to_delete(tmp_path: Path) -> None:
+    site = Site(tmp_path, never_started=False)
+    removed = Record("made", "x", (Reason.CANCELLED, "stopped"), None, PYTORCHJOB.name, "jobs")
+    removed.write(attempt_dir(tmp_path, site.key.attempt))
+    metadata = {"name": "x", "uid": "made", "labels": names.labels(site.key.job_id, site.key.attempt, "x")}
+    workload = parse_workload({"metadata": metadata}, PYTORCHJOB)
+    assert workload is not None
+    site.inventory.put(workload)
+    site.put_pod(running={"startedAt": "2026-11-22T11:00:00Z"})
+    site.gang.stop(1.0)
+    await site.run()
+    assert site.phases()[-1] == ("ended", Reason.CANCELLED)
+
+
+async def test_a_stopped_attempt_whose_objects_are_gone_ends_though_the_server_has_lost_its_rights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after the deletion of its namespace, with the server's Role in it."""
+
+    def refuse() -> None:
+        site._loop.call_soon_threadsafe(site._remove_all)
+        raise ApiError(403, "forbidden")
+
+    monkeypatch.setattr(gang, "DELETE_S", 0.1)
+    site = Site(tmp_path)
+    site.on_delete = refuse
+    run = asyncio.create_task(site.run())
+    await site.until(lambda: bool(site.said))
+    site.gang.stop(1.0)
+    await site.until(lambda: site.said[-1].phase == "ended")
+    assert site.said[-1].reason is Reason.CANCELLED
+    run.cancel()
+
+
 # --- agents that fall silent
 
 
@@ -190,8 +229,11 @@ async def test_a_complete_gang_whose_agent_never_starts_its_ranks_is_queued_agai
     silent = "worker 1 has been silent for more than 2 min: its node or agent hangs, or can't reach this server"
     await site.until(site.says(f"2 of 2 workers are prepared; {silent}"))
     workers[1].last_contact -= SILENT_S
+    recorded = list[str | None]()
+    site.on_delete = lambda: recorded.append(Record.read(attempt_dir(tmp_path, site.key.attempt), site.key).uid)
     site.look()
     await site.until(site.says("taken back, tries again in 30 s: prepared, and not started: worker 1 has been silent"))
+    assert recorded == [None]  # a server that is killed now goes on with it: nobody else has deleted its workload
     site.gang.stop(1.0)
     await run
 

@@ -7,6 +7,7 @@ Level-triggered: after each change the whole state is evaluated again, so a rest
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -29,6 +30,7 @@ from server_stub.runtimes.verdict import Stage, Step, Verdict
 from server_stub.worker_gateway import NOTICED_S, SILENT_S, OpenAttempt
 
 FEW_TRIES = 8  # 45 s: an API server does not know its users and custom resources at once after its start
+DELETE_S = 15.0  # the API server is away, or refuses what this server did before
 EXPLAINED_S = 5.0  # a watch brings the reason of a deletion sooner
 QUEUE_LOOK_S = 10.0
 """LOOK_AGAIN_S for an attempt in a queue of Kueue, whose changes no watch reports."""
@@ -165,6 +167,8 @@ class Gang:
             self._remember(state, seen)
             if self._record.removed_because is None:
                 await self._act(state, seen)
+            elif state.workload is not None and not state.workload.deleting:
+                await self._delete()
             await self._fetch_tails(whole, all_workers)
             removed = self._record.removed_because is not None
             counted = whole if removed else state
@@ -276,20 +280,25 @@ class Gang:
     async def _remove(self, reason: Reason, message: str) -> None:
         """Begin to delete the workload; its pods get a SIGTERM and their grace period."""
         await self._write(replace(self._record, removed_because=(reason, message)))
+        await self._delete()
+
+    async def _delete(self) -> None:
+        """Order the deletion. If that takes DELETE_S, the attempt is followed first: it may end nevertheless."""
         if self._losses.bounds is not None:  # prevents that the registry admits a new pod for one that is being deleted
             self._workers.stop(self._attempt.spec.grace_s)
-        await self._objects.delete()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._objects.delete(), DELETE_S)
 
     async def _take_back(self, seen: Interpretation, what: str, why: str) -> None:
         """Release its pods, so that two gangs with half of their pods each do not wait for each other."""
         self._wait(Blocker(Reason.UNSCHEDULABLE, f"{what} ({why}); it is taken back and queued again"), seen.infos)
+        await self._write(replace(self._record, uid=None, name=None))  # a missing workload with a UID would be an end
         await self._objects.delete()
         await self._objects.until_gone()
         self._cluster.inventory.drop_gone(self._key)
         self._workers.forget()
         self._taken_back, self._taken_back_because = self._taken_back + 1, f"{what}: {why}"
         self._since.clear()
-        await self._write(replace(self._record, uid=None, name=None))
         self._objects = AttemptObjects(self._attempt, self._cluster, self._record, self._changed)
 
     async def _pause_after_taking_back(self) -> None:
