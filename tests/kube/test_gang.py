@@ -58,6 +58,7 @@ class Site:
         self.inventory.take_list(PYTORCHJOB.name, ())
         self.said: list[Observation] = []
         self._news = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self.on_delete: Callable[[], None] = lambda: None
         self.cluster = replace(cluster, objects=cast(Any, self), logs=cast(Any, self))
         self.gang = Gang(self.attempt, lambda _: self.cluster, self._take)
@@ -122,7 +123,6 @@ class Site:
     async def read_out(self, *_: Any) -> None: ...
 
     async def run(self) -> None:
-        self._loop = asyncio.get_running_loop()
         await asyncio.wait_for(self.gang.run(), 60)
 
     def phases(self) -> list[tuple[str, Reason]]:

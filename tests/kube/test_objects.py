@@ -18,7 +18,7 @@ import pytest
 from client_lib.spec.states import Reason
 from server_stub.files.room import Spare
 from server_stub.runtimes import Observation
-from server_stub.runtimes.kube import gang
+from server_stub.runtimes.kube import api, objects
 from server_stub.runtimes.kube.api import ApiError
 from server_stub.runtimes.kube.cluster import REMOVALS_AT_ONCE, Cluster, NameTaken
 from server_stub.runtimes.kube.gang import Gang
@@ -47,6 +47,7 @@ class Answers:
         self.left: dict[str, str] = {}
         """Workloads that an earlier server process has created: name and UID."""
         self.deleted: list[tuple[str, str]] = []
+        self.is_hidden = False
         self.at_try: Callable[[], None] = lambda: None
         self.at_creations: list[Callable[[], None]] = []
 
@@ -65,6 +66,8 @@ class Answers:
         return self.at_creations
 
     def find_own(self, job: Object) -> Object | None:
+        if self.is_hidden:
+            raise ApiError(403, "forbidden")
         uid = self.left.get(job["metadata"]["name"])
         return None if uid is None else {"metadata": {"uid": uid}}
 
@@ -112,7 +115,7 @@ async def test_who_is_refused_for_a_moment_after_a_restart_is_patient(tmp_path: 
     assert (given_up.phase, given_up.reason, site.record.uid) == ("ended", Reason.START_FAILED, None)
     assert site.waited_s >= RESTART_S
     assert text in site.said[0].message  # and the job says so meanwhile
-    assert site.api.tries == gang.FEW_TRIES
+    assert site.api.tries == api.FEW_TRIES
 
 
 async def test_what_can_not_become_better_is_given_up_at_once(tmp_path: Path) -> None:
@@ -176,6 +179,21 @@ async def test_who_is_told_to_stop_before_a_try_removes_what_a_killed_server_cre
     assert site.api.deleted == [(name, "left")]
 
 
+@pytest.mark.parametrize("stops", [False, True])
+async def test_one_that_may_not_look_for_its_workload_any_more_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: bool
+) -> None:
+    """As after the deletion of its namespace, with the server's Role in it."""
+    monkeypatch.setattr(api, "FIRST_PAUSE_S", 0.0)
+    site = Site(tmp_path, ApiError(403, "forbidden"))
+    site.api.is_hidden = True
+    if stops:
+        site.stop()
+    end = await asyncio.wait_for(site.make(), 10)
+    assert end is not None
+    assert (end.phase, end.reason) == ("ended", Reason.CANCELLED if stops else Reason.START_FAILED)
+
+
 async def test_a_workload_that_exists_keeps_its_name_though_another_owns_what_its_pods_mount(tmp_path: Path) -> None:
     def taken() -> None:
         raise NameTaken("ConfigMap train-plan", AttemptKey("of-another-job", 1))
@@ -212,6 +230,27 @@ async def test_a_few_have_their_turn_and_the_others_follow() -> None:
     usual.inventory.take_list(PYTORCHJOB.name, ())  # none is there any more
     await asyncio.wait_for(asyncio.gather(*tasks), 10)
     assert sorted(deleted) == list(range(2 * REMOVALS_AT_ONCE))
+
+
+async def test_a_deletion_that_is_refused_keeps_no_turn_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in the namespace of a team that an administrator has deleted, with the server's Role in it."""
+    monkeypatch.setattr(objects, "TURN_S", 0.1)
+    deleted, unused = list[str](), cast(Any, None)
+
+    def delete(name: str, uid: str, **_: Any) -> None:
+        if name == "refused":
+            raise ApiError(403, "forbidden")
+        deleted.append(name)
+
+    cluster = replace(Cluster.of(unused, CLUSTER, unused), objects=cast(Any, SimpleNamespace(delete_workload=delete)))
+    names = ["refused"] * REMOVALS_AT_ONCE + ["other"]
+    removals = [
+        AttemptObjects(Builder().build("x").attempt, cluster, Record("u", each), asyncio.Event()) for each in names
+    ]
+    tasks = [asyncio.create_task(each.remove_after_end(lambda: ())) for each in removals]
+    await eventually(lambda: deleted == ["other"])
+    for task in tasks:
+        task.cancel()
 
 
 async def test_the_first_attempts_of_a_new_server_have_tokens_that_are_valid(

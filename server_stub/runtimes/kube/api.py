@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import random
 import socket
 import threading
@@ -41,6 +42,7 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 THREADS = 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
 """Pauses before a request is repeated: each is twice as long as the one before."""
+FEW_TRIES = 8  # 45 s: an API server does not know its users and custom resources at once after its start
 WATCH_S = 50  # time limit of one watch at the API server
 SILENCE_S = 65.0  # a watch without data for longer has a dead connection
 RELIST_S = 900.0  # a new list finds changes that a watch has lost
@@ -227,13 +229,19 @@ def serves(api: Api, api_version: str, plural: str) -> bool:
     return served is not None and plural in [each.get("name") for each in served.get("resources", [])]
 
 
-async def call_until_answered(call: Callable[[], T]) -> T:
-    """Execute a request in a thread, again after each ApiError, for steps that must not be left out."""
+async def call_until_answered(call: Callable[[], T], refusals: float = math.inf) -> T:
+    """Execute a request in a thread, again after each ApiError, for steps that must not be left out.
+
+    Raises ApiError: this server has been refused the right (403) so many times.
+    """
     pause_s = FIRST_PAUSE_S
     while True:
         try:
             return await call_in_thread(call)
         except ApiError as error:
+            refusals -= error.status == 403
+            if refusals <= 0:
+                raise
             _log.warning("repeated in %g s: %s", pause_s, error)
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -20,7 +20,7 @@ from server_stub.files import outputs
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, is_set_within, verdict
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.api import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from server_stub.runtimes.kube.api import FEW_TRIES, FIRST_PAUSE_S, LONGEST_PAUSE_S
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.objects import LOOK_AGAIN_S, AttemptObjects, Record
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, messages, observe, taken_away
@@ -29,7 +29,6 @@ from server_stub.runtimes.kube.observe.messages import Blocker
 from server_stub.runtimes.verdict import Stage, Step, Verdict
 from server_stub.worker_gateway import NOTICED_S, SILENT_S, OpenAttempt
 
-FEW_TRIES = 8  # 45 s: an API server does not know its users and custom resources at once after its start
 DELETE_S = 15.0  # the API server is away, or refuses what this server did before
 EXPLAINED_S = 5.0  # a watch brings the reason of a deletion sooner
 QUEUE_LOOK_S = 10.0

@@ -10,6 +10,7 @@ wait for all that have ended.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from client_lib.spec.states import Reason
 from client_lib.worker.directory import read_json, sync, write_json
 from server_stub.runtimes import Attempt, Observation, is_set_within
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.api import ApiError, call_in_thread, call_until_answered
+from server_stub.runtimes.kube.api import FEW_TRIES, ApiError, call_in_thread, call_until_answered
 from server_stub.runtimes.kube.cluster import BeingDeleted, Cluster, NameTaken
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.observe.inventory import WorkerPod, parse_workload
@@ -33,7 +34,7 @@ from server_stub.runtimes.kube.render import Objects, identity, payload_files, r
 from server_stub.runtimes.kube.workload import Object, is_missing
 
 SUCCEEDED_PODS_S = 30.0  # pods that succeeded end by themselves in less
-TURN_S = 30.0  # longest time one removal may block the others while a foreign finalizer holds its objects
+TURN_S = 30.0  # longest time one removal may block the others, while it is refused or a foreign finalizer holds its objects
 LOOK_AGAIN_S = 15.0
 RECORD = "attempt.json"
 FIRST_KIND = "PyTorchJob"
@@ -154,9 +155,9 @@ class AttemptObjects:
         """UID of the workload of this attempt, if it exists, also after tries that failed, or before any."""
         for name in (self.name, self._second_name):
             if self.uid is None and self._may_exist:
-                found = await call_until_answered(partial(self._find, name))
-                if found is not None:
-                    self.uid, self.name = found["metadata"]["uid"], name
+                with contextlib.suppress(ApiError):  # this server has no rights there any more
+                    if found := await call_until_answered(partial(self._find, name), FEW_TRIES):
+                        self.uid, self.name = found["metadata"]["uid"], name
         return self.uid
 
     def _find(self, name: str) -> Object | None:
@@ -230,7 +231,7 @@ class AttemptObjects:
         `pods` returns pods that succeeded and are given time to end; None: the workload is being deleted already.
         """
         loop = asyncio.get_running_loop()
-        until, pods_ended = loop.time() + SUCCEEDED_PODS_S, False
+        until, pods_ended, ordered = loop.time() + SUCCEEDED_PODS_S, False, False
         while pods is not None and loop.time() < until:
             self._changed.clear()
             if pods_ended := all(pod.over for pod in pods()):
@@ -238,8 +239,10 @@ class AttemptObjects:
             await is_set_within(self._changed, until - loop.time())
         if pods_ended:
             async with self._cluster.removal_turns:
-                await self.delete(in_background=True)
-                await self.until_gone(TURN_S)
-        else:
-            await self.delete()
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(self.delete(in_background=True), TURN_S)
+                    ordered = True
+                    await self.until_gone(TURN_S)
+        if not ordered:
+            await self.delete(in_background=pods_ended)
         await self.until_gone()
