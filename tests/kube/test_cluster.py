@@ -6,15 +6,19 @@ import asyncio
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from client_lib.spec.job import JobSpec
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.cluster import Cluster
+from server_stub.runtimes.kube.objects import AttemptObjects, Record
 from server_stub.runtimes.kube.observe.inventory import Workload
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, REPLICA_INDEX, REPLICA_TYPE
-from tests.kube.cases import Builder
+from tests.kube.cases import CLUSTER, Builder
 
 KEY = names.AttemptKey("j1", 1)
 PODS, JOBS = "pods", "pytorchjobs"
@@ -81,3 +85,12 @@ async def test_changes_reach_the_inventory() -> None:
     for watch in watches:
         watch.stop()
     assert [each.key for each in listed] == [KEY]
+
+
+def test_an_attempt_whose_request_can_not_be_read_is_found() -> None:
+    """Its workload was created, and then the server was killed and the request damaged."""
+    workload = Builder().build("train").objects().workload
+    api = SimpleNamespace(get=lambda path: workload | {"metadata": {**workload["metadata"], "uid": "made"}})
+    attempt = replace(Builder().build("train").attempt, spec=JobSpec(script="unreadable"), never_started=False)
+    cluster = Cluster.of(cast(Any, api), CLUSTER, cast(Any, None))
+    assert asyncio.run(AttemptObjects(attempt, cluster, Record(), cast(Any, None)).uid_of_own()) == "made"

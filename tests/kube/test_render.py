@@ -84,7 +84,6 @@ def test_the_launcher_is_shared_and_all_else_is_the_attempts_own(each: Case) -> 
     attempt = names.AttemptKey(each.attempt.job_id, each.attempt.number)
     for own in [*objects.own.values(), objects.workload]:
         assert names.attempt_of(own["metadata"]["labels"]) == attempt
-        assert own["metadata"]["annotations"][names.HASH] == objects.workload["metadata"]["annotations"][names.HASH]
     assert names.attempt_of(objects.launcher["metadata"]["labels"]) is None
 
 
@@ -214,7 +213,7 @@ def test_a_retry_renders_the_same_but_for_its_name_and_number() -> None:
     first, second = (replace_number(number).objects().workload for number in (1, 2))
     assert first["metadata"]["name"] == "train"
     assert second["metadata"]["name"].startswith("train-")
-    assert first["metadata"]["annotations"] != second["metadata"]["annotations"]
+    assert names.attempt_of(first["metadata"]["labels"]) != names.attempt_of(second["metadata"]["labels"])
 
 
 def replace_number(number: int) -> Case:

@@ -119,8 +119,8 @@ class ObjectsApi:
         found = self._find(wanted)
         if found is None or found["metadata"].get("deletionTimestamp") or _has_lost_its_owner(found, wanted):
             raise BeingDeleted(_name(wanted))
-        if _identity(found) != _identity(wanted):
-            theirs, mine = (names.attempt_of(each["metadata"].get("labels") or {}) for each in (found, wanted))
+        theirs, mine = map(_attempt_of, (found, wanted))
+        if theirs != mine:
             of_another_job = theirs is not None and mine is not None and theirs.job_id != mine.job_id
             raise NameTaken(_name(wanted), theirs if of_another_job else None)
         return found
@@ -158,7 +158,7 @@ class ObjectsApi:
     def find_own(self, workload: Object) -> Object | None:
         """The workload of the same name and attempt; None: it does not exist. Raises ApiError."""
         found = self._find(workload)
-        return found if found is not None and _identity(found) == _identity(workload) else None
+        return found if found is not None and _attempt_of(found) == _attempt_of(workload) else None
 
     def delete_workload(self, name: str, uid: str, *, in_background: bool = False) -> None:
         """Begin to delete the workload with all objects that it owns; a missing one is no error.
@@ -180,9 +180,8 @@ def _name(wanted: Mapping[str, Any]) -> str:
     return f"{wanted['kind']} {wanted['metadata']['name']}"
 
 
-def _identity(found: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    meta = found["metadata"]
-    return (meta.get("labels") or {}).get(names.JOB_ID), (meta.get("annotations") or {}).get(names.HASH)
+def _attempt_of(found: Mapping[str, Any]) -> names.AttemptKey | None:
+    return names.attempt_of(found["metadata"].get("labels") or {})
 
 
 def _owned_by(wanted: Object, owner: dict[str, Any]) -> Object:

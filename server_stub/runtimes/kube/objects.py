@@ -30,11 +30,13 @@ from server_stub.runtimes.kube.cluster import BeingDeleted, Cluster, NameTaken
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.observe.inventory import WorkerPod, parse_workload
 from server_stub.runtimes.kube.observe.messages import Blocker, refusal
-from server_stub.runtimes.kube.render import Objects, identity, payload_files, render
+from server_stub.runtimes.kube.render import Objects, payload_files, render
 from server_stub.runtimes.kube.workload import Object, is_missing
 
 SUCCEEDED_PODS_S = 30.0  # pods that succeeded end by themselves in less
-TURN_S = 30.0  # longest time one removal may block the others, while it is refused or a foreign finalizer holds its objects
+TURN_S = (
+    30.0  # longest time one removal may block the others, while it is refused or a foreign finalizer holds its objects
+)
 LOOK_AGAIN_S = 15.0
 RECORD = "attempt.json"
 FIRST_KIND = "PyTorchJob"
@@ -164,8 +166,8 @@ class AttemptObjects:
         """The workload of this attempt; None: it does not exist with this name. Blocks. Raises ApiError."""
         attempt = self._attempt
         labels = names.labels(attempt.job_id, attempt.number, attempt.job_name)
-        metadata = {"name": name, "labels": labels, "annotations": {names.HASH: identity(attempt)}}
-        return self._cluster.objects.find_own({"kind": self._cluster.kind.name, "metadata": metadata})
+        workload = {"kind": self._cluster.kind.name, "metadata": {"name": name, "labels": labels}}
+        return self._cluster.objects.find_own(workload)
 
     def _render(self, token: str) -> Objects:
         attempt, options = self._attempt, self._cluster.options

@@ -80,10 +80,9 @@ def render(
     need = cluster.catalogue.needs(spec)
     own_name = name or names.object_name(attempt.job_name, attempt.number, longest=name_max)
     labels = names.labels(attempt.job_id, attempt.number, attempt.job_name)
-    annotations = {names.HASH: identity(attempt)}
 
     def metadata(suffix: str = "") -> Object:
-        return {"name": own_name + suffix, "namespace": cluster.namespace, "labels": labels, "annotations": annotations}
+        return {"name": own_name + suffix, "namespace": cluster.namespace, "labels": labels}
 
     def immutable(kind: str, metadata: Object, **content: Any) -> Object:
         return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "immutable": True, **content}
@@ -138,15 +137,6 @@ def masked(objects: Objects) -> list[Object]:
             each = each | {"binaryData": texts}
         shown.append(each)
     return shown
-
-
-def identity(attempt: Attempt) -> str:
-    """Hash that distinguishes the objects of this attempt from others of the same name. An upgrade of the server, which
-    may render the objects differently, does not change it."""
-    spec = attempt.spec.model_dump(mode="json", exclude_defaults=True)
-    code = attempt.code.model_dump(mode="json", exclude={"proof"})
-    content = json.dumps([attempt.job_id, attempt.number, spec, code], sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
 def environment(attempt: Attempt) -> tuple[dict[str, str], dict[str, str]]:
