@@ -65,10 +65,10 @@ class Answers:
     def creations(self, objects: Objects, job: Object) -> list[Callable[[], None]]:
         return self.at_creations
 
-    def find_own(self, job: Object) -> Object | None:
+    def find_own(self, name: str, key: AttemptKey) -> Object | None:
         if self.is_hidden:
             raise ApiError(403, "forbidden")
-        uid = self.left.get(job["metadata"]["name"])
+        uid = self.left.get(name)
         return None if uid is None else {"metadata": {"uid": uid}}
 
     def delete_workload(self, name: str, uid: str, *, in_background: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import Api, connect
 from server_stub.runtimes.kube.cluster import BeingDeleted, NameTaken, ObjectsApi
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, PyTorchJob
@@ -41,6 +42,12 @@ class Place:
 
     def find(self, wanted: Object) -> Any:
         return self.cluster.api.get(path_of(wanted))
+
+    def find_own(self, objects: Objects) -> Object | None:
+        metadata = objects.workload["metadata"]
+        key = names.attempt_of(metadata["labels"])
+        assert key is not None
+        return self.api.find_own(metadata["name"], key)
 
     def owners(self, wanted: Object) -> set[str]:
         return {each["uid"] for each in self.find(wanted)["metadata"].get("ownerReferences", ())}
@@ -119,8 +126,8 @@ def test_what_is_of_somebody_else_is_left_alone(place: Place, attempt: Callable[
     uid = place.make(theirs)["metadata"]["uid"]
     with pytest.raises(NameTaken, match="PyTorchJob wanted"):
         place.api.create_workload(ours.workload)
-    assert place.api.find_own(ours.workload) is None
-    assert place.api.find_own(theirs.workload) is not None
+    assert place.find_own(ours) is None
+    assert place.find_own(theirs) is not None
     assert place.find(theirs.workload)["metadata"]["uid"] == uid
 
 
@@ -151,7 +158,7 @@ def test_what_a_job_of_this_name_has_left_is_waited_for(place: Place, attempt: C
     job = place.make(before)
     place.cluster.api.merge(path_of(before.own["plan"]), {"metadata": {"finalizers": ["example.com/stays"]}})
     place.api.delete_workload(job["metadata"]["name"], job["metadata"]["uid"], in_background=True)
-    assert place.api.find_own(before.workload) is None  # at once; what it owns goes when the garbage collector comes
+    assert place.find_own(before) is None  # at once; what it owns goes when the garbage collector comes
     found = place.api.create_workload(after.workload)
     make, *_ = place.api.creations(after, found)
     with pytest.raises(BeingDeleted, match="ConfigMap"):
@@ -170,7 +177,7 @@ def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_ear
     job = place.make(before)
     assert place.make(before)["metadata"]["uid"] == job["metadata"]["uid"]
     place.api.delete_workload(job["metadata"]["name"], job["metadata"]["uid"])
-    assert place.api.find_own(before.workload) is None
+    assert place.find_own(before) is None
     with pytest.raises(BeingDeleted, match="ConfigMap renewed"):
         place.make(after)
     name = after.workload["metadata"]["name"]
@@ -186,7 +193,7 @@ def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_ear
         with pytest.raises(BeingDeleted, match="what is left of an earlier PyTorchJob renewed"):
             place.make(after)
         place.cluster.api.delete(f"{path}/{left['metadata']['name']}")
-    assert place.api.find_own(after.workload) is None
+    assert place.find_own(after) is None
 
 
 def test_only_the_job_that_is_meant_is_deleted(place: Place, attempt: Callable[..., Objects]) -> None:

@@ -37,7 +37,7 @@ CONNECT_S, READ_S = 5.0, 30.0
 _LINE_MAX = 16 * 2**20
 _CHUNK = 65536
 _UNUSABLE = (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError)
-"""Exceptions of the library for a kubeconfig or a token that is missing, damaged or incomplete."""
+"""Exceptions of the library for a missing, damaged or incomplete kubeconfig or token."""
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 THREADS = 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
@@ -73,11 +73,9 @@ class Api:
         self._pool: urllib3.PoolManager = client.ApiClient(configuration).rest_client.pool_manager
         self.host = str(configuration.host)
 
-    def request(
-        self, method: str, path: str, body: Any = None, query: Query | None = None, kind: str = JSON, accept: str = JSON
-    ) -> Any:
-        """The JSON of the response. `kind` is the Content-Type of `body`. Raises ApiError."""
-        text = self._send(method, path, body, query, kind, accept).data
+    def request(self, method: str, path: str, body: Any = None, query: Query | None = None, accept: str = JSON) -> Any:
+        """The JSON of the response. A PATCH is a strategic merge. Raises ApiError."""
+        text = self._send(method, path, body, query, accept).data
         try:
             return json.loads(text) if text else {}
         except ValueError as error:  # of a proxy
@@ -91,24 +89,18 @@ class Api:
         return self.request("POST", path, body, {"fieldValidation": "Strict"}, accept=METADATA)
 
     def text(self, path: str, query: Query | None = None) -> bytes:
-        return self._send("GET", path, query=query).data
+        return self._send("GET", path, None, query).data
 
     def stream(self, path: str, query: Query, read_s: float) -> Stream:
         """Open a response that continues; it ends after `read_s` without data. Raises ApiError."""
-        return Stream(self._send("GET", path, query=query, stream_s=read_s))
+        return Stream(self._send("GET", path, None, query, stream_s=read_s))
 
     def _send(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        query: Query | None = None,
-        kind: str = JSON,
-        accept: str = JSON,
-        stream_s: float | None = None,
+        self, method: str, path: str, body: Any, query: Query | None, accept: str = JSON, stream_s: float | None = None
     ) -> urllib3.BaseHTTPResponse:
         """The response with its content; with `stream_s` its content is not read yet."""
         url = self.host + path + ("?" + urlencode(query) if query else "")
+        kind = STRATEGIC_MERGE if method == "PATCH" else JSON
         headers = {"Accept": accept, "Content-Type": kind, "User-Agent": "client-lib-server"}
         try:
             settings: Mapping[str, Any] = self._configuration.auth_settings()  # renews an expired token
@@ -205,10 +197,8 @@ _threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kubernetes")
 
 
 async def call_in_thread(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-    """Execute a blocking request in a thread and return its result.
-
-    The pool is separate from asyncio's own, so that a slow API server cannot delay writing worker reports to disk.
-    """
+    """Execute a blocking request in a thread and return its result. The pool is separate from asyncio's own, so that a
+    slow API server cannot delay writing worker reports to disk."""
     return await asyncio.get_running_loop().run_in_executor(_threads, lambda: call(*args, **options))
 
 
@@ -230,10 +220,8 @@ def serves(api: Api, api_version: str, plural: str) -> bool:
 
 
 async def call_until_answered(call: Callable[[], T], refusals: float = math.inf) -> T:
-    """Execute a request in a thread, again after each ApiError, for steps that must not be left out.
-
-    Raises ApiError: this server has been refused the right (403) so many times.
-    """
+    """Execute a request in a thread, again after each ApiError, for steps that must not be left out. Raises ApiError:
+    this server has been refused the right (403) so many times."""
     pause_s = FIRST_PAUSE_S
     while True:
         try:
@@ -249,9 +237,7 @@ async def call_until_answered(call: Callable[[], T], refusals: float = math.inf)
 
 def connect(kubeconfig: Path | None, context: str | None) -> Api:
     """Connect as the user of a kubeconfig; without one as the service account of this pod, else as `kubectl` would.
-
-    Raises ServerError: there is no usable configuration.
-    """
+    Raises ServerError: there is no usable configuration."""
     configuration = client.Configuration()
     try:
         if kubeconfig is None and context is None and _in_cluster():
@@ -264,9 +250,8 @@ def connect(kubeconfig: Path | None, context: str | None) -> Api:
                 persist_config=False,
             )
     except _UNUSABLE as error:
-        where = kubeconfig or "the default kubeconfig"
         raise ServerError(
-            f"no Kubernetes cluster can be reached with {where}: {error}",
+            f"no Kubernetes cluster can be reached with {kubeconfig or 'the default kubeconfig'}: {error}",
             hint="CLIENT_LIB_SERVER_KUBECONFIG and CLIENT_LIB_SERVER_KUBE_CONTEXT choose one; a pod needs neither",
         ) from error
     return Api(configuration)

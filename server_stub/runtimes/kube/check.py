@@ -1,7 +1,5 @@
 """Checks a job spec against a cluster: rejects what it can't do, and makes notices for the submitter. Pure.
-
-`runtimes.fields` has the table of all fields.
-"""
+`runtimes.fields` has the table of all fields."""
 
 from __future__ import annotations
 
@@ -19,13 +17,7 @@ SPEC_MAX = 700 * 2**10
 
 
 def check(spec: JobSpec, owner: str, submitter: Submitter, cluster: ClusterOptions) -> list[str]:
-    """Notices for the submitter.
-
-    Raises:
-        NeverFits: more workers than a job may have.
-        NotSupported, InvalidRequest, TooLarge: naming the field, its value and the way out.
-        Unavailable: what decides this is not known yet.
-    """
+    """Notices for the submitter. Raises what `Runtime.check` raises, and TooLarge."""
     _check_fields(spec, cluster)
     size = len(spec.model_dump_json(exclude_defaults=True))
     if size > SPEC_MAX:
@@ -35,15 +27,12 @@ def check(spec: JobSpec, owner: str, submitter: Submitter, cluster: ClusterOptio
         )
     fields.check_command(spec)
     fields.check_paths(spec, submitter.working_dir)
-    notices = [*_notices(spec, owner, cluster)]
     storage.tmp_gb(spec, cluster.catalogue)
-    storage.claims(spec, owner, cluster.catalogue)
     pod.network_policy(spec, {}, cluster)
-    return notices + fields.ignored(spec, "kubernetes")
+    return [*_notices(spec, owner, cluster), *fields.ignored(spec, "kubernetes")]
 
 
 def _check_fields(spec: JobSpec, cluster: ClusterOptions) -> None:
-    """Reject what this cluster can't do."""
     kind, reached = cluster.kind, cluster.settings.worker_server_url is not None
     setting = "the server's setting worker_server_url says how pods reach it"
     if spec.type is JobType.PYTORCH_ELASTIC and not reached:
@@ -60,7 +49,7 @@ def _check_fields(spec: JobSpec, cluster: ClusterOptions) -> None:
         why = "checkpoints end with their pods, as the catalogue of this server names no volume for them"
         hint = "write checkpoints to a volume, with the same checkpoint_dir in both jobs"
         raise NotSupported(f"checkpoint_from={spec.checkpoint_from!r}: {why}", hint=hint)
-    for name in kind.own_variables:
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
         if name in spec.environment() or name in spec.secrets:
             why = f"{name} can't be given on a cluster: the {kind.operator} sets it to the pod of worker 0"
             raise NotSupported(why, hint="leave it out; every process finds it in its environment")
@@ -80,7 +69,7 @@ def _check_fields(spec: JobSpec, cluster: ClusterOptions) -> None:
 
 def _notices(spec: JobSpec, owner: str, cluster: ClusterOptions) -> Iterator[str]:
     catalogue, need = cluster.catalogue, cluster.catalogue.needs(spec)
-    pulled = pod.image(spec, catalogue)
+    claims, pulled = storage.claims(spec, owner, catalogue), pod.image(spec, catalogue)
     if spec.base_image not in (None, pulled):
         yield f"base_image={spec.base_image!r} is pulled as {pulled!r}"
     if need.instance.gpus and not need.gpus:
@@ -98,7 +87,7 @@ def _notices(spec: JobSpec, owner: str, cluster: ClusterOptions) -> Iterator[str
     if spec.checkpoint_dir is None:
         if catalogue.checkpoints is None:
             yield "checkpoints end with their pod: this server's catalogue names no volume for them"
-    elif not storage.is_on_volume(spec.checkpoint_dir, storage.claims(spec, owner, catalogue)):
+    elif not storage.is_on_volume(spec.checkpoint_dir, claims):
         yield f"checkpoint_dir={spec.checkpoint_dir!r} is on no volume of the pod: what is written there ends with it"
     if copies := fields.copies_notice(spec, need.processes):
         yield copies

@@ -13,7 +13,7 @@ from client_lib.spec.job import JobSpec
 from server_stub.files.job_dirs import attempt_dir, worker_dir
 from server_stub.runtimes import Attempt, inputs, plan
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.api import METADATA, STRATEGIC_MERGE, Api, ApiError, ObjectWatch, find, serves
+from server_stub.runtimes.kube.api import METADATA, Api, ApiError, ObjectWatch, find, serves
 from server_stub.runtimes.kube.catalogue import Needs
 from server_stub.runtimes.kube.observe import ending
 from server_stub.runtimes.kube.observe.inventory import Inventory, Workload, parse_event, parse_pod, parse_workload
@@ -28,7 +28,6 @@ _OURS = {"labelSelector": f"{names.MANAGED_BY}={names.OURS}"}
 _SHOWN = "Scheduled Created Started Killing SuccessfulCreate SuccessfulCreatePod SuccessfulCreateService"
 """Reasons of events whose content is in the status of a pod, too."""
 _EVENTS = {"fieldSelector": ",".join(f"reason!={reason}" for reason in _SHOWN.split())}  # events have no labels
-
 _SHARING_TRIES = 5
 
 
@@ -94,11 +93,8 @@ class ObjectsApi:
                 raise
 
     def creations(self, objects: Objects, workload: Mapping[str, Any]) -> list[Callable[[], None]]:
-        """Calls that create all objects which the pods mount, owned by the workload.
-
-        Make them at the same time: a pod that finds nothing to mount loses a second. Each raises ApiError, NameTaken,
-        BeingDeleted.
-        """
+        """Calls that create all objects which the pods mount, owned by the workload. Make them at the same time: a pod
+        that finds nothing to mount loses a second. Each raises ApiError, NameTaken, BeingDeleted."""
         meta = workload["metadata"]
         owner = {"apiVersion": self._kind.api_version, "kind": self._kind.name}
         owner |= {"name": meta["name"], "uid": meta["uid"]}
@@ -126,20 +122,15 @@ class ObjectsApi:
         return found
 
     def _find(self, wanted: Object) -> Object | None:
-        """The object that has this kind and name now."""
         found: Object | None = find(self._api, f"{self._collections[wanted['kind']]}/{wanted['metadata']['name']}")
         return found
 
     def _share(self, launcher: Object, owner: dict[str, Any]) -> None:
-        """Add the owner to the existing launcher ConfigMap, or create it with this owner.
-
-        After the first job it always exists, but the deletion of its last owner may remove it in between. Raises
-        ApiError; BeingDeleted: it comes and goes.
-        """
+        """Add the owner to the launcher ConfigMap, or create it with this owner: after the first job it exists, but the
+        deletion of its last owner may remove it in between. Raises ApiError; BeingDeleted: it comes and goes."""
         path, name = self._collections["ConfigMap"], launcher["metadata"]["name"]
         patch = {"metadata": {"ownerReferences": [owner]}}
-        request = self._api.request
-        add = partial(request, "PATCH", f"{path}/{name}", patch, kind=STRATEGIC_MERGE, accept=METADATA)
+        add = partial(self._api.request, "PATCH", f"{path}/{name}", patch, accept=METADATA)
         create = partial(self._api.create, path, _owned_by(launcher, owner))
         for call, again in [(add, (404, 409)), (create, (409,))] * _SHARING_TRIES:
             try:
@@ -155,17 +146,17 @@ class ObjectsApi:
         found: Object | None = find(self._api, f"{self.workloads}/{name}")
         return found if found is not None and found["metadata"]["uid"] == uid else None
 
-    def find_own(self, workload: Object) -> Object | None:
-        """The workload of the same name and attempt; None: it does not exist. Raises ApiError."""
-        found = self._find(workload)
-        return found if found is not None and _attempt_of(found) == _attempt_of(workload) else None
+    def find_own(self, name: str, key: names.AttemptKey) -> Object | None:
+        """The workload with this name and of this attempt; None: it does not exist. Raises ApiError."""
+        found: Object | None = find(self._api, f"{self.workloads}/{name}")
+        return found if found is not None and _attempt_of(found) == key else None
 
     def delete_workload(self, name: str, uid: str, *, in_background: bool = False) -> None:
-        """Begin to delete the workload with all objects that it owns; a missing one is no error.
+        """Begin to delete the workload with all objects that it owns; a missing one is no error. Raises ApiError.
 
         By default its pods are deleted first, so that its name is free only when none of them runs, if its operator
-        permits that. `in_background` deletes it before its pods, for a workload whose pods have ended: the garbage
-        collector then makes a third of the requests (its limit: see `objects`).
+        permits that. `in_background` is for a workload whose pods have ended: it is deleted before them, and the
+        garbage collector makes a third of the requests (its limit: see `objects`).
         """
         policy = "Background" if in_background or self._applied else "Foreground"
         body = {"propagationPolicy": policy, "preconditions": {"uid": uid}}

@@ -19,7 +19,6 @@ from server_stub.runtimes.kube.workload import POD_GROUPS, ClusterOptions, Workl
 
 KUEUE = "/apis/kueue.x-k8s.io"
 LEVEL = "pod-security.kubernetes.io/enforce"
-REFUSING = ("NoSchedule", "NoExecute")  # effects of taints
 LEVELS = ("privileged", "baseline", "restricted")  # each admits less than the one before
 Json = Mapping[str, Any]
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -231,8 +230,9 @@ def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[
 
 
 def _refusing_taints(node: Json, place: Placement) -> list[Json]:
-    taints = [taint for taint in (node.get("spec") or {}).get("taints") or () if taint.get("effect") in REFUSING]
-    return [taint for taint in taints if not any(_tolerates(each, taint) for each in place.tolerations)]
+    taints = (node.get("spec") or {}).get("taints") or ()
+    refusing = [taint for taint in taints if taint.get("effect") in ("NoSchedule", "NoExecute")]
+    return [taint for taint in refusing if not any(_tolerates(each, taint) for each in place.tolerations)]
 
 
 def _tolerates(toleration: Toleration, taint: Json) -> bool:

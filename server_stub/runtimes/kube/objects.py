@@ -24,7 +24,6 @@ from client_lib.errors import ClientLibError, ServerError
 from client_lib.spec.states import Reason
 from client_lib.worker.directory import read_json, sync, write_json
 from server_stub.runtimes import Attempt, Observation, is_set_within
-from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import FEW_TRIES, ApiError, call_in_thread, call_until_answered
 from server_stub.runtimes.kube.cluster import BeingDeleted, Cluster, NameTaken
 from server_stub.runtimes.kube.names import AttemptKey
@@ -127,7 +126,7 @@ class AttemptObjects:
         kind, may_move = self._cluster.kind, self.name != self._second_name
         try:
             look = may_move and self._may_exist and self.uid is None  # the first name may be free again now
-            if look and await call_in_thread(self._find, self._second_name) is not None:
+            if look and await call_in_thread(self._cluster.objects.find_own, self._second_name, self._key) is not None:
                 self.name, may_move = self._second_name, False
             if self._rendered is None or self._rendered.workload["metadata"]["name"] != self.name:
                 token = self._cluster.registry.token(*self._key)  # not in the thread: it may make the key of all tokens
@@ -157,17 +156,11 @@ class AttemptObjects:
         """UID of the workload of this attempt, if it exists, also after tries that failed, or before any."""
         for name in (self.name, self._second_name):
             if self.uid is None and self._may_exist:
+                find = partial(self._cluster.objects.find_own, name, self._key)
                 with contextlib.suppress(ApiError):  # this server has no rights there any more
-                    if found := await call_until_answered(partial(self._find, name), FEW_TRIES):
+                    if found := await call_until_answered(find, FEW_TRIES):
                         self.uid, self.name = found["metadata"]["uid"], name
         return self.uid
-
-    def _find(self, name: str) -> Object | None:
-        """The workload of this attempt; None: it does not exist with this name. Blocks. Raises ApiError."""
-        attempt = self._attempt
-        labels = names.labels(attempt.job_id, attempt.number, attempt.job_name)
-        workload = {"kind": self._cluster.kind.name, "metadata": {"name": name, "labels": labels}}
-        return self._cluster.objects.find_own(workload)
 
     def _render(self, token: str) -> Objects:
         attempt, options = self._attempt, self._cluster.options

@@ -102,8 +102,6 @@ class WorkloadKind(ABC):
     """Name of its integration in the configuration of Kueue."""
     conditions: Mapping[str, Reason | None]
     """Its conditions, by type: reason why the attempt has ended, or None if the condition ends none."""
-    own_variables: Sequence[str] = ("MASTER_ADDR", "MASTER_PORT")
-    """Environment variables that its operator sets and a job can't."""
     name_max: int = NAME_MAX
     """Longest name of one of its objects; the names of pods and services that its operator makes are longer."""
     applied: Applied | None = None

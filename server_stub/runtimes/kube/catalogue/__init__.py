@@ -165,7 +165,6 @@ class Volume(Strict):
         return self.read_only if self.mount is None else self.mount == "whole"
 
     def is_for(self, user: str) -> bool:
-        """True if jobs of this user may mount it."""
         return self.users is None or user in self.users
 
 
@@ -353,10 +352,8 @@ class ClusterCatalogue(Strict):
     """Scheduler that gives the workers of a job their nodes, and the time that they may take."""
 
     def find(self, name: str) -> InstanceType:
-        """The type called `name`.
-
-        A type that is not listed has the size in its name if `by_pattern`, and otherwise the properties of the first
-        listed type of its family, in proportion to its GPUs.
+        """The type called `name`. One that is not listed has, if `by_pattern`, the size in its name, and otherwise the
+        properties of the first listed type of its family, in proportion to its GPUs.
 
         Raises InvalidRequest: it is unknown, or its name has too little information; the message lists all types.
         """
@@ -387,12 +384,8 @@ class ClusterCatalogue(Strict):
         )
 
     def needs(self, spec: JobSpec) -> Needs:
-        """The needs of each worker of a job.
-
-        Raises:
-            NeverFits: the job has more workers than allowed for this type; the message has the maximum.
-            InvalidRequest: the instance type is unknown or missing.
-        """
+        """The needs of each worker of a job. Raises NeverFits: the type allows fewer workers, and the message says how
+        many; InvalidRequest: the instance type is unknown or missing."""
         name = spec.instance_type or self.defaults.instance_type
         if name is None:
             listed = ", ".join(each.name for each in self.instance_types)

@@ -35,10 +35,7 @@ _ADMITTED = {
 
 
 def load(path: Path | None) -> ClusterCatalogue:
-    """The catalogue in a YAML file.
-
-    Raises InvalidRequest naming the file, the entry and what is wrong in it.
-    """
+    """The catalogue in a YAML file. Raises InvalidRequest naming the file, the entry and what is wrong in it."""
     if path is None:
         raise InvalidRequest(
             "a server for Kubernetes needs a catalogue of instance types: CLIENT_LIB_SERVER_CATALOGUE names no file",
@@ -54,9 +51,7 @@ def load(path: Path | None) -> ClusterCatalogue:
 
 def load_or_kept(path: Path | None, kept: Path) -> tuple[ClusterCatalogue, str]:
     """Read the catalogue from a YAML file, and copy the file to `kept`. If the file is not valid, read the copy, and
-    return the reason beside it; '': the file was read.
-
-    Raises InvalidRequest, as `load` does: the file is not valid, and there is no valid copy.
+    return the reason beside it; '': the file was read. Raises InvalidRequest, as `load` does: no copy is valid either.
     """
     try:
         found = load(path)
