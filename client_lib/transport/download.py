@@ -155,6 +155,8 @@ def _collect(api: Api, info: JobInfo, file: OutputFile, part: IO[bytes], meter: 
         except Transient as cut:  # `api` has tried again where nothing answered; here an answer broke off
             if have == before:
                 raise cut.error from cut.__cause__
+        else:
+            break
     return digest.hexdigest()
 
 

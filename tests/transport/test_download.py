@@ -81,6 +81,15 @@ def test_two_downloads_of_one_file_at_once(odd_server: Start, tmp_path: Path) ->
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [BODY]
 
 
+def test_an_answer_that_is_too_short_and_not_cut_is_no_reason_to_ask_for_ever(
+    odd_server: Start, tmp_path: Path
+) -> None:
+    odd = odd_server(listing("model.pt"), http("200 OK", b""))
+    with pytest.raises(BadResponse, match="has the digest"):
+        download(Client(odd.url, token="t", retry_s=0), JOB, tmp_path, None)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_snapshot_that_breaks_off_is_fetched_again(odd_server: Start, folder: Path) -> None:
     (folder / "train.py").write_text("pass\n")
     with packed(folder) as archive:
