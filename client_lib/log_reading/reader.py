@@ -27,8 +27,7 @@ they arrive, in pieces of any length. A ClientLibError is final; after Transient
 the request is repeated. A generator is closed when its reader stops."""
 
 MAX_FRAME = 16 * 2**20
-MAX_LINE = 2**20
-"""Bytes; a longer line is given in pieces."""
+MAX_LINE = 2**20  # bytes; a longer line is given in pieces
 # each pattern matches a whole record, so that a scan reads no byte twice and skips bytes that no launcher wrote
 _FIELDS = re.compile(log_format.RECORD)
 _ORIGIN = {"rank": f"({log_format.RANK}", "stream": f"{log_format.STREAM})"}  # one group

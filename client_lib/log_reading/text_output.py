@@ -31,8 +31,7 @@ from client_lib.worker.format import GOES_ON, LAUNCHER, PROGRESS
 if TYPE_CHECKING:
     from client_lib.log_reading.cell import CellOutput
 
-SILENT_S = 2.0
-"""Time without a line after which a follower says that the job runs."""
+SILENT_S = 2.0  # without a line, after which a follower says that the job runs
 _STARTS = timedelta(minutes=1)  # longest time for which Python is said to start
 _SILENT = frozenset({State.PENDING, State.RESTARTING})  # states in which no line comes
 COLLAPSE = timedelta(seconds=0.3)

@@ -14,10 +14,8 @@ from client_lib.spec.request import CodeInPlace, FunctionCode, SubmitRequest
 from client_lib.spec.validation import validated
 from client_lib.spec.wire import JobInfo
 
-_CODE = ("script", "code", "working_dir")
-"""Fields that say what runs."""
-_CALL = ("args", "flags")
-"""Fields that a function does not read: it was stored with its arguments."""
+_CODE = ("script", "code", "working_dir")  # fields that say what runs
+_CALL = ("args", "flags")  # fields that a function does not read: it was stored with its arguments
 _EXPERIMENT = ("script", "args", "flags", "env_variables")
 """Fields that the program reads: a run with other values is another experiment, and needs checkpoints of its own."""
 

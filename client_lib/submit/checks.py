@@ -22,8 +22,7 @@ from client_lib.spec.command_line import option_names, split_script
 from client_lib.spec.job import JobSpec
 from client_lib.submit.source import Source
 
-BYTES_MAX = 96 * 1024
-"""Larger scripts are not checked: it would take longer than 50 ms."""
+BYTES_MAX = 96 * 1024  # larger scripts are not checked: it would take longer than 50 ms
 _ANYWAY = "check=False (--no-check) submits it as it is"
 _OURS = {option for field in JobSpec.model_fields for option in option_names(field)}
 """Options of client-lib, which names them itself where they stand behind a script that does not declare them."""

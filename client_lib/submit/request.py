@@ -70,8 +70,7 @@ class Submission:
     spec: JobSpec
     source: Source
     submitter: Submitter
-    call: Call | None
-    """The function that runs instead of a script."""
+    call: Call | None  # the function that runs instead of a script
     git: GitReading
 
     def check_script(self) -> None:

@@ -30,31 +30,23 @@ _BLOCK = 1024 * 1024
 _LEVEL = 3  # of gzip; 6 takes twice as long for 5 % less
 _FLAGS = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))  # not all on each system
 _LEAVE_OUT = "leave data out with .clientlibignore (the syntax of .gitignore)"
-_LARGEST = 5  # files named when it is too much
 _KINDS = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "named pipe", stat.S_IFBLK: "device", stat.S_IFCHR: "device"}
 
 
 class Entry(NamedTuple):
-    """One thing that goes into the archive."""
-
-    name: str
-    """Relative to the root, with slashes."""
+    name: str  # relative to the root, with slashes
     path: str
-    mode: int
-    """Type and permissions, from lstat."""
+    mode: int  # type and permissions, from lstat
     size: int = 0
-    target: str = ""
-    """Target of a link, relative to the link's folder."""
+    target: str = ""  # of a link, relative to its folder
 
 
 @dataclass(frozen=True)
 class Packed:
     path: Path
     sha256: str
-    size: int
-    """Bytes of the archive."""
-    names: frozenset[str]
-    """Names of the files in it."""
+    size: int  # bytes of the archive
+    names: frozenset[str]  # of the files in it
     skipped: tuple[str, ...]
     """A sentence each: what was left out or may be missed."""
 
@@ -152,7 +144,7 @@ def check_size(entries: Sequence[Entry], limit_bytes: int) -> None:
         raise TooLarge(f"the code has {len(entries):,} files; {LIMIT_FILES:,} are allowed", hint=_LEAVE_OUT)
     total, files = sum(entry.size for entry in entries), [entry for entry in entries if stat.S_ISREG(entry.mode)]
     if total > limit_bytes:
-        largest = heapq.nlargest(_LARGEST, files, key=lambda entry: entry.size)
+        largest = heapq.nlargest(5, files, key=lambda entry: entry.size)
         raise TooLarge(
             f"the code has {megabytes(total)} in {len(files)} files; {megabytes(limit_bytes)} are allowed. "
             "The largest:\n" + "\n".join(f"  {megabytes(entry.size):>12}  {entry.name}" for entry in largest),

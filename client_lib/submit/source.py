@@ -37,8 +37,7 @@ class Source:
     """The script field as it is sent: a file's absolute path, quoted, with its arguments; or the command."""
     script: Path | None
     """The .py file, absolute, links not resolved; None: a command."""
-    cwd: Path
-    """The caller's."""
+    cwd: Path  # the caller's
 
     @property
     def folder(self) -> Path:

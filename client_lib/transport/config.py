@@ -38,26 +38,21 @@ CA_BUNDLE = "CLIENT_LIB_CA_BUNDLE"
 RETRY_S = "CLIENT_LIB_RETRY_S"
 NOTIFY = "CLIENT_LIB_NOTIFY"
 
-LOCAL = "local"
-"""Endpoint or profile that always means the local server."""
+LOCAL = "local"  # endpoint or profile that always means the local server
 RETRY_S_DEFAULT = 30.0  # a server that is being restarted is back by then; people begin to wonder at about a minute
 
-_KEYS: dict[str, type | tuple[type, ...]] = {
+_KEYS: dict[str, type | tuple[type, ...]] = {  # of a profile, with the types of their values
     **dict.fromkeys(("endpoint", "token", "ca_bundle", "notify"), str),
     "insecure": bool,
     "retry_s": (int, float),
 }
-"""Keys of a profile with the types of their values."""
 BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 
 
 class Endpoint(NamedTuple):
-    """The address of a server and the token for it."""
-
     url: str
     token: str | None = None
-    renew_at: float = math.inf
-    """Unix time at which the token has to be renewed."""
+    renew_at: float = math.inf  # Unix time at which the token has to be renewed
 
     def __repr__(self) -> str:
         return f"Endpoint({self.url!r})"  # a token has no place in a traceback
@@ -65,20 +60,16 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Config:
-    """One server to talk to."""
+    """One server to talk to, and how."""
 
     endpoint: str | None
     """URL without a trailing slash; None: the local server, started on demand."""
     token: str | None = field(default=None, repr=False)
     """None: none is sent (the local server's own is read from its state directory)."""
-    insecure: bool = False
-    """Allow the token to travel over plain http to another host."""
-    ca_bundle: str | None = None
-    """File of certificate authorities; None: the default ones."""
-    retry_s: float = RETRY_S_DEFAULT
-    """Seconds for which a call is tried again while the server does not answer; 0: never again."""
-    notify: str | None = field(default=None, repr=False)
-    """Webhook of jobs that name none; None: none."""
+    insecure: bool = False  # the token may travel over plain http to another host
+    ca_bundle: str | None = None  # file of certificate authorities; None: the default ones
+    retry_s: float = RETRY_S_DEFAULT  # for which a call is tried again while the server does not answer; 0: never again
+    notify: str | None = field(default=None, repr=False)  # webhook of jobs that name none
     state_dir: Path | None = None
     """State directory of the local server; None: the default one, or `endpoint` is another server."""
 

@@ -53,8 +53,7 @@ def check_endpoint_rules(endpoint: Endpoint, config: Config) -> None:
 
 class FailureRow(NamedTuple):
     kind: type[Exception]
-    message: str
-    """`{url}` and `{read_s}` are filled in."""
+    message: str  # `{url}` and `{read_s}` are filled in
     hint: str | None = None
     transient: bool = True
     ours: type[errors.ClientLibError] = errors.ServerUnreachable

@@ -27,8 +27,6 @@ _POOL = 32  # keep-alive connections; more threads than that open connections of
 
 
 class RequestsTransport(Transport):
-    """A session with one endpoint."""
-
     failures = (  # the first row whose kind is the failure, or is among its causes
         FailureRow(exceptions.ProxyError, "{url} can't be reached through the proxy", "see HTTPS_PROXY and NO_PROXY"),
         FailureRow(exceptions.SSLError, *UNTRUSTED),

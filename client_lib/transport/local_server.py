@@ -36,12 +36,10 @@ if TYPE_CHECKING:
 
 START_S = 60.0  # a cold disk reads the server's libraries for some seconds; longer means that something is wrong
 STOP_S = 15.0
-_ANSWER_S = 5.0
 POLL_S = 0.003
 IDLE_EXIT_S = "1800"  # a server that we started ends after half an hour with no running job and no request
 LIBRARIES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "pydantic_settings", "prometheus_client")
 """They come with the extra `server`."""
-_TAIL = 30  # lines of its log that a failed start shows
 
 _log = logging.getLogger("client_lib")
 _children: list[subprocess.Popen[bytes]] = []  # servers that this process started: polled, so that none stays a zombie
@@ -58,17 +56,14 @@ class Running:
     version: str
     started_at: str | None = None
     data_dir: str | None = None
-    code: str | None = None
-    """Folder of its packages; None: a server of an older version."""
+    code: str | None = None  # folder of its packages; None: a server of an older version
 
     @property
     def endpoint(self) -> Endpoint:
         """The URL with the token of this server, read from its 0600 file."""
-        try:
-            token = (self.state_dir / TOKEN).read_text().strip() or None
-        except FileNotFoundError:
-            token = None
-        return Endpoint(self.url, token)
+        with suppress(FileNotFoundError):
+            return Endpoint(self.url, (self.state_dir / TOKEN).read_text().strip() or None)
+        return Endpoint(self.url)
 
 
 def find(directory: Path | None = None) -> Running | None:
@@ -76,7 +71,9 @@ def find(directory: Path | None = None) -> Running | None:
     Raises Conflict if the state belongs to another host: a loopback address of it would mean nothing here."""
     directory = directory or state_dir()
     lock, here = directory / SERVER_LOCK, socket.gethostname()
-    try:
+    with suppress(
+        FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError
+    ):  # one is missing or incomplete
         data = json.loads((directory / SERVER_JSON).read_bytes())
         url, pid, version, host = (data[name] for name in ("url", "pid", "version", "host"))
         if host != here:
@@ -88,8 +85,6 @@ def find(directory: Path | None = None) -> Running | None:
         # a new server that does not listen yet holds the lock beside an older server.json
         if is_held(str(lock)) and json.loads(lock.read_bytes())["pid"] == pid:
             return Running(directory, url, pid, version, *map(data.get, ("started_at", "data_dir", "code")))
-    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):  # a file is missing or incomplete
-        pass
     return None
 
 
@@ -182,7 +177,7 @@ def _start(directory: Path) -> Running:
     how = f"ended with exit code {ended}" if ended is not None else f"does not answer after {START_S:g} s"
     with log.open("rb") as file:
         file.seek(begin)
-        lines = file.read().decode("utf-8", "replace").splitlines()[-_TAIL:]
+        lines = file.read().decode("utf-8", "replace").splitlines()[-30:]
     said = "\n".join([f"; the end of {log}:", *lines]) if lines else f"; {log} is empty"
     raise ServerError(f"the local server {how}{said}", hint=_foreground(directory))
 
@@ -271,7 +266,7 @@ def _has_jobs(running: Running) -> bool:
     rest = Rest(lambda: running.endpoint, Config(running.url, retry_s=0), http_client.connect)
     asked = ({"state": state, "limit": 1} for state in (State.RUNNING, State.PENDING, State.RESTARTING))
     try:
-        return any(rest.read(paths.JOBS, "jobs", params, read_s=_ANSWER_S)["jobs"] for params in asked)
+        return any(rest.read(paths.JOBS, "jobs", params, read_s=5.0)["jobs"] for params in asked)
     except ClientLibError:
         return True
     finally:

@@ -32,11 +32,8 @@ Json = dict[str, Any]
 
 
 class Login(TypedDict):
-    """One entry of the file."""
-
     token: str
-    renew_at: float
-    """Unix time of this machine's clock, as is `ends`."""
+    renew_at: float  # Unix time of this machine's clock, as is `ends`
     ends: float
     refresh_token: str | None
     issuer: str
@@ -199,12 +196,11 @@ def _file() -> Path:
 
 def _read() -> dict[str, Login]:
     try:
-        found: dict[str, Login] = json.loads(_file().read_bytes())
+        return dict(json.loads(_file().read_bytes()))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
         raise InvalidRequest(f"{_file()} can't be read: {error}", hint="remove it, and log in again") from None
-    return found
 
 
 def _keep(url: str, login: Login | None) -> None:

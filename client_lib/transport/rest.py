@@ -54,8 +54,7 @@ _log = logging.getLogger("client_lib")
 
 Params = Mapping[str, "str | int | float | Sequence[str] | None"]
 """Parameters of a query; those that are None are not sent."""
-OnUpload = Callable[[int, int], None]
-"""Called with the bytes that were sent so far, and all there are."""
+OnUpload = Callable[[int, int], None]  # called with the bytes that were sent so far, and all there are
 
 
 class Upload:
@@ -85,8 +84,7 @@ class Request(NamedTuple):
     params: Params
     body: bytes | Upload | None
     headers: Mapping[str, str]
-    read_s: float
-    """Longest silence, in seconds."""
+    read_s: float  # longest silence
 
 
 class Reply(NamedTuple):

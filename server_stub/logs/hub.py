@@ -100,7 +100,6 @@ class Tail:
         return self.end > before
 
     def close(self) -> None:
-        """Close all files and keep none open afterwards."""
         self._reader.close()
 
     def newest_at(self, offset: int) -> Block | None:

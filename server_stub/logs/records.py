@@ -30,8 +30,7 @@ class LoggedJob:
     job_id: str
     job_dir: Path
     n_workers: int
-    attempt: int
-    """The newest, from 1; its directories may not exist yet."""
+    attempt: int  # the newest, from 1; its directories may not exist yet
     version: int
     state: State
     reason: Reason

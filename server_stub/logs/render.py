@@ -44,8 +44,6 @@ def facts(job: LoggedJob) -> dict[str, object]:
 
 
 class Frames:
-    """Bytes pass through."""
-
     def records(self, position: Position, end: int, data: bytes) -> bytes:
         return b"@log %d %d %d %d\n%b" % (*position, end, len(data), data)
 

@@ -76,10 +76,8 @@ class _ReadLog:
 
     reader: LogReader
     offset: int = 0
-    sent_up_to: int = 0
-    """The offset that was sent to the reader last."""
-    expected: int | None = 0
-    """The seq that should come next; None: not known."""
+    sent_up_to: int = 0  # the offset that was sent to the reader last
+    expected: int | None = 0  # the seq that should come next; None: not known
 
     def start_at(self, offset: int) -> None:
         self.offset = self.sent_up_to = offset
