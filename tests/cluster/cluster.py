@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import signal
 from collections.abc import Callable, Collection, Iterable
@@ -58,7 +57,9 @@ class Cluster:
     def network(self) -> Network:
         """Raises ClusterError where the cluster is not up."""
         self.node()
-        return Network(json.loads(self.places.network.read_text())["number"])
+        known = Network.recorded(self.places.network)
+        assert known is not None
+        return known
 
     def node(self) -> Node:
         """Raises ClusterError where the cluster is not up."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -67,12 +66,9 @@ def _processes(places: Places) -> Iterator[str]:
 
 
 def _links_of(places: Places) -> list[Path]:
-    try:
-        number = json.loads(places.network.read_text())["number"]
-    except FileNotFoundError:
-        return []
-    link = Path("/sys/class/net") / Network(number).link
-    return [link] if link.exists() else []
+    network = Network.recorded(places.network)
+    link = Path("/sys/class/net") / network.link if network else None
+    return [link] if link and link.exists() else []
 
 
 def _links(places: Places) -> list[str]:

@@ -11,6 +11,7 @@ import json
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from tests.cluster.errors import ClusterError
 
@@ -22,6 +23,17 @@ class Network:
     """10.<number>.0.0/16, cut in four."""
 
     number: int
+
+    @staticmethod
+    def recorded(path: Path) -> Network | None:
+        """What `record` wrote; None: there is no such file, or its writer was killed before any text was in it."""
+        try:
+            return Network(json.loads(path.read_text())["number"])
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+
+    def record(self, path: Path) -> None:
+        path.write_text(json.dumps({"number": self.number}))
 
     @property
     def all(self) -> str:
@@ -77,7 +89,12 @@ def free_number(taken: Iterable[str]) -> int:
     )
 
 
-def free_network() -> Network:
-    """A network to which this machine has no route yet."""
+def free_network(records: Iterable[Path]) -> Network:
+    """A network to which this machine has no route, and which no cluster has on record.
+
+    The link and the route of a cluster that was killed are gone before `down` looks for them. If another cluster had
+    taken its number by then, `down` would wait for that one's link and delete it.
+    """
     routes = json.loads(subprocess.check_output(["ip", "-json", "-4", "route", "show", "table", "all"]) or "[]")
-    return Network(free_number(route["dst"] for route in routes if route["dst"] != "default"))
+    taken = [route["dst"] for route in routes if route["dst"] != "default"]
+    return Network(free_number([*taken, *(known.all for known in map(Network.recorded, records) if known)]))

@@ -54,6 +54,10 @@ class Home:
     def cluster(self, name: str) -> Places:
         return Places(name, self.root / "clusters" / name)
 
+    def networks(self) -> list[Path]:
+        """The `Places.network` of all clusters that are up, or were and are not removed."""
+        return [*self.root.glob("clusters/*/run/network.json")]
+
 
 @dataclass(frozen=True)
 class Places:
@@ -102,7 +106,7 @@ class Places:
 
     @property
     def network(self) -> Path:
-        """Which addresses it has: written before the link is made."""
+        """Which addresses it has: written before the link is made, and removed after the link is gone."""
         return self.run / "network.json"
 
     @property

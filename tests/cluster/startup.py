@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -177,8 +176,8 @@ def new_node(home: Home, places: Places, say: Say) -> Node:
     for name in STALE:
         shutil.rmtree(places.store / name, ignore_errors=True)
     with held(home.address_lock, ADDRESS_LOCK_S, "is choosing an address"):
-        network = free_network()
-        _write(places.network, json.dumps({"number": network.number}))
+        network = free_network(home.networks())
+        network.record(places.network)
         node = nodes.create(home, places, network)
     _write_settings(home, places, network)
     places.ready.touch()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 import subprocess
 from collections import Counter
@@ -58,9 +56,8 @@ def _marks_of_others(cluster: Cluster) -> list[str]:
         other = cluster.home.cluster(folder.name)
         if other != cluster.places:
             marks += [f"{other.root}/", other.cgroup]
-            with contextlib.suppress(FileNotFoundError):  # not up
-                number = json.loads(other.network.read_text())["number"]
-                marks += [Network(number).link, f"10.{number}."]
+            if network := Network.recorded(other.network):
+                marks += [network.link, f"10.{network.number}."]
     return marks
 
 

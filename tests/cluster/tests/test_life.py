@@ -8,12 +8,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
 from tests.cluster import Cluster, builds
+from tests.cluster.fixtures import own
 from tests.cluster.layers import components
+from tests.cluster.network import Network
 from tests.cluster.node import Node
+from tests.cluster.startup import new_node
 from tests.cluster.tests.jobs import PATH, ends, job
 from tests.cluster.tests.machine import appeared, picture
 from tests.cluster.waiting import until
@@ -133,6 +137,27 @@ def test_two_clusters_run_at_once(cluster: Cluster, control_plane: Cluster) -> N
     cluster.namespace("here")
     there = {each["metadata"]["name"] for each in control_plane.api.get("/api/v1/namespaces")["items"]}
     assert "here" not in there
+
+
+def test_the_addresses_of_a_killed_cluster_are_its_own_until_it_is_removed(spare: Cluster) -> None:
+    """Or `down` would delete the link of the cluster that took them."""
+    spare.places.root.mkdir(parents=True, exist_ok=True)
+    first = Network(new_number(spare))
+    spare.node().kill()
+    for _ in until(30):
+        if not Path("/sys/class/net", first.link).exists():
+            break
+    with own("tests-spare", {"node"}) as other:
+        assert new_number(other) != first.number
+        spare.down()
+        assert other.is_up()
+        assert Path("/sys/class/net", other.network.link).exists()
+
+
+def new_number(cluster: Cluster) -> int:
+    """Of a cluster that is up and runs nothing."""
+    new_node(cluster.home, cluster.places, print)
+    return cluster.network.number
 
 
 def test_down_of_a_cluster_that_never_was_is_no_error(spare: Cluster) -> None:
