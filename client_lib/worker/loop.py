@@ -12,6 +12,7 @@ import signal
 import time
 from typing import Callable, Dict, List, Tuple
 
+_WAIT_MAX_S = 3600.0  # the system refuses to wait for more than 24 days at once
 Callback = Callable[[], None]
 
 
@@ -74,7 +75,7 @@ class Loop:
     def run(self) -> None:
         self._running = True
         while self._running:
-            wait_s = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+            wait_s = min(max(0.0, self._timers[0][0] - time.monotonic()), _WAIT_MAX_S) if self._timers else None
             ready = [key for key, _ in self._selector.select(wait_s)]
             for key in sorted(ready, key=lambda key: key.fd != self._wakeup):
                 # an earlier callback may have closed this descriptor, and a new one may have got its number

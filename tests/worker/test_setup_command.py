@@ -93,6 +93,10 @@ def test_its_time_is_limited(worker: MakeWorker) -> None:
     )
 
 
+def test_its_limit_may_be_longer_than_one_wait_of_the_system(worker: MakeWorker) -> None:
+    assert worker("", setup="sleep 0.2", setup_limit_s=40 * 86400.0).run()["reason"] == "Completed"
+
+
 def test_a_service_that_it_starts_lives_as_long_as_the_ranks(worker: MakeWorker) -> None:
     script = "import os; os.kill(int(open('pid').read()), 0); print('it lives')"
     one = worker(script, setup="sleep 600 & echo $! > pid")
