@@ -83,7 +83,7 @@ class Taken(Exception):
 def acquire(path: str) -> int:
     """Take the lock while the returned descriptor is open, and write the holder into the file. Raises Taken."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    if not _take(fd, fcntl.LOCK_EX):
+    if not take(fd, fcntl.LOCK_EX):
         os.close(fd)
         raise Taken("another launcher holds %s" % path, ALREADY_RUNS)
     if os.fstat(fd).st_size:
@@ -102,7 +102,7 @@ def is_held(path: str, opener: Opener = os.open) -> bool:
     except FileNotFoundError:
         return False
     try:
-        return not _take(fd, fcntl.LOCK_SH)
+        return not take(fd, fcntl.LOCK_SH)
     finally:
         os.close(fd)
 
@@ -112,12 +112,13 @@ def locked(path: str, wait: bool = True) -> Iterator[bool]:
     """Hold the exclusive lock of a file inside; yields False if another process holds a lock (only without `wait`)."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        yield _take(fd, fcntl.LOCK_EX, wait)
+        yield take(fd, fcntl.LOCK_EX, wait)
     finally:
         os.close(fd)
 
 
-def _take(fd: int, kind: int, wait: bool = False) -> bool:
+def take(fd: int, kind: int, wait: bool = False) -> bool:
+    """Take a lock, LOCK_EX or LOCK_SH; False if another process holds one that excludes it (only without `wait`)."""
     try:
         fcntl.flock(fd, kind | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:

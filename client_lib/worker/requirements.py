@@ -25,7 +25,7 @@ import signal
 import subprocess
 from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence
 
-from client_lib.worker.directory import Directory, locked, read_json, remove, sha256_of, write_json
+from client_lib.worker.directory import Directory, locked, read_json, remove, sha256_of, take, write_json
 from client_lib.worker.disk import says_full, size_of
 from client_lib.worker.outcome import START_FAILED, STORAGE_FULL, CannotStart
 from client_lib.worker.plan import WorkerPlan
@@ -98,10 +98,10 @@ class PackageEnvironment:
         return read_json(self.complete)
 
     def use(self) -> Optional[int]:
-        """A descriptor that prevents its removal while it is open; None: the environment is not complete."""
+        """A descriptor that prevents its removal while it is open; None: the environment is not complete, or is being
+        made or removed, which a launcher must not wait for."""
         fd = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_SH)
-        if self.facts() is None:
+        if not take(fd, fcntl.LOCK_SH) or self.facts() is None:
             os.close(fd)
             return None
         with contextlib.suppress(OSError):  # read-only, or another user's

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from client_lib.worker import control
+from client_lib.worker.directory import locked
 from client_lib.worker.requirements import PackageEnvironment, Parent, key_of, make_room, why
 from tests.waiting import until
 from tests.worker.conftest import Worker
@@ -270,6 +271,15 @@ def test_those_not_used_for_longest_go_but_none_that_is_used(tmp_path: Path) -> 
     make_room(str(tmp_path), 15, str(tmp_path / "d"))
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["d"]
     assert PackageEnvironment(str(tmp_path), "a").use() is None
+
+
+def test_a_launcher_does_not_wait_for_one_that_is_made_again(tmp_path: Path) -> None:
+    environment = made(tmp_path, "a", 10, 1000.0)
+    with locked(environment.lock):
+        assert environment.use() is None
+    fd = environment.use()
+    assert fd is not None
+    os.close(fd)
 
 
 def test_one_that_is_completed_while_others_are_removed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
