@@ -108,6 +108,7 @@ def test_a_rank_goes_through_json() -> None:
 
 
 NOTHING = ["", "{", "[]", '{"message": 1}', '{"message": {"message": 1}}', "null", '"x"', "[" * 10**5]
+NOTHING += ['{"message": {"extraInfo": {"rank": 1e999}}}']
 
 
 @pytest.mark.parametrize("text", NOTHING, ids=range(len(NOTHING)))
@@ -115,6 +116,12 @@ def test_an_error_file_that_says_nothing_is_no_exception(text: str, tmp_path: Pa
     assert exception_of_error_file(text) == Raised()
     (tmp_path / "0.json").write_text(text)
     assert failed_below(str(tmp_path / "0.json"), [], 7) == 7
+
+
+@pytest.mark.parametrize("time", ["NaN", "-Infinity", "-1e300", "5", "null"])
+def test_an_error_file_with_a_time_that_is_none_has_its_message(time: str) -> None:
+    text = '{"message": {"message": "KeyError: 1", "extraInfo": {"raised_at": TIME}}}'.replace("TIME", time)
+    assert exception_of_error_file(text) == Raised("KeyError: 1")
 
 
 def test_an_error_file_may_hold_a_bare_message() -> None:
