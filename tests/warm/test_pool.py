@@ -197,6 +197,30 @@ def test_what_a_rank_leaves_behind_in_a_session_of_its_own_is_found(
     assert not alive(int(one.lines()[0]))
 
 
+FORKS = """
+import os, signal, sys, threading, time
+hidden = next(finder for finder in sys.meta_path if type(finder).__name__ == "Hidden")
+holds = threading.Event()
+def restore():
+    with hidden._lock:  # as while it restores a module
+        holds.set()
+        time.sleep(0.3)
+threading.Thread(target=restore).start()
+holds.wait()
+if os.fork() == 0:
+    signal.alarm(20)
+    import tqdm
+    os._exit(7)
+print(os.WEXITSTATUS(os.wait()[1]))
+"""
+
+
+def test_a_fork_waits_for_a_thread_that_imports(pool: Make, worker: Callable[..., WarmWorker]) -> None:
+    one = worker(FORKS)
+    assert one.started_by(pool("tqdm").ready()).go().report(60.0)["exit_code"] == 0
+    assert one.lines() == ["7"]
+
+
 @pytest.mark.smoke
 def test_a_stop_reaches_a_warm_rank(pool: Make, worker: Callable[..., WarmWorker]) -> None:
     one = worker("import time; print('runs'); time.sleep(600)")

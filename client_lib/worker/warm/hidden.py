@@ -290,6 +290,9 @@ class Hidden:
         """Take away all that was imported by this process, which has this environment from now on."""
         others = [name for name in sys.modules if name not in self._at_start]
         self._environment = environment
+        # a fork waits for a thread that restores a module: in the child nothing would release the lock
+        lock = self._lock
+        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
         self._atexit._clear()
         self._take_away(others, self._running[0].needs)
         self._running[0].needs = []
