@@ -38,6 +38,17 @@ pytestmark = [
             "threading.Thread(target=subprocess.run, args=(['sleep', '100'],), daemon=True).start()\ntime.sleep(0.5)",
             "threads",
         ),
+        (
+            "import subprocess, threading, time\n"
+            "def again():\n    while True: subprocess.run(['sleep', '100'])\n"
+            "threading.Thread(target=again, daemon=True).start()\ntime.sleep(0.5)",
+            "threads",
+        ),
+        (
+            "import os, time\nif os.fork() == 0:\n    os.fork() or time.sleep(100)\n    os._exit(0)\nos.wait()",
+            "processes",
+        ),
+        ("import os; kept = open(os.devnull)", "the open files"),
         ("raise RuntimeError('not here')", "import fails"),
         ("import sys; sys.path.append(__file__.replace('site-packages/bad.py', 'own')); import mine", "no installed"),
     ],

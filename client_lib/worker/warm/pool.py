@@ -95,12 +95,6 @@ class PoolProcess:
         """Start again without the module: its effects on this process cannot be undone."""
         self._config["refused"][unfit.module] = unfit.why
         write_json(self._config_path, self._config)
-        while system.has_children():  # of the import, or of its threads; they would survive the exec
-            for pid in system.below(os.getpid()):
-                with contextlib.suppress(ProcessLookupError):  # its parent has reaped it
-                    os.kill(pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):  # one of these threads has reaped it
-                os.waitpid(-1, 0)
         os.execve(self._config["python"], [self._config["python"]] + sys.argv, self._environment)
 
     def _serve(self) -> NoReturn:
@@ -172,8 +166,19 @@ class PoolProcess:
 
 def main(argv: List[str], hidden: Hidden) -> NoReturn:
     system.restore_open_files()
+    system.Linux()  # a process whose parent has ended becomes a child of this one, and so is seen
+    _kill_children()
     os.set_inheritable(int(argv[1]), True)  # it survives the exec of `_restart`; launchers close it
     PoolProcess(socket.socket(fileno=int(argv[1])), argv[2], hidden).run()
+
+
+def _kill_children() -> None:
+    """Kill what a refused import has started: it survives `_restart`, but the threads that could start more do not."""
+    while system.has_children():
+        for pid in system.below(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):  # its parent has reaped it
+                os.kill(pid, signal.SIGKILL)
+        os.waitpid(-1, 0)
 
 
 # --- importing
@@ -253,6 +258,7 @@ _STATE_OF: Dict[str, Callable[[], Any]] = {
     "excepthook": lambda: (sys.excepthook, sys.displayhook, getattr(sys, "unraisablehook", None), threading.excepthook),
     "the way warnings are shown": lambda: (warnings.showwarning, warnings.formatwarning),
     "sys.path": lambda: (list(sys.path), list(sys.path_hooks)),
+    "the open files": lambda: sorted(system.open_files(os.getpid())),  # a rank closes all of the pool's
     "the standard streams": lambda: (sys.stdin, sys.stdout, sys.stderr),
     "builtins": lambda: sorted(vars(builtins)),
     "the interpreter's limits": lambda: (sys.getrecursionlimit(), sys.getswitchinterval(), gc.get_threshold()),
