@@ -139,6 +139,25 @@ async def test_a_dead_pool_costs_a_job_nothing_but_time(tmp_path: Path) -> None:
         await eventually(lambda: not alive(pool))
 
 
+async def test_an_import_that_does_not_end_costs_the_pool_and_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm, "_START_S", 3.0)
+    site_packages = tmp_path / "site-packages"
+    site_packages.mkdir()
+    (site_packages / "tool.py").write_text("import os, time; 'RANK' in os.environ or time.sleep(600)")
+    shell = Submitter(
+        python=sys.executable,
+        environment=dict(os.environ) | {"PYTHONPATH": str(site_packages)},
+        working_dir=str(tmp_path),
+    )
+    async with running(tmp_path, warm=True) as site:
+        await site.ended(site.submit("first", write(tmp_path, "import tool"), n_workers=2, _submitter=shell))
+        await eventually(lambda: [pool.state for pool in site.runtime.warm_pools() if pool.pid] == ["starting"])
+        pid = site.runtime.warm_pools()[0].pid or 0
+        await eventually(lambda: not site.runtime.warm_pools() and not alive(pid))
+
+
 async def test_a_new_package_begins_a_pool_that_has_it(tmp_path: Path) -> None:
     async with running(tmp_path, warm=True) as site:
         await warmed(site)

@@ -29,7 +29,7 @@ from client_lib.worker.directory import MARKER, Directory, read_json, write_json
 from client_lib.worker.plan import WorkerPlan, processes
 from client_lib.worker.system import OPEN_FILES, content
 from client_lib.worker.warm import fit
-from server_stub.runtimes import Tasks
+from server_stub.runtimes import Tasks, is_set_within
 from server_stub.runtimes.local.launcher import LAUNCHER_SWEEPS
 
 GUESS = ("numpy", "torch", "torch.distributed")
@@ -177,6 +177,7 @@ def extended(known: Sequence[str], imported: Sequence[str]) -> tuple[list[str], 
 
 
 _PROCESS = str(Path(warm.__file__).with_name("__main__.py"))
+_START_S = 600.0  # an import that never ends would keep every other pool out
 _LAUNCH_S = 5.0  # a fork takes 10 ms; a pool that hangs is ended
 _OUTPUT_MAX = 4096
 _PACKET = 65536
@@ -214,7 +215,8 @@ class WarmPool:
         loop = asyncio.get_running_loop()
         loop.add_reader(self._process.stdout.fileno(), self._read_output)
         loop.add_reader(self._socket.fileno(), self._read)
-        await self._settled.wait()
+        if not await is_set_within(self._settled, _START_S):
+            self._end(f"it was not ready within {_START_S:g} s")
 
     def _spawn(self, fd: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -278,7 +280,7 @@ class WarmPool:
             self.state, self._modules = "ready", message["modules"]
             self._settled.set()
         elif event == "ending":
-            self.why_ended = message["why"]
+            self._end(message["why"])
         elif (answer := self._waiting.get(message["worker_dir"])) and not answer.done():
             self._jobs += event == "launched"
             self._used_at = time.monotonic()
