@@ -80,10 +80,10 @@ def read(text: str) -> ClusterCatalogue:
         if not isinstance(content, dict):
             raise InvalidRequest("it is no table with `instance_types`", hint=EXAMPLE)
         found = ClusterCatalogue.model_validate(content)
-    except yaml.YAMLError as error:
-        raise InvalidRequest(f"it is no YAML: {error}") from error
     except ValidationError as error:
         raise invalid_request(error, ClusterCatalogue, _line_in(text)) from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
+        raise InvalidRequest(f"it is no YAML: {error}") from error
     if wrong := [*_contradictions(found)]:
         raise InvalidRequest("\n".join(wrong))
     return found
