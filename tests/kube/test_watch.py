@@ -29,6 +29,8 @@ class Cluster:
         self.watches: list[dict[str, str]] = []
         self.version = "10"
         self.names = ["a", "b"]
+        self.pages: list[object] = []
+        """Answers to the first lists, instead of lists."""
         self.answer: Callable[[BaseHTTPRequestHandler, int], object] = lambda handler, number: None
 
     def take(self, handler: BaseHTTPRequestHandler) -> None:
@@ -45,7 +47,8 @@ class Cluster:
         begin, limit = int(query.get("continue", 0)), min(int(query["limit"]), 2)
         page = [named(name, "1") for name in self.names[begin : begin + limit]]
         rest = {"continue": str(begin + limit)} if begin + limit < len(self.names) else {}
-        body = json.dumps({"items": page, "metadata": {"resourceVersion": self.version} | rest}).encode()
+        found: object = {"items": page, "metadata": {"resourceVersion": self.version} | rest}
+        body = json.dumps(self.pages.pop(0) if self.pages else found).encode()
         handler.send_response(200)
         handler.send_header("Content-Length", str(len(body)))
         handler.end_headers()
@@ -140,6 +143,15 @@ def test_it_lists_page_by_page_and_then_follows_from_there(cluster: Cluster, wat
         "timeoutSeconds": str(watching.WATCH_S),
         "resourceVersion": "10",
     }
+
+
+def test_it_outlasts_answers_that_are_no_lists(cluster: Cluster, watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watching, "FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(watching, "LONGEST_PAUSE_S", 0.01)
+    cluster.pages = [{}, {"message": "maintenance"}, [], None, {"metadata": None}]
+    watch[0].start()
+    until(lambda: watch[1])
+    assert [each["metadata"]["name"] for each in watch[1][0][1]] == ["a", "b"]
 
 
 def test_it_goes_on_where_it_was_when_a_watch_ends(cluster: Cluster, watch: Any) -> None:

@@ -354,10 +354,13 @@ class ObjectWatch(StreamThread, Generic[T]):
         query: dict[str, str] = self._query | {"limit": str(PAGE)}
         while True:
             page = self._api.get(self._path, query)
-            objects += page.get("items") or []
-            following = page["metadata"].get("continue")
+            try:
+                objects += page.get("items") or []
+                following, version = page["metadata"].get("continue"), page["metadata"]["resourceVersion"]
+            except (AttributeError, LookupError, TypeError) as error:  # of a proxy; the watch must outlast it
+                raise ApiError(0, f"it is no list of objects: {str(page)[:100]}") from error
             if not following:
                 found = [read for each in objects if (read := self._read(each)) is not None]
                 self._call_on_loop(self._take_list, found)
-                return str(page["metadata"]["resourceVersion"])
+                return str(version)
             query = query | {"continue": following}
