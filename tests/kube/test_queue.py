@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from heapq import heapify, heapreplace
 from statistics import median
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -112,6 +112,27 @@ def test_a_queue_that_nobody_knows_of_has_a_name() -> None:
     )
 
 
+WAITING = Workload(
+    kind=PYTORCHJOB, key=AttemptKey("id", 1), name="train", uid="uid", created_at="", queue="team-a", suspended=True
+)
+
+
+@pytest.mark.parametrize("spec", [{}, {"spec": {}}, {"spec": {"stopPolicy": "None"}}])
+def test_a_queue_without_a_cluster_queue_says_what_kueue_says(spec: dict[str, Any]) -> None:
+    condition = {"type": "Active", "status": "False", "message": "it has no ClusterQueue"}
+
+    class OneQueue:
+        def get(self, path: str) -> Any:
+            if path.endswith("/localqueues/team-a"):
+                return {**spec, "metadata": {"name": "team-a"}, "status": {"conditions": [condition]}}
+            raise ApiError(404, "not found")
+
+    async def look() -> str:
+        return await queues.Queues(cast(Any, OneQueue()), "jobs", Inventory()).place(WAITING, gpus=False)
+
+    assert asyncio.run(look()) == "queue team-a lets no job start: it has no ClusterQueue"
+
+
 def test_gangs_that_have_waited_for_one_slow_answer_all_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
@@ -123,11 +144,7 @@ def test_gangs_that_have_waited_for_one_slow_answer_all_take_it(monkeypatch: pyt
 
     async def look() -> None:
         found = queues.Queues(SlowApi(), "jobs", Inventory())  # type: ignore[arg-type]
-        key = AttemptKey("id", 1)
-        waiting = Workload(
-            kind=PYTORCHJOB, key=key, name="train", uid="uid", created_at="", queue="team-a", suspended=True
-        )
-        await asyncio.gather(*(found.place(waiting, gpus=False) for _ in range(5)))
+        await asyncio.gather(*(found.place(WAITING, gpus=False) for _ in range(5)))
 
     monkeypatch.setattr(queues, "LOOK_S", 0.15)
     asyncio.run(look())

@@ -97,7 +97,8 @@ class Queues:
             if error.status == 404 and name in error.message:
                 return LocalQueue(name, f"namespace {self._namespace} has no LocalQueue of this name")
             raise
-        cluster = find(self._api, f"{KUEUE}/clusterqueues/{local['spec']['clusterQueue']}", may_be_hidden=True)
+        backed_by = (local.get("spec") or {}).get("clusterQueue")  # Kueue admits a queue without one
+        cluster = find(self._api, f"{KUEUE}/clusterqueues/{backed_by}", may_be_hidden=True) if backed_by else None
         path = f"{VISIBILITY}/namespaces/{self._namespace}/localqueues/{name}/pendingworkloads"
         return parse(name, local, cluster, find(self._api, path, may_be_hidden=True))
 
