@@ -40,6 +40,19 @@ def test_a_gang_that_is_removed_is_over_when_nothing_of_it_lives() -> None:
     assert ending.is_over(replace(lives, pods=(), workload=None), seen, removed=True)
 
 
+def test_a_gang_that_is_removed_is_over_though_a_lost_node_keeps_one_of_its_pods() -> None:
+    """That pod keeps the workload, too, and the other worker has never reported."""
+    at = "2026-11-23T18:00:00Z"
+    case = sight("running", 1)
+    assert case.workload is not None
+    stuck = replace(case.pods[0], uid="uid", worker=0, ends_by=at, unanswered=True)
+    gone = replace(case.pods[0], uid="gone", worker=1, gone=True)
+    left = replace(case, n_workers=2, pods=(stuck, gone), views=(WorkerView(0, "uid", state="ready"), WorkerView(1)))
+    assert not ending.is_over(left, observe(left), removed=True)  # the deletion was not taken
+    left = replace(left, workload=replace(case.workload, ends_by=at))
+    assert ending.is_over(left, observe(left), removed=True)
+
+
 def test_a_log_that_is_not_all_here_keeps_an_attempt_open() -> None:
     assert not ending.LogDrain().is_over(looked_at(reported("Completed", drained=False))[0], 0.0)
     assert ending.LogDrain().is_over(looked_at(reported("Completed"))[0], 0.0)

@@ -27,7 +27,8 @@ def is_over(state: ClusterState, seen: Interpretation, *, removed: bool) -> bool
     """True if nothing of the attempt runs. `removed`: its workload was deleted, by this server or by someone else."""
     lives = any(not pod.over for pod in state.pods)
     if not all(worker.stage.over for worker in seen.workers):
-        return removed and not lives and state.workload is None
+        stuck = any(pod.unanswered for pod in state.pods)  # such a pod keeps the workload
+        return removed and not lives and (state.workload is None or (state.workload.deleting and stuck))
     completed = all(worker.stage is Stage.ENDED and not worker.failed for worker in seen.workers)
     return completed or not (removed and lives)
 
