@@ -33,9 +33,8 @@ from server_stub.runtimes.kube.render import Objects, payload_files, render
 from server_stub.runtimes.kube.workload import Object, is_missing
 
 SUCCEEDED_PODS_S = 30.0  # pods that succeeded end by themselves in less
-TURN_S = (
-    30.0  # longest time one removal may block the others, while it is refused or a foreign finalizer holds its objects
-)
+TURN_S = 30.0
+"""Longest time that one removal may block others, while it is refused or a foreign finalizer holds its objects."""
 LOOK_AGAIN_S = 15.0
 RECORD = "attempt.json"
 FIRST_KIND = "PyTorchJob"

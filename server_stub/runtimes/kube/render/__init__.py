@@ -74,7 +74,7 @@ def render(
     `payload` has the contents of `payload_files`; without it their ConfigMap is empty. `name` is that of the workload;
     None: the first choice.
 
-    Raises InvalidRequest, NotSupported, NeverFits as `fields.check`; TooLarge: the code is too large for a ConfigMap.
+    Raises InvalidRequest, NotSupported, NeverFits as `check.check`; TooLarge: the code is too large for a ConfigMap.
     """
     spec, name_max = attempt.spec, cluster.kind.name_max
     need = cluster.catalogue.needs(spec)
@@ -107,8 +107,7 @@ def render(
             )
         own["code"] = immutable("ConfigMap", metadata(names.CODE), binaryData=_encoded(payload or {}))
     if (rules := pod.network_policy(spec, labels, cluster)) is not None:
-        api_version = "networking.k8s.io/v1"
-        policy = {"apiVersion": api_version, "kind": "NetworkPolicy", "metadata": metadata(names.POLICY)}
+        policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata(names.POLICY)}
         own["policy"] = {**policy, "spec": rules}
 
     gang, of_workload = cluster.catalogue.gang.scheduler, metadata()
@@ -159,6 +158,7 @@ def _plan_files(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> dict
     needs in addition to the plan."""
     full, usual = worker_plan(attempt, needs, cluster)._asdict(), WorkerPlan._field_defaults
     plan = {key: value for key, value in full.items() if key == "protocol" or key not in usual or value != usual[key]}
+    digest = attempt.code.sha256 if isinstance(attempt.code, CodeSnapshot) else None
     agent = {
         "protocol": PROTOCOL,
         "server_url": cluster.settings.worker_server_url,
@@ -166,10 +166,7 @@ def _plan_files(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> dict
         "job_id": attempt.job_id,
         "attempt": attempt.number,
         "n_workers": attempt.spec.n_workers,
-        "code": {
-            "mode": attempt.code.mode,
-            "sha256": attempt.code.sha256 if isinstance(attempt.code, CodeSnapshot) else None,
-        },
+        "code": {"mode": attempt.code.mode, "sha256": digest},
         "function": attempt.function is not None,
         "conda_prefix": _conda_prefix(attempt.spec, cluster.catalogue),
         "spool_bytes": storage.SPOOL_BYTES,

@@ -32,8 +32,7 @@ _ENCODED_MAX = 150  # with the digest that follows it is still the name of a fil
 SPOOL_BYTES = 2**30  # volume for the log of one worker while the server is away; 80 % of it are used
 _LOG_MIB = SPOOL_BYTES // 2**20
 DISK_GIB = 1024.0
-"""Limit of a type without disk_gib: larger than the disks of most nodes, so that it ends no job of an
-earlier version."""
+"""Limit of a type without disk_gib: more than most nodes have, so that it ends no job of an earlier version."""
 OWNER_ONLY = 0o400  # with an fsGroup the kubelet makes it 0440, of that group
 
 
