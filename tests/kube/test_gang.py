@@ -23,7 +23,7 @@ from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.gang import Gang
 from server_stub.runtimes.kube.objects import Record
 from server_stub.runtimes.kube.observe import ending
-from server_stub.runtimes.kube.observe.inventory import parse_pod, parse_workload
+from server_stub.runtimes.kube.observe.inventory import Workload, parse_pod, parse_workload
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, REPLICA_INDEX, REPLICA_TYPE
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.runtime import KubeRuntime
@@ -72,21 +72,27 @@ class Site:
             self._news.clear()
             await asyncio.wait_for(self._news.wait(), 30)
 
-    def put_pod(self, worker: int = 0, **status: Any) -> None:
+    def put_pod(self, worker: int = 0, ends_by: str | None = None, **status: Any) -> None:
         labels = names.labels(self.key.job_id, self.key.attempt, "x")
         replica = ("worker", str(worker - 1)) if worker else ("master", "0")
         labels |= dict(zip((REPLICA_TYPE, REPLICA_INDEX), replica, strict=True))
         container = {"name": PYTORCHJOB.container, "state": status, "imageID": "docker-pullable://x@sha256:1"}
         state = {"containerStatuses": [container]}
-        meta = {"uid": f"pod-{worker}", "labels": labels}
+        meta = {"uid": f"pod-{worker}", "labels": labels, "deletionTimestamp": ends_by}
         pod = parse_pod({"metadata": meta, "spec": {"nodeName": "n"}, "status": state}, [PYTORCHJOB])
         assert pod is not None
         self.inventory.put(pod)
 
-    async def agent(self, worker: int, state: State) -> RemoteWorker:
+    def workload(self) -> Workload:
+        labels = names.labels(self.key.job_id, self.key.attempt, "x")
+        found = parse_workload({"metadata": {"name": "x", "uid": "made", "labels": labels}}, PYTORCHJOB)
+        assert found is not None
+        return found
+
+    async def agent(self, worker: int, state: State, pod: str = "pod") -> RemoteWorker:
         """The worker, whose agent has just reported this state."""
         attempt = self.registry.admit(self.registry.token(self.key.job_id, self.key.attempt))
-        found = await attempt.worker(worker, f"pod-{worker}", None)
+        found = await attempt.worker(worker, f"{pod}-{worker}", None)
         await attempt.report_state(found, state)
         return found
 
@@ -106,6 +112,9 @@ class Site:
         self._loop.call_soon_threadsafe(self._news.set)
         return []
 
+    def find_own(self, name: str, key: names.AttemptKey) -> Object | None:
+        return None
+
     def delete_workload(self, name: str, uid: str, *, in_background: bool = False) -> None:
         self.on_delete()
         self._loop.call_soon_threadsafe(self._remove_all)
@@ -121,6 +130,8 @@ class Site:
     def forget(self, *_: Any) -> None: ...
 
     async def read_out(self, *_: Any) -> None: ...
+
+    async def read_tail(self, *_: Any) -> None: ...
 
     async def run(self) -> None:
         await asyncio.wait_for(self.gang.run(), 60)
@@ -171,10 +182,7 @@ async def test_a_new_server_process_deletes_what_the_one_before_was_about_to_del
     site = Site(tmp_path, never_started=False)
     removed = Record("made", "x", (Reason.CANCELLED, "stopped"), None, PYTORCHJOB.name, "jobs")
     removed.write(attempt_dir(tmp_path, site.key.attempt))
-    metadata = {"name": "x", "uid": "made", "labels": names.labels(site.key.job_id, site.key.attempt, "x")}
-    workload = parse_workload({"metadata": metadata}, PYTORCHJOB)
-    assert workload is not None
-    site.inventory.put(workload)
+    site.inventory.put(site.workload())
     site.put_pod(running={"startedAt": "2026-11-22T11:00:00Z"})
     site.gang.stop(1.0)
     await site.run()
@@ -236,6 +244,43 @@ async def test_a_complete_gang_whose_agent_never_starts_its_ranks_is_queued_agai
     assert recorded == [None]  # a server that is killed now goes on with it: nobody else has deleted its workload
     site.gang.stop(1.0)
     await run
+
+
+async def test_an_attempt_that_a_killed_server_took_back_gives_new_pods_the_places_of_the_old_ones(
+    tmp_path: Path,
+) -> None:
+    site, run, _ = await gang_of_two(tmp_path, "ready", "ready")
+    run.cancel()
+    Record(None, "x", None, None, PYTORCHJOB.name, "jobs").write(attempt_dir(tmp_path, site.key.attempt))
+    again = Site(tmp_path, never_started=False, settings=CLUSTER, n_workers=2)
+    run = asyncio.create_task(again.run())
+    await again.until(lambda: bool(again.said))
+    await again.agent(0, "ready", pod="new")
+    again.gang.stop(1.0)
+    await run
+
+
+async def test_an_attempt_that_is_taken_back_from_a_lost_node_can_be_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node keeps the pod, and the pod keeps the workload."""
+    monkeypatch.setattr(ending, "SLACK_S", 0.1)
+    site, run, workers = await gang_of_two(tmp_path, "ready", "ready")
+
+    def remove_all_but_one() -> None:
+        at = "2026-11-22T11:00:00Z"
+        site.inventory.put(replace(site.workload(), ends_by=at))
+        site.put_pod(1, at)
+        site.inventory.take_list("Pod", [pod for pod in site.inventory.pods(site.key) if pod.worker == 1])
+
+    monkeypatch.setattr(site, "_remove_all", remove_all_but_one)
+    workers[1].last_contact -= SILENT_S + 1
+    site.look()
+    await site.until(site.says("is taken back and queued again"))
+    site.gang.stop(1.0)
+    await site.until(lambda: site.said[-1].phase == "ended")
+    assert site.said[-1].reason is Reason.CANCELLED
+    run.cancel()
 
 
 async def test_an_agent_that_is_silent_while_its_peers_run_is_named_and_ends_nothing(tmp_path: Path) -> None:

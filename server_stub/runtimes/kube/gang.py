@@ -89,6 +89,9 @@ class Gang:
         cluster.inventory.follow(self._key, self._changed.set)
         try:
             self._workers = cluster.register(self._attempt, self._changed.set)
+            if self._record.is_being_taken_back:  # an earlier server process was killed meanwhile
+                await self._objects.uid_of_own()
+                await self._release_pods()
             while self._record.end is None:
                 end = await self._create() or await self._follow()
                 if end is not None:
@@ -149,7 +152,6 @@ class Gang:
         if await objects.uid_of_own() is None:
             end = self._observation("ended", blocked.reason, blocked.message)
             return replace(end, ended_at=datetime.now(timezone.utc))
-        await self._write(replace(self._record, uid=objects.uid, name=objects.name))
         await self._remove(blocked.reason, blocked.message)
         return None
 
@@ -166,8 +168,8 @@ class Gang:
             self._remember(state, seen)
             if self._record.removed_because is None:
                 await self._act(state, seen)
-            elif state.workload is not None and not state.workload.deleting:
-                await self._delete()
+            else:
+                await self._delete_again()
             await self._fetch_tails(whole, all_workers)
             removed = self._record.removed_because is not None
             counted = whole if removed else state
@@ -278,7 +280,8 @@ class Gang:
 
     async def _remove(self, reason: Reason, message: str) -> None:
         """Begin to delete the workload; its pods get a SIGTERM and their grace period."""
-        await self._write(replace(self._record, removed_because=(reason, message)))
+        uid, name = self._objects.uid, self._objects.name
+        await self._write(replace(self._record, uid=uid, name=name, removed_because=(reason, message)))
         await self._delete()
 
     async def _delete(self) -> None:
@@ -288,16 +291,34 @@ class Gang:
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._objects.delete(), DELETE_S)
 
+    async def _delete_again(self) -> None:
+        """Order the deletion that the cluster has not taken: it was refused, or this server was killed before."""
+        workload = self._cluster.inventory.workload(self._key)
+        if workload is not None and not workload.deleting:
+            await self._delete()
+
     async def _take_back(self, seen: Interpretation, what: str, why: str) -> None:
         """Release its pods, so that two gangs with half of their pods each do not wait for each other."""
         self._wait(Blocker(Reason.UNSCHEDULABLE, f"{what} ({why}); it is taken back and queued again"), seen.infos)
-        await self._write(replace(self._record, uid=None, name=None))  # a missing workload with a UID would be an end
-        await self._objects.delete()
-        await self._objects.until_gone()
+        self._taken_back, self._taken_back_because = self._taken_back + 1, f"{what}: {why}"
+        await self._write(replace(self._record, uid=None))  # a missing workload with a UID would be an end
+        await self._release_pods()
+
+    async def _release_pods(self) -> None:
+        """Remove the objects of an attempt that is taken back, and forget its workers. After a stop it ends instead, as
+        the pod of a lost node may be there for ever."""
+        await self._delete()
+        while not self._objects.are_removed():
+            if self.stopped:
+                await self._remove(Reason.CANCELLED, "stopped")
+                return
+            self._changed.clear()
+            await self._pause(LOOK_AGAIN_S)
+            await self._delete_again()
         self._cluster.inventory.drop_gone(self._key)
         self._workers.forget()
-        self._taken_back, self._taken_back_because = self._taken_back + 1, f"{what}: {why}"
         self._since.clear()
+        await self._write(replace(self._record, name=None))
         self._objects = AttemptObjects(self._attempt, self._cluster, self._record, self._changed)
 
     async def _pause_after_taking_back(self) -> None:

@@ -50,7 +50,8 @@ class Record:
     uid: str | None = None
     """UID of the workload; None: none was created yet, as far as is known."""
     name: str | None = None
-    """Name of the workload, which is the second choice if another user's job has the first."""
+    """Name of the workload, which is the second choice if another user's job has the first. Without a UID: of one that
+    is being removed, as the attempt is taken back."""
     removed_because: tuple[Reason, str] | None = None
     """Reason and message of the deletion of the workload by this server, written before the deletion."""
     end: Observation | None = None
@@ -60,6 +61,10 @@ class Record:
     namespace: str | None = None
     """Namespace of the workload, written with its kind, as the request may be unreadable later. None: none was tried,
     or an earlier version has written this."""
+
+    @property
+    def is_being_taken_back(self) -> bool:
+        return self.uid is None and self.name is not None
 
     @staticmethod
     def read(folder: Path, key: AttemptKey) -> Record:
@@ -207,16 +212,18 @@ class AttemptObjects:
         except ApiError:
             return False
 
+    def are_removed(self) -> bool:
+        """True if the watches show neither the workload nor a pod of it any more, or there was none."""
+        inventory = self._cluster.inventory
+        gone = inventory.workload(self._key) is None and all(pod.gone for pod in inventory.pods(self._key))
+        return self.uid is None or (gone and inventory.is_listed(self._cluster.kind.name))
+
     async def until_gone(self, limit_s: float = math.inf) -> None:
         """Wait until the workload and its pods are gone."""
-        loop, inventory = asyncio.get_running_loop(), self._cluster.inventory
+        loop = asyncio.get_running_loop()
         until = loop.time() + limit_s
-        while self.uid is not None and loop.time() < until:
+        while not self.are_removed() and loop.time() < until:
             self._changed.clear()
-            pods_are_gone = all(pod.gone for pod in inventory.pods(self._key))
-            known = inventory.is_listed(self._cluster.kind.name)
-            if known and pods_are_gone and inventory.workload(self._key) is None:
-                return
             await is_set_within(self._changed, min(LOOK_AGAIN_S, until - loop.time()))
 
     async def remove_after_end(self, pods: Callable[[], Sequence[WorkerPod]] | None) -> None:
