@@ -209,6 +209,17 @@ async def test_a_stopped_attempt_whose_objects_are_gone_ends_though_the_server_h
     run.cancel()
 
 
+async def test_what_is_left_of_an_attempt_that_ended_while_the_server_had_no_rights_is_deleted(tmp_path: Path) -> None:
+    site = Site(tmp_path, settings=cluster_with(data_dir=tmp_path))
+    deleted = threading.Event()
+    site.on_delete = deleted.set
+    folder = site.cluster.options.settings.data_dir / "jobs" / site.key.job_id
+    end = Observation(*site.key, "ended", Reason.CANCELLED, "stopped while it waited")
+    Record(end=end).write(attempt_dir(folder, site.key.attempt))
+    await KubeRuntime(site.cluster)._remove_if_ended(site.cluster, site.workload())
+    assert deleted.is_set()
+
+
 # --- agents that fall silent
 
 

@@ -130,7 +130,8 @@ class KubeRuntime:
         await self._tasks.close()
 
     def _workloads_listed(self, namespace: str, kind: str, workloads: Sequence[Workload]) -> None:
-        """Take the list over, and remove those that an earlier server process recorded as ended but did not remove."""
+        """Take the list over, and remove those whose attempt is recorded as ended: an earlier server process did not
+        remove them, or this one had no rights to find them."""
         cluster = self._clusters[namespace]
         cluster.inventory.take_list(kind, workloads)
         self._tasks.begin(self._look_around(namespace))
@@ -142,7 +143,7 @@ class KubeRuntime:
         job_dir = cluster.options.settings.data_dir / "jobs" / workload.key.job_id
         folder = attempt_dir(job_dir, workload.key.attempt)
         known = await asyncio.to_thread(Record.read, folder, workload.key)
-        if known.uid == workload.uid and known.end is not None:
+        if known.end is not None and known.uid in (None, workload.uid):
             try:
                 objects = cluster.of_kind(workload.kind.name).objects
                 await call_in_thread(objects.delete_workload, workload.name, workload.uid)
