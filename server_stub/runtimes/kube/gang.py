@@ -57,8 +57,6 @@ class Gang:
         self._told: Observation | None = None
         """The last observation that was reported."""
         self._stuck_pods = ending.StuckPods()
-        self._loses_worker = False
-        """The pod of a worker is being deleted, and no other pod can replace it."""
         self._changed = asyncio.Event()
         self.stopped = False
         """The service has ordered the stop before any worker failed."""
@@ -215,10 +213,8 @@ class Gang:
             if preempted:
                 self._taken_away = None
             self._taken_away = self._why_taken_away(state)
-        if not self._loses_worker and ending.takes_a_worker(state.pods, state.views):
-            self._loses_worker = self._losses.bounds is None
-            if self._loses_worker:  # the kubelet stops that pod itself, unless it is dead
-                self._workers.stop(self._attempt.spec.grace_s)
+        if self._losses.bounds is None and ending.takes_a_worker(state.pods, state.views):  # no other pod replaces it
+            self._workers.stop(self._attempt.spec.grace_s)  # the kubelet stops that pod itself, unless it is dead
         if failed and self._first_failed is None:
             self._first_failed = failed[0].stage
 
