@@ -118,6 +118,22 @@ async def test_who_is_refused_for_a_moment_after_a_restart_is_patient(tmp_path: 
     assert site.api.tries == api.FEW_TRIES
 
 
+async def test_an_attempt_takes_the_kind_that_the_server_finds_after_it_began(tmp_path: Path) -> None:
+    """The cluster has TrainJobs alone, and did not answer when the server started."""
+
+    def refuse(path: str) -> Object:
+        raise ApiError(404, "could not find the resource")
+
+    site = Site(tmp_path, ApiError(404, "could not find the resource"))
+    trainer, options = Answers(None), replace(site.cluster.options, kind=TRAINJOB)
+    api, objects = cast(Any, SimpleNamespace(get=refuse)), cast(Any, trainer)
+    found = replace(site.cluster, api=api, options=options, objects=objects)
+    site._gang._in_namespace = lambda _: found
+    assert await site.make() is None
+    assert (site.record.kind, site.record.uid) == (TRAINJOB.name, "made")
+    assert (site.api.tries, trainer.tries) == (1, 1)
+
+
 async def test_what_can_not_become_better_is_given_up_at_once(tmp_path: Path) -> None:
     site = Site(tmp_path, ApiError(422, "spec.x: Invalid value"))
     given_up = await site.make()

@@ -20,7 +20,7 @@ from server_stub.files import outputs
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, is_set_within, verdict
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.api import FEW_TRIES, FIRST_PAUSE_S, LONGEST_PAUSE_S
+from server_stub.runtimes.kube.api import FEW_TRIES, FIRST_PAUSE_S, LONGEST_PAUSE_S, ApiError, call_in_thread, serves
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.objects import LOOK_AGAIN_S, AttemptObjects, Record
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, messages, observe, taken_away
@@ -138,6 +138,9 @@ class Gang:
             if blocked is None:
                 return None
             tries += blocked.brief
+            if blocked.brief and await self._takes_other_kind():
+                objects = self._objects
+                continue
             if blocked.permanent or tries >= FEW_TRIES:
                 break
             self._changed.clear()
@@ -152,6 +155,19 @@ class Gang:
             return replace(end, ended_at=datetime.now(timezone.utc))
         await self._remove(blocked.reason, blocked.message)
         return None
+
+    async def _takes_other_kind(self) -> bool:
+        """Take the kind of workload that this server has found since the attempt began, if the cluster lacks the one
+        before: it may not have answered when this server started."""
+        old, cluster, is_there = self._cluster.kind, self._in_namespace(self._record.namespace), True
+        with contextlib.suppress(ApiError):
+            is_there = cluster.kind is old or await call_in_thread(serves, cluster.api, old.api_version, old.plural)
+        if is_there:
+            return False
+        self._cluster = cluster
+        await self._write(replace(self._record, kind=cluster.kind.name))
+        self._objects = AttemptObjects(self._attempt, cluster, self._record, self._changed)
+        return True
 
     # --- observation
 
