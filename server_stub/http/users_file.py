@@ -202,8 +202,8 @@ def add(path: Path, name: str, *, admin: bool) -> str:
         read(path)
     token = new_token()
     entry = f'[[users]]\nname = "{name}"\ntoken_sha256 = "{digest(token).hex()}"\nadmin = {str(admin).lower()}\n'
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w", encoding="utf-8") as file:
-        file.write(("\n" if file.tell() else "") + entry)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
+        file.write(("\n" if file.tell() else "") + entry)  # the last line may have no end
     return token
 
 

@@ -35,6 +35,13 @@ def test_the_file_holds_no_token_and_is_private(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_user_is_added_to_a_file_whose_last_line_has_no_end(tmp_path: Path) -> None:
+    path = tmp_path / "users.toml"
+    path.write_text(f"[[users]]\nname = 'ann'\ntoken_sha256 = '{'0' * 64}'")
+    users_file.add(path, "bob", admin=False)
+    assert [user.name for user in users_file.read(path).values()] == ["ann", "bob"]
+
+
 def test_a_user_may_have_two_tokens(tmp_path: Path) -> None:
     path = tmp_path / "users.toml"
     tokens = [users_file.add(path, "ann", admin=False) for _ in range(2)]
