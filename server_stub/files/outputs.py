@@ -31,6 +31,7 @@ OUTPUTS = "outputs"
 _SHOWN_MAX = 5
 _OPEN_MAX = 64  # stores kept in memory, the most recently used ones
 _PATH_MAX = 4096
+_TIME_MAX = 10**11  # of a modification: some file systems keep times that no datetime holds
 
 T = TypeVar("T")
 _Origin = tuple[int, int]
@@ -45,8 +46,7 @@ def folder(job_dir: Path, attempt: int, worker: int) -> Path:
 
 def listing(job_dir: Path) -> tuple[list[OutputFile], list[OutputLeftOut]]:
     """The files kept so far, ordered by path, and those left out."""
-    ours = opener(job_dir / OUTPUTS)
-    return merged({origin: read_index(str(path), ours) for origin, path in _folders(job_dir)})
+    return merged(_indexes(job_dir))[:2]
 
 
 def find(job_dir: Path, path: str, sha256: str | None) -> tuple[OpenFile, str] | None:
@@ -62,8 +62,8 @@ def find(job_dir: Path, path: str, sha256: str | None) -> tuple[OpenFile, str] |
     return None
 
 
-def merged(found: Mapping[_Origin, Index]) -> tuple[list[OutputFile], list[OutputLeftOut]]:
-    """The files of a job, each under a name of its own. Pure.
+def merged(found: Mapping[_Origin, Index]) -> tuple[list[OutputFile], list[OutputLeftOut], list[str]]:
+    """The files of a job, each under a name of its own, those left out, and the names that no script gave. Pure.
 
     The file of the newest attempt of each worker counts. If workers have different files of one name, that of the first
     keeps it, and those of the others are `worker-<n>/<path>`; of equal files one is listed.
@@ -76,6 +76,7 @@ def merged(found: Mapping[_Origin, Index]) -> tuple[list[OutputFile], list[Outpu
         for out in one.left_out.values():
             left[out.path, worker] = OutputLeftOut(path=out.path, size=out.size, why=out.why, worker=worker)
     files: dict[str, OutputFile] = {}
+    apart = []
     for path, of_workers in newest.items():
         seen: set[str] = set()
         for worker, (attempt, kept) in sorted(of_workers.items()):
@@ -83,19 +84,20 @@ def merged(found: Mapping[_Origin, Index]) -> tuple[list[OutputFile], list[Outpu
                 continue
             name = path
             if seen:
-                apart = (f"worker-{worker}/{path}{'_' * more}" for more in count())
-                name = next(name for name in apart if name not in newest and name not in files)
+                names = (f"worker-{worker}/{path}{'_' * more}" for more in count())
+                name = next(name for name in names if name not in newest and name not in files)
+                apart.append(name)
             seen.add(kept.sha256)
             files[name] = OutputFile(
                 path=name,
                 size=kept.size,
                 sha256=kept.sha256,
-                modified_at=datetime.fromtimestamp(kept.mtime, timezone.utc),
+                modified_at=datetime.fromtimestamp(min(max(0.0, kept.mtime), _TIME_MAX), timezone.utc),
                 executable=kept.executable,
                 attempt=attempt,
                 worker=worker,
             )
-    return [files[name] for name in sorted(files)], [left[key] for key in sorted(left)]
+    return [files[name] for name in sorted(files)], [left[key] for key in sorted(left)], sorted(apart)
 
 
 def notes(reports: Iterable[_Report]) -> tuple[str, ...]:
@@ -116,16 +118,16 @@ def notes(reports: Iterable[_Report]) -> tuple[str, ...]:
 def conflict_notes(job_dir: Path, reports: Sequence[_Report]) -> tuple[str, ...]:
     """A message if several workers wrote different files of one name."""
     keeping = [report for report in reports if report and (report.get("outputs") or {}).get("kept")]
-    return conflicts(listing(job_dir)[0]) if len(keeping) > 1 else ()
-
-
-def conflicts(files: list[OutputFile]) -> tuple[str, ...]:
-    """A message about different files of several workers with one name, if there are any. Pure."""
-    apart = [file.path for file in files if file.path.startswith(f"worker-{file.worker}/")]
+    apart = merged(_indexes(job_dir))[2] if len(keeping) > 1 else []
     if not apart:
         return ()
     shown = ", ".join(apart[:_SHOWN_MAX]) + (f" and {len(apart) - _SHOWN_MAX} more" * (len(apart) > _SHOWN_MAX))
     return (f"workers wrote different outputs of one name; they are kept apart, as {shown}",)
+
+
+def _indexes(job_dir: Path) -> dict[_Origin, Index]:
+    ours = opener(job_dir / OUTPUTS)
+    return {origin: read_index(str(path), ours) for origin, path in _folders(job_dir)}
 
 
 def _folders(job_dir: Path) -> Iterator[tuple[_Origin, Path]]:
