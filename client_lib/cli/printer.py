@@ -15,6 +15,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -22,8 +23,6 @@ from client_lib.errors import ClientLibError, JobFailed
 from client_lib.reports.table import Row, aligned, harmless, one_line, without_colours
 
 if TYPE_CHECKING:
-    import logging
-
     from client_lib.reports.explanation import Part
     from client_lib.spec.wire import JobInfo
     from client_lib.transport.download import Progress
@@ -40,7 +39,7 @@ STATE_COLOURS = {
 }
 STYLES = {"summary": "1;31", "exception": "1", "hint": "33", "next": "2"}  # bold red, bold, yellow, dim
 _FIELD = re.compile(r"\b(?P<field>[a-z_]+)=(?:\['(?P<items>[^\]]*)'\]|(?P<value>'[^']*'|\d+\b))")
-_notices: list[logging.Handler] = []
+_undo: list[Callable[[], None]] = []  # ends the notices
 _shown: list[Callable[[str], None]] = []  # each changes the text of a block of `progress`; the last: the innermost's
 
 
@@ -166,19 +165,17 @@ def show_notices() -> None:
             elif _shown:
                 _shown[-1](record.getMessage())
 
-    if not _notices:
-        _notices.append(Hints())
-        log = logging.getLogger("client_lib")
+    if not _undo:
+        log, hints = logging.getLogger("client_lib"), Hints()
+        _undo.extend([partial(log.setLevel, log.level), partial(log.removeHandler, hints)])
         log.setLevel(logging.DEBUG)
-        log.addHandler(_notices[0])
+        log.addHandler(hints)
 
 
 def end_notices() -> None:
-    """Leave the logger as it was, for a program that goes on after `app.run`."""
-    while _notices:
-        import logging
-
-        logging.getLogger("client_lib").removeHandler(_notices.pop())
+    """Leave the logger as it was, for a program that goes on."""
+    while _undo:
+        _undo.pop()()
 
 
 def table(columns: Row, rows: Iterable[Row], *, cut: Row = (), whole: bool = False) -> None:

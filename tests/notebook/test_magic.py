@@ -21,9 +21,12 @@ print(os.environ["RANK"], sys.argv[1:])
 
 def test_a_cell_runs_as_a_job_with_the_options_of_submit(client: Client, folder: Path) -> None:
     cell = CELL.format(name="magic", script="train.py", more="")
-    notebook = Notebook(folder, LOAD, cell, "_.name, _.info().spec.n_workers").run()
-    assert {f"[{rank}] {rank} ['--epochs', '3']" for rank in (0, 1)} <= set(notebook.shown(1).splitlines())
-    assert notebook.shown(2) == "('magic', 2)"
+    log = "import logging\nlog = logging.getLogger('client_lib')\n"
+    cells = (f"{log}log.setLevel('ERROR')", LOAD, cell, "_.name, _.info().spec.n_workers", "log.handlers, log.level")
+    notebook = Notebook(folder, *cells).run()
+    assert {f"[{rank}] {rank} ['--epochs', '3']" for rank in (0, 1)} <= set(notebook.shown(2).splitlines())
+    assert notebook.shown(3) == "('magic', 2)"
+    assert notebook.shown(4) == "([], 40)", "the logger is as it was before the cell"
     assert (folder / "train.py").read_text() == cell.partition("\n")[2]
     assert get_job("magic", client=client).info().spec.args == ["--epochs", "3"]
 

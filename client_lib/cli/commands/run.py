@@ -161,4 +161,6 @@ def run_cell(line: str, cell: str) -> Job | None:
     except typer.TyperException as wrong:
         ipython = importlib.import_module("IPython.core.error")  # only a notebook has it
         raise ipython.UsageError(wrong.format_message()) from None
+    finally:
+        printer.end_notices()
     return done if isinstance(done, Job) else None
