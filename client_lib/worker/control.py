@@ -106,14 +106,10 @@ def _short(path: str) -> Iterator[str]:
         return
     import tempfile  # here: takes 5 ms, and few paths are that long
 
-    folder = tempfile.mkdtemp(prefix="cl-", dir="/tmp")
-    link = os.path.join(folder, "d")
-    try:
+    with tempfile.TemporaryDirectory(prefix="cl-", dir="/tmp") as folder:
+        link = os.path.join(folder, "d")
         os.symlink(os.path.dirname(os.path.abspath(path)), link)
         yield os.path.join(link, os.path.basename(path))
-    finally:
-        remove(link)
-        os.rmdir(folder)
 
 
 def connect(path: str) -> socket.socket:

@@ -98,9 +98,7 @@ class PoolProcess:
         os.execve(self._config["python"], [self._config["python"]] + sys.argv, self._environment)
 
     def _serve(self) -> NoReturn:
-        wakeup, wakeup_write = os.pipe()
-        for fd in (wakeup, wakeup_write):
-            os.set_blocking(fd, False)
+        wakeup, wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
         while True:

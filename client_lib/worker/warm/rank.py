@@ -126,8 +126,7 @@ def fingerprint(paths: Tuple[str, ...]) -> Fingerprint:
 
 
 def given_environment() -> Dict[str, str]:
-    with open("/proc/self/environ", "rb") as file:
-        entries = os.fsdecode(file.read()).split("\0")
+    entries = os.fsdecode(content("/proc/self/environ")).split("\0")
     return {name: value for name, equals, value in (entry.partition("=") for entry in entries) if name and equals}
 
 
