@@ -17,9 +17,10 @@ CONFIG is a JSON file:
 
 Its environment holds MARKER with ROOM as value.
 
-A module is left out if it starts threads or processes, opens a GPU, changes the state of the interpreter (a script that
-does not import it must not see that), or imports code from outside of the installed packages (the user's own, whose
-edits must take effect). Its effects cannot be undone in this process: the pool starts again without it.
+A module is left out if it starts threads or processes, keeps a file open (ranks close all files of the pool), opens a
+GPU, changes the state of the interpreter (a script that does not import it must not see that), or imports code from
+outside of the installed packages (the user's own, whose edits must take effect). Its effects cannot be undone in this
+process: the pool starts again without it.
 """
 
 import builtins
@@ -256,7 +257,7 @@ _STATE_OF: Dict[str, Callable[[], Any]] = {
     "excepthook": lambda: (sys.excepthook, sys.displayhook, getattr(sys, "unraisablehook", None), threading.excepthook),
     "the way warnings are shown": lambda: (warnings.showwarning, warnings.formatwarning),
     "sys.path": lambda: (list(sys.path), list(sys.path_hooks)),
-    "the open files": lambda: sorted(system.open_files(os.getpid())),  # a rank closes all of the pool's
+    "the open files": lambda: sorted(system.open_files(os.getpid())),
     "the standard streams": lambda: (sys.stdin, sys.stdout, sys.stderr),
     "builtins": lambda: sorted(vars(builtins)),
     "the interpreter's limits": lambda: (sys.getrecursionlimit(), sys.getswitchinterval(), gc.get_threshold()),
