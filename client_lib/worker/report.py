@@ -209,8 +209,9 @@ _TEXT_MAX = 400  # characters of a message or an exception
 
 
 def termination_message(report: Mapping[str, Any]) -> bytes:
-    """The report as JSON of at most TERMINATION_MESSAGE_MAX bytes. All fields but the stacks are kept, and texts are
-    cut; failed ranks take precedence over others, and the first failing rank keeps its last lines."""
+    """The report as JSON of at most TERMINATION_MESSAGE_MAX bytes. All fields but the stacks are kept, texts are cut,
+    and fewer lines, files and ranks are named; failed ranks take precedence over others, and the first failing rank
+    keeps its last lines."""
     for smaller in _ever_smaller({name: value for name, value in report.items() if name != "stacks"}):
         text = json.dumps(smaller, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
         if len(text) <= TERMINATION_MESSAGE_MAX:
@@ -233,6 +234,8 @@ def _ever_smaller(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         smaller = dict(report, ranks=short_ranks)
         if "last_lines" in report:
             smaller["last_lines"] = report["last_lines"][-lines:] if lines else []
+        if "outputs" in report:
+            smaller["outputs"] = dict(report["outputs"], left_out=report["outputs"]["left_out"][:lines])
         yield _with_texts(smaller, functools.partial(_cut, most=text_max))
 
 

@@ -106,6 +106,15 @@ def test_every_digest_is_a_report_that_fits(report: dict[str, Any]) -> None:
     assert termination_message(report | {"stacks": [{"dump": "x" * 9999}]}) == told
 
 
+def test_a_digest_names_fewer_files_that_were_not_kept_than_there_are() -> None:
+    left = [{"path": f"checkpoints/{'x' * 90}/{n}", "size": n, "why": "\u6570" * 60} for n in range(20)]
+    report = {"exit_code": 0, "message": "", "first_failing_rank": None, "ranks": []}
+    told = termination_message(report | {"outputs": {"kept": 1, "left_out": left, "left_out_count": 70}})
+    assert len(told) <= TERMINATION_MESSAGE_MAX
+    outputs = json.loads(told)["outputs"]
+    assert (outputs["kept"], outputs["left_out_count"], outputs["left_out"]) == (1, 70, left[:8])
+
+
 def test_a_digest_says_most_of_the_rank_that_failed_first() -> None:
     lines = [f"line {n} {'x' * 60}" for n in range(50)]
     ranks = [
