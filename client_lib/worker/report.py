@@ -25,6 +25,7 @@ from client_lib.worker.system import content, open_files, parent, pids
 from client_lib.worker.worker_log import Printed
 
 _ERROR_FILE_MAX = 1024 * 1024
+_EXCEPTION_MAX, _TRACEBACK_MAX = 16 * 1024, 64 * 1024  # characters; a server reads 16 MiB, the report of many ranks
 _TEARDOWN_S = 10.0  # a traceback printed longer than this before the process was gone is taken for a handled one
 _NOTHING_AFTER = 5  # lines: the rest of a message
 _TORCHS_MARK = re.compile(r"^\[rank\d+\]: ")  # before each line of a traceback that torch prints
@@ -56,8 +57,8 @@ def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
         failed_at=exit.ended_at if raised.at is None else min(raised.at, exit.ended_at),
         stopped_by_us=stopped,
         lost_peer=failed and is_peer_loss(signal, ended_it.exception, ended_it.traceback, last),
-        exception=_with_holder(raised.exception, owner),
-        traceback=raised.traceback,
+        exception=_with_holder(raised.exception and _cut(raised.exception, _EXCEPTION_MAX), owner),
+        traceback=raised.traceback and _cut(raised.traceback, _TRACEBACK_MAX),
         last_lines=last,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,10 @@ from client_lib.worker.outcome import (
     first_failure,
     of_ranks,
 )
-from client_lib.worker.report import failed_below, rank_as_json, rank_of_json
+from client_lib.worker.ranks import Exit
+from client_lib.worker.report import ended, failed_below, rank_as_json, rank_of_json
+from client_lib.worker.worker_log import Printed
+from server_stub.worker_gateway.report import MAX_BYTES
 from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]
@@ -122,6 +126,16 @@ def test_an_error_file_that_says_nothing_is_no_exception(text: str, tmp_path: Pa
 def test_an_error_file_with_a_time_that_is_none_has_its_message(time: str) -> None:
     text = '{"message": {"message": "KeyError: 1", "extraInfo": {"raised_at": TIME}}}'.replace("TIME", time)
     assert exception_of_error_file(text) == Raised("KeyError: 1")
+
+
+def test_a_report_of_many_ranks_with_long_exceptions_can_be_read(tmp_path: Path) -> None:
+    error = "RuntimeError: Error(s) in loading state_dict\n" + "\tsize mismatch\n" * 28000
+    text = {"message": {"message": error, "extraInfo": {"py_callstack": "Traceback ...\n" + error, "raised_at": 9.0}}}
+    (tmp_path / "0.json").write_text(json.dumps(text))
+    one = ended(Exit(0, 1, None, 1.0, 10.0, None), str(tmp_path / "0.json"), Printed([], 10.0), "")
+    assert str(one.exception).startswith("RuntimeError: Error(s) in loading state_dict\n\tsize")
+    assert str(one.traceback).startswith("Traceback ...\nRuntimeError: Error(s) in loading state_dict\n\tsize")
+    assert len(json.dumps([rank_as_json(one)] * 100)) < MAX_BYTES
 
 
 def test_an_error_file_may_hold_a_bare_message() -> None:
