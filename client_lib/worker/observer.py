@@ -76,7 +76,8 @@ class Observer:
         """The ranks run; `process`: one of them."""
         self._loop.call_later(0.0, lambda: self._describe_machine(process, warm))
         if self._plan.observe:
-            self._loop.call_later(_WATCH_S, self._watch)
+            begun = time.monotonic()
+            self._loop.call_later(_WATCH_S, lambda: self._watch(begun))
 
     def finish(self) -> None:
         """The ranks have ended."""
@@ -118,15 +119,15 @@ class Observer:
             started = _start_apart(argv, of_no_rank(shown), process.working_dir, self._system)
             self._log.listen(started.stdout, METRICS)
 
-    def _watch(self) -> None:
-        loop, pids, since = self._loop, self._ranks.pids, self._ranks.started_at or time.time()
+    def _watch(self, begun: float) -> None:
+        loop, pids = self._loop, self._ranks.pids
         with contextlib.suppress(OSError):
-            self._usage = UsageSampler(loop, self._system, pids, since, self._plan.gpus, self._log.add_usage)
+            self._usage = UsageSampler(loop, self._system, pids, begun, self._plan.gpus, self._log.add_usage)
             if not self._plan.python:
                 return
             folders = list({self._plan.working_dir_in(self._directory), self._plan.checkpoint_dir})
-            sink, checkpoints = self._log.add_metrics, self._plan.checkpoint_dir
-            self._metric_files = MetricFiles(loop, pids, folders, since, sink, checkpoints)
+            since, checkpoints = self._ranks.started_at or time.time(), self._plan.checkpoint_dir
+            self._metric_files = MetricFiles(loop, pids, folders, since, self._log.add_metrics, checkpoints)
             if self._plan.others_may_wait:
                 self._quiet = QuietRanks(
                     loop, pids, lambda ranks: self._peers.tell(control.QUIET, ranks=ranks), self._directory.stacks
@@ -157,7 +158,7 @@ class UsageSampler:
         gpus: Optional[List[str]],
         sink: Callable[[bytes], None],
     ) -> None:
-        """`since`: the start of the ranks, in seconds since 1970. `gpus`: those of this worker; None: all. `sink` gets
+        """`since`: the start of the ranks, in monotonic seconds. `gpus`: those of this worker; None: all. `sink` gets
         lines of the log."""
         self._loop, self._pids, self._since, self._sink = loop, pids, since, sink
         self._before = (since, 0.0)
@@ -186,12 +187,12 @@ class UsageSampler:
             values = self._sample()
             if values:
                 self._sink(json.dumps({"used": values}).encode() + b"\n")
-        pause = min(_LONGEST_S, max(_SHORTEST_S, (time.time() - self._since) / _OLDER))
+        pause = min(_LONGEST_S, max(_SHORTEST_S, (time.monotonic() - self._since) / _OLDER))
         self._loop.call_later(max(pause, (time.thread_time() - begin) / _SHARE), self._again)
 
     def _sample(self) -> Dict[str, float]:
         """The values now, by the names of their curves. Without /proc: only those of GPUs."""
-        now, cpu_s, pages = time.time(), 0.0, 0
+        now, cpu_s, pages = time.monotonic(), 0.0, 0
         for pid in [each for rank in self._pids() for each in [rank, *below(rank)]]:
             fields = stat("/proc/%d" % pid)
             if fields:  # fields 14 to 17 of proc(5), with the time of children that have ended, and 24

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -127,7 +128,7 @@ def test_gpus_are_those_of_the_worker_and_their_reader_ends_with_it(
         loop,
         HERE,
         lambda: {os.getpid(): 0},
-        time.time(),
+        time.monotonic(),
         ["0", "1"],
         lambda line: lines.append(json.loads(line)["used"]),
     )
@@ -149,8 +150,23 @@ def test_a_worker_with_much_to_read_is_read_rarely(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Loop, "call_later", lambda _, pause, __: pauses.append(pause))
     begin = time.thread_time()
     many = dict.fromkeys(range(10**6, 10**6 + 2000), 0)  # no processes, for which the kernel is asked all the same
-    UsageSampler(Loop(lambda: None), HERE, lambda: many, time.time(), [], lambda _: None)
+    UsageSampler(Loop(lambda: None), HERE, lambda: many, time.monotonic(), [], lambda _: None)
     assert pauses[0] >= 0.9 * (time.thread_time() - begin) / observer._SHARE / 2
-    monkeypatch.setattr("time.time", lambda: 1e9)
-    UsageSampler(Loop(lambda: None), HERE, lambda: {os.getpid(): 0}, 1e9 - 10**6, [], lambda _: None)
+    UsageSampler(Loop(lambda: None), HERE, lambda: {os.getpid(): 0}, time.monotonic() - 10**6, [], lambda _: None)
     assert pauses[1] == observer._LONGEST_S
+
+
+def test_a_clock_that_is_set_back_makes_no_rank_use_more_cores_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    again: list[Callable[[], None]] = []
+    monkeypatch.setattr(Loop, "call_later", lambda _, __, callback: again.append(callback))
+    cores: list[float] = []
+    use = partial(UsageSampler, Loop(lambda: None), HERE, lambda: {os.getpid(): 0}, time.monotonic() - 100.0, [])
+    use(lambda line: cores.append(json.loads(line)["used"]["worker/cpu_cores"]))
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now - 3600.0)
+    end = time.process_time() + 0.1
+    while time.process_time() < end:
+        sum(range(1000))
+    again[-1]()
+    assert len(cores) == 2
+    assert 0.0 < cores[1] <= (os.cpu_count() or 1) + 1
