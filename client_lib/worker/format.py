@@ -71,6 +71,8 @@ class Record(NamedTuple):
 def parse(line: bytes) -> Record:
     """The record in `line`, with or without its newline. Raises ValueError for bytes that no launcher writes."""
     seq, time, rank, stream, text = line.rstrip(b"\n").split(b" ", 4)
+    if not stream:
+        raise ValueError("a record has a stream")
     name = stream.decode("ascii")
     kind = name[-1] if name[-1] in "+~" else LINE
     return Record(

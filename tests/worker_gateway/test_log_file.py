@@ -58,7 +58,9 @@ def test_nothing_is_taken_behind_what_is_missing_unless_it_is_gone(tmp_path: Pat
     assert [path.name for path in sorted((tmp_path / "log").iterdir())] == [f"{0:020}.log", f"{behind:020}.log"]
 
 
-@pytest.mark.parametrize("data", [b"no record at all\n", record(0)[:-1], b"\n", b"x 2026 0 stdout text\n"])
+@pytest.mark.parametrize(
+    "data", [b"no record at all\n", record(0)[:-1], b"\n", b"x 2026 0 stdout text\n", b"    raise\n"]
+)
 def test_what_is_no_record_is_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(InvalidRequest):
         opened(tmp_path).put(0, data, gap=False)
@@ -149,7 +151,7 @@ def test_what_is_answered_as_durable_is_not_more_than_there_is(tmp_path: Path) -
 def test_records_read_elsewhere_are_taken_by_seq(tmp_path: Path) -> None:
     log = opened(tmp_path)
     log.put(0, records(0, 5), gap=False)
-    read = b"client-lib: the log waits\n" + records(3, 7) + b"Traceback\n" + records(7, 8) + record(8)[:-1]
+    read = b"client-lib: the log waits\n" + records(3, 7) + b"Traceback\n    raise\n" + records(7, 8) + record(8)[:-1]
     assert log.add(read) == (3, 0)
     assert log.add(records(2, 8)) == (0, 0)
     assert stored(tmp_path) == records(0, 8)
