@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -234,6 +235,35 @@ def test_an_interrupted_last_scan_says_what_is_missing_and_nothing_else(tmp_path
     sync.look(True)
     late = {"path": "model", "size": 3, "why": "the time to keep it was over (grace_s)"}
     assert sync.report()["left_out"] == [late]
+
+
+@pytest.mark.parametrize("folder", ["", "below"])
+def test_files_in_a_folder_that_can_not_be_read_for_a_moment_are_not_taken_for_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    finder = FileFinder(str(work), ["**"], str(tmp_path / "memory"))
+    (work / "below").mkdir()
+    for name in ("a", "below/b"):
+        (work / name).write_text(name)
+        os.utime(work / name, (1e9, 1e9))
+    sync = Sync(finder, store(tmp_path), False, lambda: None)
+    sync.look(False)
+    real = os.scandir
+
+    def scandir(path: str) -> Any:  # no disk fails on time
+        if path == os.path.join(finder.root, folder):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(path)
+
+    with monkeypatch.context() as patch, contextlib.suppress(OSError):
+        patch.setattr(os, "scandir", scandir)
+        sync.look(True)
+    assert kept(tmp_path) == {"a": "a", "below/b": "below/b"}
+    (work / "below" / "b").unlink()
+    sync.look(True)
+    assert kept(tmp_path) == {"a": "a"}
 
 
 def store(folder: Path, name: str = "1.0", limit: int = 100) -> DirectoryStore:

@@ -62,6 +62,7 @@ class FileFinder:
         """Call before anything runs. `memory`: a file with the first scan, for a launcher that replaces a dead one."""
         self.root = os.path.realpath(root)
         self._patterns = Patterns(globs)
+        self._unread: Dict[str, OSError] = {}  # folders that the last scan could not read
         try:
             with open(memory, "rb") as file:
                 data = file.read()
@@ -71,18 +72,28 @@ class FileFinder:
         self._before = {data[at : at + _DIGEST] for at in range(0, len(data), _DIGEST)}
 
     def look(self) -> List[Found]:
-        """Files that were created or changed since, in the order of their paths."""
-        return sorted(found for found in self._walk() if _digest(found) not in self._before)
+        """Files that were created or changed since, in the order of their paths. Raises OSError."""
+        found = sorted(found for found in self._walk() if _digest(found) not in self._before)
+        if "" in self._unread:
+            raise self._unread[""]
+        return found
+
+    def could_see(self, path: str) -> bool:
+        """True if the last scan had found a file of this path. False: its folder could not be read."""
+        return not any(path.startswith(folder + "/") for folder in self._unread)
 
     def _walk(self) -> Iterator[Found]:
         """Walk with an explicit stack: a script may nest folders deeper than Python's recursion limit."""
-        waiting = [""]
+        waiting, self._unread = [""], {}
         while waiting:
             below = waiting.pop()
             try:
                 with os.scandir(os.path.join(self.root, below)) as scan:
                     entries = [entry for entry in scan if not never(entry.name)]
-            except OSError:  # removed meanwhile, or not readable
+            except (FileNotFoundError, NotADirectoryError):  # removed meanwhile
+                continue
+            except OSError as error:  # such as too many open files
+                self._unread[below] = error
                 continue
             if any(entry.name in ENVIRONMENT_MARKS for entry in entries):
                 continue
@@ -149,7 +160,8 @@ class Sync:
         """Bring the store up to date. `final`: the ranks have ended. A file with an OSError waits for the next scan."""
         found, at = self._finder.look(), 0
         try:
-            for path in {*self._kept, *self._left_out}.difference(one.path for one in found):  # the script removed them
+            removed = {*self._kept, *self._left_out}.difference(one.path for one in found)
+            for path in filter(self._finder.could_see, removed):  # by the script
                 self._store.forget(_shown(path))
                 self._kept.pop(path, None)
                 self._left_out.pop(path, None)
