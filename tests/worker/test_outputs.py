@@ -266,6 +266,19 @@ def test_files_in_a_folder_that_can_not_be_read_for_a_moment_are_not_taken_for_r
     assert kept(tmp_path) == {"a": "a"}
 
 
+def test_a_file_that_has_another_name_outside_is_kept_as_it_was(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    finder = FileFinder(str(work), ["**"], str(tmp_path / "memory"))
+    (work / "own").write_text("own")
+    (tmp_path / "base").write_text("base")
+    os.link(tmp_path / "base", work / "model")
+    Sync(finder, store(tmp_path), True, lambda: None).look(True)
+    (tmp_path / "base").write_text("later")
+    assert kept(tmp_path) == {"model": "base", "own": "own"}
+    assert (work / "own").stat().st_nlink == 2
+
+
 def store(folder: Path, name: str = "1.0", limit: int = 100) -> DirectoryStore:
     return DirectoryStore(str(folder / "outputs" / name), limit)
 

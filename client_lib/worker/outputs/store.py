@@ -166,7 +166,7 @@ class DirectoryStore:
         temporary = self.incoming(str(os.getpid()))
         remove(temporary)
         try:
-            if source.at_rest:
+            if source.at_rest and source.status.st_nlink == 1:  # another name may be written by another program
                 with contextlib.suppress(OSError):  # another file system, or one without links
                     os.link(source.at_rest, temporary)
             if os.path.exists(temporary):
