@@ -14,6 +14,8 @@ import pytest
 
 from client_lib.worker.format import SegmentWriter
 from client_lib.worker.outcome import START_FAILED
+from client_lib.worker.outputs.collector import FileFinder, Sync
+from client_lib.worker.outputs.http_store import HttpStore
 from client_lib.worker.pod import AgentEvent, AgentThread, Instruction
 from client_lib.worker.pod.log_carriers import SERVER, ServerCarrier, Spool
 from client_lib.worker.pod.peer_channel import PeerChannel, StartBarrier
@@ -103,6 +105,18 @@ def test_a_report_does_not_wait_for_a_log_that_a_full_server_can_not_take(
     carrier.join(DEADLINE_S)
     assert not carrier.is_alive()
     assert not carrier.fails
+
+
+def test_a_server_without_room_for_a_line_of_the_list_is_named(
+    tmp_path: Path, odd_server: Callable[..., OddServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIENT_LIB_POD_UID", "uid-0")
+    (tmp_path / "work").mkdir()
+    finder = FileFinder(str(tmp_path / "work"), ["**"], str(tmp_path / "memory"))
+    (tmp_path / "work" / "a").write_text("a")
+    full = HttpStore(odd_server(http("507 Full", b'{"message": "the disk is full"}')).url, None, None)
+    with pytest.raises(OSError, match="the disk is full"):
+        Sync(finder, full, False, lambda: None).look(True)
 
 
 def test_a_file_that_was_cut_off_is_not_taken_for_the_whole(

@@ -14,17 +14,13 @@ import time
 from typing import Any, Callable, Dict, Optional
 from urllib.parse import quote, urlencode
 
-from client_lib.worker.outputs.store import BLOCK, BeingWritten, NotKept, SourceFile
+from client_lib.worker.outputs.store import BLOCK, BeingWritten, SourceFile
 from client_lib.worker.server_connection import Rejected, RequestFailed, ServerConnection
 
 _PIECE = 8 * BLOCK  # one request; servers bound these
 _WAIT_S = 40.0  # more than other requests take: the server writes the piece to its disk before it answers
 _PAUSE_S = 1.0
-_NOT_KEPT = (413, 507)  # too large, no room
-
-
-class UploadRefused(OSError):
-    """The server rejects the request; the message is the server's."""
+_NO_ROOM = 507
 
 
 class HttpStore:
@@ -66,15 +62,14 @@ class HttpStore:
         return int(self._ask("PUT", path, query, piece)["length"])
 
     def _ask(self, method: str, path: str, query: Dict[str, Any], body: bytes) -> Dict[str, Any]:
-        """The answer, retried until the deadline of the scan. Raises NotKept, BeingWritten, UploadRefused."""
+        """The answer, retried until the deadline of the scan. Raises OSError with the reason of a server that rejects
+        the request, or has no room."""
         target = "/%s?%s" % (quote(path), urlencode(query))
         while True:
             self._check_time()
             try:
                 return self._server.exchange(method, target, body, dict, _WAIT_S)
             except RequestFailed as error:
-                if error.status in _NOT_KEPT:
-                    raise NotKept(str(error)) from error
-                if isinstance(error, Rejected):
-                    raise UploadRefused(str(error)) from error
+                if isinstance(error, Rejected) or error.status == _NO_ROOM:
+                    raise OSError(str(error)) from error
                 time.sleep(_PAUSE_S)
