@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from client_lib.worker.disk import is_full
 from client_lib.worker.format import SegmentWriter
 from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.outputs.collector import FileFinder, Sync
@@ -19,9 +20,10 @@ from client_lib.worker.outputs.http_store import HttpStore
 from client_lib.worker.pod import AgentEvent, AgentThread, Instruction
 from client_lib.worker.pod.log_carriers import SERVER, ServerCarrier, Spool
 from client_lib.worker.pod.peer_channel import PeerChannel, StartBarrier
-from client_lib.worker.pod.server_channel import ServerClient
+from client_lib.worker.pod.server_channel import ServerChannel, ServerClient
 from client_lib.worker.server_connection import Unreachable
 from tests.odd_server import OddServer, http
+from tests.small_disk import small_disk
 from tests.waiting import until
 from tests.worker_gateway.conftest import free_port
 from tests.worker_gateway.test_log_file import records
@@ -128,6 +130,23 @@ def test_a_file_that_was_cut_off_is_not_taken_for_the_whole(
         client.fetch("function", str(file), lambda: None)
     client.fetch("function", str(file), lambda: None)
     assert file.read_bytes() == b"a function"
+
+
+def test_a_disk_that_takes_no_other_file_is_full(tmp_path: Path, odd_server: Callable[..., OddServer]) -> None:
+    client = ServerClient(pod_settings(odd_server(http("200 OK", b"a function")).url, 0), "token", None)
+    with small_disk(tmp_path / "disk", "nr_inodes=1") as disk, pytest.raises(OSError, match="No space") as raised:
+        client.fetch("function", str(disk / "function"), lambda: None)
+    assert is_full(raised.value)
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"[]", b'"text"', b"1", b"null"])
+def test_an_agent_tries_again_if_another_server_answers_its_claim(
+    odd_server: Callable[..., OddServer], answer: bytes
+) -> None:
+    settings = pod_settings(odd_server(http("200 OK", answer)).url, 0)
+    channel = ServerChannel(lambda: ServerClient(settings, "token", None), lambda: 0, "", lambda _: None)
+    with pytest.raises(Unreachable, match="is not this server"):
+        channel.claim()
 
 
 @pytest.mark.parametrize("hello", [b'{"token": "\\ud800", "worker": 1}', b"[" * 60_000, b"\xff", b""])

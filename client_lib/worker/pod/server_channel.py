@@ -15,6 +15,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import urlencode
 
 from client_lib.worker import control
+from client_lib.worker.directory import remove
 from client_lib.worker.disk import is_full
 from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.settings import PodSettings
@@ -51,8 +52,10 @@ class ServerClient(ServerConnection):
         those with the mark `stacks`; at the latest after `wait_s`."""
 
         def read(answer: Any) -> Instruction:
-            grace_s = None if answer.get("grace_s") is None else float(answer["grace_s"])
-            return Instruction(str(answer["do"]), grace_s, answer.get("stacks"), answer.get("session"))
+            do, grace_s = str(answer["do"]), answer.get("grace_s")
+            return Instruction(
+                do, None if grace_s is None else float(grace_s), answer.get("stacks"), answer.get("session")
+            )
 
         path = "/state?" + urlencode({"knows": known, "wait": "%g" % wait_s})
         says = {"state": state, "signs_of_life": signs_of_life, "stacks": stacks, "quiet": quiet}
@@ -93,7 +96,7 @@ class ServerClient(ServerConnection):
         except (OSError, HTTPException) as error:
             self.close()
             if isinstance(error, OSError) and is_full(error):
-                os.unlink(target)
+                remove(target)
                 raise
             raise Unreachable("the %s was cut off: %s" % (what, error)) from error
 
