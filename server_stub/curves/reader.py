@@ -18,6 +18,7 @@ from threading import Lock
 from typing import Literal, NamedTuple
 
 from client_lib.spec.wire import JobProgress
+from client_lib.worker.directory import write_file
 from client_lib.worker.format import LAUNCHER, MARK, METRICS, NO_RANK, STREAM, TEXT, pattern
 from server_stub.curves.goodput import Marks
 from server_stub.curves.grammar import LONGEST
@@ -72,9 +73,8 @@ class _Log:
                         curves[rank, name] = Points(axis, stream, thinned=thinned)
                         for column in curves[rank, name].columns:
                             column.fromfile(source, count)
-                    entries = Entries(head.get("entries", ()))
-                    kept = [head.get(name, []) for name in ("written", "warnings")]
-                    self.tracker = Tracker(self.tracker.most, curves, head["dropped"], bars, entries, *kept)
+                    kept = Entries(head["entries"]), head["written"], head["warnings"]
+                    self.tracker = Tracker(self.tracker.most, curves, head["dropped"], bars, *kept)
                     self.offset = self._saved = head["offset"]
 
     def save(self, least: int = 1) -> None:
@@ -95,13 +95,8 @@ class _Log:
                 "curves": [[*key, curve.axis, curve.source, curve.thinned, len(curve)] for key, curve in points],
             }
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
-            written = self._file.with_suffix(".new")
-            with written.open("wb") as out:
-                out.write(json.dumps(head).encode() + b"\n")
-                for curve in tracker.points.values():
-                    for column in curve.columns:
-                        column.tofile(out)
-            written.replace(self._file)
+            columns = [column.tobytes() for _, curve in points for column in curve.columns]
+            write_file(str(self._file), b"".join([json.dumps(head).encode(), b"\n", *columns]))
             self._saved = self.offset
 
     def advance(self, directory: Path, until: float) -> bool:
@@ -118,8 +113,7 @@ class _Log:
 
 
 class CurveReader:
-    """One per server. `most`: points that are kept of the log of one worker. Beyond it the curves lose points, but not
-    the smallest and the largest of each part."""
+    """One per server. `most`: points that are kept of the log of one worker (see `Points.thinned_to`)."""
 
     def __init__(self, most: int = 1_000_000) -> None:
         self._most = most

@@ -28,6 +28,7 @@ _MARKS = 3  # fewer are no progress: any text may hold `1/2` once
 _MARKS_KEPT = 128
 _SILENT_S, _SILENT_TIMES = 60.0, 10.0
 _BARS_MAX = 32
+_WRITERS_MAX = 1024  # ranks and streams with an open line or traceback: a job may name any ranks in its log
 POSTED = "posted"  # the source of values that a library posts now and then: those of all other sources are more
 USED = "used"  # the source of what a launcher has measured: no metrics of the job, and no progress
 PROGRESS_OF = (0, None)  # the ranks whose counters are the progress of a job
@@ -301,7 +302,8 @@ class Tracker:
         where = (rank, stream)
         text = self._begun.pop(where, "") + text
         if kind == GOES_ON:
-            if len(text) <= grammar.LONGEST:  # else the end of it is read alone, and has no metrics
+            # else the end of it is read alone, and has no metrics
+            if len(text) <= grammar.LONGEST and len(self._begun) < _WRITERS_MAX:
                 self._begun[where] = text
             return
         if stream == METRICS:
@@ -315,7 +317,8 @@ class Tracker:
                 self._in_traceback.discard(where)
             return
         if text.startswith("Traceback ("):
-            self._in_traceback.add(where)
+            if len(self._in_traceback) < _WRITERS_MAX:
+                self._in_traceback.add(where)
             return
         reading = grammar.read(text)
         if reading:
@@ -361,6 +364,7 @@ class Tracker:
         if points.source != source:
             if source != METRICS and points.source != POSTED:
                 return
+            self.count -= len(points)
             points = self.points[key] = Points(_axis(reading), source)  # exact values are better than printed ones
         step = _step(points, reading)
         if points and (points.steps[-1], points.values[-1]) == (step, value) and points.axis != "count":

@@ -21,6 +21,7 @@ from server_stub.logs.segments import LogReader
 from server_stub.worker_gateway.log_file import WorkerClock
 from tests.curves.test_lag import line
 from tests.logs.support import LogWriter
+from tests.small_disk import no_file_grows_over
 
 
 def job(folder: Path, **changes: Any) -> LoggedJob:
@@ -89,7 +90,8 @@ def test_a_new_server_reads_the_log_of_an_ended_job_no_more(tmp_path: Path, read
     [
         b"",
         b"{}\n",
-        b'{"version": 2, "offset": 5, "dropped": 0, "bars": [[], []], "curves": [[0, "a", "step", "x", false, 9]]}\n',
+        b'{"version": 2, "offset": 5, "dropped": 0, "bars": [[], []], "entries": [], "written": [], "warnings": [],'
+        b' "curves": [[0, "a", "step", "x", false, 9]]}\n',
     ],
 )
 def test_a_damaged_file_is_made_again(tmp_path: Path, damage: bytes) -> None:
@@ -99,6 +101,16 @@ def test_a_damaged_file_is_made_again(tmp_path: Path, damage: bytes) -> None:
     (tmp_path / FOLDER).mkdir()
     (tmp_path / FOLDER / "1-0").write_bytes(damage)
     assert losses(CurveReader(10**6), job(tmp_path)) == [0, 1, 2]
+
+
+def test_curves_that_a_full_disk_can_not_hold_take_no_room_on_it(tmp_path: Path) -> None:
+    log = writer(tmp_path)
+    for n in range(500):
+        log.write(f"step {n} loss={n}", at=n)
+    ended = job(tmp_path, state=State.SUCCEEDED, reason=Reason.COMPLETED)
+    with no_file_grows_over(2**12):
+        assert len(losses(CurveReader(10**6), ended)) == 500
+    assert not list((tmp_path / FOLDER).iterdir())
 
 
 def test_attempts_continue_and_each_rank_has_its_curve(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from client_lib.spec.wire import JobProgress
@@ -167,6 +169,20 @@ def test_values_of_a_script_take_the_places_of_printed_names_without_a_curve() -
     assert len(tracker.curves()) == 500
     assert tracker.dropped == 1
     assert tracker.count == 500
+
+
+def test_points_that_exact_values_replace_are_not_counted() -> None:
+    tracker = tracked([f"step {n} loss=1" for n in range(100)])
+    tracker.add(100.0, 0, "metrics", "", metric_lines(0, 100, {"loss": 0.5})[0].decode())
+    assert tracker.count == len(tracker.points[0, "loss"]) == 1
+
+
+def test_a_log_that_names_any_ranks_takes_little_memory() -> None:
+    tracker = Tracker(10**6)
+    for rank in range(20_000):
+        tracker.add(0.0, rank, "stdout", "+", "a line without its end")
+        tracker.add(0.0, rank, "stderr", "", "Traceback (most recent call last):")
+    assert len(pickle.dumps(tracker)) < 10**5
 
 
 def test_what_a_library_posts_now_and_then_gives_way_to_other_sources() -> None:
