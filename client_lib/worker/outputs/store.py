@@ -140,8 +140,8 @@ class DirectoryStore:
 
     def __init__(self, folder: str, limit_bytes: int, keep_free: int = 0) -> None:
         """`folder`: `<job>/outputs/<attempt>.<worker>`; `limit_bytes`: of the job; `keep_free`: bytes of the disk."""
-        self._folder, self._keep_free = folder, keep_free
-        self._room = _Room(os.path.dirname(folder), os.path.basename(folder), limit_bytes)
+        self._folder, self._limit, self._keep_free = folder, limit_bytes, keep_free
+        self._taken = -1  # bytes of this worker in the file of sizes; -1: not known
         for name in (_DATA, _INCOMING):
             os.makedirs(os.path.join(folder, name), mode=0o700, exist_ok=True)
         self.index = read_index(folder)
@@ -178,7 +178,7 @@ class DirectoryStore:
             self.adopt(Kept(source.path, source.size, sha256, source.status.st_mtime, source.executable), temporary)
         finally:
             remove(temporary)
-            self._room.take(self._bytes)  # less than `make_room` took if the content was kept before, or can't be now
+            self._take_room(self._bytes)  # less than `make_room` took if the content was kept before, or can't be now
 
     def leave_out(self, path: str, size: int, why: str) -> None:
         """Note the reason; a kept older version stays."""
@@ -193,7 +193,7 @@ class DirectoryStore:
             self._append(_line(path=path, gone=True))
         self.index.left_out.pop(path, None)
         self._drop(self.index.kept.pop(path, None))
-        self._room.take(self._bytes)
+        self._take_room(self._bytes)
 
     def sync(self) -> None:
         """Return when the list is on the disk."""
@@ -206,7 +206,28 @@ class DirectoryStore:
         """Reserve the size. Raises NotKept if the job would exceed its limit."""
         before = self.index.kept.get(path)
         replaced = before.size if before and self._uses[before.sha256] == 1 else 0
-        self._room.take(self._bytes - replaced + size)
+        self._take_room(self._bytes - replaced + size)
+
+    def _take_room(self, size: int) -> None:
+        """Set the bytes of this worker to `size`. If they grow, outputs of earlier attempts are removed to make room,
+        the oldest first. Raises NotKept: the limit of the job would be exceeded even so, and nothing changes."""
+        if size == self._taken:
+            return
+        job, mine = os.path.split(self._folder)
+        with locked(os.path.join(job, _LOCK)):
+            known = read_json(os.path.join(job, _SIZES)) or {}
+            others = {name: size for name, size in known.items() if isinstance(size, int)}
+            now = others.pop(mine, 0)
+            stay = sum(size for name, size in others.items() if _attempt(name) >= _attempt(mine))
+            if size > now and stay + size > self._limit:
+                shown = (disk.megabytes(stay + now), disk.megabytes(self._limit))
+                raise NotKept("the job keeps %s without it, and may keep %s" % shown)
+            while size > now and sum(others.values()) + size > self._limit:
+                oldest = min(others, key=_attempt)
+                shutil.rmtree(os.path.join(job, oldest), ignore_errors=True)
+                del others[oldest]
+            write_json(os.path.join(job, _SIZES), {**others, mine: size})
+        self._taken = size
 
     def incoming(self, name: str) -> str:
         return os.path.join(self._folder, _INCOMING, name)
@@ -245,34 +266,6 @@ class DirectoryStore:
         except OSError:  # a full disk may have a part of it
             os.ftruncate(self._list, size)
             raise
-
-
-class _Room:
-    """Bytes that all workers of a job keep, and their limit."""
-
-    def __init__(self, folder: str, mine: str, limit_bytes: int) -> None:
-        self._folder, self._mine, self._limit = folder, mine, limit_bytes
-        self._taken = -1
-
-    def take(self, size: int) -> None:
-        """Set the bytes of this worker to `size`. If they grow, outputs of earlier attempts are removed to make room,
-        the oldest first. Raises NotKept: the limit would be exceeded even so, and nothing changes."""
-        if size == self._taken:
-            return
-        with locked(os.path.join(self._folder, _LOCK)):
-            known = read_json(os.path.join(self._folder, _SIZES)) or {}
-            others = {name: size for name, size in known.items() if isinstance(size, int)}
-            now = others.pop(self._mine, 0)
-            stay = sum(size for name, size in others.items() if _attempt(name) >= _attempt(self._mine))
-            if size > now and stay + size > self._limit:
-                shown = (disk.megabytes(stay + now), disk.megabytes(self._limit))
-                raise NotKept("the job keeps %s without it, and may keep %s" % shown)
-            while size > now and sum(others.values()) + size > self._limit:
-                oldest = min(others, key=_attempt)
-                shutil.rmtree(os.path.join(self._folder, oldest), ignore_errors=True)
-                del others[oldest]
-            write_json(os.path.join(self._folder, _SIZES), {**others, self._mine: size})
-        self._taken = size
 
 
 def _attempt(name: str) -> int:
