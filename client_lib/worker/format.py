@@ -187,8 +187,7 @@ class Segments:
 
 
 class SegmentWriter(Segments):
-    """Writes the log of a launcher. `add` collects, `flush` writes. A full disk stalls the log alone: unwritten records
-    wait here, and the caller stops reading the ranks' pipes."""
+    """Writes the log of a launcher. `add` collects, `flush` writes; what a full disk does not take waits here."""
 
     def __init__(self, path: str, limit_bytes: int, segment_bytes: int, begin: "tuple[int, int]" = (0, 0)) -> None:
         super().__init__(path, limit_bytes, segment_bytes, begin)

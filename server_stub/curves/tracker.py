@@ -1,8 +1,4 @@
-"""Makes curves and progress of the lines of one worker, in the order of its log. Pure.
-
-A curve with too many points is reduced to fewer points of the same shape. Counters `n/N` tell how much of a job is
-done, and how long the rest takes.
-"""
+"""Makes curves and progress of the lines of one worker, in the order of its log. Pure."""
 
 from __future__ import annotations
 
