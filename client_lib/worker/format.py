@@ -27,6 +27,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from typing import Iterable, NamedTuple
 
 MAX_TEXT = 16 * 1024  # bytes of text in one record; a longer line is cut into unfinished records (`+`)
@@ -70,19 +71,11 @@ class Record(NamedTuple):
 
 def parse(line: bytes) -> Record:
     """The record in `line`, with or without its newline. Raises ValueError for bytes that no launcher writes."""
-    seq, time, rank, stream, text = line.rstrip(b"\n").split(b" ", 4)
-    if not stream:
-        raise ValueError("a record has a stream")
-    name = stream.decode("ascii")
-    kind = name[-1] if name[-1] in "+~" else LINE
-    return Record(
-        int(seq),
-        time.decode("ascii"),
-        None if rank == b"-" else int(rank),
-        name[:-1] if kind else name,
-        kind,
-        text.decode("utf-8", "replace"),
-    )
+    found = re.fullmatch(RECORD.encode(), line.rstrip(b"\n") + b"\n")
+    if found is None:
+        raise ValueError("%r is no record" % line[:80])
+    seq, time, rank, stream, kind, text = (field.decode("utf-8", "replace") for field in found.groups())
+    return Record(int(seq), time, None if rank == NO_RANK else int(rank), stream, kind, text)
 
 
 def numbers(texts: "Iterable[tuple[str, object]]") -> "dict[str, float]":
