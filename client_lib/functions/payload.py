@@ -42,7 +42,6 @@ from client_lib.worker.function_runner import PROTOCOL, RAISED, REFUSED, VALUE, 
 LIMIT_BYTES = 2 * 2**30  # a server's own bound has the same default
 _LARGEST = 5
 _SOURCE_MAX = 10**6
-_NOT_PICKLED = (pickle.PicklingError, TypeError, AttributeError, ValueError, RecursionError)
 _registry = threading.Lock()  # cloudpickle's list of modules to send by value is the process's
 
 
@@ -80,7 +79,9 @@ def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Ite
             except _Full:
                 limit = f"{call.name} with what it needs is larger than the {megabytes(limit_bytes)} that may travel"
                 raise too_large(call, limit) from None
-            except _NOT_PICKLED as error:
+            except OSError:  # the disk is full
+                raise
+            except Exception as error:  # pickling runs the code of any class
                 culprits = [name for name, value in _parts(call) if _size(value) is None]
                 raise InvalidRequest(
                     f"{', '.join(culprits)}{' of ' if culprits else ''}{call.name} can't be pickled: "
@@ -185,11 +186,10 @@ def _parts(call: Call) -> Iterator[tuple[str, Any]]:
 def _size(value: Any) -> int | None:
     """Bytes of the pickled value; None: it can't be pickled."""
     counted = _Counted()
-    try:
+    with suppress(Exception):  # pickling runs the code of any class
         _Pickler(counted).dump(value)
-    except _NOT_PICKLED:
-        return None
-    return counted.size
+        return counted.size
+    return None
 
 
 # --- pickling
@@ -328,7 +328,7 @@ class Outcome:
             message += "\n\nIts last lines before that:\n" + "\n".join(f"    {line}" for line in before)
         error = None
         with suppress(NoResult):
-            error = self._load(header, pickled) if pickled else None
+            error = self._load(header, pickled)
         kind = JobFailed if isinstance(error, BaseException) else RemoteError
         told = kind(message, hint=ended.hint, info=self.info)
         told.card = ended.card

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -107,8 +109,9 @@ def test_a_cloudpickle_that_can_t_read_the_function_is_found_before_it_is_called
     assert not (folder / "called").exists()
 
 
-def test_what_can_t_travel_is_named(folder: Path) -> None:
-    lock = threading.Lock()
+@pytest.mark.parametrize("make", [threading.Lock, multiprocessing.Lock])  # a TypeError and a RuntimeError
+def test_what_can_t_travel_is_named(folder: Path, make: Callable[[], object]) -> None:
+    lock = make()
     with pytest.raises(InvalidRequest, match="variable 'lock' around the function of <lambda> can't be pickled"):
         submitted(lambda: lock)
 
