@@ -55,8 +55,8 @@ class JobList(Sequence["Job"]):
     def __getitem__(self, index: slice) -> list[Job]: ...
     def __getitem__(self, index: int | slice) -> Job | list[Job]:
         if isinstance(index, slice):
-            ends = (index.start or 0, index.stop if index.stop is not None else -1)
-            found = self._first(None if min(ends) < 0 else max(ends) + 1)[index]
+            parts = (index.start or 0, -1 if index.stop is None else index.stop, index.step or 1)
+            found = self._first(None if min(parts) < 0 else index.stop)[index]
             return [self._make(info) for info in found]
         return self._make(self._first(None if index < 0 else index + 1)[index])
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from client_lib import Client, Job, JobCancelled, JobFailed, NotFound, WaitTimeout, get_group, list_jobs
+from client_lib.groups import JobList
 
 TRAIN = """\
 import sys, time
@@ -14,6 +16,25 @@ lr = float(sys.argv[sys.argv.index("--lr") + 1])
 for step in range(3): print(f"step {step} loss={lr / (step + 1)}")
 if lr > 1: sys.exit(7)
 """
+
+
+@pytest.mark.parametrize(
+    ("part", "fetched"),
+    [
+        (slice(2, 4), 4),
+        (slice(6, 2), 2),
+        (slice(-3, None), 9),
+        (slice(5), 5),
+        (slice(None, 2, -1), 9),
+        (slice(5, None, -2), 9),
+        (slice(1, 7, 3), 7),
+    ],
+)
+def test_a_part_of_a_list_is_that_of_a_sequence_and_fetches_no_more(part: slice, fetched: int) -> None:
+    numbers: Any = iter(range(9))
+    jobs: Any = JobList(lambda info: info, lambda: numbers)  # type: ignore[arg-type,return-value]
+    assert jobs[part] == list(range(9))[part]
+    assert list(numbers) == list(range(fetched, 9))
 
 
 @pytest.fixture
