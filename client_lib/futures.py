@@ -144,7 +144,9 @@ class Executor(concurrent.futures.Executor):
         assert info
         with self._lock:
             self._by_id[info.id] = future
-            is_watched, self._watching = self._watching, True
+            if not self._watching:
+                threading.Thread(target=self._watch, name="client-lib-executor", daemon=True).start()
+                self._watching = True
             is_read = self._cursor != before
         if not is_watched:
             threading.Thread(target=self._watch, name="client-lib-executor", daemon=True).start()

@@ -70,6 +70,19 @@ def test_it_is_an_executor_of_the_standard_library(executor: Executor) -> None:
 
 def test_options_are_of_each_job_and_the_value_is_of_rank_0() -> None:
     with Executor(n_workers=2, labels={"team": "a"}) as executor:
+def test_a_machine_without_a_free_thread_fails_one_call_and_not_those_after_it(
+    executor: Executor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_thread(_: threading.Thread) -> None:  # root, who runs tests, has no limit that a test could lower
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", no_thread)
+        with pytest.raises(RuntimeError, match="can't start"):
+            executor.submit(add, 1, 2)
+    assert executor.submit(add, 1, 2).result(WITHIN_S) == 3
+
+
         future = executor.submit(lambda rank: rank)
         assert future.result(WITHIN_S) == 0
     assert future.job is not None
