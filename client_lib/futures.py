@@ -284,9 +284,16 @@ def as_completed(jobs: Iterable[Job[Any]], timeout_s: float | None = None) -> It
     while True:
         changed = [change.id for change in changes.changes if change.state.final]
         for job_id in changed if changes.complete else list(left):
-            if job_id in left and left[job_id].state.final:
+            if job_id in left and _has_ended(left[job_id]):
                 yield left.pop(job_id)
         if not left:
+
+
+def _has_ended(job: Job[Any]) -> bool:
+    try:
+        return job.state.final
+    except NotFound:  # it was deleted, which its `wait()` tells
+        return True
             return
         wait_s = LONG_POLL_S if deadline is None else min(LONG_POLL_S, deadline - time.monotonic())
         if wait_s <= 0:

@@ -18,12 +18,14 @@ from client_lib import (
     Job,
     JobCancelled,
     JobFailed,
+    NotFound,
     NotSupported,
     ServerUnreachable,
     State,
     WaitTimeout,
     as_completed,
     get_job,
+    list_jobs,
     wait_all,
 )
 from client_lib.futures import JobFuture
@@ -68,8 +70,6 @@ def test_it_is_an_executor_of_the_standard_library(executor: Executor) -> None:
     assert list(executor.map(add, range(5), range(5), timeout=WITHIN_S, chunksize=3)) == [0, 2, 4, 6, 8]
 
 
-def test_options_are_of_each_job_and_the_value_is_of_rank_0() -> None:
-    with Executor(n_workers=2, labels={"team": "a"}) as executor:
 def test_a_machine_without_a_free_thread_fails_one_call_and_not_those_after_it(
     executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -83,6 +83,8 @@ def test_a_machine_without_a_free_thread_fails_one_call_and_not_those_after_it(
     assert executor.submit(add, 1, 2).result(WITHIN_S) == 3
 
 
+def test_options_are_of_each_job_and_the_value_is_of_rank_0() -> None:
+    with Executor(n_workers=2, labels={"team": "a"}) as executor:
         future = executor.submit(lambda rank: rank)
         assert future.result(WITHIN_S) == 0
     assert future.job is not None
@@ -270,3 +272,18 @@ def test_jobs_as_they_complete_and_all_of_them(folder: Path) -> None:
     with pytest.raises(JobFailed, match=str(jobs[2].name)):
         wait_all([jobs[2], jobs[1]])
     assert list(as_completed([])) == []
+
+
+def test_a_deleted_job_completes_and_its_wait_says_so(folder: Path) -> None:
+    jobs = [Job(script=wait_for, args=[folder / str(number)], grace_s=1) for number in range(2)]
+    for job in jobs:
+        job.submit()
+    name = str(jobs[0].name)
+    get_job(name).delete(force=True)
+    until(lambda: name not in [job.name for job in list_jobs()])
+    completed = as_completed(jobs, WITHIN_S)
+    assert next(completed) is jobs[0]
+    with pytest.raises(NotFound):
+        jobs[0].wait()
+    (folder / "1").write_text("")
+    assert list(completed) == [jobs[1]]
