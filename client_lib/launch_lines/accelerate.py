@@ -146,7 +146,8 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
         raise NotSupported(f"{LAUNCHER} --{name} is not supported here", hint=REFUSED[name])
     path = given.get("config-file")
     # with --cpu accelerate reads only a file that is named
-    file = {} if path is None and "cpu" in given else machine.accelerate_config(path)
+    values = {} if path is None and "cpu" in given else machine.accelerate_config(path)
+    file = {str(name): value for name, value in values.items()}  # in YAML the key `on` is True
     _check_file(file, given)
     config = _settings(file)
     counted, given_by = _counted(given, config)
@@ -201,7 +202,7 @@ def _inner(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str, 
     """Key, option and value of each setting in a section."""
     prefix = SECTIONS[section][0] if section in SECTIONS else ""
     for key, value in values.items():
-        option = key if key.startswith(prefix) else prefix + key
+        option = str(key) if str(key).startswith(prefix) else f"{prefix}{key}"
         yield f"{section}.{key}", option.replace("_", "-"), value
 
 
@@ -257,7 +258,7 @@ def _variables(settings: Mapping[str, Any], line: Mapping[str, str], *, fsdp: bo
     if precision == "fp8":
         found |= _texts(FP8, settings)
         value = settings.get(FP8_LINEAR, "false,false,false")
-        parts = value.split(",") if isinstance(value, str) else [str(part) for part in value]
+        parts = [str(part) for part in value] if isinstance(value, list) else str(value).split(",")
         if len(parts) != 3:
             raise InvalidRequest(
                 f"--fp8_override_linear_precision {value}: it is three of true and false, as in true,false,false"

@@ -62,6 +62,16 @@ def test_options_become_fields(options: str, meant: dict[str, Any]) -> None:
     assert reading.fields == {"script": "train.py", "args": ["--lr", "0.1", "--num_processes", "9"], **meant}
 
 
+def test_a_damaged_file_is_no_traceback() -> None:
+    notices = line("train.py", yaml.safe_load("on: 1\ndynamo_config: {1: 2}\n")).notices
+    assert notices == [
+        "True, dynamo_config.1 of accelerate's config file have no effect here: accelerate has no such setting, or a "
+        "newer one has it"
+    ]
+    with pytest.raises(InvalidRequest, match="precision 5: it is three of true and false"):
+        line("train.py", {"mixed_precision": "fp8", "fp8_config": {"override_linear_precision": 5}})
+
+
 def test_other_ways_to_write_the_launcher() -> None:
     for start in ("accelerate-launch", "python -m accelerate.commands.launch", "/opt/bin/accelerate launch"):
         found = read([*start.split(), "--num_processes", "2", "-m", "package.train", "-v"], Machine())
