@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from submitit.core import core, job_environment, utils
 
 from client_lib.client import get_job
-from client_lib.errors import JobEnded, NoResult, RemoteError
+from client_lib.errors import InvalidRequest, JobEnded, NoResult, RemoteError
 from client_lib.futures import Executor
 from client_lib.job import Job, submitted
 from client_lib.spec.job import JobSpec
@@ -123,6 +123,8 @@ class ClientLibExecutor(core.Executor):
         return converted
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
+        if kwargs.get("processes_per_worker", 1) in (None, "default"):
+            raise InvalidRequest("submitit counts the tasks of a job: processes_per_worker must be a number")
         Executor(**self.parameters | kwargs)  # raises for a wrong one
         super()._internal_update_parameters(**kwargs)
 

@@ -81,6 +81,8 @@ def test_all_arguments_of_job_without_auto_executor_and_clear_refusals(folder: P
     assert job.job.spec.labels == {"team": "a"}
     with pytest.raises(InvalidRequest, match="n_workers"):
         executor.update_parameters(n_workers=0)
+    with pytest.raises(InvalidRequest, match="processes_per_worker must be a number"):
+        executor.update_parameters(processes_per_worker="default")
 
 
 class Counter(submitit.helpers.Checkpointable):  # type: ignore[misc,unused-ignore]
