@@ -88,13 +88,13 @@ def mounts() -> list[Mount]:
 
 def parse_proc_mounts(text: str) -> list[Mount]:
     """Mounts in /proc/self/mounts: `device point type options dump pass`, white space and backslash in octal."""
-    rows = (line.split(" ") for line in text.splitlines())
+    rows = (line.split(" ") for line in text.split("\n"))
     return [(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), row[1]), row[2]) for row in rows if len(row) > 2]
 
 
 def parse_mac_mounts(text: str) -> list[Mount]:
     """Mounts in the output of macOS' `mount`: `server:/home on /Users/me (nfs, automounted)`."""
-    found = map(_MAC_MOUNT.match, text.splitlines())
+    found = map(_MAC_MOUNT.match, text.split("\n"))
     return [(match["point"], match["type"]) for match in found if match]
 
 

@@ -72,6 +72,10 @@ def test_mounts_of_macos_are_read() -> None:
     assert parse_mac_mounts(text) == [("/", "apfs"), ("/Users/ann lee", "nfs"), ("/System/Volumes/Data/home", "autofs")]
 
 
+def test_a_mount_point_may_hold_what_python_takes_for_the_end_of_a_line() -> None:
+    assert parse_proc_mounts("filer:/x /mnt/a\x0cb\u2028c nfs4 rw 0 0\n") == [("/mnt/a\x0cb\u2028c", "nfs4")]
+
+
 def test_this_machine_has_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(state_dir.VARIABLE, raising=False)
     assert state_dir.state_dir().is_absolute()
