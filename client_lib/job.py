@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import textwrap
 import threading
 import time
 import uuid
@@ -61,7 +60,6 @@ Awaited = Union["Job[Any]", "Group", str]
 _TABLE_LINES = 5  # log lines in a notebook's table of a job
 _TABLE_PATIENCE_S = 2.0  # longest wait for them
 _COMPARED_MAX = 8 * 2**20  # bytes of two snapshots that an explanation fetches
-_SCRIPT_SHOWN = 60  # characters of a script in repr(job)
 
 
 @arguments.documented
@@ -588,7 +586,7 @@ class Job(Generic[R]):
 
     def __repr__(self) -> str:
         state = f"{self._last.state} when last asked" if self._last else "not submitted"
-        return f"Job({self.name or textwrap.shorten(self._script, _SCRIPT_SHOWN)!r}, {state})"
+        return f"Job({functions.short_repr(self.name or self._script)}, {state})"
 
     def _repr_html_(self) -> str:
         """A table for notebooks: the job as it is now, or as it was if the server does not answer at once. It has the

@@ -58,12 +58,13 @@ class Call:
     @property
     def shown(self) -> list[str]:
         """The arguments as people read them, each cut (`epochs=3`), without those that each rank fills."""
-        shown = [_shown(value) for place, value in enumerate(self.args) if str(place) not in self.fill]
-        shown += [f"{name}={_shown(value)}" for name, value in self.kwargs.items()]
+        shown = [short_repr(value) for place, value in enumerate(self.args) if str(place) not in self.fill]
+        shown += [f"{name}={short_repr(value)}" for name, value in self.kwargs.items()]
         return shown if len(shown) <= _MOST_SHOWN else [*shown[:_MOST_SHOWN], "…"]
 
 
-def _shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
+    """The repr on a line: of a long one its beginning and its end."""
     words = " ".join(_REPR.repr(value).split())
     return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", "?", words)
 

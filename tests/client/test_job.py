@@ -551,6 +551,8 @@ def test_many_threads_submit_and_follow(script: Callable[..., str]) -> None:
 def test_a_job_shows_itself_in_a_terminal_and_in_a_notebook(script: Callable[..., str]) -> None:
     job = Job(script=script())
     assert repr(job) == "Job('train.py', not submitted)"
+    deep = Job(script="/home/ann/projects/language-models/experiments/2026-11/train.py")
+    assert repr(deep) == "Job('/home/ann/projects/language...experiments/2026-11/train.py', not submitted)"
     assert "not submitted" in job._repr_html_()
     ran(job)
     assert repr(job) == f"Job('{job.job_name}', SUCCEEDED when last asked)"
