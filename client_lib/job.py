@@ -567,7 +567,7 @@ class Job(Generic[R]):
 
     def changed_since_success(self) -> str:
         """Say what has changed since the script of a failed job last succeeded, in a sentence; "": nothing is known."""
-        with suppress(ClientLibError):  # an older server, or the job of another user
+        with suppress(ClientLibError, OSError):  # an older server, the job of another user, no room for its code
             before = self.provenance().last_success if self.state is State.FAILED else None
             if before:
                 return Job.of(self.client, self.client.job_info(before))._diff(self, is_brief=True).sentence()

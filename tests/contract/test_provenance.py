@@ -88,6 +88,9 @@ def test_a_failed_job_says_what_has_changed_since_its_script_succeeded(
     assert "args: --lr 0.1 -> --lr 0.2" in sentence
     assert "PYTHONHASHSEED" in sentence
     assert good.explanation().changed == ""
+    with monkeypatch.context() as full:  # the snapshots can't be unpacked
+        full.setattr("tempfile.tempdir", "/nowhere")
+        assert "changed since" not in bad.explain()
     monkeypatch.setattr("client_lib.job._COMPARED_MAX", 1)
     assert "code snapshot: " in bad.changed_since_success()
 
