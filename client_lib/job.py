@@ -269,10 +269,8 @@ class Job(Generic[R]):
         runs = sweep.members(words, values)
         spec = prepared.spec.model_copy(update={"script": shlex.quote(script), "args": words, "flags": {}})
         sent = SubmitRequest(spec=spec, code=CodeInPlace())
-        asked: dict[str, Any] = {"name": group, "request": sent, "members": runs, "max_parallel": max_parallel}
-        if stop_on_failure:
-            asked["stop_on_failure"] = True
-        order = validated(GroupRequest, asked)
+        limits = {"max_parallel": max_parallel, "stop_on_failure": stop_on_failure}
+        order = validated(GroupRequest, {"name": group, "request": sent, "members": runs, **limits})
         prepared = replace(prepared, spec=spec)
         if check:
             replace(prepared, spec=spec.model_copy(update={"args": runs[0].args})).check_script()
