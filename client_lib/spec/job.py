@@ -419,11 +419,6 @@ class JobSpec(Strict):
         """env_variables as text; those that are None are left out."""
         return {key: str(value) for key, value in self.env_variables.items() if value is not None}
 
-    def variable(self, name: str) -> str | None:
-        """One of `environment()`; None: it is not set."""
-        value = self.env_variables.get(name)
-        return None if value is None else str(value)
-
     def masked(self) -> Self:
         """The spec for display: `notify`, and values of variables that SECRET_NAME finds, are `***`."""
         secret = [name for name in self.env_variables if SECRET_NAME.search(name)]

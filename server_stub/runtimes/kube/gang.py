@@ -412,7 +412,7 @@ class Gang:
         infos: tuple[WorkerInfo, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> Observation:
-        if infos and phase != "waiting" and self._attempt.spec.variable("OMP_NUM_THREADS") is None:
+        if infos and phase != "waiting" and self._attempt.spec.env_variables.get("OMP_NUM_THREADS") is None:
             threads = threads_with(self._needs.cores, self._needs.processes) if self._needs else None
             infos = tuple(info.model_copy(update={"threads": threads}) for info in infos)
         return Observation(*self._key, phase, reason, message, infos, notes=notes)

@@ -77,7 +77,7 @@ def worker_plans(
 
 def own_port(spec: JobSpec) -> int | None:
     """The MASTER_PORT that the user gave, or None. Raises InvalidRequest: it is no port."""
-    text = spec.variable(MASTER_PORT)
+    text = spec.environment().get(MASTER_PORT)
     if text is None:
         return None
     if not re.fullmatch("[0-9]{1,5}", text) or not 0 < int(text) < 65536:

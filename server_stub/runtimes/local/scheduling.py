@@ -96,7 +96,7 @@ def needs(spec: JobSpec, submitter: Submitter, catalogue: Catalogue, machine: Ma
 def _allowed(spec: JobSpec, submitter: Submitter, gpus: Sequence[Gpu]) -> list[Gpu]:
     """The GPUs within all limits: the submitter's own, CUDA_VISIBLE_DEVICES of the spec, and `gpus`."""
     mine = visible(gpus, submitter.gpus)
-    variable = spec.variable(VISIBLE)
+    variable = spec.environment().get(VISIBLE)
     if variable is not None:
         named = visible(gpus, [part.strip() for part in variable.split(",")])
         mine = [gpu for gpu in named if gpu in mine]
