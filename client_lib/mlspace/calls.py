@@ -12,9 +12,9 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from client_lib import __version__
 from client_lib.client import get_job
 from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.mlspace.constants import ClusterType
@@ -169,7 +169,7 @@ def save_aws_credentials(ns: str | None = None, key: str | None = None, secret: 
 
 def update() -> str:
     """Return the version and the command that installs another. Nothing is changed."""
-    return f"client_lib {version('client_lib')}; `pip install --upgrade client-lib` installs the newest"
+    return f"client_lib {__version__}; `pip install --upgrade client-lib` installs the newest"
 
 
 # --- tables, which print well and have the queries of a pandas DataFrame, without pandas
