@@ -1,7 +1,4 @@
-"""Jobs as `concurrent.futures`: an Executor whose calls are jobs, and waiting for many jobs at once. Public.
-
-One thread watches all jobs of an executor with one long poll (`Api.state_changes`).
-"""
+"""Jobs as `concurrent.futures`: an Executor whose calls are jobs, and waiting for many jobs at once. Public."""
 
 from __future__ import annotations
 
@@ -148,8 +145,6 @@ class Executor(concurrent.futures.Executor):
                 threading.Thread(target=self._watch, name="client-lib-executor", daemon=True).start()
                 self._watching = True
             is_read = self._cursor != before
-        if not is_watched:
-            threading.Thread(target=self._watch, name="client-lib-executor", daemon=True).start()
         if is_read:  # changes came meanwhile, when it was not known that they are of this job
             try:
                 self._look_at([future])
@@ -173,7 +168,7 @@ class Executor(concurrent.futures.Executor):
     # --- from the server
 
     def _watch(self) -> None:
-        """Follow the jobs until none is open."""
+        """Follow all jobs of this executor with one long poll, in one thread, until none is open."""
         while True:
             with self._lock:
                 futures = list(self._by_id.values())
@@ -287,6 +282,11 @@ def as_completed(jobs: Iterable[Job[Any]], timeout_s: float | None = None) -> It
             if job_id in left and _has_ended(left[job_id]):
                 yield left.pop(job_id)
         if not left:
+            return
+        wait_s = LONG_POLL_S if deadline is None else min(LONG_POLL_S, deadline - time.monotonic())
+        if wait_s <= 0:
+            raise WaitTimeout(f"{len(left)} jobs are not final yet, among them {next(iter(left.values())).name}")
+        changes = api.state_changes(changes.cursor, wait_s=wait_s)
 
 
 def _has_ended(job: Job[Any]) -> bool:
@@ -294,8 +294,3 @@ def _has_ended(job: Job[Any]) -> bool:
         return job.state.final
     except NotFound:  # it was deleted, which its `wait()` tells
         return True
-            return
-        wait_s = LONG_POLL_S if deadline is None else min(LONG_POLL_S, deadline - time.monotonic())
-        if wait_s <= 0:
-            raise WaitTimeout(f"{len(left)} jobs are not final yet, among them {next(iter(left.values())).name}")
-        changes = api.state_changes(changes.cursor, wait_s=wait_s)

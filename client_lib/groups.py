@@ -1,7 +1,4 @@
-"""Several jobs of a server as one sequence: lists, and groups of runs. Public by `list_jobs`, `get_group`, `Job.each`.
-
-What makes a Job of a JobInfo is handed in, as jobs stand above this module: `Job.each` returns a group.
-"""
+"""Several jobs of a server as one sequence: lists and groups. Public by `list_jobs`, `get_group`, `Job.each`."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from client_lib.job import Job
     from client_lib.spec.metrics import JobMetrics
 
-MakeJob = Callable[[JobInfo], "Job"]
+MakeJob = Callable[[JobInfo], "Job"]  # handed in, as jobs stand above this module: `Job.each` returns a group
 _LISTED = 50  # jobs in the repr of a list
 
 
