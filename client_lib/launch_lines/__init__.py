@@ -32,7 +32,7 @@ def read(words: Sequence[str], machine: Machine) -> LaunchLine | None:
     Raises InvalidRequest: an option that the launcher does not know, or a value that it would not take; NotSupported: a
     feature of the launcher that does not exist here, by name, with the way out.
     """
-    folder, program = os.path.split(words[0])
+    folder, program = os.path.split(words[0] if words else "")
     beside = os.path.join(folder, "python")
     python_named = beside if folder and machine.is_file(beside) else None
     if program == "torchrun":

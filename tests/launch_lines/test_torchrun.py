@@ -190,7 +190,7 @@ def test_what_torchrun_would_not_run_is_refused_in_words(text: str, error: type[
     assert about in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["train.py --lr 1", "./measure.sh", "python", "python3 -u", "uv pip list"])
+@pytest.mark.parametrize("text", ["train.py --lr 1", "./measure.sh", "python", "python3 -u", "uv pip list", ""])
 def test_other_lines_are_left_alone(text: str) -> None:
     assert read(text.split(), Machine()) is None
 
