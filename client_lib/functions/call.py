@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -81,9 +81,10 @@ def call_of(function: Callable[..., Any], args: Sequence[Any] | None, kwargs: Ma
     name = name_of(function)
     if inspect.iscoroutinefunction(function):
         raise InvalidRequest(f"{name} is an async function", hint="submit a function that calls asyncio.run(...)")
-    if isinstance(args, str | bytes):
+    args = () if args is None else args
+    if isinstance(args, str | bytes) or not isinstance(args, Iterable):
         raise InvalidRequest(f"args={args!r}: give the arguments of {name} as a tuple, ({args!r},)")
-    places, named, fill = list(args or ()), dict(kwargs or {}), dict[str, str]()
+    places, named, fill = list(args), dict(kwargs or {}), dict[str, str]()
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError):  # some of C have none

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_lib import Job
+from client_lib import InvalidRequest, Job
 from client_lib.functions.call import call_of
 
 
@@ -53,6 +53,12 @@ def test_a_long_argument_is_cut_and_a_broken_one_does_no_harm() -> None:
 
 def test_of_many_arguments_the_first_are_stored() -> None:
     assert call_of(train, range(100), None).shown == [*map(str, range(12)), "…"]
+
+
+@pytest.mark.parametrize("args", ["0.1", 0.1, 0])
+def test_one_argument_without_its_tuple_is_refused(args: Any) -> None:
+    with pytest.raises(InvalidRequest, match=rf"give the arguments of train as a tuple, \({args!r},\)"):
+        Job(script=train, args=args)
 
 
 @given(st.lists(st.one_of(st.text(), st.floats(), st.binary(), st.dictionaries(st.text(), st.text()))))
