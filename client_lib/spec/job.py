@@ -8,6 +8,7 @@ the machine: what needs one (does the script exist, does the job fit) is checked
 
 import re
 import shlex
+from collections import Counter
 from collections.abc import Callable
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -154,8 +155,8 @@ def _check_type(kind: Any) -> None:
 
 
 def _check_after(after: list[str]) -> None:
-    names = [split_dependency(entry)[1] for entry in after]
-    if repeated := next((name for name in names if names.count(name) > 1), None):
+    names = Counter(split_dependency(entry)[1] for entry in after)
+    if repeated := next((name for name, times in names.items() if times > 1), None):
         raise ValueError(f"names {repeated} more than once")
 
 
