@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -154,7 +154,7 @@ class Job(Generic[R]):
         given = dict(locals())  # the parameters are the spec's fields, one by one; a test compares them
         old = arguments.translate(given, earlier)
         call = functions.taken_from(given)
-        text = os.fspath(given["script"]) if given["script"] is not None else ""
+        text = os.fspath(given["script"]) if isinstance(given["script"], str | os.PathLike) else ""
         given |= with_names({"after": after, "checkpoint_from": checkpoint_from})
         spec = arguments.checked_spec({name: given[name] for name in JobSpec.model_fields} | old)
         self._set_up(client, spec, text, call)
@@ -668,6 +668,6 @@ def with_names(fields: Mapping[str, Any]) -> dict[str, Any]:
     if named.get("checkpoint_from") is not None:
         named["checkpoint_from"] = name_of(named["checkpoint_from"])
     if (after := named.get("after")) is not None:
-        several = [after] if isinstance(after, str) or hasattr(after, "name") else after
-        named["after"] = [name_of(entry) for entry in several]
+        is_one = isinstance(after, str) or hasattr(after, "name") or not isinstance(after, Iterable)
+        named["after"] = [name_of(entry) for entry in ([after] if is_one else after)]
     return named

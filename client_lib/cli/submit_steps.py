@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from client_lib.launch_lines import LaunchLine
 
 NoCheck = Annotated[bool, Option("--no-check", help="Submit without checking the script (jobs of this machine).")]
+_MERGE = "tag:yaml.org,2002:merge"
 _COMMANDS = (JobType.BINARY.value, JobType.BINARY_EXP.value)
+_READ_BEFORE = ("args", "instance_type")
 _CORES = re.compile(r"\.(\d+)C(?:\.|$)")  # of cpu.8C.32G, a100.1gpu.80vG.12C.96G
 
 
@@ -59,8 +61,9 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
         fields = job_options.merged(read_job_file(config), line)
     if "script" not in fields:
         ctx.fail("which SCRIPT? Give its path, or `script:` in the file of -c")
-    unknown = {name: value for name, value in fields.items() if name not in JobSpec.model_fields}
-    validated(JobSpec, {"script": "any", **unknown})
+    # Job checks all others; these two are read before, and a file may hold anything
+    early = {name: fields[name] for name in fields if name not in JobSpec.model_fields or name in _READ_BEFORE}
+    validated(JobSpec, {"script": "any", **early})
     python = None
     if "script" in line:
         fields, python = _without_launcher(fields, local=connection.config.endpoint is None)
@@ -88,10 +91,10 @@ def read_job_file(path: str) -> dict[str, Any]:
     import yaml  # 20 ms
 
     class Loader(yaml.SafeLoader):
-        """Refuses a key that stands there twice; YAML would take the last one."""
+        """Refuses a key that stands there twice; YAML would take the last one. `<<: *other` may stand beside them."""
 
         def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+            keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != _MERGE]
             doubled = next((key for key in keys if keys.count(key) > 1), None)
             if doubled is not None:
                 problem = f"the key {doubled!r} stands there twice"
@@ -102,7 +105,7 @@ def read_job_file(path: str) -> dict[str, Any]:
         content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader)
     except OSError as error:
         raise InvalidRequest(f"can't read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"{path} is not valid YAML: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise InvalidRequest(f"{path} holds no fields", hint="it needs lines like `script: train.py`, `n_workers: 2`")
@@ -179,7 +182,7 @@ def _without_launcher(fields: dict[str, Any], local: bool) -> tuple[dict[str, An
     NotSupported: the line can't be read, or it contradicts the options.
     """
     script = fields["script"]
-    if script.endswith(".py") or fields.get("type") in _COMMANDS or os.path.isfile(script):
+    if script.endswith(".py") or not script.strip() or fields.get("type") in _COMMANDS or os.path.isfile(script):
         return fields, None
     from client_lib import launch_lines  # here: a script, the usual case, needs none of it
 
@@ -254,7 +257,7 @@ def _accelerate_config(path: str | None) -> Mapping[str, Any]:
             values = json.load(opened) if file.endswith(".json") else yaml.safe_load(opened)
     except OSError as error:
         raise InvalidRequest(f"accelerate's config file {file} can't be read: {error.strerror}") from error
-    except (ValueError, yaml.YAMLError) as error:
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         found = " ".join(str(error).split())
         raise InvalidRequest(f"accelerate's config file {file} is not valid JSON or YAML: {found}") from error
     if not isinstance(values, dict):

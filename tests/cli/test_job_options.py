@@ -164,6 +164,7 @@ def test_a_wrong_option_is_named(line: list[str], about: str) -> None:
         (["-e", "RANK=0", "train.py"], "RANK"),
         (["train.py | tee log"], "bash -c"),
         (["--image", "train.py", "train.py"], "script='train.py'"),
+        ([""], "script='': is empty"),
     ],
 )
 def test_a_value_that_no_job_can_have_is_named(line: list[str], about: str) -> None:
@@ -218,12 +219,30 @@ def test_json_is_yaml(tmp_path: Path) -> None:
         ("- script\n", "holds no fields"),
         ("", "holds no fields"),
         ("script: !!python/object/apply:os.system [id]\n", "not valid YAML"),
+        ("script: " + "[" * 2000, "not valid YAML"),
+        ("script: [echo]\n", "script=['echo']"),
+        ("script: echo\nafter: 3\n", "after.0=3"),
     ],
 )
 def test_a_wrong_file_is_explained(tmp_path: Path, text: str, about: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         spec_of("-c", write(tmp_path, text))
     assert about in refused.value.message
+
+
+@pytest.mark.parametrize(("field", "about"), [("args: 3", "args=3"), ("instance_type: [a]", "instance_type=['a']")])
+@pytest.mark.parametrize("script", ["train.py", "torchrun train.py"])
+def test_a_file_is_checked_before_it_is_compared_with_the_line(
+    tmp_path: Path, script: str, field: str, about: str
+) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        spec_of("-c", write(tmp_path, field), script)
+    assert about in refused.value.message
+
+
+def test_a_mapping_of_the_file_may_repeat_another(tmp_path: Path) -> None:
+    file = write(tmp_path, "script: echo\nlabels: &a {team: vision, run: '1'}\nflags: {<<: *a, run: '2'}\n")
+    assert spec_of("-c", file).flags == {"team": "vision", "run": "2"}
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
