@@ -41,10 +41,10 @@ NOTIFY = "CLIENT_LIB_NOTIFY"
 LOCAL = "local"  # endpoint or profile that always means the local server
 RETRY_S_DEFAULT = 30.0  # a server that is being restarted is back by then; people begin to wonder at about a minute
 
-_KEYS: dict[str, type | tuple[type, ...]] = {  # of a profile, with the types of their values
-    **dict.fromkeys(("endpoint", "token", "ca_bundle", "notify"), str),
-    "insecure": bool,
-    "retry_s": (int, float),
+_KEYS: dict[str, tuple[tuple[type, ...], str]] = {  # of a profile: the types of its value, and in words
+    **dict.fromkeys(("endpoint", "token", "ca_bundle", "notify"), ((str,), "a text")),
+    "insecure": ((bool,), "true or false"),
+    "retry_s": ((int, float), "a number of seconds (0 or more)"),
 }
 BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
 
@@ -152,15 +152,16 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
 
 
 def check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
-    """Raises InvalidRequest for a key that no profile has, or a value of a wrong type."""
+    """Raises InvalidRequest for a key that no profile has, or a value that it can't have."""
     if not isinstance(values, Mapping):
         raise InvalidRequest(f"{path}: profile {name!r} is no table", hint=f"write it as [profiles.{name}]")
     for key, value in sorted(values.items()):
         if key not in _KEYS:
             hint = f"there are: {', '.join(sorted(_KEYS))}"
             raise InvalidRequest(f"{path}: profile {name!r} holds unknown {key!r}", hint=hint)
-        if not isinstance(value, _KEYS[key]):
-            raise InvalidRequest(f"{path}: {key}={value!r} of profile {name!r} has the wrong type")
+        types, wanted = _KEYS[key]
+        if not isinstance(value, types) or (isinstance(value, int | float) and not value >= 0):  # NaN
+            raise InvalidRequest(f"{path}: {key}={value!r} of profile {name!r} is not {wanted}")
 
 
 def profile_values(name: str | None, path: Path) -> dict[str, Any]:

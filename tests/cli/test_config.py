@@ -58,8 +58,10 @@ def test_the_file_is_for_its_owner_alone(cli: Run, tmp_path: Path) -> None:
     ("setting", "about"),
     [
         ("endpoint=jobs.example", "no address of a server"),
-        ("retry_s=soon", "retry_s"),
-        ("insecure=maybe", "insecure"),
+        ("retry_s=soon", "retry_s='soon' of profile 'lab' is not a number of seconds"),
+        ("retry_s=nan", "retry_s=nan of profile 'lab' is not a number of seconds"),
+        ("insecure=maybe", "insecure='maybe' of profile 'lab' is not true or false"),
+        ("token=\udcff", "can't be written: 'utf-8' codec"),
         ("colour=red", "unknown 'colour'"),
         ("endpoint", "KEY=VALUE"),
     ],
@@ -69,6 +71,11 @@ def test_a_wrong_setting_is_refused_and_nothing_is_written(cli: Run, tmp_path: P
     assert refused.returncode == 2
     assert about in refused.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_has_a_name(cli: Run) -> None:
+    refused = cli("config", "set", "", "token=x")
+    assert (refused.returncode, refused.stderr.splitlines()[0]) == (2, "Error: PROFILE is empty")
 
 
 def test_comments_and_other_profiles_stay(cli: Run, tmp_path: Path) -> None:

@@ -86,6 +86,14 @@ def test_a_wrong_token_writes_nothing(home: Path, server: SmallServer, cli: Run)
     assert not (home / ".mls").exists()
 
 
+@pytest.mark.parametrize("option", ["--mls-profile", "--region"])
+@pytest.mark.parametrize("value", ["", "a]", "a\nkey_id = theirs"])
+def test_a_value_that_would_break_the_file_is_refused(home: Path, cli: Run, option: str, value: str) -> None:
+    refused = cli("mls-config", option, value)
+    assert (refused.returncode, f"{option} {value!r}" in refused.stderr) == (2, True)
+    assert not (home / ".mls").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -93,6 +101,7 @@ def test_a_wrong_token_writes_nothing(home: Path, server: SmallServer, cli: Run)
         ("[q]\nx = 1", "[q]\nx = 1\n\n[p]\na = 1\n"),
         ("[p]\na = 2\nb = 3\n[q]\nx = 1\n", "[p]\na = 1\n\n[q]\nx = 1\n"),
         ("[q]\nx = 1\n\n[p]\na = 2\n", "[q]\nx = 1\n\n[p]\na = 1\n"),
+        ("[p] # mine\na = 2\n", "[p]\na = 1\n"),
     ],
 )
 def test_a_section_is_replaced_and_the_rest_stays(text: str, expected: str) -> None:

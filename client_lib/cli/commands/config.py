@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import configparser
 import os
-import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -87,6 +86,8 @@ def set_profile(
     The first one made is used at once."""
     if profile == LOCAL:
         raise InvalidRequest(f"the profile {LOCAL!r} is the local server, and has nothing to set")
+    if not profile.strip():
+        raise InvalidRequest("PROFILE is empty", hint="client-lib config set NAME endpoint=https://jobs.lab.example")
     values = dict(map(_setting, settings))
     path = config.config_file()
     default, profiles = config.read_profiles(path)
@@ -145,8 +146,8 @@ def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_file(os.path.realpath(path), text.encode())
-    except OSError as error:
-        raise InvalidRequest(f"{path} can't be written: {error.strerror}") from None
+    except (OSError, UnicodeEncodeError) as error:
+        raise InvalidRequest(f"{path} can't be written: {error}") from None
 
 
 # --- logins
@@ -206,7 +207,7 @@ def _server(connection: Connection) -> str:
 
 OURS = "client-lib"  # x_api_key of a profile that this command wrote and may replace; the server wants none
 WORKSPACE = "00000000-0000-4000-8000-000000000000"
-_HEADER = re.compile(r"\s*\[")
+_SECTION = configparser.RawConfigParser.SECTCRE
 REGION = "SR006"  # one that every version of mls knows; a server accepts every region
 
 
@@ -229,8 +230,9 @@ def mls_config(
 
     Writes a profile into ~/.mls/config and ~/.mls/credentials; other profiles there stay as they are.
     """
-    if not name.strip() or any(character in name for character in "[]\n"):
-        raise InvalidRequest(f"--mls-profile {name!r} can't be the name of a section")
+    for option, value in (("--mls-profile", name), ("--region", region)):
+        if not value.strip() or not value.isprintable() or not {"[", "]"}.isdisjoint(value):
+            raise InvalidRequest(f"{option} {value!r} can't stand in a file of mls", hint="write letters and digits")
     user = connection.server_info()["user"]  # starts the local server, and checks the token
     url, token, _ = connection.running()
     files = {
@@ -284,8 +286,9 @@ def section(text: str, name: str) -> dict[str, str]:
 def with_section(text: str, name: str, values: Mapping[str, str]) -> str:
     """`text` with exactly `values` under `[name]`; all other lines stay as they are."""
     lines = text.splitlines()
-    start = next((at for at, line in enumerate(lines) if line.strip() == f"[{name}]"), len(lines))
-    end = next((at for at in range(start + 1, len(lines)) if _HEADER.match(lines[at])), len(lines))
+    headers = [_SECTION.match(line.strip()) for line in lines]
+    start = next((at for at, header in enumerate(headers) if header and header["header"] == name), len(lines))
+    end = next((at for at in range(start + 1, len(lines)) if headers[at]), len(lines))
     new = [f"[{name}]", *(f"{key} = {value}" for key, value in values.items())]
     gap = [""] if end < len(lines) else []
     before = lines[:start] + ([""] if start == len(lines) and lines and lines[-1].strip() else [])
