@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,7 @@ class Connection:
         newest = [job["name"] for job in self.jobs(limit=NEAREST_AMONG)]
         near = get_close_matches(name, newest, n=3, cutoff=0.5)
         offer = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise NotFound(f"no job named {name}{offer}", hint="`client-lib list` shows the jobs you have")
+        raise NotFound(f"no job named {shlex.quote(name)}{offer}", hint="`client-lib list` shows the jobs you have")
 
     def jobs(
         self,

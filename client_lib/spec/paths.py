@@ -65,12 +65,12 @@ JobPart = Literal[
 
 def job(name: str, part: JobPart | None = None) -> str:
     """Path of a job or a part of it. `request`: as it was stored, without secrets; its owner may submit it again."""
-    path = f"{JOBS}/{quote(name, safe='')}"
+    path = f"{JOBS}/{quote(name, safe='', errors='surrogateescape')}"
     return f"{path}/{part}" if part else path
 
 
 def group(name: str, part: Literal["cancel", "resubmit"] | None = None) -> str:
-    path = f"{GROUPS}/{quote(name, safe='')}"
+    path = f"{GROUPS}/{quote(name, safe='', errors='surrogateescape')}"
     return f"{path}/{part}" if part else path
 
 

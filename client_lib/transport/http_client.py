@@ -53,7 +53,7 @@ class HttpClientTransport(Transport):
     def send(self, request: Request) -> Iterator[http.client.HTTPResponse]:
         target = self._parts.path + request.path
         if request.params:
-            target += "?" + urlencode(request.params, doseq=True)
+            target += "?" + urlencode(request.params, doseq=True, errors="surrogateescape")
         headers, data = {**self.headers, **request.headers}, request.body
         if data is not None:
             headers["Content-Length"] = str(len(data))

@@ -47,6 +47,13 @@ def test_a_name_with_a_slash_or_a_query_stays_one_name(server: SmallServer, cli:
     assert cli("status", "../jobs/a?x=1").returncode == 5
 
 
+@pytest.mark.parametrize(("name", "shown"), [("", "''"), ("a b", "'a b'"), ("\udcff", "'\\udcff'")])
+def test_any_text_is_no_job_of_this_name(server: SmallServer, run_here: Run, name: str, shown: str) -> None:
+    server.answers["GET", "/api/v1/jobs/"] = 404, {"code": "not_found", "message": "there is nothing at this path"}
+    refused = run_here("status", name)
+    assert (refused.returncode, f"no job named {shown}" in refused.stderr) == (5, True)
+
+
 @pytest.mark.parametrize("command", ["cancel", "delete"])
 def test_what_changes_a_job_takes_its_whole_name_in_a_script(server: SmallServer, cli: Run, command: str) -> None:
     server.add(job("train-10"))
