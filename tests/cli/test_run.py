@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -176,6 +177,18 @@ def test_a_program_that_is_told_to_end_takes_its_job_along(
         assert run.wait(WITHIN_S) == 128 + signum
     assert cli("wait", name).returncode == 3
     assert ranks_of(state) == []
+
+
+def test_a_signal_that_is_ignored_ends_no_job(shell: dict[str, str], script: Path) -> None:
+    script.write_text("import os, time\nprint('begins', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)")
+    line = ["nohup", *CLI, "run", "train.py"]
+    with subprocess.Popen(line, cwd=script.parent, env=shell, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+        assert run.stdout
+        assert b"begins" in run.stdout.readline()
+        run.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        (script.parent / "go").touch()
+        assert run.wait(WITHIN_S) == 0
 
 
 def test_a_reader_that_leaves_takes_the_job_along(shell: dict[str, str], cli: Run, script: Path) -> None:

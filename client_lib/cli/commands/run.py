@@ -74,7 +74,9 @@ def run(
         # in a thread: this one may be in the middle of a call to the same server
         threading.Thread(target=_cancel, args=(job,), name="client_lib-cancel").start()
 
-    before.update((signum, signal.signal(signum, on_signal)) for signum in _ENDING)
+    for signum in _ENDING:
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup and a shell's `&` have it ignored
+            before[signum] = signal.signal(signum, on_signal)
     try:
         name = submit_steps.submit(described, not no_check).name
         if came:  # before there was a job to cancel
