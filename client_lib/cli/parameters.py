@@ -23,6 +23,14 @@ COMPLETION_S = 1.0  # longest wait for the server while a user types
 class Command(TyperCommand):
     """A command whose help is plain text, its options under the headings that they name as `rich_help_panel`."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as wrong:  # of an option without its value typer does not say whose it is
+            if getattr(wrong, "ctx", ctx) is None:
+                ctx.fail(wrong.format_message())
+            raise
+
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]  # NAME, where typer writes {NAME}
 

@@ -70,6 +70,7 @@ def test_a_wrong_request(server: Running, ann: Api, request_: dict[str, Any], wh
     status, code, message = refused(ann, **request_)
     assert (status, code) == (422, "invalid_request")
     assert why in message
+    assert "no JSON object" not in message
 
 
 def test_bytes_for_a_session_that_is_not_there(ann: Api) -> None:

@@ -41,6 +41,7 @@ def _rank(text: str) -> str:
 """
 )
 def metrics(
+    ctx: typer.Context,
     connection: Connection,
     name: JobOrNewest = None,
     watch: Annotated[bool, Option("--watch", "-w", help="Print again whenever they change, to the end.")] = False,
@@ -56,9 +57,9 @@ def metrics(
     They are read from the lines that the job prints and from files of TensorBoard and Lightning; the script needs no
     change. BEST is the smallest loss or error, or the largest accuracy or score; empty for other metrics.
     """
-    job = connection.job(name)
     if watch and output != "text":
-        raise typer.BadParameter("--watch prints text; leave out -o")
+        ctx.fail("--watch prints text; leave out -o")
+    job = connection.job(name)
     params = {"rank": rank, "points": str(_SHOWN if output == "text" else _WRITTEN)}
     fetch = partial(connection.rest.read, paths.job(job["name"], "metrics"), "curves", params)
     found = fetch()

@@ -230,6 +230,8 @@ def resubmit(
     old = found["name"]
     spec = connection.api.job_request(old).spec
     changed = job_options.changes(changes or (), spec)
+    if "name" in changed:
+        ctx.fail("the name of the new job is given by --name NAME")
     if ctx.obj is not None:
         if "args" in changed:
             ctx.fail("--set args and arguments behind `--` exclude each other")

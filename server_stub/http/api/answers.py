@@ -171,7 +171,8 @@ def invalid_request(request: Request, problem: RequestValidationError) -> Respon
             sentences.append(f"{place[1]} is missing")
         else:
             sentences.append(f"{place[1]}={finding.get('input')!r}: {message[:1].lower()}{message[1:]}")
-    whole = next((finding for finding in in_body if not finding["loc"] or finding["type"] == "json_invalid"), None)
+    unread = (each for each in in_body if not (each["loc"] or isinstance(each["input"], dict)))
+    whole = next((each for each in in_body if each["type"] == "json_invalid"), next(unread, None))
     if whole is not None:  # the input itself is not shown: it may hold secrets
         sentences.append(f"the body is no JSON object: {whole.get('ctx', {}).get('error', whole['msg'])}")
     elif in_body:
