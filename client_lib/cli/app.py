@@ -96,7 +96,7 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, *rest = args
         name = ALIASES.get(name, name)
-        if not name.startswith("-") and name not in COMMANDS:
+        if not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing:  # else a shell completes
             from difflib import get_close_matches
 
             near = get_close_matches(name, COMMANDS, n=1)

@@ -76,6 +76,10 @@ def test_names_of_profiles(cli: Run) -> None:
     assert offered(cli, "client-lib", "config", "use", "c") == ["cloud"]
 
 
+def test_an_unknown_command_is_offered_nothing(cli: Run) -> None:
+    assert offered(cli, "client-lib", "nonsense", "tr") == []
+
+
 def test_without_a_server_nothing_is_offered_and_none_is_started(
     environment: dict[str, str], cli: Run, tmp_path: Path
 ) -> None:
