@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -70,17 +71,14 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
         script, args = Path(fields["script"]), fields.get("args", ())
         ours = {name for parameter in ctx.command.params for name in (*parameter.opts, *parameter.secondary_opts)}
         behind = [word.partition("=")[0] for word in args if word.startswith("-")]
-        if (
-            script.suffix == ".py"
-            and os.path.isfile(script)
-            and os.access(script, os.R_OK)
-            and not ours.isdisjoint(behind)
-        ):
-            for option in undeclared(script.read_text("utf-8", "replace"), [each for each in behind if each in ours]):
-                printer.hint(
-                    f"{option} behind {script} goes to the script, which does not declare it; options of client-lib "
-                    "stand before the script"
-                )
+        ours_behind = [option for option in behind if option in ours]
+        if ours_behind and script.suffix == ".py" and os.path.isfile(script):
+            with suppress(OSError):  # the submit says why it can't be read
+                for option in undeclared(script.read_text("utf-8", "replace"), ours_behind):
+                    printer.hint(
+                        f"{option} behind {script} goes to the script, which does not declare it; options of "
+                        "client-lib stand before the script"
+                    )
     return DescribedJob(Job(**fields, client=connection.api), python)
 
 
@@ -102,10 +100,8 @@ def read_job_file(path: str) -> dict[str, Any]:
             return super().construct_mapping(node, deep)
 
     try:
-        content = yaml.load(Path(path).read_text(encoding="utf-8"), Loader)
-    except OSError as error:
-        raise InvalidRequest(f"can't read {path}: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        content = yaml.load(read_text(path), Loader)
+    except (yaml.YAMLError, RecursionError) as error:
         raise InvalidRequest(f"{path} is not valid YAML: {error}") from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise InvalidRequest(f"{path} holds no fields", hint="it needs lines like `script: train.py`, `n_workers: 2`")
@@ -120,6 +116,14 @@ def read_job_file(path: str) -> dict[str, Any]:
     if isinstance(working_dir, str):
         content["working_dir"] = str(folder / working_dir)
     return content
+
+
+def read_text(path: str) -> str:
+    """Raises InvalidRequest: the file can't be read, or is no text."""
+    try:
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"can't read {path}: {getattr(error, 'strerror', 'it is no UTF-8 text')}") from error
 
 
 def undeclared(source: str, options: list[str]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import uuid
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -27,7 +26,6 @@ from client_lib.cli.parameters import (
     key_value,
 )
 from client_lib.cli.submit_steps import DescribedJob, NoCheck
-from client_lib.errors import InvalidRequest
 from client_lib.job import Job
 from client_lib.reports import table
 from client_lib.spec.wire import JobInfo, Manifest
@@ -113,7 +111,7 @@ def submit(
         from client_lib.submit import sweep  # few submits are of a group
 
         if each_file:
-            tried: Any = sweep.rows(_text(each_file), each_file)
+            tried: Any = sweep.rows(submit_steps.read_text(each_file), each_file)
         else:
             tried = {name: sweep.values(text) for name, text in each or ()}
         limits: dict[str, Any] = {"max_parallel": max_parallel, "stop_on_failure": stop_on_failure}
@@ -241,13 +239,6 @@ def resubmit(
         job = client.resubmit(old, client=connection.api, new_name=new_name, python=python, resume=resume, **changed)
         info = job.info()
     return _announce(job, info, output, follow)
-
-
-def _text(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"can't read {path}: {getattr(error, 'strerror', 'it is no UTF-8 text')}") from error
 
 
 # --- what the commands print
