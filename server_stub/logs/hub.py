@@ -194,7 +194,10 @@ class Feed:
         tail = self.tails[position] = Tail(position, directory)
 
         def changed() -> None:
-            tail.look()
+            try:
+                tail.look()
+            except OSError:
+                tail.watched = False  # `_look` tries again, and ends the streams if that fails, too
             self._wake()
 
         if self._inotify:

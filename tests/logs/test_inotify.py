@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from server_stub.files.job_dirs import log_dir
 from server_stub.logs.hub import Inotify, LogHub
 from server_stub.logs.query import LogQuery
 from server_stub.logs.render import Frames
 from server_stub.logs.stream import stream
-from tests.logs.log_server import next_logs, read_job
+from tests.logs.log_server import next_logs, read_job, write_job
 from tests.logs.support import LogWriter
 from tests.logs.test_hub import until
 
@@ -89,6 +90,28 @@ def test_logs_beyond_the_limit_of_watches_are_followed(
         writer.write("one line")
         assert b"one line" in await coming
         await body.aclose()
+        hub.close()
+
+    asyncio.run(scene())
+
+
+def test_a_log_that_can_t_be_read_ends_its_own_streams_and_keeps_no_other_one_back(tmp_path: Path) -> None:
+    async def scene() -> None:
+        hub, jobs = LogHub(next_logs), [tmp_path / name for name in ("broken", "whole")]
+        logs = [LogWriter(log_dir(job_dir, 1, 0)) for job_dir in jobs]
+        for job_dir in jobs:
+            write_job(job_dir, job_id=job_dir.name)
+        bodies = [stream(hub, read_job(job_dir), LogQuery(follow=True), Frames()) for job_dir in jobs]
+        for body in bodies:
+            await anext(body)
+        coming = [asyncio.ensure_future(anext(body, b"over")) for body in bodies]
+        await asyncio.sleep(0.1)
+        logs[0].directory.rename(tmp_path / "moved")  # inotify reports both changes at once
+        logs[0].directory.symlink_to(logs[0].directory)  # a loop, which can't be listed
+        logs[1].write("one line")
+        assert b"one line" in await asyncio.wait_for(coming[1], 5)
+        assert await asyncio.wait_for(coming[0], 5) == b"over"
+        await bodies[1].aclose()
         hub.close()
 
     asyncio.run(scene())
