@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
-from client_lib.worker.directory import Directory, read_json
-from server_stub.files.job_dirs import log_dir
+from client_lib.worker.directory import Directory, read_json, write_json
+from server_stub.files.job_dirs import attempt_dir, log_dir
 from server_stub.runtimes import verdict
 from server_stub.runtimes.local import plan
 from server_stub.runtimes.verdict import ElasticBounds, Stage, WorkerStatus
@@ -150,6 +153,48 @@ async def test_the_loss_of_the_worker_that_holds_the_rendezvous_ends_the_attempt
         await group.until(lambda: len(group.begun()) == 2)
         await group.lose(0)
         assert await group.end() is Reason.LAUNCHER_LOST
+
+
+def without_torch(folder: Path) -> Submitter:
+    """A submitter whose interpreter sleeps in place of an agent."""
+    python = folder / "python"
+    python.write_text("#!/bin/sh\nexec sleep 600\n")
+    python.chmod(0o700)
+    return Submitter(python=str(python), environment={"PATH": os.environ["PATH"]}, working_dir=str(folder))
+
+
+@pytest.mark.process
+@pytest.mark.anyio
+async def test_workers_that_are_lost_at_once_all_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: time.sleep(0.2))  # a slow disk
+    async with running(tmp_path) as site:
+        group = Group(site, n_workers=3, elastic_min_workers=1, _submitter=without_torch(tmp_path))
+        await site.phase(group.attempt, "running")
+        lost = [await group.lose(worker) for worker in (1, 2)]
+        await group.until(lambda: all(group.launcher(worker) not in (None, *lost) for worker in (1, 2)))
+        site.runtime.stop("train", 1, 0.1)
+        assert await group.end() is Reason.CANCELLED
+    assert read_json(str(attempt_dir(group.attempt.job_dir, 1) / "returned.json")) == {"1": 1, "2": 1}
+
+
+@pytest.mark.process
+@pytest.mark.anyio
+async def test_a_lost_worker_of_an_attempt_that_is_stopped_meanwhile_stays_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path) as site:
+        group = Group(site, elastic_min_workers=1, _submitter=without_torch(tmp_path))
+        await site.phase(group.attempt, "running")
+        loop = asyncio.get_running_loop()
+
+        def write_and_stop(path: str, data: dict[str, Any], durable: bool = False) -> None:
+            write_json(path, data, durable)
+            loop.call_soon_threadsafe(site.runtime.stop, "train", 1, 0.1)
+
+        monkeypatch.setattr("server_stub.runtimes.local.gang.write_json", write_and_stop)
+        await group.lose(1)
+        assert await group.end() is Reason.CANCELLED
+        assert group.launcher(1) is None
 
 
 def worker(number: int, stage: Stage = Stage.STARTED, reason: Reason | None = None, message: str = "") -> WorkerStatus:

@@ -86,6 +86,8 @@ class Gang:
         self._elastic = verdict.elastic_bounds(attempt.spec)
         self._returned: dict[int, int] = {}
         """Lost worker -> number of its restarts."""
+        self._restarting = asyncio.Lock()
+        """Held while restarts are counted: workers may be lost at once."""
         self._began = False
         """Ranks of this attempt have run: no loss is survived before."""
         self._may_go = False
@@ -152,16 +154,18 @@ class Gang:
         while self._may_return(number):
             await self._launchers[number].reap()
             folder = worker_dir(self.attempt.job_dir, self.attempt.number, number)
-            try:
-                await asyncio.to_thread(renew, Directory(str(folder)))
-                if not self._may_return(number):
+            async with self._restarting:
+                restarts = self._returned | {number: self._returned.get(number, 0) + 1}
+                try:
+                    await asyncio.to_thread(renew, Directory(str(folder)))
+                    # before the restart: a server that is killed in between must not count too few
+                    known = {str(worker): times for worker, times in restarts.items()}
+                    await asyncio.to_thread(write_json, self._returned_path, known, durable=True)
+                except OSError:  # a broken disk: it stays lost
                     return
-                self._returned[number] = self._returned.get(number, 0) + 1
-                # before the restart: a server that is killed in between must not count too few
-                restarts = {str(worker): times for worker, times in self._returned.items()}
-                await asyncio.to_thread(write_json, self._returned_path, restarts, durable=True)
-            except OSError:  # a broken disk: it stays lost
-                return
+                if not self._may_return(number):  # any more
+                    return
+                self._returned = restarts
             self._launchers[number] = Launcher(folder, number, self._host, self._changed)
             self._changed()
             await asyncio.to_thread(self._launchers[number].spawn, self._python)
