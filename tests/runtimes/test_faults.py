@@ -176,6 +176,18 @@ async def test_a_frozen_launcher_is_killed_after_the_grace(tmp_path: Path, monke
     assert end.reason is Reason.CANCELLED
 
 
+async def test_the_launcher_that_has_the_lock_is_killed_though_a_second_one_was_started(tmp_path: Path) -> None:
+    async with running(tmp_path) as site:
+        job = site.submit("twice", "sleep 600", type="binary")
+        await site.phase(job, "running")
+        second = launcher.Launcher(site.directory(job), 0, "here", lambda: None)
+        second.spawn(sys.executable)
+        await second.reap()
+        assert alive(held(site, job)["pid"])
+        second.kill()
+        assert (await site.ended(job)).reason is Reason.LAUNCHER_LOST
+
+
 @pytest.mark.smoke
 async def test_a_new_runtime_finds_what_runs_and_ends_it(tmp_path: Path) -> None:
     async with running(tmp_path) as site:

@@ -141,8 +141,7 @@ class Launcher:
     def kill(self) -> None:
         """Send SIGKILL to a launcher that does not answer; its ranks die with it."""
         if self._child is not None:
-            self._child.kill()
-            return
+            self._child.kill()  # it may have ended, as another launcher had the lock
         holder = read_json(self.files.lock, self._opener)
         if holder and is_held(self.files.lock, self._opener) and _lives(holder):
             _kill(holder["pid"], _other_owner(self._path))
