@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import pickle
@@ -375,6 +376,27 @@ async def test_an_attempt_over_which_the_server_fails_ends_and_gives_back_what_i
         assert (end.reason, "the server had an error in this attempt" in end.message) == (Reason.SERVER_ERROR, True)
         assert (await site.ended(site.submit("two", "true", type="binary"))).reason is Reason.COMPLETED
         await eventually(lambda: site.runtime.instance_types() == free)
+
+
+async def test_an_attempt_that_ends_while_the_server_can_open_no_file_gives_back_what_it_got(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures, leftovers = [OSError(errno.EMFILE, "Too many open files")] * 4, launcher.leftovers
+
+    def found(folder: Path) -> list[int]:
+        if failures:
+            raise failures.pop()
+        return leftovers(folder)
+
+    async with running(tmp_path) as site:
+        free = site.runtime.instance_types()
+        job = site.submit("one", "sleep 600", type="binary")
+        await site.phase(job, "running")
+        monkeypatch.setattr(launcher, "leftovers", found)
+        os.kill(held(site, job)["pid"], signal.SIGKILL)
+        assert (await site.ended(job)).reason is Reason.LAUNCHER_LOST
+        await eventually(lambda: site.runtime.instance_types() == free)
+    assert not failures
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"grant": 5}'])

@@ -148,8 +148,7 @@ class Launcher:
 
     async def destroy(self) -> None:
         """Kill the launcher and all processes that it started; returns when none is alive."""
-        self.kill()
-        await self._sweep()
+        await self._sweep(of_launcher=True)
 
     async def follow(self) -> None:
         """Return when the worker is over."""
@@ -187,9 +186,10 @@ class Launcher:
     async def _connected(self) -> socket.socket | None:
         """A connection; None: the launcher has ended."""
         for pause in _pauses():
-            connection = self._connection()
-            if connection is not None or self._is_over():
-                return connection
+            with suppress(OSError):  # this process has too many open files
+                connection = self._connection()
+                if connection is not None or self._is_over():
+                    return connection
             await asyncio.sleep(pause)
         return None
 
@@ -263,11 +263,14 @@ class Launcher:
             self._damage = str(error)
             return None
 
-    async def _sweep(self) -> None:
-        """Return when no process of the worker is alive."""
+    async def _sweep(self, *, of_launcher: bool = False) -> None:
+        """Return when no process of the worker is alive. `of_launcher`: the launcher lives, and is killed, too."""
         for pause in _pauses():
-            if not await asyncio.to_thread(kill_leftovers, self._path):
-                return
+            with suppress(OSError):  # this process has too many open files
+                if of_launcher:
+                    self.kill()
+                if not await asyncio.to_thread(kill_leftovers, self._path):
+                    return
             await asyncio.sleep(pause)
 
     def _failure(self) -> tuple[Reason, str]:

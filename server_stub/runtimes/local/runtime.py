@@ -124,8 +124,8 @@ class LocalRuntime:
             return None
         written = 0
         for worker in range(gang.record.workers):
-            for segment in log_dir(gang.attempt.job_dir, attempt, worker).glob("*"):
-                with suppress(FileNotFoundError):  # removed since the listing
+            with suppress(OSError):  # a segment was removed since the listing, or no file can be opened
+                for segment in log_dir(gang.attempt.job_dir, attempt, worker).glob("*"):
                     written += segment.stat().st_mtime_ns  # samples of the launcher do not change these times
         return written
 
