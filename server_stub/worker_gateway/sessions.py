@@ -101,9 +101,11 @@ class SessionOrders:
         try:
             await asyncio.wait_for(end.is_read.wait(), LIMIT_S)
         except asyncio.TimeoutError:
-            users.close()
-            self._ends.pop(mark).close()
             raise Conflict(f"it did not answer within {LIMIT_S:g} s") from None
+        finally:
+            if not end.is_read.is_set():
+                users.close()
+                self._ends.pop(mark).close()
         return users
 
     def next(self) -> str | None:

@@ -126,3 +126,20 @@ def test_an_order_that_nobody_takes_up(monkeypatch: pytest.MonkeyPatch) -> None:
             orders.end(mark)
 
     asyncio.run(order())
+
+
+def test_an_order_whose_caller_goes_away_is_forgotten() -> None:
+    async def order() -> None:
+        begun = asyncio.Event()
+        orders = SessionOrders(begun.set)
+        caller = asyncio.create_task(orders.begin({"argv": ["true"]}))
+        await begun.wait()
+        mark = orders.next()
+        assert mark is not None
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        with pytest.raises(NotFound):
+            orders.end(mark)
+
+    asyncio.run(order())
