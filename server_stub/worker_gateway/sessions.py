@@ -37,8 +37,11 @@ class SessionEnd:
         self._order = asyncio.Lock()
 
     @classmethod
-    async def of(cls, connection: socket.socket) -> SessionEnd:
-        return cls(*await asyncio.open_unix_connection(sock=connection))
+    async def of(cls, connection: socket.socket, before: bytes = b"") -> SessionEnd:
+        """`before`: bytes that are read before those of the other end."""
+        reader, writer = await asyncio.open_unix_connection(sock=connection)
+        reader.feed_data(before)
+        return cls(reader, writer)
 
     async def take(self, offset: int, data: bytes) -> None:
         """Pass bytes on; those before `offset` that a repeated request brings again are dropped. No bytes: the end.
@@ -94,8 +97,7 @@ class SessionOrders:
         """Order a session and return the user's end. Raises Conflict: no answer in time."""
         mark = secrets.token_hex(8)
         users, workers = socket.socketpair()
-        users.sendall(json.dumps(request).encode() + b"\n")
-        end = self._ends[mark] = await SessionEnd.of(workers)
+        end = self._ends[mark] = await SessionEnd.of(workers, json.dumps(request).encode() + b"\n")
         self._unsent.append(mark)
         self._wake()
         try:

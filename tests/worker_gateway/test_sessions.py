@@ -143,3 +143,26 @@ def test_an_order_whose_caller_goes_away_is_forgotten() -> None:
             orders.end(mark)
 
     asyncio.run(order())
+
+
+def test_a_request_that_no_buffer_of_a_socket_takes_is_passed_on() -> None:
+    request = {"argv": ["\N{FIRE}" * 2**15], "rank": 0}
+
+    async def received() -> bytes:
+        begun = asyncio.Event()
+        orders = SessionOrders(begun.set)
+        caller = asyncio.create_task(orders.begin(request))
+        await begun.wait()
+        mark = orders.next()
+        assert mark is not None
+        taken = bytearray()
+        async for data in orders.to_worker(mark):
+            taken += data
+            if taken.endswith(b"\n"):
+                (await caller).sendall(b"keys")
+            if taken.endswith(b"keys"):
+                (await caller).close()
+        return bytes(taken)
+
+    line, _, keys = asyncio.run(received()).partition(b"\n")
+    assert (json.loads(line), keys) == (request, b"keys")
