@@ -86,17 +86,18 @@ def rotate(path: Path, max_bytes: int) -> bool:
     The old file becomes `<path>.1` and replaces the previous one. A terminal, a pipe or another file stays as it is.
     Returns True if a new file was begun.
     """
+    new = path.with_name(f"{path.name}.new")
     try:
         ours, there = os.fstat(2), path.stat()
         if not os.path.samestat(ours, there) or there.st_size <= max_bytes:
             return False
-        path.replace(path.with_name(f"{path.name}.1"))
-        new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+            path.replace(path.with_name(f"{path.name}.1"))
+            new.replace(path)
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
     except OSError:  # the next call tries again
         return False
-    os.dup2(new, 1)
-    os.dup2(new, 2)
-    os.close(new)
     return True
 
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from server_stub.server_log import JsonLines, rotate
 
 ROTATE = """
@@ -18,10 +20,25 @@ print(small, large, file=sys.stderr, flush=True)
 """
 
 
-def test_a_log_that_grew_too_large_is_put_aside_and_writing_goes_on(tmp_path: Path) -> None:
+WITHOUT_FILES = """
+import resource, sys
+from pathlib import Path
+from server_stub.server_log import rotate
+print("x" * 1000, file=sys.stderr, flush=True)
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+first = rotate(Path(sys.argv[1]), 500)
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+second = rotate(Path(sys.argv[1]), 500)
+print(first, second, file=sys.stderr, flush=True)
+"""
+
+
+@pytest.mark.parametrize("program", [ROTATE, WITHOUT_FILES])
+def test_a_log_that_grew_too_large_is_put_aside_and_writing_goes_on(tmp_path: Path, program: str) -> None:
     path = tmp_path / "server.log"
     with path.open("ab") as log:
-        subprocess.run([sys.executable, "-c", ROTATE, str(path)], stdout=log, stderr=log, check=True)
+        subprocess.run([sys.executable, "-c", program, str(path)], stdout=log, stderr=log, check=True)
     assert path.read_text() == "False True\n"
     assert (tmp_path / "server.log.1").read_text() == "x" * 1000 + "\n"
 
