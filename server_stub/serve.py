@@ -197,8 +197,8 @@ def _listen(settings: Settings) -> socket.socket:
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listening = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise InvalidRequest(f"host {settings.host!r} is no address to listen on: {error.strerror}") from error
+    except (OSError, UnicodeError) as error:  # the latter for a name with two dots in a row
+        raise InvalidRequest(f"host {settings.host!r} is no address to listen on: {error}") from error
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the last server's connections may linger
         listening.bind(address)

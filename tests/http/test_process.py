@@ -192,7 +192,11 @@ def test_without_root_users_cant_be_separated(monkeypatch: pytest.MonkeyPatch, t
 
 @pytest.mark.parametrize(
     ("host", "says"),
-    [("192.0.2.1", "of 192.0.2.1 can't be listened on"), ("no.such.invalid", "'no.such.invalid' is no address")],
+    [
+        ("192.0.2.1", "of 192.0.2.1 can't be listened on"),
+        ("no.such.invalid", "'no.such.invalid' is no address"),
+        ("10.0.0..1", "'10.0.0..1' is no address"),
+    ],
 )
 def test_an_address_of_another_machine_is_named(host: str, says: str, start: Start, tmp_path: Path) -> None:
     users = tmp_path / "users.toml"
