@@ -521,14 +521,28 @@ def test_it_does_not_start_where_the_accounts_cant_enter(folder: Path, tmp_path:
 class _OfSlowFiles(accounts.Account):
     """An account whose processes wait for a file system that does not answer."""
 
-    def run(self, command: list[str], limit_s: float | None = None) -> subprocess.CompletedProcess[str]:
-        return super().run(["sleep", "600"], limit_s)
+    def run(
+        self, command: list[str], limit_s: float | None = None, stdin: str = ""
+    ) -> subprocess.CompletedProcess[str]:
+        return super().run(["sh", "-c", "printf 0; exec sleep 600"], limit_s, stdin)
 
 
 def test_a_file_system_that_does_not_answer_is_unreadable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accounts, "READ_S", 0.1)
+    monkeypatch.setattr(accounts, "READ_S", 0.5)
     account = accounts.of_users({"ann": ANN})["ann"]
-    assert not _OfSlowFiles(*account).can_read("/")
+    assert _OfSlowFiles(*account).can_read(["/tmp", "/", "/etc"]) == [True, False, False]
+
+
+def test_one_process_looks_at_all_folders_that_a_job_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    account = accounts.of_users({"ann": ANN})["ann"]
+    tmp_path.chmod(0o700)
+    started, popen = list[Any](), subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", lambda *args, **options: started.append(args) or popen(*args, **options))
+    asked = ["/", "/no/such", str(tmp_path), "/etc/passwd", " /", "a\n/", "\\", *["/etc"] * 500]
+    assert account.can_read(asked) == [True, False, False, True, False, False, False, *[True] * 500]
+    assert len(started) == 1
+    assert account.can_read([]) == []
+    assert len(started) == 1
 
 
 @pytest.mark.parametrize(

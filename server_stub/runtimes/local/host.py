@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
@@ -27,8 +28,8 @@ MEMORY_LEAST_GIB = 2.0  # a rank that has imported torch takes 0.3 to 1 GiB
 GPU_HELD_MIB = 100  # a GPU is handed out if foreign processes hold less of its memory
 _SHM = Path("/dev/shm")
 
-Sees = Callable[[str], bool]
-"""True if the processes of a job can read this path; the server itself may see more."""
+Sees = Callable[[Sequence[str]], Sequence[bool]]
+"""Finds out for each path if the processes of a job can read it; the server itself may see more."""
 
 
 class Host:
@@ -190,16 +191,19 @@ def _check_shared_memory() -> Check:
 
 
 def _sees(account: Account | None) -> Sees:
-    return os.path.exists if account is None else account.can_read
+    return exist if account is None else account.can_read
 
 
-def find_prefix(env: str, environment: Mapping[str, str], working_dir: str | None, sees: Sees = os.path.exists) -> Path:
+def exist(paths: Sequence[str]) -> list[bool]:
+    return [os.path.exists(path) for path in paths]
+
+
+def find_prefix(env: str, environment: Mapping[str, str], working_dir: str | None, sees: Sees = exist) -> Path:
     """The folder of the environment called `env`, or at the path `env`, as the submitter's conda would find it. Nothing
     is run: conda's own Python takes a second to start. Raises InvalidRequest, with the folders that were searched."""
     looked = list(_candidates(env, environment, working_dir))
-    for prefix in looked:
-        if sees(str(prefix / "bin" / "python")):
-            return prefix
+    for prefix in compress(looked, sees([str(prefix / "bin" / "python") for prefix in looked])):
+        return prefix
     raise InvalidRequest(
         f"conda_env={env!r}: no such environment on this machine; looked for bin/python in "
         + (", ".join(map(str, looked)) or "no folder, as the submitter's environment names no conda"),
@@ -229,13 +233,14 @@ def _candidates(env: str, environment: Mapping[str, str], working_dir: str | Non
         yield Path(environment["HOME"], ".conda", "envs", env)
 
 
-def check_volumes(volumes: Sequence[str], sees: Sees = os.path.exists) -> list[str]:
+def check_volumes(volumes: Sequence[str], sees: Sees = exist) -> list[str]:
     """Notices for volumes. Nothing is mounted on one machine, so the path must be a folder of this machine. Raises
     InvalidRequest: not of the form `name:path[:ro]`, or no such folder."""
     notices = []
-    for volume in volumes:
-        name, path, read_only = fields.parse_volume(volume)
-        if not sees(f"{path}/."):
+    parsed = [fields.parse_volume(volume) for volume in volumes]
+    seen = sees([f"{path}/." for _, path, _ in parsed])
+    for (name, path, read_only), is_seen in zip(parsed, seen, strict=True):
+        if not is_seen:
             raise InvalidRequest(
                 f"volume {name!r}: this machine has no folder {path}; locally nothing is mounted",
                 hint=f"create {path}, or leave the volume out",

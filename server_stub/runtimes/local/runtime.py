@@ -65,7 +65,7 @@ class LocalRuntime:
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
         del spec
         account = self._host.account(owner)
-        if account is None or await asyncio.to_thread(account.can_read, path):
+        if account is None or all(await asyncio.to_thread(account.can_read, [path])):
             return None
         return f"jobs of {owner} run under the account {account.name} of the server's machine, which can't read {path}"
 
