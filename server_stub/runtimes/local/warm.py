@@ -167,7 +167,8 @@ def _imported(worker_dir: str) -> list[str]:
 
 def extended(known: Sequence[str], imported: Sequence[str]) -> tuple[list[str], bool]:
     """(`known` with the new modules of `imported`, True if they justify a new pool)."""
-    added = [name for name in imported if name not in set(known) and name.partition(".")[0] not in _LEFT_OUT]
+    before = set(known)
+    added = [name for name in imported if name not in before and name.partition(".")[0] not in _LEFT_OUT]
     packages = {name.partition(".")[0] for name in known}
     worth = len(added) >= WORTH_A_RESTART or any(name.partition(".")[0] not in packages for name in added)
     return [*known, *added][:MODULES_MAX], worth
