@@ -23,7 +23,7 @@ from client_lib.worker.directory import read_json, sync, write_all, write_json
 from client_lib.worker.format import Record, Segments, parse
 from server_stub.files.job_dirs import opener
 
-SYNC_EVERY_S = 1.0  # fdatasync at each arrival would cost more than the rest; the worker keeps what is not durable
+SYNC_EVERY_S = 1.0  # a sync at each arrival would cost more than the rest; the worker keeps what is not durable
 SEGMENT_BYTES = 64 * 2**20  # the limit of a log removes one segment at a time
 CLOCK_FILE = "clock.json"
 """In the directory of the worker."""
@@ -77,11 +77,7 @@ class LogFile(Segments):
     def sync(self) -> None:
         """Make everything durable."""
         if self._durable < self.offset:
-            descriptor = os.open(self._file(max(self._sizes)), os.O_RDONLY)
-            try:
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync(self._file(max(self._sizes)))
             self._durable = self.offset
         self._synced_at = time.monotonic()
 
