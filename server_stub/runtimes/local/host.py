@@ -14,7 +14,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Submitter
 from client_lib.spec.wire import Check, InstanceType, Manifest
 from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.system import content
+from client_lib.worker.system import number
 from server_stub.runtimes import Attempt, checked, fields
 from server_stub.runtimes.instance_types import Catalogue, load, of_machine
 from server_stub.runtimes.local import LocalOptions, accounts, machine, plan, scheduling
@@ -149,9 +149,8 @@ class Host:
         return checked("gpus", f"{len(capacity.free_gpus)} of {capacity.gpus} are free")
 
     def _check_memory(self) -> Check:
-        lines = content("/proc/meminfo").splitlines()
-        free = next((int(line.split()[1]) * 1024 / GIB for line in lines if line.startswith(b"MemAvailable:")), None)
-        if free is None:
+        free = number("/proc/meminfo", b"MemAvailable:") * 1024 / GIB
+        if not free:  # macOS
             return checked("memory", f"{self.machine.memory_gib:.1f} GiB")
         fix = None if free >= MEMORY_LEAST_GIB else "end what holds it, or run fewer processes per worker"
         return checked("memory", f"{free:.1f} of {self.machine.memory_gib:.1f} GiB are available", fix)

@@ -27,7 +27,7 @@ from client_lib.spec.wire import WarmPoolInfo
 from client_lib.worker import warm
 from client_lib.worker.directory import MARKER, Directory, read_json, write_json
 from client_lib.worker.plan import WorkerPlan, processes
-from client_lib.worker.system import OPEN_FILES, content
+from client_lib.worker.system import OPEN_FILES, number
 from client_lib.worker.warm import fit
 from server_stub.runtimes import Tasks, is_set_within
 from server_stub.runtimes.local.launcher import LAUNCHER_SWEEPS
@@ -214,8 +214,8 @@ class WarmPool:
             theirs.close()
         assert self._process.stdout
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._process.stdout.fileno(), self._read_output)
-        loop.add_reader(self._socket.fileno(), self._read)
+        loop.add_reader(self._process.stdout.fileno(), self._read_output, self._process.stdout.fileno())
+        loop.add_reader(self._socket.fileno(), self._read, self._socket)
         if not await is_set_within(self._settled, _START_S):
             self._end(f"it was not ready within {_START_S:g} s")
 
@@ -247,28 +247,25 @@ class WarmPool:
             self._waiting.pop(worker_dir, None)
 
     def info(self) -> WarmPoolInfo:
-        memory = None  # its own, and its share of what it has in common with its launchers and ranks
-        if self._process:
-            lines = content(f"/proc/{self._process.pid}/smaps_rollup").splitlines()
-            kib = next((int(line.split()[1]) for line in lines if line.startswith(b"Pss:")), None)
-            memory = None if kib is None else round(kib / 1024, 1)
+        pid = self._process.pid if self._process else None
+        # its own memory, and its share of what it has in common with its launchers and ranks
+        kib = number(f"/proc/{pid}/smaps_rollup", b"Pss:")
         return WarmPoolInfo(
             python=self.python,
             state="ready" if self.state == "ready" else "starting",
-            pid=self._process.pid if self._process else None,
+            pid=pid,
             modules=self._modules,
             launches=self._jobs,
             idle_s=round(time.monotonic() - self._used_at, 1),
-            memory_mib=memory,
+            memory_mib=round(kib / 1024, 1) if kib else None,
         )
 
     def close(self) -> None:
         self._end("it was replaced")
 
-    def _read(self) -> None:
-        assert self._socket
+    def _read(self, from_pool: socket.socket) -> None:
         try:
-            packet = self._socket.recv(_PACKET)
+            packet = from_pool.recv(_PACKET)
         except BlockingIOError:
             return
         except OSError:
@@ -287,13 +284,11 @@ class WarmPool:
             self._used_at = time.monotonic()
             answer.set_result(None if event == "launched" else "its launcher ended at once")
 
-    def _read_output(self) -> None:
-        assert self._process
-        assert self._process.stdout
-        text = self._process.stdout.read1(_PACKET)  # type: ignore[attr-defined]  # it is a BufferedReader
+    def _read_output(self, descriptor: int) -> None:
+        text = os.read(descriptor, _PACKET)
         self.output = (self.output + text)[-_OUTPUT_MAX:]
         if not text:
-            asyncio.get_running_loop().remove_reader(self._process.stdout.fileno())
+            asyncio.get_running_loop().remove_reader(descriptor)
 
     def _end(self, why: str) -> None:
         if self.state == "ended":
