@@ -113,11 +113,9 @@ def check(
     from server_stub.runtimes import instance_types
     from server_stub.runtimes.kube.catalogue import file as cluster_catalogue
 
+    load = instance_types.load if file.suffix == ".toml" else cluster_catalogue.load
     try:
-        if file.suffix == ".toml":
-            names = [each.name for each in instance_types.load(file).instance_types]
-        else:
-            names = [each.name for each in cluster_catalogue.load(file).instance_types]
+        names = [each.name for each in load(file).instance_types]
     except InvalidRequest as error:
         print(f"Error: {error}", file=sys.stderr)
         return WRONG

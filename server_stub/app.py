@@ -3,8 +3,6 @@
 AccessLog -> Guard -> http.api.* -> service
           -> Guard -> http.api.public_v2.* -> service, below /public/v2
           -> http.page -> service, for browsers
-
-Another API or a page is added in `rest_api` with `include_router` or `mount`: the same layers apply to it.
 """
 
 from __future__ import annotations

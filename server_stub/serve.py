@@ -50,7 +50,7 @@ from server_stub.store import Superseded
 from server_stub.worker_gateway import WorkerRegistry
 
 BACKLOG = 2048
-STOP_GRACE_S = 5  # at SIGTERM, for responses that are being sent; followers of logs resume at the next server
+STOP_GRACE_S = 5
 SERVER_LOG_BYTES = 32 * 2**20  # size of server.log at which a new file begins; one old file is kept
 _MACOS_OPEN_FILES = 10240  # OPEN_MAX
 _IDLE_LOOKS = 20  # checks for idleness within idle_exit_s

@@ -13,7 +13,7 @@ from os.path import basename
 from typing import Any, NamedTuple
 
 from client_lib.spec.job import JobSpec, JobType
-from client_lib.spec.stacks import RankStacks, groups, read_worker
+from client_lib.spec.stacks import RankStacks, groups, named, read_worker
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Failure, WorkerInfo
 from client_lib.worker import outcome
@@ -141,9 +141,8 @@ def who_is_missing(numbers: Collection[int], workers: int) -> str:
     """The message of an attempt that continues without these of its workers."""
     if not numbers:
         return ""
-    listed = ", ".join(map(str, sorted(numbers)))
-    who = f"worker {listed} was" if len(numbers) == 1 else f"workers {listed} were"
-    return f"{who} lost; {workers - len(numbers)} of {workers} go on"
+    were = "was" if len(numbers) == 1 else "were"
+    return f"{named(numbers, 'worker')} {were} lost; {workers - len(numbers)} of {workers} go on"
 
 
 # --- the reason of an end
