@@ -60,10 +60,6 @@ class Room:
         free = self._free_bytes(self._folder)
         return free - sum(claim.unwritten for claim in tuple(self._claims))  # also read by a thread
 
-    @property
-    def is_short(self) -> bool:
-        return self.free < self._min_free_bytes
-
     @contextmanager
     def claim(self, size: int) -> Iterator[Claim]:
         """Keep room for `size` bytes while they are written. Raises StorageFull."""

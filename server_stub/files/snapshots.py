@@ -14,6 +14,7 @@ import re
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Container, Iterator
+from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
@@ -53,9 +54,6 @@ class Snapshots:
         if not _DIGEST.fullmatch(sha256):
             raise InvalidRequest(f"{sha256[:80]!r} is not a SHA-256 digest", hint="it has 64 characters of 0-9 and a-f")
         return self._root / sha256 / "code.tar.gz"
-
-    def exists(self, sha256: str) -> bool:
-        return self.path(sha256).is_file()
 
     def find(self, sha256: str, user: str) -> Path | None:
         """The archive if `user` uploaded it, else None. Marks it as used now, so that retention does not remove it
@@ -117,9 +115,12 @@ class Snapshots:
                     continue
                 yield folder.name, datetime.fromtimestamp(there.st_mtime, timezone.utc), there.st_size
 
-    def remove(self, sha256: str) -> None:
-        """Remove the archive, if it exists, and its owners."""
-        shutil.rmtree(self.path(sha256).parent, ignore_errors=True)
+    def remove(self, sha256: str, last_use: datetime) -> None:
+        """Remove the archive, if it exists, and its owners. One that was used after `last_use` stays."""
+        path = self.path(sha256)
+        with suppress(FileNotFoundError):
+            if datetime.fromtimestamp(path.stat().st_mtime, timezone.utc) <= last_use:
+                shutil.rmtree(path.parent, ignore_errors=True)
 
 
 async def batches(chunks: AsyncIterator[bytes], check_size: Callable[[int], None]) -> AsyncIterator[bytearray]:

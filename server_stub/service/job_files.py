@@ -36,10 +36,10 @@ from server_stub.store import Store, group_rows
 from server_stub.store.rows import JobRow, Key, NewJob
 
 LOST = "lost are their events, and the idempotency keys of deleted jobs"
+REMOVED = ".removed"  # ending of the name that the folder of a job has from the beginning of its removal
 _JOB, _STOP = "job.json", "stop.json"
 _COUNTS = ("infrastructure_retries", "retries_from", "furthest_step", "retry")  # fields of a JobInfo about its retries
 _ID = re.compile(r"[0-9a-f]{32}")
-_DRY_RUN_ID = "0" * 32
 _UNREADABLE = SubmitRequest(spec=JobSpec(script="unreadable"), code=CodeInPlace())
 
 
@@ -85,7 +85,7 @@ class JobFiles:
     def dry_run(self, request: SubmitRequest, owner: str, name: str) -> Attempt:
         """The attempt that a submit would make; the same for the same request."""
         long_ago = datetime(1970, 1, 1, tzinfo=timezone.utc)
-        return self._of_row(JobRow(_DRY_RUN_ID, owner, name, State.PENDING, 1, 1, long_ago, info=""), 1, request)
+        return self._of_row(JobRow("0" * 32, owner, name, State.PENDING, 1, 1, long_ago, info=""), 1, request)
 
     def _of_row(self, row: JobRow, number: int, given: SubmitRequest | None = None) -> Attempt:
         """`given`: the request of a job that was never started; None: it is read from the disk."""
@@ -165,11 +165,9 @@ class JobFiles:
                     members[heading.id] = Membership.model_validate(heading.group["place"])
                     groups[info.id] = info
                     replaced.add((info.id, heading.group["replaces"]))
+        members = {job_id: member for job_id, member in members.items() if (member.id, job_id) not in replaced}
         for heading, place in headings:
-            member = members.get(heading.id)
-            if member and (member.id, heading.id) in replaced:
-                member = None
-            new = found[heading.id] = self._of_heading(heading, place, member, runtime)
+            new = found[heading.id] = self._of_heading(heading, place, members.get(heading.id), runtime)
             if heading.key:
                 new.key = Key(heading.owner, heading.key, heading.fingerprint)
         for job_id in self._ids():
@@ -181,7 +179,7 @@ class JobFiles:
 
     def _of_heading(self, heading: Heading, place: Place, group: Membership | None, runtime: str) -> NewJob:
         folder = self.job_dir(heading.id)
-        noted = _noted(folder)
+        noted = _noted(folder) or _noted(folder.with_suffix(REMOVED))
         if noted and noted.state.final:
             return _new(noted, place, group=group)
         try:
@@ -213,7 +211,7 @@ def _noted(folder: Path) -> JobInfo | None:
         info = JobInfo.model_validate_json((folder / _JOB).read_bytes())
     except (OSError, ValueError):
         return None
-    return info if info.id == folder.name else None
+    return info if info.id == folder.stem else None
 
 
 def _unknown(folder: Path, runtime: str) -> JobInfo:

@@ -13,23 +13,21 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
-from client_lib.errors import StorageFull
 from client_lib.worker.directory import sync
 from server_stub.files.request_log import Place
 from server_stub.runtimes import Clock
 from server_stub.service.active import ActiveJob
-from server_stub.service.job_files import JobFiles
+from server_stub.service.job_files import REMOVED, JobFiles
 from server_stub.store import Store, rows
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_REMOVED = ".removed"
 _BATCH, _EVENTS_BATCH = 20, 500  # jobs and events that are deleted in one transaction
 SWEEP_EVERY_S = 600.0  # bounds are days and gigabytes: nothing is gained by a shorter interval
 GB = 10**9
@@ -89,6 +87,7 @@ class Cleanup:
     files: JobFiles
     retention: Retention
     clock: Clock
+    _removing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def remove(self, seqs: Sequence[int]) -> None:
         """Delete final jobs with their logs, events and files."""
@@ -102,9 +101,10 @@ class Cleanup:
 
     async def _finish_removals(self) -> None:
         """Remove the files of deleted jobs; those that can't be removed now are tried again later."""
-        pending = await self.store.read_all(rows.pending_removals)
-        if done := await asyncio.to_thread(self._remove_files, pending):
-            await self.store.write(rows.forget_removals, done)
+        async with self._removing:
+            pending = await self.store.read_all(rows.pending_removals)
+            if done := await asyncio.to_thread(self._remove_files, pending):
+                await self.store.write(rows.forget_removals, done)
 
     async def on_end(self, active: ActiveJob) -> None:
         """Handle the end of a job: remove it if that was requested, else note its size."""
@@ -119,16 +119,9 @@ class Cleanup:
         if not await self.store.write(rows.set_size, seq, size):  # deleted meanwhile, and its folder too
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
-    async def start(self) -> None:
-        """Finish the removals that a crash interrupted; if the disk is too full for it, a sweep does so later."""
-        try:
-            await self.finish()
-        except StorageFull as error:
-            log.warning("removals can't be finished yet: %s", error)
-
     async def finish(self) -> None:
         """Finish the removals that a crash or a lost database interrupted."""
-        begun = await asyncio.to_thread(lambda: [path.stem for path in self.files.jobs_dir.glob(f"*{_REMOVED}")])
+        begun = await asyncio.to_thread(lambda: [path.stem for path in self.files.jobs_dir.glob(f"*{REMOVED}")])
         await self.remove(await self.store.read_all(rows.doomed, begun))
         await self._finish_removals()
 
@@ -152,8 +145,9 @@ class Cleanup:
         oldest, most_bytes = self.retention.limits(now, kept_bytes, self.files.room.free)
         await self.remove(to_remove(finished, oldest, kept_bytes - most_bytes))
         idle = await self._idle_snapshots()
+        last_use = {digest: at for digest, at, _ in idle}
         for digest in to_remove(idle, oldest, _total(idle) - most_bytes, fresh_from=now - UPLOAD_GRACE):
-            await asyncio.to_thread(self.files.snapshots.remove, digest)
+            await asyncio.to_thread(self.files.snapshots.remove, digest, last_use[digest])
         if oldest:
             await self.store.write(rows.drop_keys, oldest)
         await self.store.drop_unused_segments()
@@ -167,7 +161,7 @@ class Cleanup:
 
     def _empty(self, job_ids: Sequence[str]) -> None:
         """Remove the folders within the folders of the jobs. What can't be removed now is left for later."""
-        marked = [self.files.jobs_dir / f"{job_id}{_REMOVED}" for job_id in job_ids]
+        marked = [self.files.jobs_dir / f"{job_id}{REMOVED}" for job_id in job_ids]
         for folder in marked:
             with suppress(OSError):  # the job never ran, or its removal had begun before
                 folder.with_suffix("").rename(folder)
@@ -179,10 +173,10 @@ class Cleanup:
         done = []
         for job_id, place in pending.items():
             try:
-                for name in (job_id, f"{job_id}{_REMOVED}"):
+                self.files.request_log.erase(place)  # first: a rebuilt database must not have the job again
+                for name in (job_id, f"{job_id}{REMOVED}"):
                     if (self.files.jobs_dir / name).exists():
                         shutil.rmtree(self.files.jobs_dir / name)
-                self.files.request_log.erase(place)
                 done.append(job_id)
             except OSError as error:
                 log.warning("the files of the deleted job %s can't be removed yet: %s", job_id, error)

@@ -1,17 +1,17 @@
 """The service: everything the server can do, without HTTP.
 
-It accepts jobs (durable before it answers), submits their attempts to the runtime, decides by their ends what follows,
-and wakes those who wait for a change. `admission` checks a submit, `submit` stores it, `reconciler` drives the job by
-the decisions of `lifecycle`, `lookup` finds it, `observer` shows what it does, `sessions` lets users into its workers,
-`retention` removes it. HTTP calls four of these parts directly; here is what needs several of them.
+`admission` checks a submit, `submit` stores it, `reconciler` drives the job by the decisions of `lifecycle`, `lookup`
+finds it, `observer` shows what it does, `sessions` lets users into its workers, `retention` removes it. HTTP calls four
+of these parts directly; here is what needs several of them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
-from client_lib.errors import Conflict, ServerError, Unavailable
+from client_lib.errors import Conflict, ServerError, StorageFull, Unavailable
 from client_lib.spec.command_line import name_for
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.states import Reason, State
@@ -20,7 +20,7 @@ from server_stub.files import outputs
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
-from server_stub.runtimes import Clock, Runtime, checked
+from server_stub.runtimes import Clock, Runtime, Tasks, checked
 from server_stub.runtimes.plan import working_dir
 from server_stub.service.active import ActiveJob, ActiveJobs, StoredJob, from_row
 from server_stub.service.admission import Admission
@@ -72,7 +72,7 @@ class Service:
         self.sessions = Sessions(runtime, self.lookup, self._reconciler, allowed=settings.sessions)
         self._admission = Admission(runtime, snapshots, settings.secrets_file, hosts)
         self.submits = Submits(runtime.name, self._admission, store, jobs, self.lookup, files, self._reconciler, clock)
-        self._retaining: asyncio.Task[None] | None = None
+        self._sweeping = Tasks(log, "retention has ended")
 
     async def start(self, *, recover: bool = False) -> None:
         """Open the store (migrations run here), resubmit every job that is not final to the runtime, start retention.
@@ -97,7 +97,8 @@ class Service:
             lost = await asyncio.to_thread(self._files.lost_jobs, self.runtime.name)
             rebuilt = await self._store.write(group_rows.add_lost, *lost)
             log.warning("%d jobs were rebuilt from their files; %s", rebuilt, LOST)
-        await self._cleanup.start()
+        with suppress(StorageFull):  # a sweep does it later
+            await self._cleanup.finish()
         await self.runtime.start(self._reconciler.observe)
         unfinished = await self._store.read_all(rows.unfinished)
         self._reconciler.gate.open(await self._store.read_all(group_rows.unfinished))
@@ -107,13 +108,11 @@ class Service:
         for row in sorted(unfinished, key=lambda row: order.get(row.state, 2)):
             self._reconciler.add(from_row(row), failed.get(row.group_id or ""))
         await self._notifier.start()
-        self._retaining = asyncio.create_task(self._cleanup.run())
+        self._sweeping.begin(self._cleanup.run())
 
     async def close(self) -> None:
         """Stop watching and close the store. Workers keep running; a later `start` finds them."""
-        if self._retaining:
-            self._retaining.cancel()
-            await asyncio.gather(self._retaining, return_exceptions=True)
+        await self._sweeping.close()
         await self.runtime.close()
         await self._reconciler.close()
         await self._notifier.close()
@@ -199,10 +198,11 @@ class Service:
 
     async def outputs(self, user: User, name: str, owner: str | None = None) -> OutputList:
         """The files of a job that are kept, and those that are not. Raises NotFound."""
-        row = (await self.lookup.find(user, name, owner)).row
-        attempt = await asyncio.to_thread(self._files.stored, row)
-        in_place = working_dir(attempt, "/") if isinstance(attempt.code, CodeInPlace) else None
-        files, left_out = await asyncio.to_thread(outputs.listing, attempt.job_dir)
+        row, in_place = (await self.lookup.find(user, name, owner)).row, None
+        with suppress(ServerError):  # its request can't be read
+            attempt = await asyncio.to_thread(self._files.stored, row)
+            in_place = working_dir(attempt, "/") if isinstance(attempt.code, CodeInPlace) else None
+        files, left_out = await asyncio.to_thread(outputs.listing, self._files.job_dir(row.id))
         return OutputList(files=files, left_out=left_out, in_place=in_place, final=row.state.final)
 
     async def check(self) -> None:
@@ -225,9 +225,10 @@ class Service:
     async def doctor(self) -> DoctorReport:
         """The runtime's checks, the disk, the database and the retention settings."""
         capped = f"; the log of a job at most {self._settings.log_limit_bytes / 1e9:.3g} GB"
-        free = f"{self.room.free / 1e9:.1f} GB free in {self._settings.data_dir}"
-        short = "make room there: submits are refused below this" if self.room.is_short else None
-        checks = [checked("disk", free, short), checked("retention", f"{self._retention}{capped}")]
+        free = self.room.free
+        short = "make room there: submits are refused below this" if free < self._settings.min_free_bytes else None
+        disk = checked("disk", f"{free / 1e9:.1f} GB free in {self._settings.data_dir}", short)
+        checks = [disk, checked("retention", f"{self._retention}{capped}")]
         try:
             await self._store.check()
             checks.append(checked("database", self._store.shown))

@@ -65,14 +65,14 @@ def test_other_bytes_than_the_digest_are_refused_and_give_no_access(store: Snaps
 def test_one_byte_over_the_bound_is_refused_and_leaves_nothing(store: Snapshots, tmp_path: Path) -> None:
     with pytest.raises(TooLarge):
         put(store, data=DATA + b"x")
-    assert not store.exists(SHA)
+    assert not store.path(SHA).exists()
     assert not leftovers(tmp_path)
 
 
 def test_a_cut_upload_leaves_nothing(store: Snapshots, tmp_path: Path) -> None:
     with pytest.raises(ConnectionError):
         asyncio.run(store.put(SHA, "ann", chunks(DATA[:100_000], fail=ConnectionError("cut"))))
-    assert not store.exists(SHA)
+    assert not store.path(SHA).exists()
     assert not leftovers(tmp_path)
 
 
@@ -138,10 +138,21 @@ def test_retention_sees_what_is_there_and_what_was_asked_for_lately(store: Snaps
     assert after >= before
 
 
+def test_what_was_asked_for_since_it_was_listed_stays(store: Snapshots) -> None:
+    put(store)
+    os.utime(store.path(SHA), (0, 0))
+    ((_, last_use, _),) = store.stored()
+    found = store.find(SHA, "ann")
+    store.remove(SHA, last_use)
+    assert found
+    assert found.exists(), "the submit that follows needs it"
+
+
 def test_what_was_removed_is_gone_for_all(store: Snapshots) -> None:
     put(store)
-    store.remove(SHA)
-    store.remove(SHA)
+    ((_, last_use, _),) = store.stored()
+    store.remove(SHA, last_use)
+    store.remove(SHA, last_use)
     assert store.find(SHA, "ann") is None
     assert put(store, "ben")
     assert store.find(SHA, "ann") is None

@@ -323,6 +323,26 @@ def test_a_new_data_directory_starts_and_so_does_one_whose_jobs_were_all_deleted
     asyncio.run(run())
 
 
+def test_a_job_whose_removal_had_begun_does_not_start_again_with_a_rebuilt_row(bench: Bench) -> None:
+    """The server is killed in the middle of a removal, and its database is lost."""
+
+    async def run() -> None:
+        async with bench.server() as service:
+            for name in ("removed", "kept"):
+                await in_state(bench, name, State.SUCCEEDED)
+            removed, kept = [service._files.job_dir((await bench.info(name)).id) for name in ("removed", "kept")]
+            await eventually(lambda: all((folder / "job.json").exists() for folder in (removed, kept)))
+            service._cleanup._empty([removed.name])
+        lose(bench)
+        bench.runtime.attempts.clear()
+        async with bench.recovered():
+            assert (await jobs(bench)).keys() == {"kept"}
+            assert not bench.runtime.attempts
+            assert [path.name for path in kept.parent.iterdir()] == [kept.name]
+
+    asyncio.run(run())
+
+
 def test_recover_changes_nothing_in_a_database_that_is_whole(bench: Bench) -> None:
     async def run() -> None:
         before = await filled(bench)

@@ -97,7 +97,7 @@ def test_after_30_days_nothing_of_a_job_is_left(bench: Bench) -> None:
             await service.get(ANN, "old")
         assert (await bench.info("running")).state is State.RUNNING
         assert [path.name for path in jobs.iterdir()] == [running.id]
-        assert (bench.snapshots.exists(digest), bench.snapshots.exists(used)) == (False, True)
+        assert (bench.snapshots.path(digest).exists(), bench.snapshots.path(used).exists()) == (False, True)
         _, created = await service.submits.submit(ANN, bench.request(name="again"), "k")
         assert created, "the key is forgotten too"
 
@@ -149,6 +149,23 @@ def test_the_size_of_a_job_counts_whose_server_was_killed_at_its_end(bench: Benc
     with sqlite3.connect(bench.settings().data_dir / "client_lib.db") as database:  # killed before it was noted
         database.execute("UPDATE jobs SET size_bytes = NULL")
     in_server(bench, sweep, retention_gb=0.0001)
+
+
+def test_jobs_that_are_deleted_at_once_are_removed_at_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    async def run(service: Service) -> None:
+        jobs = bench.settings().data_dir / "jobs"
+        names = [f"job-{number}" for number in range(6)]
+        for name in names:
+            await bench.submit(name=name)
+            await service.cancel(ANN, name)
+            info = await bench.until(name, State.CANCELLED)
+            for number in range(300):
+                (jobs / info.id / str(number)).touch()
+        await asyncio.gather(*(service.delete(ANN, name) for name in names))
+        assert not list(jobs.iterdir())
+        assert "can't be removed yet" not in caplog.text
+
+    in_server(bench, run)
 
 
 @pytest.mark.parametrize(("runtime", "shown"), [("local", "20 GB of them"), ("kubernetes", "80% of the room")])

@@ -328,9 +328,9 @@ async def get_snapshot(parts: Parts, user: CurrentUser, sha256: str) -> FileResp
 def readable(parts: Parts, user: User, sha256: str) -> Path:
     """The archive, if this user may read it. Raises NotFound."""
     found = parts.snapshots.find(sha256, user.name)
-    if found is None and (user.admin or parts.settings.share_jobs) and parts.snapshots.exists(sha256):
+    if found is None and (user.admin or parts.settings.share_jobs):
         found = parts.snapshots.path(sha256)
-    if found is None:
+    if found is None or not found.is_file():
         raise _missing(sha256)
     return found
 
