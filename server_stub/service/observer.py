@@ -28,9 +28,11 @@ from server_stub.files.job_dirs import log_dir
 from server_stub.logs.records import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.runtimes import RAN_IMAGE, Clock, Runtime
+from server_stub.service.active import found
 from server_stub.service.job_files import JobFiles
 from server_stub.service.lookup import JobLookup, User, check_owner, check_running
 from server_stub.store import Store, rows
+from server_stub.store.rows import JobRow
 from server_stub.worker_gateway import StackDump
 
 log = logging.getLogger(__name__)
@@ -221,16 +223,16 @@ def read_dumps(dumps: Sequence[StackDump]) -> tuple[list[RankStacks], list[str]]
 
 
 def provenance(
-    info: JobInfo, request: SubmitRequest, logs: LoggedJob, events: Iterable[Event], succeeded: Iterable[str]
+    info: JobInfo, request: SubmitRequest, logs: LoggedJob, events: Iterable[Event], succeeded: Iterable[JobRow]
 ) -> JobProvenance:
-    """The record of what the job ran. Reads files. `succeeded`: earlier jobs of its owner, newest first, as JSON."""
+    """The record of what the job ran. Reads files. `succeeded`: earlier jobs of its owner, newest first."""
     images = {event.message.removeprefix(RAN_IMAGE) for event in events if event.message.startswith(RAN_IMAGE)}
     machines: list[WorkerMachine] = []
     left = _ALL_NAMES_MAX
     for worker in range(min(logs.n_workers, _WORKERS_MAX)):
         machines.append(_machine(logs, worker, min(left, _NAMES_MAX)))
         left -= sum(map(len, _parts(machines[-1])))
-    before = (JobInfo.model_validate_json(text) for text in succeeded)
+    before = (found(row).public for row in succeeded)
     return JobProvenance(
         submitted=request.provenance,
         machines=machines,

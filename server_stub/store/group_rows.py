@@ -6,10 +6,11 @@ import json
 import uuid
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from itertools import count
 from typing import Any
 
-from sqlalchemy import Connection, Select, delete, func, insert, or_, select, update
+from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, select, update
 
 from client_lib.spec.request import GROUP_NAME_MAX
 from client_lib.spec.states import FINAL, State, as_sent, state_of_group
@@ -141,8 +142,7 @@ def job_or_members(connection: Connection, either: str) -> list[JobRow]:
 
 def unfinished(connection: Connection) -> list[GroupInfo]:
     """Groups with members that have not ended, without their counts."""
-    infos = connection.execute(select(groups.c.info).where(groups.c.id.in_(_unfinished))).scalars()
-    return [GroupInfo.model_validate_json(info) for info in infos]
+    return [_info(row) for row in connection.execute(select(groups).where(groups.c.id.in_(_unfinished)))]
 
 
 def failed(connection: Connection) -> dict[str, str]:
@@ -169,5 +169,14 @@ def _counted(connection: Connection, query: Select[Any]) -> dict[int, GroupInfo]
     infos = {}
     for row in found:
         now = {"state": state_of_group(counts[row.id]), "counts": {str(k): v for k, v in counts[row.id].items()}}
-        infos[row.seq] = GroupInfo.model_validate_json(row.info).model_copy(update=now)
+        infos[row.seq] = _info(row).model_copy(update=now)
     return infos
+
+
+def _info(row: Row[Any]) -> GroupInfo:
+    """The group as it was stored; one that can't be read has no limits."""
+    try:
+        return GroupInfo.model_validate_json(row.info)
+    except ValueError:
+        long_ago = datetime.fromtimestamp(0, timezone.utc)
+        return GroupInfo(name=row.name, id=row.id, owner=row.owner, script="unreadable", size=0, created_at=long_ago)

@@ -260,11 +260,10 @@ def counts(connection: sa.Connection) -> dict[State, int]:
     return {as_sent(State, state): number for state, number in rows}
 
 
-def succeeded_before(connection: sa.Connection, row: JobRow) -> list[str]:
-    """The newest jobs of the owner that succeeded and were accepted before this one, as JSON."""
+def succeeded_before(connection: sa.Connection, row: JobRow) -> list[JobRow]:
+    """The newest jobs of the owner that succeeded and were accepted before this one."""
     wanted = (jobs.c.owner == row.owner, jobs.c.state == str(State.SUCCEEDED), jobs.c.seq < row.seq)
-    query = sa.select(jobs.c.info).where(*wanted).order_by(jobs.c.seq.desc()).limit(_SUCCEEDED)
-    return list(connection.execute(query).scalars())
+    return all_of(connection, _found.where(*wanted).order_by(jobs.c.seq.desc()).limit(_SUCCEEDED))
 
 
 def knows_script(connection: sa.Connection, owner: str, script_path: str) -> bool:
@@ -307,8 +306,7 @@ def discard(connection: sa.Connection, job_id: str) -> None:
 
 def pending_removals(connection: sa.Connection) -> dict[str, Place]:
     """The requests of deleted jobs, by the id of the job, whose files are not removed yet."""
-    columns = (removals.c.job_id, removals.c.segment, removals.c.offset, removals.c.length)
-    return {job_id: Place(*place) for job_id, *place in connection.execute(sa.select(*columns))}
+    return {job_id: Place(*place) for job_id, *place in connection.execute(sa.select(removals))}
 
 
 def forget_removals(connection: sa.Connection, job_ids: Sequence[str]) -> None:
@@ -413,8 +411,9 @@ def _conditions(connection: sa.Connection, wanted: JobFilters) -> Iterator[sa.Co
     for key, value in wanted.labels.items():
         yield jobs.c.seq.in_(sa.select(labels.c.job_seq).where(labels.c.key == key, labels.c.value == value))
     for name, value, or_none in wanted.fields:
-        # NULL if the job doesn't set it; SQLite would read a cast to JSON as one to a number
-        found: sa.ColumnElement[Any] = sa.func.json_extract(jobs.c.info, f"$.spec.{name}")
+        # NULL if the job doesn't set it, or is damaged; SQLite would read a cast to JSON as one to a number
+        whole = sa.case((sa.func.json_valid(jobs.c.info) == 1, jobs.c.info))
+        found: sa.ColumnElement[Any] = sa.func.json_extract(whole, f"$.spec.{name}")
         if connection.dialect.name != "sqlite":
             found = sa.cast(jobs.c.info, sa.JSON)["spec"][name].as_string()
         yield sa.or_(found == value, found.is_(None)) if or_none else found == value

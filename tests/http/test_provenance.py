@@ -21,6 +21,7 @@ from client_lib.transport.rest import Rest
 from server_stub.files.job_dirs import log_dir
 from server_stub.logs.records import LoggedJob
 from server_stub.runtimes import RAN_IMAGE
+from server_stub.service.active import row_of
 from server_stub.service.observer import provenance
 from tests.http.conftest import Api, Running
 
@@ -138,11 +139,12 @@ def test_the_last_success_is_of_the_same_program(tmp_path: Path) -> None:
     other = info(name="other", spec={"script": "/b/train.py"})
     module = info(name="module", spec={"script": "python -m pkg.train --lr 1", "type": "binary"})
     function = info(name="f", function={"sha256": "0" * 64, "name": "f", "python": "3.11", "cloudpickle": "3"})
-    texts = [each.model_dump_json() for each in (other, module, function, same)]
+    before = [row_of(each) for each in (other, module, function, same)]
+    damaged = before[0]._replace(info="{")
     job = logs(tmp_path)
 
     def last(failed: JobInfo) -> str | None:
-        return provenance(failed, request, job, [], texts).last_success
+        return provenance(failed, request, job, [], [damaged, *before]).last_success
 
     assert last(info()) == "same"
     assert last(info(spec={"script": "python -m pkg.train --lr 2", "type": "binary"})) == "module"

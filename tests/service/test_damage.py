@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from client_lib.errors import NotFound
+from client_lib.spec.request import GroupMember, GroupRequest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobPage
 from server_stub.service import JobFilters
@@ -136,6 +137,43 @@ def test_a_job_whose_place_in_the_requests_is_wrong_is_deleted_alone(bench: Benc
         async with bench.server() as service:
             assert set(await listed(bench)) == {"whole"}
             assert await service._store.read(rows.pending_removals) == {}
+
+    asyncio.run(run())
+
+
+def test_a_search_and_the_outputs_need_nothing_that_is_damaged(bench: Bench) -> None:
+    async def run() -> None:
+        async with bench.server():
+            for name in ("info", "length", "whole"):
+                await in_state(bench, name, State.SUCCEEDED)
+        damage(bench.folder, "jobs", "info", "{", "info")
+        damage(bench.folder, "jobs", "length", 3, "length")
+        async with bench.server() as service:
+            count, _ = await service.lookup.search(ANN, JobFilters(fields=[("region", "x", True)]), 10, 0)
+            assert count == 3
+            assert (await service.outputs(ANN, "length")).files == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("value", ["{", "null", b"\xff", 7])
+def test_a_group_whose_row_can_not_be_read_goes_on_and_harms_no_other(bench: Bench, value: object) -> None:
+    async def run() -> None:
+        members = [GroupMember(args=[])] * 2
+        async with bench.server() as service:
+            for name in ("damaged", "whole"):
+                order = GroupRequest(name=name, request=bench.request(), members=members)
+                await service.submits.submit_group(ANN, order, None)
+        damage(bench.folder, "groups", "info", value, "damaged")
+        async with bench.server() as service:
+            page = JobPage.model_validate_json(await service.page(ANN, JobFilters(group=""), 100, None))
+            assert {group.name: group.script == "unreadable" for group in page.groups} == {
+                "damaged": True,
+                "whole": False,
+            }
+            for name in ("damaged", "whole"):
+                await service.cancel_group(ANN, name)
+                await bench.until(f"{name}-1", State.CANCELLED)
 
     asyncio.run(run())
 
