@@ -7,6 +7,7 @@ import io
 import tarfile
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,6 +125,19 @@ def test_a_job_in_place_shows_its_commit_and_changes(server: Running, visit: Vis
     page = visit(server, "ann").get("/jobs/train/code").text
     assert "c0ffee" in page
     assert '<span class="added">+added &lt;b&gt;' in page
+
+
+def test_a_job_in_place_names_the_folder_of_its_script(server: Running, visit: Visit, tmp_path: Path) -> None:
+    nonce, script, data = "n" * 32, tmp_path / "train.py", tmp_path / "data"
+    script.touch()
+    data.mkdir()
+    (tmp_path / "proof").write_text(nonce)
+    code = {"mode": "in_place", "proof": {"path": str(tmp_path / "proof"), "nonce": nonce}}
+    user, spec = server.as_user("ann"), {"type": "pytorch2", "script": str(script), "working_dir": str(data)}
+    answer = user.submit(code=code, name="train", **spec)
+    assert answer.status_code == 201, answer.text
+    page = visit(server, "ann").get("/jobs/train/code").text
+    assert f"its code is what <code>{tmp_path}</code> has today" in page
 
 
 def test_what_changed_between_two_jobs(server: Running, visit: Visit) -> None:

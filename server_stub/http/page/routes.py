@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import secrets
 import shlex
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -151,7 +152,8 @@ class Pages:
         service, info, file = self._parts.service, await self._info(of), request.query_params.get("file", "")
         if not isinstance(info.code, CodeSnapshot):
             ran = (await service.observer.provenance(*of)).submitted
-            in_place = (await service.outputs(*of)).in_place
+            script = (await service.lookup.find(*of)).row.script_path
+            in_place = os.path.dirname(script) if script else (await service.outputs(*of)).in_place
             return _page(request, "code.html", job=info, ran=ran, in_place=in_place, files=[])
         wanted = {file or info.code.script or ""}
         found = await _in_thread(read_files, readable(self._parts, of.user, info.code.sha256), wanted)
