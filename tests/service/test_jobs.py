@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import time
 from collections.abc import Awaitable, Callable
@@ -226,6 +227,24 @@ def test_a_silent_job_is_ended(bench: Bench) -> None:
         ended = await bench.until("one", State.FAILED)
         assert ended.reason is Reason.HUNG_SILENT
         assert ended.message == "no line was logged for 20 min (health_params)"
+
+    in_server(bench, run)
+
+
+def test_a_job_is_watched_on_after_its_file_server_has_failed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(job_id: str, attempt: int) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    async def run(service: Service) -> None:
+        job = await bench.submit(name="one", health_params={"log_period": 20, "action": "delete"})
+        bench.runtime.runs(job.id)
+        await bench.until("one", State.RUNNING)
+        with monkeypatch.context() as failing:
+            failing.setattr(bench.runtime, "signs_of_life", fails)
+            bench.clock.pass_time(30 * 60)
+        assert bench.runtime.stopped == [], "nobody knows whether it is silent"
+        bench.clock.pass_time(21 * 60)
+        assert (await bench.until("one", State.FAILED)).reason is Reason.HUNG_SILENT
 
     in_server(bench, run)
 
