@@ -83,7 +83,6 @@ class ActiveJob(StoredJob):
         self.status = status.shows(version=self.info.version + 1)
 
     def next_row(self) -> JobRow:
-        """The row to store: `row` with the values of `info`."""
         info = self.info
         tells_end = info.state.final and info.spec.notify is not None and not self.remove_at_end
         return self.row._replace(
@@ -109,8 +108,7 @@ class ActiveJob(StoredJob):
 
 
 class ActiveJobs:
-    """The active jobs of one server, with a future for each job whose change a call waits for; there are no threads,
-    timers or polling. The newest changes of states are kept until the process ends."""
+    """The active jobs of one server, a future for each that calls wait for, and the newest changes of states."""
 
     def __init__(self) -> None:
         self.by_id: dict[str, ActiveJob] = {}

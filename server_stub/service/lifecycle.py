@@ -1,7 +1,6 @@
 """The state machine of one job, as pure functions: no clock, no disk, no runtime.
 
-The reconciler calls it after each observation of a runtime, each order to stop and each end of a pause, stores the
-decision, and only then carries it out.
+The reconciler calls it after each observation of a runtime, each order to stop and each end of a pause.
 """
 
 from __future__ import annotations

@@ -161,7 +161,6 @@ class Reconciler:
             self._tasks.begin(self._report_changed_script(active))
 
     def _add_notes(self, active: ActiveJob, seen: Observation) -> None:
-        """Add an event for each new note of the runtime."""
         for note in seen.notes:
             if (seen.attempt, note) not in active.reported:
                 active.reported.add((seen.attempt, note))

@@ -9,7 +9,7 @@ import json
 import shlex
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -47,23 +47,18 @@ _INDEXED_BYTES = 2000  # of one column: PostgreSQL's indexes hold 2704 of a row
 _NAMES_DRAWN = 8  # of 33 million names: more collisions than this are a bug
 
 
+@dataclass(frozen=True)
 class Submits:
     """Accepts the jobs of one service. When a method returns, what it has accepted is on disk."""
 
-    def __init__(
-        self,
-        runtime_name: str,
-        admission: Admission,
-        store: Store,
-        jobs: ActiveJobs,
-        lookup: JobLookup,
-        files: JobFiles,
-        reconciler: Reconciler,
-        clock: Clock,
-    ) -> None:
-        self._runtime_name, self._admission = runtime_name, admission
-        self._store, self._jobs, self._lookup, self._files = store, jobs, lookup, files
-        self._reconciler, self._clock = reconciler, clock
+    _runtime_name: str
+    _admission: Admission
+    _store: Store
+    _jobs: ActiveJobs
+    _lookup: JobLookup
+    _files: JobFiles
+    _reconciler: Reconciler
+    _clock: Clock
 
     async def submit(
         self, user: User, request: SubmitRequest, key: str | None, *, shared: bool = False
@@ -102,11 +97,12 @@ class Submits:
         if row.owner != user.name:
             raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
         request = await asyncio.to_thread(self._files.request_of, row)
-        if variables := (changes or {}).get("env_variables"):
+        changes = dict(changes or {})
+        if variables := changes.get("env_variables"):
             stored = {name: request.spec.env_variables.get(name, MASK) for name in variables}
             kept = {name: stored[name] if value == MASK else value for name, value in variables.items()}
-            changes = {**(changes or {}), "env_variables": kept}
-        unnamed = _with(request, **{"name": None, **(changes or {})})
+            changes["env_variables"] = kept
+        unnamed = _with(request, **{"name": None, **changes})
         if changes:
             unnamed = unnamed.model_copy(update={"checkpoints_of": None, "checkpoints_name": None})
         try:  # an earlier version had no bounds
@@ -297,8 +293,6 @@ class Submits:
             runtime=self._runtime_name,
             state=State.PENDING,
             reason=Reason.QUEUED,
-            message="",
-            attempt=1,
             spec=request.spec.masked(),
             code=without_proof(request.code),
             function=request.function,

@@ -1,4 +1,4 @@
-"""The database, SQLite or PostgreSQL: `Store` runs the functions of `rows`, `group_rows` and `search` on a connection.
+"""The database, SQLite or PostgreSQL: `Store` runs the functions of `rows` and `group_rows` on a connection.
 
 Other packages see no SQLAlchemy.
 """

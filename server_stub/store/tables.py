@@ -61,7 +61,6 @@ _Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def _partial(name: str, *columns: str, where: str) -> sa.Index:
-    """An index of the rows for which `where` is true."""
     return sa.Index(name, *columns, sqlite_where=sa.text(where), postgresql_where=sa.text(where))
 
 
