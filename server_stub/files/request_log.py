@@ -3,8 +3,7 @@ hold the environment, unmasked variables and values of secrets.
 
 Records are appended to segment files that are filled with zeros in advance, like the journal of a database: one
 fdatasync makes a group of submits durable, in less time than a new file each (0.25 ms against 0.6). The row of a job
-has the place of its record, and is committed after it: no row lacks its record. When a job is deleted, zeros overwrite
-its record. `append` runs in the store's writer thread.
+has the place of its record, and is committed after it: no row lacks its record.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -111,7 +111,7 @@ class RequestLog:
 
     def append(self, *records: bytes) -> list[Place]:
         """Write records (`Heading.above`) that hold no NUL byte, as JSON doesn't. They are durable when this returns.
-        Raises OSError: the disk is full or fails; none of the records is stored."""
+        Runs in the store's writer thread. Raises OSError: the disk is full or fails; none of the records is stored."""
         size = sum(map(len, records))
         if self._file is None or self._end + size > self._size:
             self._next_segment(max(self._segment_bytes, size))
@@ -152,18 +152,13 @@ class RequestLog:
     def erase(self, place: Place) -> None:
         """Overwrite the record with zeros, if its segment still exists. A place that holds no record, or several, is
         that of a damaged row, and nothing is overwritten."""
-        try:
-            file = os.open(self._path(place.segment), os.O_RDWR)
-        except FileNotFoundError:
-            return
-        try:
+        with suppress(FileNotFoundError), self._path(place.segment).open("r+b", buffering=0) as opened:
+            file = opened.fileno()
             if place.length > 0 and 0 <= place.offset <= os.fstat(file).st_size - place.length:
                 record = os.pread(file, place.length, place.offset)
                 lines = 2 if record.startswith(_MARK) else 1
                 if record.endswith(b"\n") and record.count(b"\n") == lines:
                     os.pwrite(file, bytes(place.length), place.offset)
-        finally:
-            os.close(file)
 
     def drop_unused(self, in_use: Collection[int]) -> None:
         """Remove the segments that no job refers to, except the newest."""

@@ -11,6 +11,7 @@ import stat
 import time
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -217,18 +218,14 @@ def _proves(proof: SharedFolderProof, folders: list[str | None]) -> bool:
     seen = folder in folders or real(folder) in {real(other) for other in folders if other}
     if len(proof.nonce) < 16 or not seen:
         return False
-    try:
-        # no link and no device; without O_NONBLOCK a FIFO would block
-        file = os.open(proof.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        regular = stat.S_ISREG(os.fstat(file).st_mode)
-        return regular and os.read(file, _PROOF_BYTES).strip() == proof.nonce.encode()
-    except OSError:
-        return False
-    finally:
-        os.close(file)
+    with suppress(OSError), open(proof.path, "rb", buffering=0, opener=_no_link) as file:
+        regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        return regular and file.read(_PROOF_BYTES).strip() == proof.nonce.encode()
+    return False
+
+
+def _no_link(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # without O_NONBLOCK a FIFO would block
 
 
 def fingerprint(request: SubmitRequest, group: GroupRequest | None = None) -> str:
