@@ -306,6 +306,17 @@ def test_a_launcher_that_dies_without_a_word_is_lost_with_its_exit_code() -> Non
     )
 
 
+def test_what_a_rank_leaves_for_the_kubelet_can_be_stored() -> None:
+    """A rank may write anything to /dev/termination-log."""
+    [raw] = json.loads(json.dumps(RECORDED["segv"]["pods"]))
+    [container] = raw["status"]["containerStatuses"]
+    container["state"]["terminated"]["message"] = "done\0"
+    pod = parse_pod(raw, [PYTORCHJOB])
+    assert pod is not None
+    said = lost(observe(replace(sight("segv"), pods=(pod,))))[1]
+    assert said == "worker 0 ended with exit code 139 and left no report: done\\x00"
+
+
 def test_a_digest_in_the_termination_message_is_as_good_as_a_report() -> None:
     digest = {
         "protocol": 1,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from client_lib.worker.report import Report
+from client_lib.worker.report import Report, storable
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.workload import WorkloadKind
@@ -236,8 +236,8 @@ def _container(status: Json) -> Container:
 
 
 def _reason(status: Json, word: str = "reason") -> StatusReason:
-    text, at, exit_code = _text(status, "message"), _text(status, "lastTransitionTime"), status.get("exitCode")
-    return StatusReason(_text(status, word), text, at, int(exit_code or 0))
+    text = storable(_text(status, "message"))  # of a container: its ranks may write anything there
+    return StatusReason(_text(status, word), text, _text(status, "lastTransitionTime"), status.get("exitCode") or 0)
 
 
 def _of(raw: Json, key: str) -> Json:
