@@ -87,7 +87,7 @@ class Gang:
         cluster.inventory.follow(self._key, self._changed.set)
         try:
             self._workers = cluster.register(self._attempt, self._changed.set)
-            if self._record.is_being_taken_back:  # an earlier server process was killed meanwhile
+            if self._record.uid is None and self._record.name is not None:  # a killed server was taking it back
                 await self._objects.uid_of_own()
                 await self._release_pods()
             while self._record.end is None:

@@ -62,10 +62,6 @@ class Record:
     """Namespace of the workload, written with its kind, as the request may be unreadable later. None: none was tried,
     or an earlier version has written this."""
 
-    @property
-    def is_being_taken_back(self) -> bool:
-        return self.uid is None and self.name is not None
-
     @staticmethod
     def read(folder: Path, key: AttemptKey) -> Record:
         """The record of an attempt; an empty one without a file. Raises ServerError: damaged, or of a later version."""
