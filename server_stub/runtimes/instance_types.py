@@ -27,16 +27,19 @@ _GPU = re.compile(
 _CPU = re.compile(rf"cpu\.(?P<cpu>{_NUMBER})C\.(?P<memory>{_NUMBER})G")
 
 
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class Size(Strict):
     """One instance type. Validated strictly: it is read from an operator's file."""
 
     name: Annotated[str, Field(min_length=1)]
     gpus: Annotated[int, Field(ge=0)] = 0
-    cpu: Annotated[float, Field(ge=0)] = 0
+    cpu: Amount = 0
     """Cores; 0: unknown."""
-    memory_gib: Annotated[float, Field(ge=0)] = 0
+    memory_gib: Amount = 0
     """0: unknown."""
-    gpu_memory_gib: Annotated[float, Field(ge=0)] = 0  # for the readers of the file: nothing computes with it
+    gpu_memory_gib: Amount = 0  # for the readers of the file: nothing computes with it
     """Memory of one card; 0: unknown."""
     description: str = ""
 
@@ -52,8 +55,8 @@ S = TypeVar("S", bound=Size)
 class Reserve(Strict):
     """Resources that a node keeps for itself: a worker that requests a whole node would never be placed."""
 
-    cpu: Annotated[float, Field(ge=0)] = 0
-    memory_gib: Annotated[float, Field(ge=0)] = 0
+    cpu: Amount = 0
+    memory_gib: Amount = 0
 
 
 @lru_cache(256)

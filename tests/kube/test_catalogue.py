@@ -33,6 +33,8 @@ def test_the_example_of_the_documentation_is_read() -> None:
         (ONE % "" + "image: {}", "unknown field 'image'; did you mean 'images'"),
         (ONE % ", cpus: 2", "unknown field 'instance_types.0.cpus'; did you mean 'cpu'"),
         (ONE % ", cpu: 3", "'cpu' stands there twice"),
+        (ONE % ", disk_gib: .inf", "disk_gib=inf: input should be a finite number"),
+        ("instance_types: [{name: a, cpu: .inf, memory_gib: 2}]", "cpu=inf: input should be a finite number"),
         (ONE % ", node: big", "node='big' is none of its nodes (it has none)"),
         (ONE % ", node_selector: {gpu: true}", r"node_selector.gpu=True: input should be a valid string"),
         (ONE % ", node_selector: {'a b': x}", "'a b' is not a key for labels"),

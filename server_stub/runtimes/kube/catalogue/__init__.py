@@ -42,6 +42,7 @@ Label = Annotated[str, _matching(_LABEL, "a key for labels, such as 'nvidia.com/
 ObjectName = Annotated[str, _matching(_NAME, "a name for a Kubernetes object (lower-case letters, digits, '-', '.')")]
 Quantity = Annotated[str, Field(coerce_numbers_to_str=True), _matching(_QUANTITY, "a quantity, such as '1' or '16Gi'")]
 Folder = Annotated[str, AfterValidator(_folder)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Port = Annotated[int, Field(gt=0, lt=65536)]
 Labels = dict[Label, str]
 
@@ -86,9 +87,9 @@ class Node(Placement):
 
     name: str
     """Name for references from types."""
-    cpu: Annotated[float, Field(gt=0)]
+    cpu: Positive
     """Cores of the whole machine."""
-    memory_gib: Annotated[float, Field(gt=0)]
+    memory_gib: Positive
     """GiB of the whole machine."""
     reserve: Reserve = Reserve()
     """Resources for the system and its daemons. Each worker gets less by its share: a worker that requests a whole node
@@ -114,10 +115,10 @@ class InstanceType(Size, Placement):
     """Linux capabilities, for example IPC_LOCK for RDMA; `restricted` admits NET_BIND_SERVICE alone."""
     runtime_class: ObjectName | None = None
     """RuntimeClass of its pods; None: the cluster's default."""
-    shm_gib: Annotated[float, Field(gt=0)] | None = None
+    shm_gib: Positive | None = None
     """Size of /dev/shm for a job without shm_size_class. None: 32 GiB per GPU, without GPUs a quarter of the memory. It
     is part of the memory, and at most half of it."""
-    disk_gib: Annotated[float, Field(gt=0)] | None = None
+    disk_gib: Positive | None = None
     """Disk of the node for what a worker writes outside of volumes and `tmp_storage`: code, working folder, HOME. It is
     requested and is the limit; a worker that writes more is evicted (`StorageFull`). None: nothing is requested, and
     the limit is 1024. 1 GiB for the log is requested in addition."""
