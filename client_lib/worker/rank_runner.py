@@ -25,7 +25,7 @@ _OUR_FRAMES = globals()
 _signal: Any = sys.modules["_signal"]  # the part of `signal` in C, which takes no time to import
 _INTERRUPTED = -2  # instead of an exit status: by SIGINT
 _LIMIT_S = 60.0  # longest wait for the master; then torch waits, and reports a failure, by itself
-_PAUSE_S = 0.002
+_PAUSE_S, _PAUSE_SHARE = 0.002, 0.01  # between two looks; the latter: of the time waited for the master, if longer
 _ANSWER_S = 10.0
 _STACKS_SIGNAL = 50  # a real-time signal; stacks.py uses the same number
 _UNWINDING_SIGNAL = 51  # ranks.py uses the same number
@@ -501,15 +501,16 @@ def _wait_for_master() -> None:
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT", "")
     if os.environ.get("RANK", "0") == "0" or not host or not port.isdigit():
         return
-    end = time.monotonic() + _LIMIT_S
-    while time.monotonic() < end:
+    begin, waited_s = time.monotonic(), 0.0
+    while waited_s < _LIMIT_S:
         try:
             with socket.create_connection((host, int(port)), timeout=5) as probe:
                 if probe.getsockname() != probe.getpeername():  # a socket may connect to itself on a free local port
                     return
         except OSError:  # it does not listen yet, or its name does not resolve yet
             pass
-        time.sleep(_PAUSE_S)
+        time.sleep(max(_PAUSE_S, waited_s * _PAUSE_SHARE))
+        waited_s = time.monotonic() - begin
 
 
 def _end(status: int) -> None:

@@ -429,6 +429,21 @@ def test_the_wait_for_the_master_polls_until_it_listens(tmp_path: Path) -> None:
         assert process.communicate(timeout=10)[0] == "there\n"
 
 
+def test_a_long_wait_for_the_master_asks_less_often(tmp_path: Path) -> None:
+    waits = tmp_path / "waits.py"
+    waits.write_text(
+        f"import sys, importlib.util, socket\n"
+        f"spec = importlib.util.spec_from_file_location('runner', {str(RUNNER)!r})\n"
+        f"runner = importlib.util.module_from_spec(spec); spec.loader.exec_module(runner)\n"
+        f"asked = []\n"
+        f"def refused(*_, **__): asked.append(1); raise ConnectionRefusedError\n"
+        f"socket.create_connection, runner._LIMIT_S = refused, 2.0\n"
+        f"runner._wait_for_master(); print(len(asked))\n"
+    )
+    waited = run(tmp_path, str(waits), RANK="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
+    assert 0 < int(waited.stdout) < 450
+
+
 @EACH_PYTHON
 def test_on_other_pythons_too(tmp_path: Path, python: str) -> None:
     script = """
