@@ -48,7 +48,7 @@ class _Member(tarfile.TarInfo):
 class _BoundedReader:
     """Reads at most `limit` bytes of the unpacked stream."""
 
-    def __init__(self, source: BinaryIO, limit: int) -> None:
+    def __init__(self, source: gzip.GzipFile, limit: int) -> None:
         self._source, self._left = source, limit
 
     def read(self, size: int) -> bytes:
@@ -84,7 +84,7 @@ def reading(path: str, max_files: int, max_bytes: int) -> Iterator[tarfile.TarFi
     overhead = 4 * 1024 * (max_files + 16)  # headers and padding
     with open(path, "rb") as file:
         try:
-            stream = cast(BinaryIO, _BoundedReader(cast(BinaryIO, gzip.GzipFile(fileobj=file)), max_bytes + overhead))
+            stream = cast(BinaryIO, _BoundedReader(gzip.GzipFile(fileobj=file), max_bytes + overhead))
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
                 yield archive
             while stream.read(_BLOCK):  # to the end, where gzip's checksum is

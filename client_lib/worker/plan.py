@@ -111,8 +111,6 @@ class WorkerPlan(NamedTuple):  # a dataclass would take a sixth of the launcher'
     """Interpreter to whose packages they are added; None: `python`."""
     environments_dir: Optional[str] = None
     """Folder that caches environments with extra packages; needed for `requirements`."""
-    environments_limit_bytes: int = 20 * 2**30
-    """Limit for all cached environments; the least recently used ones are removed."""
     grace_s: float = 30.0
     log_limit_bytes: int = 10 * 2**30
     segment_bytes: int = 64 * 2**20

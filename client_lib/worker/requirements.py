@@ -37,6 +37,7 @@ import json, os, site, sys
 paths = site.getsitepackages() + ([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])
 print(json.dumps([sys.version, [path for path in dict.fromkeys(paths) if os.path.isdir(path)]]))
 """
+_LIMIT_BYTES = 20 * 2**30  # for all cached environments; the least recently used ones are removed
 _LINK = "_client_lib_parent.pth"
 _QUIET = ("Requirement already satisfied:", "Looking in ")
 _KEPT_LINES = 400
@@ -142,22 +143,18 @@ class NotInstalled(Exception):
     """Packages could not be installed; the message is for people."""
 
 
-def find_or_make(
-    folder: str, limit_bytes: int, python: str, requirements: List[str], variables: Dict[str, str]
-) -> PackageEnvironment:
+def find_or_make(folder: str, python: str, requirements: List[str], variables: Dict[str, str]) -> PackageEnvironment:
     """The complete environment. `variables`: the job's, with those of pip and proxies. Raises NotInstalled, OSError."""
     variables = {name: value for name, value in variables.items() if name not in _DROPPED}
     os.makedirs(folder, mode=0o700, exist_ok=True)
     parent = _ask(python, variables)
     found = PackageEnvironment(folder, key_of(parent, requirements))
-    in_use = found.use()
-    if in_use is not None:
-        os.close(in_use)
+    if found.facts() is not None:
         return found
     with locked(found.lock):
         if found.facts() is None:  # otherwise another worker made it while this one waited
             _make(found, parent, requirements, variables)
-    make_room(folder, limit_bytes, found.folder)
+    make_room(folder, _LIMIT_BYTES, found.folder)
     return found
 
 
@@ -277,7 +274,7 @@ def installer(plan: WorkerPlan, directory: Directory) -> Run:
         # `./wheels/one.whl` is a file of the snapshot
         wanted = [os.path.join(directory.work, one[2:]) if one.startswith("./") else one for one in plan.requirements]
         try:
-            found = find_or_make(plan.environments_dir, plan.environments_limit_bytes, python, wanted, environment)
+            found = find_or_make(plan.environments_dir, python, wanted, environment)
             result = {"folder": found.folder}
         except (NotInstalled, OSError) as error:
             result = {"failed": str(error)}

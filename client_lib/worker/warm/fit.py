@@ -94,12 +94,8 @@ def is_read_at_load(name: str) -> bool:
 
 def environment_of(environment: Dict[str, str]) -> Dict[str, str]:
     """Environment of a pool for jobs with this environment: the variables that are read at load."""
-    kept = {name: value for name, value in environment.items() if is_read_at_load(name)}
-    for name in ("PATH", "TZ"):
-        if name in environment:
-            kept[name] = environment[name]
-    kept.update(dict.fromkeys(THREAD_COUNTS, "1"))  # one thread: a process with more cannot be forked
-    return kept
+    kept = {name: value for name, value in environment.items() if name in ("PATH", "TZ") or is_read_at_load(name)}
+    return {**kept, **dict.fromkeys(THREAD_COUNTS, "1")}  # one thread: a process with more cannot be forked
 
 
 def refusal(pool: PoolState, plan: WorkerPlan, process: Process, beside: Iterable[str]) -> Optional[str]:
