@@ -22,7 +22,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from client_lib.worker import disk
 from client_lib.worker.directory import Opener, locked, read_json, remove, write_all, write_file, write_json
@@ -111,27 +111,22 @@ class SourceFile:
         self.size = self.status.st_size
         self._check_time = check_time
 
-    def blocks(self) -> Iterator[bytes]:
-        """Its bytes up to its size. Raises BeingWritten if it was changed meanwhile."""
-        position = 0
+    def sha256(self, copy: Optional[int] = None) -> str:
+        """Digest of its bytes up to its size, which are also written to the descriptor `copy`. Raises BeingWritten if
+        it was changed meanwhile."""
+        digest, position = hashlib.sha256(), 0
         while position < self.size:
             self._check_time()
             block = os.pread(self.fd, min(BLOCK, self.size - position), position)
             if not block:
                 raise BeingWritten(self.path)
             position += len(block)
-            yield block
-        after = os.fstat(self.fd)
-        if (after.st_size, after.st_mtime_ns) != (self.size, self.status.st_mtime_ns):
-            raise BeingWritten(self.path)
-
-    def sha256(self, copy: Optional[int] = None) -> str:
-        """Digest of the whole file, which is also written to the descriptor `copy`. Raises BeingWritten."""
-        digest = hashlib.sha256()
-        for block in self.blocks():
             digest.update(block)
             if copy is not None:
                 write_all(copy, block)
+        after = os.fstat(self.fd)
+        if (after.st_size, after.st_mtime_ns) != (self.size, self.status.st_mtime_ns):
+            raise BeingWritten(self.path)
         return digest.hexdigest()
 
 
