@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from client_lib.worker.format import SegmentWriter
 from client_lib.worker.pod import AgentEvent, Instruction
-from client_lib.worker.pod.log_carriers import SERVER, ServerCarrier, Spool
+from client_lib.worker.pod.log_carriers import ServerCarrier, Spool
 from client_lib.worker.pod.server_channel import ServerChannel, ServerClient
 from client_lib.worker.pod.settings import PodSettings
 from server_stub.serve import Server
@@ -91,7 +91,7 @@ class AgentThreads:
         self.orders: list[AgentEvent] = []
         self.written = 0
         self._log = SegmentWriter(str(folder), 2**62, 2**16)
-        spool = Spool(str(folder), 2**30, [SERVER])
+        spool = Spool(str(folder), 2**30)
 
         def new_server() -> ServerClient:
             return servers.client(pod)

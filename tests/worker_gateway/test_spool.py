@@ -33,13 +33,11 @@ def all_of(spool: Spool, at: int = 0) -> list[LogPiece]:
 
 def test_what_all_have_done_with_is_deleted_but_not_what_one_needs_again(tmp_path: Path) -> None:
     written(tmp_path, *(records(n, n + 50) for n in range(0, 500, 50)))
-    spool = Spool(str(tmp_path), 2**30, ["server", "stdout"])
+    spool = Spool(str(tmp_path), 2**30)
     assert b"".join(piece.data for piece in all_of(spool)) == records(0, 500)
-    spool.done["stdout"] = len(records(0, 500))
-    spool.tidy()
+    spool.tidy(0)
     assert len(list(tmp_path.iterdir())) == 10
-    spool.done["server"] = len(records(0, 120))  # more was sent, which is not on the server's disk yet
-    spool.tidy()
+    spool.tidy(len(records(0, 120)))
     assert len(list(tmp_path.iterdir())) == 8
     # the server had lost power: it asks again for what it lost
     assert b"".join(piece.data for piece in all_of(spool, len(records(0, 200)))) == records(200, 500)
@@ -47,14 +45,14 @@ def test_what_all_have_done_with_is_deleted_but_not_what_one_needs_again(tmp_pat
 
 def test_half_a_record_is_not_read_yet(tmp_path: Path) -> None:
     written(tmp_path, record(0) + record(1)[:10])
-    spool = Spool(str(tmp_path), 2**30, ["one"])
+    spool = Spool(str(tmp_path), 2**30)
     assert [piece.data for piece in all_of(spool)] == [record(0)]
 
 
 def test_over_the_limit_the_oldest_go_and_the_next_read_says_so(tmp_path: Path) -> None:
     writer = written(tmp_path, *(records(n, n + 50) for n in range(100, 600, 50)), segment=1)
-    spool = Spool(str(tmp_path), writer.offset // 2, ["one"])
-    dropped = spool.tidy()
+    spool = Spool(str(tmp_path), writer.offset // 2)
+    dropped = spool.tidy(0)
     left = sum(path.stat().st_size for path in tmp_path.iterdir())
     assert 0 < left <= 0.8 * writer.offset / 2
     assert dropped == writer.offset - left
@@ -65,7 +63,7 @@ def test_over_the_limit_the_oldest_go_and_the_next_read_says_so(tmp_path: Path) 
 
 
 def test_the_end_of_a_log_whose_writer_died_is_behind_its_last_whole_record(tmp_path: Path) -> None:
-    spool = Spool(str(tmp_path), 2**30, ["one"])
+    spool = Spool(str(tmp_path), 2**30)
     assert spool.end() == (0, 0)
     written(tmp_path, records(0, 7) + record(7)[:10])
     assert spool.end() == (7, len(records(0, 7)))

@@ -18,7 +18,7 @@ from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.outputs.collector import FileFinder, Sync
 from client_lib.worker.outputs.http_store import HttpStore
 from client_lib.worker.pod import AgentEvent, AgentThread, Instruction
-from client_lib.worker.pod.log_carriers import SERVER, ServerCarrier, Spool
+from client_lib.worker.pod.log_carriers import ServerCarrier, Spool
 from client_lib.worker.pod.peer_channel import PeerChannel, StartBarrier
 from client_lib.worker.pod.server_channel import ServerChannel, ServerClient
 from client_lib.worker.server_connection import Unreachable
@@ -78,7 +78,7 @@ def test_an_answer_that_is_not_of_this_server_costs_no_line(
     right = json.dumps({"length": end, "durable": end}).encode()
     server = odd_server(http("200 OK", answer), http("200 OK", right))
     client = ServerClient(pod_settings(server.url, 0), "token", None)
-    carrier = ServerCarrier(client, Spool(str(tmp_path), 2**30, [SERVER]))
+    carrier = ServerCarrier(client, Spool(str(tmp_path), 2**30))
     carrier.start()
     carrier.finish()
     carrier.join(DEADLINE_S)
@@ -100,7 +100,7 @@ def test_a_report_does_not_wait_for_a_log_that_a_full_server_can_not_take(
     right = json.dumps({"length": end, "durable": end}).encode()
     server = odd_server(*[http("507 Full", b'{"message": "the disk is full"}')] * 5, http("200 OK", right))
     client = ServerClient(pod_settings(server.url, 0), "token", None)
-    carrier = ServerCarrier(client, Spool(str(tmp_path), 2**30, [SERVER]))
+    carrier = ServerCarrier(client, Spool(str(tmp_path), 2**30))
     carrier.start()
     carrier.finish()
     until(lambda: carrier.fails, "the report need not wait")

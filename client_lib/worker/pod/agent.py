@@ -20,7 +20,7 @@ from client_lib.worker.directory import Directory, last_line, read_json, renew, 
 from client_lib.worker.outcome import CannotStart, WorkerOutcome
 from client_lib.worker.plan import ELASTIC, WorkerPlan
 from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
-from client_lib.worker.pod.log_carriers import SERVER, STDOUT, ServerCarrier, Spool, StdoutCarrier
+from client_lib.worker.pod.log_carriers import ServerCarrier, Spool, StdoutCarrier
 from client_lib.worker.pod.server_channel import CONFLICT, Replaced, ServerChannel, ServerClient
 from client_lib.worker.pod.settings import FUNCTION_RUNNER, PodFiles, PodSettings, own_plan, read_plan, read_settings
 from client_lib.worker.server_connection import Rejected, Unreachable
@@ -65,8 +65,7 @@ class Agent:
         self._replaced = False
         self._ended_at = 0.0
         self._launcher = LauncherProcess(files.directory, self._events.put)
-        readers = [STDOUT] if pod.server_url is None else [STDOUT, SERVER]
-        self._spool = Spool(files.directory.log, pod.spool_bytes, readers)
+        self._spool = Spool(files.directory.log, pod.spool_bytes)
         self._to_stdout: Optional[StdoutCarrier] = None
         self._to_server: Optional[ServerCarrier] = None
         self._channel: "Union[ServerChannel, PeerChannel]"
@@ -160,7 +159,7 @@ class Agent:
                 raise Replaced(str(rejected)) from rejected
             raise OSError("the server does not take its log: %s" % rejected) from rejected
         self._plan = self._plan._replace(log_offset=offset, log_seq=seq)
-        self._spool.begin(offset, seq)
+        self._spool.begin = (seq, offset)
 
     def _begin(self) -> None:
         """Raises CannotStart, Replaced, OSError."""
@@ -265,7 +264,8 @@ class Agent:
         """Reap the children that have ended (the launcher, and the orphans of the pod), and bound the spool."""
         for pid, status in ended_children():
             self._launcher.reaped(pid, status)
-        dropped = self._spool.tidy()
+        carriers = filter(None, (self._to_stdout, self._to_server))
+        dropped = self._spool.tidy(min((carrier.done for carrier in carriers), default=0))
         if dropped:
             warn("the spool is full: the oldest %d waiting bytes of the log are dropped" % dropped)
 

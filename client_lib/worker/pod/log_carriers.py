@@ -9,7 +9,7 @@ import os
 import sys
 import threading
 import time
-from typing import List, NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Tuple
 
 from client_lib.worker.directory import write_all
 from client_lib.worker.format import end_of, segment_name, segments
@@ -17,7 +17,6 @@ from client_lib.worker.pod import AgentThread, Backoff, warn
 from client_lib.worker.pod.server_channel import ServerClient
 from client_lib.worker.server_connection import Rejected, RequestFailed
 
-SERVER, STDOUT = "server", "stdout"  # the readers of the spool
 _POLL_S = 0.1  # longest time a line waits before it is sent, and lower bound on the time between two requests
 _LATE_S = 5.0  # longest delay of an ended worker's report because of a log that the server can't take
 _LARGE = 256 * 1024  # after a piece of this size more is probably waiting
@@ -34,19 +33,13 @@ class LogPiece(NamedTuple):
 
 
 class Spool:
-    """The log directory of one worker. `readers`: their names."""
+    """The log directory of one worker."""
 
-    def __init__(self, folder: str, volume_bytes: int, readers: List[str]) -> None:
+    def __init__(self, folder: str, volume_bytes: int) -> None:
         self._folder = folder
         self._limit = int(volume_bytes * FULL)
-        self._begin = (0, 0)
-        self.done = dict.fromkeys(readers, 0)
-        """The offset before which a reader needs no record any more; each reader sets its own."""
-
-    def begin(self, offset: int, seq: int) -> None:
-        """Set the position of the first record: an earlier pod, or start, of this worker has delivered those before."""
-        self._begin = (seq, offset)
-        self.done = dict.fromkeys(self.done, offset)
+        self.begin = (0, 0)
+        """(seq, offset) of the first record: an earlier pod, or start, of this worker has delivered those before."""
 
     def read(self, at: int) -> Optional[LogPiece]:
         """The next records from this offset on; None: there are none now."""
@@ -64,10 +57,9 @@ class Spool:
             return LogPiece(offset, whole, offset > at) if whole else None
         return None
 
-    def tidy(self) -> int:
-        """Delete segments that are done with, and the oldest beyond the limit. Returns the bytes deleted unread."""
+    def tidy(self, done: int) -> int:
+        """Delete segments before the offset `done`, and the oldest over the limit. Returns the bytes deleted unread."""
         existing = segments(self._folder)
-        done = min(self.done.values())
         kept, dropped = sum(size for _, size in existing), 0
         for start, size in existing[:-1]:  # the launcher writes the last one
             if start + size > done and kept <= self._limit:
@@ -91,7 +83,7 @@ class Spool:
             size, seq = end_of(self._path(start))
             if size:
                 return seq + 1, start + size
-        return self._begin
+        return self.begin
 
     def _path(self, start: int) -> str:
         return os.path.join(self._folder, segment_name(start))
@@ -103,12 +95,12 @@ class Spool:
 class LogCarrier(AgentThread):
     """Carries the log to one reader. After `finish` and `join` it is delivered, or the receiver takes no more."""
 
-    reader = ""
-
     def __init__(self, spool: Spool) -> None:
-        super().__init__(self.reader, self._carry)
+        super().__init__(type(self).__name__, self._carry)
         self._spool = spool
-        self._at = spool.done[self.reader]
+        _, self._at = spool.begin
+        self.done = self._at
+        """The offset before which the receiver needs no record any more."""
         self._finishing = threading.Event()
 
     def finish(self) -> None:
@@ -123,7 +115,7 @@ class LogCarrier(AgentThread):
                 break
             if piece is None or len(piece.data) < _LARGE:
                 self._finishing.wait(_POLL_S)
-        self._spool.done[self.name] = sys.maxsize
+        self.done = sys.maxsize
 
     def _deliver(self, piece: LogPiece) -> bool:
         """Deliver the piece, and set the position behind it. False: the receiver accepts no more."""
@@ -133,21 +125,17 @@ class LogCarrier(AgentThread):
 class StdoutCarrier(LogCarrier):
     """Prints the log for `kubectl logs` and for servers out of reach. A thread: a slow runtime delays nothing else."""
 
-    reader = STDOUT
-
     def _deliver(self, piece: LogPiece) -> bool:
         try:
             write_all(1, piece.data)
         except OSError:  # it is closed
             return False
-        self._at = self._spool.done[STDOUT] = piece.offset + len(piece.data)
+        self._at = self.done = piece.offset + len(piece.data)
         return True
 
 
 class ServerCarrier(LogCarrier):
     """Sends the log to the server, over any outage, and repeats nothing."""
-
-    reader = SERVER
 
     def __init__(self, server: ServerClient, spool: Spool) -> None:
         super().__init__(spool)
@@ -174,5 +162,5 @@ class ServerCarrier(LogCarrier):
             self._failing_since = None
         self.fails = False
         self._backoff.reset()
-        self._spool.done[SERVER] = max(durable, self._spool.done[SERVER])
+        self.done = max(durable, self.done)
         return True
