@@ -17,6 +17,7 @@ from client_lib.worker.format import SegmentWriter
 from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.outputs.collector import FileFinder, Sync
 from client_lib.worker.outputs.http_store import HttpStore
+from client_lib.worker.outputs.store import SourceFile
 from client_lib.worker.pod import AgentEvent, AgentThread, Instruction
 from client_lib.worker.pod.log_carriers import ServerCarrier, Spool
 from client_lib.worker.pod.peer_channel import PeerChannel, StartBarrier
@@ -119,6 +120,17 @@ def test_a_server_without_room_for_a_line_of_the_list_is_named(
     full = HttpStore(odd_server(http("507 Full", b'{"message": "the disk is full"}')).url, None, None)
     with pytest.raises(OSError, match="the disk is full"):
         Sync(finder, full, False, lambda: None).look(True)
+
+
+def test_an_output_is_sent_again_if_another_server_takes_it(
+    tmp_path: Path, odd_server: Callable[..., OddServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLIENT_LIB_POD_UID", "uid-0")
+    server = odd_server(http("200 OK", b"{}"), http("200 OK", b'{"length": 1}'))
+    (tmp_path / "a").write_text("a")
+    with open(tmp_path / "a", "rb") as file:
+        HttpStore(server.url, None, None).keep(SourceFile("a", file.fileno(), False, lambda: None))
+    assert len(server.requests) == 2
 
 
 def test_a_file_that_was_cut_off_is_not_taken_for_the_whole(

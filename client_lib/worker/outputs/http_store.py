@@ -11,7 +11,7 @@ Every request may be repeated. An unreachable server is retried, and an upload r
 
 import os
 import time
-from typing import Any, Callable, Dict, Optional
+from typing import Any, Callable, Dict, Optional, TypeVar
 from urllib.parse import quote, urlencode
 
 from client_lib.worker.outputs.store import BLOCK, BeingWritten, SourceFile
@@ -21,6 +21,8 @@ _PIECE = 8 * BLOCK  # one request; servers bound these
 _WAIT_S = 40.0  # more than other requests take: the server writes the piece to its disk before it answers
 _PAUSE_S = 1.0
 _NO_ROOM = 507
+
+T = TypeVar("T")
 
 
 class HttpStore:
@@ -52,23 +54,23 @@ class HttpStore:
                 raise BeingWritten(source.path)
 
     def leave_out(self, path: str, size: int, why: str) -> None:
-        self._ask("PUT", path, {"size": size, "left_out": why}, b"")
+        self._ask("PUT", path, {"size": size, "left_out": why}, b"", dict)
 
     def forget(self, path: str) -> None:
-        self._ask("DELETE", path, {}, b"")
+        self._ask("DELETE", path, {}, b"", dict)
 
     def _send(self, path: str, query: Dict[str, Any], piece: bytes) -> int:
         """Number of bytes that the server has; it skips those of the piece that it had before."""
-        return int(self._ask("PUT", path, query, piece)["length"])
+        return self._ask("PUT", path, query, piece, lambda answer: int(answer["length"]))
 
-    def _ask(self, method: str, path: str, query: Dict[str, Any], body: bytes) -> Dict[str, Any]:
-        """The answer, retried until the deadline of the scan. Raises OSError with the reason of a server that rejects
-        the request, or has no room."""
+    def _ask(self, method: str, path: str, query: Dict[str, Any], body: bytes, read: Callable[[Any], T]) -> T:
+        """What `read` makes of the answer, retried until the deadline of the scan. Raises OSError with the reason of a
+        server that rejects the request, or has no room."""
         target = "/%s?%s" % (quote(path), urlencode(query))
         while True:
             self._check_time()
             try:
-                return self._server.exchange(method, target, body, dict, _WAIT_S)
+                return self._server.exchange(method, target, body, read, _WAIT_S)
             except RequestFailed as error:
                 if isinstance(error, Rejected) or error.status == _NO_ROOM:
                     raise OSError(str(error)) from error
