@@ -154,6 +154,9 @@ def group(
 
 def run(args: list[str] | None = None) -> int:
     """Run one command line; return the exit code. The one place where errors become text and codes."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:  # it was closed; the next file that is opened must not take its place
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # text that the terminal's encoding can't hold is escaped
             stream.reconfigure(errors="backslashreplace")
@@ -166,7 +169,8 @@ def run(args: list[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(problem, BrokenPipeError):
             return ExitCode.BROKEN_PIPE
-        printer.hint(f"Error: {problem}")
+        is_cwd = isinstance(problem, FileNotFoundError) and problem.filename is None
+        printer.hint("Error: the current folder was removed\nchange to another" if is_cwd else f"Error: {problem}")
         return ExitCode.FAILED
     finally:
         printer.end_notices()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -187,6 +188,30 @@ def test_a_full_disk_is_said_in_a_line(server: SmallServer, environment: dict[st
             [*CLI, "list"], env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
         )
     assert (done.returncode, done.stderr) == (1, "Error: [Errno 28] No space left on device\n")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("line", "code"), [("list -o name <&-", 0), ("list 1>&-", 0), ("list 2>&-", 0), ("cancel <&-", 2)]
+)
+def test_a_closed_stream_is_an_empty_one(
+    server: SmallServer, environment: dict[str, str], line: str, code: int
+) -> None:
+    server.add(job("one"))
+    line = f"{shlex.join(CLI)} {line}"
+    done = subprocess.run(line, shell=True, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+
+
+@pytest.mark.process
+def test_a_current_folder_that_was_removed_is_said(environment: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    line = f'rmdir "$PWD"; {shlex.join(CLI)} submit /train.py'
+    done = subprocess.run(
+        ["sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (1, "Error: the current folder was removed\nchange to another\n")
 
 
 def test_a_folder_that_cannot_be_made_is_named(server: SmallServer, cli: Run, tmp_path: Path) -> None:

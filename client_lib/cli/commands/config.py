@@ -147,7 +147,7 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_file(os.path.realpath(path), text.encode())
     except (OSError, UnicodeEncodeError) as error:
-        raise InvalidRequest(f"{path} can't be written: {error}") from None
+        raise InvalidRequest(f"{path} can't be written: {getattr(error, 'strerror', error)}") from None
 
 
 # --- logins
