@@ -64,8 +64,11 @@ def main() -> int:
     import gc
 
     gc.set_threshold(100_000, 10, 10)  # imports free hardly anything, and collections would take 4 % of a submit
-    from client_lib.cli.app import run
+    try:
+        from client_lib.cli.app import run
 
-    code = run()
+        code = run()
+    except KeyboardInterrupt:  # before a command ran
+        code = ExitCode.INTERRUPTED
     gc.freeze()  # the interpreter would search all objects for garbage when it ends: 6 % of a submit
     return code

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -201,6 +202,13 @@ def test_a_closed_stream_is_an_empty_one(
     line = f"{shlex.join(CLI)} {line}"
     done = subprocess.run(line, shell=True, env=environment, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
+
+
+@pytest.mark.process
+def test_ctrl_c_before_a_command_runs_shows_no_traceback(environment: dict[str, str]) -> None:
+    program = "from client_lib.cli import app, main\ndef run(): raise KeyboardInterrupt\napp.run = run\nexit(main())"
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (130, b"")
 
 
 @pytest.mark.process

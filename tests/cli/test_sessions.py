@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from client_lib.cli.commands.sessions import Session
+from client_lib.cli.commands.sessions import Session, _interrupts
 from client_lib.worker import control as link
 from tests.waiting import until
 
@@ -106,6 +106,16 @@ def test_ctrl_c_without_a_terminal_is_a_signal_for_the_command(shell: dict[str, 
         process.send_signal(signal.SIGINT)
         assert process.stdout.read() == b"got it\n"
     assert process.returncode == 9
+
+
+def test_an_interrupt_that_is_ignored_stays_so() -> None:
+    session: Any = SimpleNamespace()
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with _interrupts(session):
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_port_is_forwarded_for_any_number_of_connections(

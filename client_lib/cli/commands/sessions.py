@@ -180,7 +180,9 @@ def _interrupts(session: Session) -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         session.send(link.json_frame(link.SIGNAL, int(signal.SIGINT)), at_once=True)
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:  # a script's `&` has it ignored
+        signal.signal(signal.SIGINT, interrupt)
     try:
         yield
     finally:
