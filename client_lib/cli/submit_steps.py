@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -23,7 +23,7 @@ from client_lib.cli.connection import Connection
 from client_lib.errors import InvalidRequest, JobFailed
 from client_lib.job import Job
 from client_lib.reports import explanation
-from client_lib.spec.command_line import option_names, split_script
+from client_lib.spec.command_line import option_names, parse_yaml, split_script
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.validation import validated
 from client_lib.spec.wire import JobInfo
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from client_lib.launch_lines import LaunchLine
 
 NoCheck = Annotated[bool, Option("--no-check", help="Submit without checking the script (jobs of this machine).")]
-_MERGE = "tag:yaml.org,2002:merge"
 _COMMANDS = (JobType.BINARY.value, JobType.BINARY_EXP.value)
 _READ_BEFORE = ("args", "instance_type")
 _CORES = re.compile(r"\.(\d+)C(?:\.|$)")  # of cpu.8C.32G, a100.1gpu.80vG.12C.96G
@@ -86,23 +85,7 @@ def read_job_file(path: str) -> dict[str, Any]:
     """The fields of a spec in a file of YAML, and so of JSON. Unknown ones are left for the spec to refuse; relative
     paths (`script`, `working_dir`) are relative to the file, so that it works from every folder. Raises InvalidRequest
     naming the file, and the line where YAML is broken."""
-    import yaml  # 20 ms
-
-    class Loader(yaml.SafeLoader):
-        """Refuses a key that stands there twice; YAML would take the last one. `<<: *other` may stand beside them."""
-
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-            keys = [self.construct_object(key, deep=True) for key, _ in node.value if key.tag != _MERGE]
-            doubled = next((key for key in keys if keys.count(key) > 1), None)
-            if doubled is not None:
-                problem = f"the key {doubled!r} stands there twice"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
-            return super().construct_mapping(node, deep)
-
-    try:
-        content = yaml.load(read_text(path), Loader)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise InvalidRequest(f"{path} is not valid YAML: {error}") from error
+    content = parse_yaml(read_text(path), path)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise InvalidRequest(f"{path} holds no fields", hint="it needs lines like `script: train.py`, `n_workers: 2`")
     folder = Path(path).parent

@@ -26,8 +26,8 @@ def test_the_example_of_the_documentation_is_read() -> None:
     [
         ("", "it is no table with `instance_types`"),
         ("- a", "it is no table with `instance_types`"),
-        ("a: [", "it is no YAML"),
-        ("a: 2026-02-30", "it is no YAML: day is out of range for month"),
+        ("a: [", "it is not valid YAML"),
+        ("a: 2026-02-30", "it is not valid YAML: day is out of range for month"),
         ("instance_types: []", "at least 1 item"),
         ("instance_types: [{name: a}]", "'a' needs cpu and memory_gib"),
         (ONE % "" + "image: {}", "unknown field 'image'; did you mean 'images'"),

@@ -6,15 +6,16 @@ A server keeps a copy of the last valid file, so that an error in a new one does
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from client_lib.errors import InvalidRequest
+from client_lib.spec.command_line import parse_yaml
 from client_lib.spec.validation import Place, invalid_request
 from client_lib.worker.directory import write_file
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue
@@ -76,27 +77,15 @@ def load_or_kept(path: Path | None, kept: Path) -> tuple[ClusterCatalogue, str]:
 def read(text: str) -> ClusterCatalogue:
     """The catalogue in YAML. Raises InvalidRequest with a line for each error: the entry and what is wrong in it."""
     try:
-        content = yaml.load(text, _UniqueKeys)
+        content = parse_yaml(text, "it")
         if not isinstance(content, dict):
             raise InvalidRequest("it is no table with `instance_types`", hint=EXAMPLE)
         found = ClusterCatalogue.model_validate(content)
     except ValidationError as error:
         raise invalid_request(error, ClusterCatalogue, _line_in(text)) from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that does not exist
-        raise InvalidRequest(f"it is no YAML: {error}") from error
     if wrong := [*_contradictions(found)]:
         raise InvalidRequest("\n".join(wrong))
     return found
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """Rejects a key that occurs twice in one table: YAML forbids it, and PyYAML silently keeps the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        keys = [key.value for key, _ in node.value if key.value != "<<"]
-        if (twice := _twice(keys)) is not None:
-            raise yaml.constructor.ConstructorError(None, None, f"{twice!r} stands there twice", node.start_mark)
-        return super().construct_mapping(node, deep)
 
 
 def _line_in(text: str) -> Place:
