@@ -93,7 +93,8 @@ def resolve(
     environ: Mapping[str, str] | None = None,
 ) -> Config:
     """The server that these arguments, the environment and the configuration file mean, in this order.
-    Raises InvalidRequest: an endpoint that is no http(s) URL, an unknown profile, a broken file or variable."""
+    Raises InvalidRequest: an endpoint that is no http(s) URL, an unknown profile, a broken file or variable, a
+    `retry_s` that is no number of seconds."""
     environ = os.environ if environ is None else environ
     if endpoint is None and profile is None:
         endpoint = environ.get(ENDPOINT) or None
@@ -104,7 +105,12 @@ def resolve(
         (token or environ.get(TOKEN) or chosen.get("token")) if url else None,
         _first(insecure, _flag(environ, INSECURE), chosen.get("insecure"), False),
         _first(ca_bundle, environ.get(CA_BUNDLE) or None, chosen.get("ca_bundle"), None),
-        _first(retry_s, _number(environ, RETRY_S), chosen.get("retry_s"), RETRY_S_DEFAULT),
+        _first(
+            _seconds("retry_s", retry_s),
+            _seconds(RETRY_S, environ.get(RETRY_S)),
+            chosen.get("retry_s"),
+            RETRY_S_DEFAULT,
+        ),
         environ.get(NOTIFY) or chosen.get("notify"),
         None if url else chosen_state_dir(environ),
     )
@@ -142,6 +148,8 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
     data = parse_toml(text, path)
     profiles = data.pop("profiles") if isinstance(data.get("profiles"), dict) else {}
     default = data.pop("profile", None)
+    if not isinstance(default, str | None):
+        raise InvalidRequest(f"{path}: `profile` is no name", hint="the values of a profile are in [profiles.NAME]")
     if data:
         raise InvalidRequest(
             f"{path}: unknown key {next(iter(data))!r}", hint="it may hold `profile` and [profiles.NAME]"
@@ -160,8 +168,10 @@ def check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
             hint = f"there are: {', '.join(sorted(_KEYS))}"
             raise InvalidRequest(f"{path}: profile {name!r} holds unknown {key!r}", hint=hint)
         types, wanted = _KEYS[key]
-        if not isinstance(value, types) or (isinstance(value, int | float) and not value >= 0):  # NaN
+        if not isinstance(value, types):
             raise InvalidRequest(f"{path}: {key}={value!r} of profile {name!r} is not {wanted}")
+        if key == "retry_s":
+            _seconds(f"{path}: profile {name!r}: retry_s", value)
 
 
 def profile_values(name: str | None, path: Path) -> dict[str, Any]:
@@ -188,11 +198,11 @@ def _flag(environ: Mapping[str, str], name: str) -> bool | None:
     return BOOLEANS[value.lower()]
 
 
-def _number(environ: Mapping[str, str], name: str) -> float | None:
-    value = environ.get(name)
-    if not value:
+def _seconds(name: str, value: Any) -> float | None:
+    """The number; None: no value is given. Raises InvalidRequest."""
+    if value is None or value == "":
         return None
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         number = float(value)
         if 0 <= number < math.inf:
             return number

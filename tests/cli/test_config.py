@@ -59,7 +59,7 @@ def test_the_file_is_for_its_owner_alone(cli: Run, tmp_path: Path) -> None:
     [
         ("endpoint=jobs.example", "no address of a server"),
         ("retry_s=soon", "retry_s='soon' of profile 'lab' is not a number of seconds"),
-        ("retry_s=nan", "retry_s=nan of profile 'lab' is not a number of seconds"),
+        ("retry_s=nan", "profile 'lab': retry_s=nan is no number of seconds"),
         ("insecure=maybe", "insecure='maybe' of profile 'lab' is not true or false"),
         ("token=\udcff", "can't be written: 'utf-8' codec"),
         ("colour=red", "unknown 'colour'"),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,11 @@ def test_an_unknown_profile_names_those_that_there_are(environ: dict[str, str]) 
         ("[profiles.a]\ninsecure = 'yes'", "insecure='yes'"),
         ("[profiles]\na = 'https://x'", "profile 'a' is no table"),
         ("profiles = 'a'", "unknown key 'profiles'"),
+        ("[profile.a]\nendpoint = 'https://x'", "`profile` is no name"),
+        ("profile = ['a']", "`profile` is no name"),
+        ("[profiles.a]\nretry_s = nan", "retry_s=nan is no number of seconds"),
+        ("[profiles.a]\nretry_s = -inf", "retry_s=-inf is no number of seconds"),
+        (f"[profiles.a]\nretry_s = 1{'0' * 400}", "is no number of seconds"),
     ],
 )
 def test_a_broken_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, names: str) -> None:
@@ -117,6 +123,11 @@ def test_a_broken_file_is_named_with_what_is_wrong(tmp_path: Path, text: str, na
 def test_a_retry_time_that_is_none_is_refused(environ: dict[str, str], value: str) -> None:
     with pytest.raises(InvalidRequest, match="CLIENT_LIB_RETRY_S"):
         resolve(environ=environ | {"CLIENT_LIB_RETRY_S": value})
+
+
+def test_a_retry_time_of_an_argument_is_checked_too() -> None:
+    with pytest.raises(InvalidRequest, match="retry_s=nan"):
+        resolve("https://h.example", retry_s=math.nan)
 
 
 def test_a_flag_that_is_none_is_refused(environ: dict[str, str]) -> None:
