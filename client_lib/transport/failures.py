@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -32,10 +31,8 @@ class Transient(Exception):
 
 
 def check_endpoint_rules(endpoint: Endpoint, config: Config) -> None:
-    """Raises InvalidRequest for a token that would be sent in clear text over a network, unless the user allowed it,
-    and for a CA file that is missing."""
-    if config.ca_bundle and not os.path.exists(config.ca_bundle):
-        raise errors.InvalidRequest(f"ca_bundle {config.ca_bundle!r} does not exist")
+    """Raises InvalidRequest for a token that no header can carry, and for one that would be sent in clear text over a
+    network, unless the user allowed it."""
     token, parts = endpoint.token, urlsplit(endpoint.url)
     if token is None:
         return

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from client_lib import __version__, errors
 from client_lib.spec import paths
 from client_lib.spec.paths import HEARTBEAT_S
-from client_lib.transport.config import Config, Endpoint
+from client_lib.transport.config import CA_BUNDLE, Config, Endpoint
 from client_lib.transport.failures import (
     ERROR_BODY_MAX,
     READ_S,
@@ -109,6 +109,11 @@ class Transport(ABC):
             self.headers["Authorization"] = f"Bearer {endpoint.token}"
         self.trusted = config.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE")
         """File or folder of certificate authorities; None: the default ones."""
+        if self.trusted and self.url.lower().startswith("https:") and not os.path.exists(self.trusted):
+            raise errors.InvalidRequest(
+                f"there are no certificate authorities in {self.trusted!r}: it does not exist",
+                hint=f"see ca_bundle, {CA_BUNDLE} and REQUESTS_CA_BUNDLE",
+            )
 
     @abstractmethod
     def send(self, request: Request) -> AbstractContextManager[Any]:

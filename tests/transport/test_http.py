@@ -273,6 +273,15 @@ def test_a_ca_bundle_that_is_not_there_is_named() -> None:
         rest("https://127.0.0.1:9", None, ca_bundle="/no/such.pem").call("GET", "/x")
 
 
+def test_one_of_the_environment_is_named_too_where_it_matters(
+    odd_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", "/no/such.pem")
+    with pytest.raises(errors.InvalidRequest, match=r"/no/such\.pem"):
+        rest("https://127.0.0.1:9", None).call("GET", "/x")
+    assert rest(odd_server(OK).url).call("GET", "/x") == b"{}"
+
+
 def test_a_server_that_speaks_no_tls_is_said_to(odd_server: Start) -> None:
     url = odd_server(OK).url.replace("http:", "https:")
     problem = refused(url)
