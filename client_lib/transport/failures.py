@@ -127,7 +127,7 @@ def error_of_answer(
         code, message, hint = str(data["code"]), str(data["message"]), data.get("hint")
         of_status = _CODE_OF_NEWER.get(status, errors.ServerError if status >= 500 else errors.InvalidRequest)
         kind = errors.BY_CODE.get(code, of_status)
-    except (ValueError, TypeError, KeyError, AttributeError):  # no error body of ours
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):  # no error body of ours
         kind, meaning = _STATUSES.get(status, _UNKNOWN)
         location = header("Location")
         shown = f"a redirect to {location}" if location else as_text(body)
@@ -154,7 +154,7 @@ def as_text(body: bytes) -> str:
     """The visible text of an HTML page or another body, on one line."""
     import html  # its table of 2231 names takes 3 ms, and most answers are good
 
-    text = body.decode("utf-8", "replace")
-    text = re.sub(r"<(script|style|title)\b.*?</\1>|<[^>]*>", " ", text, flags=re.DOTALL | re.IGNORECASE)
+    text = body[:ERROR_BODY_MAX].decode("utf-8", "replace")
+    text = re.sub(r"<(script|style|title)\b.*?</\1>|<[^<>]*>", " ", text, flags=re.DOTALL | re.IGNORECASE)
     text = " ".join(html.unescape(text).split())
     return text if len(text) <= _TEXT_MAX else text[:_TEXT_MAX] + "…"

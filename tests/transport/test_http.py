@@ -93,6 +93,15 @@ def test_half_an_answer(odd_server: Start) -> None:
     assert "in the middle" in problem.message
 
 
+@pytest.mark.parametrize("body", [b'{"a": 1 < 2}, ' * 100_000, b"[" * 60_000], ids=["many <", "deep"])
+def test_a_large_foreign_answer_is_told_at_once(odd_server: Start, body: bytes) -> None:
+    for status in ("200 OK", "500 No"):
+        began = time.monotonic()
+        with pytest.raises(errors.BadResponse):
+            api(odd_server(http(status, body)).url).server_info()
+        assert time.monotonic() - began < 5
+
+
 def test_half_a_json_in_a_whole_answer(odd_server: Start) -> None:
     with pytest.raises(errors.BadResponse, match="no ServerInfo"):
         api(odd_server(http("200 OK", b'{"version": "1')).url).server_info()
