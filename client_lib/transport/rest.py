@@ -103,7 +103,7 @@ class Transport(ABC):
 
     def __init__(self, endpoint: Endpoint, config: Config) -> None:
         check_endpoint_rules(endpoint, config)
-        self.endpoint, self.url, self.pid = endpoint, endpoint.url, os.getpid()
+        self.endpoint, self.url = endpoint, endpoint.url
         self.headers = {"User-Agent": f"client-lib/{__version__}", "Accept-Encoding": "identity"}
         if endpoint.token:
             self.headers["Authorization"] = f"Bearer {endpoint.token}"
@@ -170,7 +170,7 @@ class Rest:
         self._locate = locate
         self._config = config
         self._connect = connect
-        self._lock = threading.Lock()
+        self._pid, self._lock = os.getpid(), threading.Lock()
         self._connected: Transport | None = None
 
     @property
@@ -273,7 +273,7 @@ class Rest:
             try:
                 return attempt(connected)
             except Transient:
-                with self._lock:  # running calls of other threads keep the old connections
+                with self._own_lock():  # running calls of other threads keep the old connections
                     if self._connected is connected:
                         self._connected = None  # a local server comes back at another port
                 raise
@@ -286,17 +286,24 @@ class Rest:
             return _again(once, first, bound_s)
 
     def close(self) -> None:
-        with self._lock:
+        with self._own_lock():
             if self._connected:
                 self._connected.close()
             self._connected = None
 
     def _connection(self) -> Transport:
-        with self._lock:
+        with self._own_lock():
             found = self._connected
-            if not found or found.pid != os.getpid() or time.time() >= found.endpoint.renew_at:
+            if not found or time.time() >= found.endpoint.renew_at:
                 found = self._connected = self._connect(self._locate(), self._config)
             return found
+
+    def _own_lock(self) -> threading.Lock:
+        """The lock of this process. A thread of the parent may have held the one that a forked child has got."""
+        if self._pid != os.getpid():
+            self._connected, self._lock = None, threading.Lock()
+            self._pid = os.getpid()  # last: another thread of the child takes the new lock
+        return self._lock
 
 
 def _again(attempt: Callable[[], T], first: Transient, bound_s: float) -> T:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -411,3 +412,27 @@ def test_a_forked_child_makes_connections_of_its_own(odd_server: Start) -> None:
     if child == 0:
         os._exit(0 if shared.call("GET", "/x") == b"{}" and shared._connection() is not mine else 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_child_that_is_forked_while_another_thread_connects_does_not_wait_for_that_thread(odd_server: Start) -> None:
+    url, begun, go_on = odd_server(OK).url, threading.Event(), threading.Event()
+    parent = os.getpid()
+
+    def locate() -> Endpoint:
+        if os.getpid() == parent:
+            begun.set()
+            go_on.wait()
+        return Endpoint(url)
+
+    shared = Rest(locate, Config(url, retry_s=0), connect)
+    thread = threading.Thread(target=shared.call, args=("GET", "/x"))
+    thread.start()
+    begun.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(10)  # ends a child that waits
+        os._exit(0 if shared.call("GET", "/x") == b"{}" else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    go_on.set()
+    thread.join()
