@@ -108,7 +108,8 @@ def _fetch(api: Api, info: JobInfo, file: OutputFile, folder: Path, meter: _Mete
     if _is_there(target, file):
         meter.add(file.size, files=1)
         return target
-    part = target.with_name(f".{target.name[:200]}.{file.sha256[:12]}.part")
+    name = target.name.encode()[:200].decode(errors="ignore")  # file systems take 255 bytes
+    part = target.with_name(f".{name}.{file.sha256[:12]}.part")
     if part.is_symlink():
         part.unlink()
     extra = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)

@@ -69,6 +69,12 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_was_cut(
     assert seen[-1] == Progress(1, 1, len(BODY), len(BODY))
 
 
+def test_a_file_may_have_the_longest_name_that_there_is(odd_server: Start, tmp_path: Path) -> None:
+    name = "я" * 126 + ".pt"  # 255 bytes
+    odd = odd_server(listing(name), http("200 OK", BODY))
+    assert download(Client(odd.url, token="t", retry_s=0), JOB, tmp_path, None) == [tmp_path / name]
+
+
 def test_two_downloads_of_one_file_at_once(odd_server: Start, tmp_path: Path) -> None:
     odd = odd_server(listing("model.pt"), http("200 OK", BODY), listing("model.pt"), http("200 OK", BODY))
     client = Client(odd.url, token="t", retry_s=0)
