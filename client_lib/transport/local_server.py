@@ -119,9 +119,9 @@ def find_or_start(directory: Path | None = None) -> Running:
             "jobs don't run on Windows itself", hint="give the address of a server, as endpoint= or CLIENT_LIB_ENDPOINT"
         )
     directory = directory or state_dir()
-    if running := find(directory):
-        return running
     try:
+        if running := find(directory):
+            return running
         make_private(directory)
         with locked(str(directory / START_LOCK)):  # no other client starts one; it is done within START_S
             lock = directory / SERVER_LOCK
@@ -245,15 +245,13 @@ def _other_code(running: Running, root: Path) -> str | None:
         return None
     if running.code != str(root):
         return f"runs the code in {running.code}, and this client that in {root}"
-    try:
+    with suppress(FileNotFoundError):  # a file of the code may be removed meanwhile, too
         written = (running.state_dir / SERVER_JSON).stat().st_mtime
-    except FileNotFoundError:
-        return None
-    for package in ("client_lib", "server_stub"):  # each call of the client looks at all files, so without `Path`
-        for folder, _, files in os.walk(root / package):
-            for path in (os.path.join(folder, file) for file in files if file.endswith(".py") and file[0] != "."):
-                if os.lstat(path).st_mtime > written:
-                    return f"was started before {path} was changed"
+        for package in ("client_lib", "server_stub"):  # each call of the client looks at all files, so without `Path`
+            for folder, _, files in os.walk(root / package):
+                for path in (os.path.join(folder, file) for file in files if file.endswith(".py") and file[0] != "."):
+                    if os.lstat(path).st_mtime > written:
+                        return f"was started before {path} was changed"
     return None
 
 

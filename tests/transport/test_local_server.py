@@ -27,6 +27,7 @@ from client_lib.spec.state_dir import SERVER_LOCK, state_dir
 from client_lib.transport import local_server as local_servers
 from client_lib.transport.local_server import Running, find, find_or_start, stop
 from tests.local_server import stop_server
+from tests.rights import file_modes_hold
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
@@ -172,6 +173,15 @@ def test_a_state_directory_that_can_t_be_made_is_named(tmp_path: Path, monkeypat
         Client().server_info()
 
 
+def test_a_state_directory_that_can_t_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = tmp_path / "state"
+    state.mkdir(0o300)  # as of another user
+    (state / "server.json").touch(0o200)
+    monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(state))
+    with file_modes_hold(), pytest.raises(ServerError, match=r"can't keep its state in .*Permission denied"):
+        Client(retry_s=0).server_info()
+
+
 def test_one_that_ends_by_itself_meanwhile_is_stopped(own_state: Path) -> None:
     own_state.mkdir()
     gone = subprocess.Popen(["true"])
@@ -242,7 +252,7 @@ def test_an_older_client_uses_the_newer_server(local_server: Path) -> None:
 
 
 def test_a_server_of_the_same_version_with_other_code_is_used_with_a_warning(
-    local_server: Path, described: Path, tmp_path: Path
+    local_server: Path, described: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running = find_or_start(local_server)
     root = Path(client_lib.__file__).parents[1]
@@ -256,6 +266,11 @@ def test_a_server_of_the_same_version_with_other_code_is_used_with_a_warning(
     out, said = asks.communicate(timeout=60)
     assert (out.strip(), find(local_server)) == ("local", running)
     assert f"runs the code in {root}, and this client that in {other}; `client-lib server restart`" in said
+    with monkeypatch.context() as patched:
+        patched.setattr(
+            os, "walk", lambda folder: iter([(str(folder), [], ["gone.py"])])
+        )  # removed since it was listed
+        assert local_servers._other_code(running, root) is None
     os.utime(described, (0, 0))
     assert re.fullmatch(r"was started before \S+\.py was changed", local_servers._other_code(running, root) or "")
     described.unlink()  # as a server that ends does
