@@ -24,7 +24,10 @@ def changed(spec: JobSpec, changes: Mapping[str, Any], function: FunctionCode | 
     """The spec with other values for some fields; None: the default. `function`: what the job calls, if it does.
     Raises InvalidRequest: an unknown field, a wrong value, a field that would change the code."""
     path, script = spec.python_script, changes.get("script")
-    is_same_file = path is not None and isinstance(script, str) and split_script(script)[:1] == [path]
+    try:
+        is_same_file = path is not None and isinstance(script, str) and split_script(script)[:1] == [path]
+    except ValueError as error:
+        raise InvalidRequest(f"script: {error}") from None
     for name in _CODE:
         if name in changes and not (name == "script" and is_same_file):  # other words may stand behind it
             raise InvalidRequest(

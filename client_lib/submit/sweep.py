@@ -70,6 +70,8 @@ def members(args: Sequence[str], each: Each) -> list[GroupMember]:
     `args` becomes the value, a name that stands nowhere is appended as `--name value`; `{{name}}` becomes `{name}`.
     Raises InvalidRequest: no, too many, equal or unequal runs, a wrong name, a place without values."""
     if isinstance(each, Mapping):
+        if texts := [name for name, tried in each.items() if isinstance(tried, str)]:
+            raise InvalidRequest(f"{texts[0]}={each[texts[0]]!r} is one text", hint="give a list of values")
         if unused := [name for name, tried in each.items() if not tried]:
             raise InvalidRequest(f"{unused[0]} has no values, so there is nothing to run")
         count = prod(map(len, each.values())) if each else 0

@@ -128,7 +128,12 @@ def test_none_means_the_default() -> None:
 
 @pytest.mark.parametrize(
     ("changes", "said"),
-    [({"script": "u.py"}, "script can't be changed"), ({"n_worker": 4}, "n_workers"), ({"n_workers": 0}, "n_workers")],
+    [
+        ({"script": "u.py"}, "script can't be changed"),
+        ({"script": "it's"}, "script: .* can't be split into words"),
+        ({"n_worker": 4}, "n_workers"),
+        ({"n_workers": 0}, "n_workers"),
+    ],
 )
 def test_other_code_unknown_fields_and_wrong_values_are_refused(changes: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):

@@ -67,6 +67,7 @@ def test_no_value_and_too_many_are_refused(text: str) -> None:
     [
         ([], {}, "make 0 runs"),
         ([], {"lr": []}, "lr has no values"),
+        ([], {"lr": "0.1"}, "lr='0.1' is one text"),
         ([], {"a": range(40), "b": range(40)}, "make 1600 runs"),
         (["{lt}"], {"lr": [1]}, "{lt} in the arguments has no values; there are: lr"),
         ([], {"2x": [1]}, "'2x' can't be the name"),
