@@ -77,7 +77,7 @@ def requirements_within(lines: Sequence[str], root: Path) -> list[str]:
 
 def of_header(script: Path) -> list[str] | None:
     """The `dependencies` of the script's header; None without one."""
-    source = script.read_text(encoding="utf-8", errors="replace").replace("\r\n", "\n")
+    source = script.read_text(encoding="utf-8-sig", errors="replace").replace("\r\n", "\n")
     found = re.search(_HEADER_BLOCK, source, re.MULTILINE) if _BEGIN in source else None
     if found is None:
         return None
@@ -104,7 +104,7 @@ def _of_file(path: Path, depth: int) -> Iterator[str]:
     if depth == _DEPTH_MAX:
         raise InvalidRequest(f"requirements: {path} is named by itself, {_DEPTH_MAX} files deep")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"requirements: {path} can't be read: {error}") from None
     for line in text.replace("\\\n", " ").splitlines():

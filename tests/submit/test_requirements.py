@@ -40,6 +40,8 @@ def test_the_header_of_a_script_counts_where_nothing_is_given(tmp_path: Path) ->
     script = tmp_path / "train.py"
     script.write_text(HEADER.replace("\n", "\r\n"))
     assert requirements_of(None, script, tmp_path) == ["einops>=0.8", "rich"]
+    script.write_text(HEADER, encoding="utf-8-sig")  # as some editors of Windows do
+    assert of_header(script) == ["einops>=0.8", "rich"]
     script.write_text("import os\n# /// script\n# dependencies = []\n# ///\n")
     assert of_header(script) is None
 
@@ -56,7 +58,8 @@ def test_a_header_that_can_not_be_understood_is_an_error(tmp_path: Path, header:
 
 def test_files_are_read_also_by_each_other_and_once_each(tmp_path: Path) -> None:
     (tmp_path / "deep").mkdir()
-    (tmp_path / "requirements.txt").write_text("a==1  # why\n\n# c\n-r deep/more.txt\nb[x] \\\n  >=2\n--pre\n")
+    given = "a==1  # why\n\n# c\n-r deep/more.txt\nb[x] \\\n  >=2\n--pre\n"
+    (tmp_path / "requirements.txt").write_text(given, encoding="utf-8-sig")
     (tmp_path / "deep" / "more.txt").write_text("d @ git+https://host/d.git#egg=d\na==1\n./wheels/e.whl\n")
     wheel = str(tmp_path / "deep" / "wheels" / "e.whl")
     found = requirements_of(["requirements.txt", "f"], None, tmp_path)
