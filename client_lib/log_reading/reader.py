@@ -106,17 +106,18 @@ def _head(line: bytes) -> tuple[int, Frame | None]:
 
 def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterator[Frame]:
     """The frames of one job's log, each exactly once, over as many connections as needed.
-    Raises the errors of `open_stream`, and the last failure after `retry_s` without any frame from the server."""
+    Raises the errors of `open_stream`, and the last failure after `retry_s` in which connections broke off at once and
+    brought nothing new."""
     wanted, offsets = dict(params), dict[Position, int]()  # the offsets are the cursor
-    frame_at, pause_s = time.monotonic(), FIRST_PAUSE_S
+    lost_at, pause_s = time.monotonic(), FIRST_PAUSE_S
     while True:
-        began = frame_at
+        began, has_news = time.monotonic(), False
         body: Iterator[bytes] = iter(())
         failure: Exception = BadResponse("the log stream ended in the middle")
         try:
             body = iter(open_stream(wanted | ({"cursor": format_cursor(offsets)} if offsets else {})))
             for frame in read_frames(body):
-                frame_at = time.monotonic()
+                has_news |= not isinstance(frame, JobStatus)  # each connection begins with a status
                 if isinstance(frame, Records):
                     offsets[frame.attempt, frame.worker] = frame.end
                 elif isinstance(frame, JobStatus):
@@ -136,9 +137,10 @@ def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterato
         finally:
             if isinstance(body, Generator):
                 body.close()
-        if frame_at > began:
-            pause_s = FIRST_PAUSE_S
-        elif time.monotonic() - frame_at + pause_s > retry_s:
+        now = time.monotonic()
+        if has_news or now - began > LONGEST_PAUSE_S:
+            lost_at, pause_s = now, FIRST_PAUSE_S
+        elif now - lost_at + pause_s > retry_s:
             raise failure
         time.sleep(random.uniform(pause_s / 2, pause_s))
         pause_s = min(2 * pause_s, LONGEST_PAUSE_S)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from client_lib.errors import BadResponse, NotFound, ServerUnreachable
 from client_lib.log_reading.reader import (
     MAX_LINE,
+    OpenStream,
     Params,
     log_entries,
     log_lines,
@@ -165,6 +167,21 @@ def test_a_server_that_stays_away_is_said_after_a_while() -> None:
 def test_a_stream_that_never_ends_properly_is_said_after_a_while() -> None:
     with pytest.raises(BadResponse, match="ended in the middle"):
         list(log_lines(lambda params: [], {}, retry_s=0.2))
+
+
+def test_a_log_that_breaks_off_at_the_same_place_again_and_again_is_said_after_a_while() -> None:
+    with pytest.raises(BadResponse, match="ended in the middle"):
+        list(log_lines(lambda params: [STATE], {}, retry_s=0.2))
+
+
+def test_a_server_has_its_time_to_come_back_from_the_moment_at_which_it_is_lost() -> None:
+    def silent(params: Params) -> Iterator[bytes]:
+        yield STATE + records(("0 stdout", b"one"))
+        time.sleep(0.4)
+
+    bodies = Bodies(Transient(ServerUnreachable("restarting")), STATE + END)
+    opened = iter(list[OpenStream]([silent, bodies, bodies]))
+    assert list(log_lines(lambda params: next(opened)(params), {}, retry_s=0.3)) == ["one"]
 
 
 @pytest.mark.parametrize("body", [b"<html>\n", b"@log 1 2\n", b"@log 1 0 5 -1\n", b"@state {\n", b"@gap 1\n", b"{}\n"])
