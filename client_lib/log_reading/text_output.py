@@ -336,7 +336,7 @@ class LogPrinter:
         sources = sorted(self._bars, key=lambda source: (-1 if source[2] is None else source[2], source[1], source[3]))
         bars = [self._bars[source] for source in sources]
         ranks = {source[2] for source in sources if source[2] is not None}
-        steps = [int(found.group(1)) for bar in bars if (found := _STEP.search(bar))]
+        steps = [int(found.group(1)) for bar in bars if (found := _STEP.match(bar))]
         if len(ranks) < FEW or len(steps) < len(bars):
             return [bar[:width] for bar in bars]
         spread = f"  [{spans(ranks)}] step {min(steps)} to {max(steps)}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 
 from client_lib.log_reading.reader import LogEntry
 from client_lib.log_reading.text_output import LogPrinter
-from client_lib.worker.format import GOES_ON, LINE, PROGRESS
+from client_lib.worker.format import GOES_ON, LINE, MAX_TEXT, PROGRESS
 from tests.logs.support import START
 
 
@@ -123,6 +124,12 @@ def test_a_line_waits_a_moment_only_for_its_twins() -> None:
     assert printer.feed(entry("b", at=0.5)) == "[0] a\n"
     assert printer.idle() == "[0] b\n"
     assert printed(printer, entry("a", rank=1, at=0.6)) == "[1] a\n"
+
+
+def test_long_progress_without_a_step_is_drawn_at_once() -> None:
+    printer, began = LogPrinter(columns=80), time.monotonic()
+    printer.feed(entry("x" * MAX_TEXT, kind=PROGRESS))
+    assert time.monotonic() - began < 1
 
 
 def test_a_rank_has_the_same_colour_in_lines_and_bars() -> None:
