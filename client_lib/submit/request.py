@@ -192,7 +192,8 @@ def _request(spec: JobSpec, code: Code, submitter: Submitter, **more: Any) -> Su
     """`more`: fields that an older server may not know, and gets only where they are set."""
     values = {name: os.environ[name] for name in spec.secrets if name in os.environ}
     given = {name: value for name, value in more.items() if value is not None}
-    return SubmitRequest(spec=spec, code=code, submitter=submitter, secret_values=values, **given)
+    fields = {"spec": spec, "code": code, "submitter": submitter, "secret_values": values, **given}
+    return validated(SubmitRequest, fields)
 
 
 def _check_packed(name: str, archive: Packed, root: Path, why: str) -> None:

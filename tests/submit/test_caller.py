@@ -4,7 +4,11 @@ import sys
 
 import pytest
 
+from client_lib.errors import InvalidRequest
+from client_lib.spec.job import JobSpec
+from client_lib.spec.request import CodeInPlace, Submitter
 from client_lib.submit.caller import gpu_bound, submitter
+from client_lib.submit.request import _request
 
 
 @pytest.mark.parametrize(
@@ -46,3 +50,11 @@ def test_bytes_that_are_no_text_are_named_and_left_out(caplog: pytest.LogCapture
     assert sent.environment == {"GOOD": "1"}
     assert "BAD" in caplog.text
     sent.model_dump_json()
+
+
+def test_a_secret_that_json_can_t_carry_is_refused_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", "hush\udcff")
+    spec, code = JobSpec(script="/train.py", secrets=["HF_TOKEN"]), CodeInPlace(mode="in_place")
+    with pytest.raises(InvalidRequest, match="secret_values: 'HF_TOKEN' can't be set") as refused:
+        _request(spec, code, Submitter(working_dir="/"))
+    assert "hush" not in str(refused.value)
