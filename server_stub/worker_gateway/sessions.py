@@ -40,7 +40,8 @@ class SessionEnd:
     async def of(cls, connection: socket.socket, before: bytes = b"") -> SessionEnd:
         """`before`: bytes that are read before those of the other end."""
         reader, writer = await asyncio.open_unix_connection(sock=connection)
-        reader.feed_data(before)
+        if before:
+            reader.feed_data(before)
         return cls(reader, writer)
 
     async def take(self, offset: int, data: bytes) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import uvloop
 
 from client_lib.errors import Conflict, NotFound
 from client_lib.spec import paths
@@ -110,6 +111,15 @@ def test_bytes_that_come_again_are_dropped_and_a_gap_is_refused(pair: tuple[sock
     asyncio.run(send())
     assert pair[1].recv(BLOCK) == b"abcdef"
     assert pair[1].recv(BLOCK) == b""
+
+
+def test_an_end_that_is_closed_already_has_no_bytes(pair: tuple[socket.socket, socket.socket]) -> None:
+    async def content() -> list[bytes]:
+        end = await SessionEnd.of(pair[0])
+        return [data async for data in end.content()]
+
+    pair[1].close()
+    assert uvloop.run(content()) == []  # it notes the end sooner than asyncio's loop
 
 
 def test_an_order_that_nobody_takes_up(monkeypatch: pytest.MonkeyPatch) -> None:
