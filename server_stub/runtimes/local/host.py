@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import compress
 from pathlib import Path
 
@@ -27,9 +27,6 @@ SHM_LEAST_GIB = 1.0  # a DataLoader with workers passes its batches through /dev
 MEMORY_LEAST_GIB = 2.0  # a rank that has imported torch takes 0.3 to 1 GiB
 GPU_HELD_MIB = 100  # a GPU is handed out if foreign processes hold less of its memory
 _SHM = Path("/dev/shm")
-
-Sees = Callable[[Sequence[str]], Sequence[bool]]
-"""Finds out for each path if the processes of a job can read it; the server itself may see more."""
 
 
 class Host:
@@ -60,7 +57,7 @@ class Host:
         fields.check_paths(spec, submitter.working_dir)
         account = self.account(owner)
         self._conda_prefix(spec, submitter, account)
-        lines = check_volumes(spec.volumes, _sees(account))
+        lines = check_volumes(spec.volumes, account)
         wanted = self.needs(spec, submitter)
         return notices(spec, submitter, wanted, self.machine, self.gpus.known) + lines
 
@@ -92,7 +89,7 @@ class Host:
     def _conda_prefix(self, spec: JobSpec, submitter: Submitter, account: Account | None) -> Path | None:
         if spec.conda_env is None:
             return None
-        return find_prefix(spec.conda_env, submitter.environment, submitter.working_dir, _sees(account))
+        return find_prefix(spec.conda_env, submitter.environment, submitter.working_dir, account)
 
     # --- resources
 
@@ -189,19 +186,18 @@ def _check_shared_memory() -> Check:
 # --- folders that a job names
 
 
-def _sees(account: Account | None) -> Sees:
-    return exist if account is None else account.can_read
+def _can_read(account: Account | None, paths: Sequence[str]) -> list[bool]:
+    """Find out for each path if the processes of a job can read it; the server itself may see more."""
+    return [os.path.exists(path) for path in paths] if account is None else account.can_read(paths)
 
 
-def exist(paths: Sequence[str]) -> list[bool]:
-    return [os.path.exists(path) for path in paths]
-
-
-def find_prefix(env: str, environment: Mapping[str, str], working_dir: str | None, sees: Sees = exist) -> Path:
+def find_prefix(
+    env: str, environment: Mapping[str, str], working_dir: str | None, account: Account | None = None
+) -> Path:
     """The folder of the environment called `env`, or at the path `env`, as the submitter's conda would find it. Nothing
     is run: conda's own Python takes a second to start. Raises InvalidRequest, with the folders that were searched."""
     looked = list(_candidates(env, environment, working_dir))
-    for prefix in compress(looked, sees([str(prefix / "bin" / "python") for prefix in looked])):
+    for prefix in compress(looked, _can_read(account, [str(prefix / "bin" / "python") for prefix in looked])):
         return prefix
     raise InvalidRequest(
         f"conda_env={env!r}: no such environment on this machine; looked for bin/python in "
@@ -232,14 +228,14 @@ def _candidates(env: str, environment: Mapping[str, str], working_dir: str | Non
         yield Path(environment["HOME"], ".conda", "envs", env)
 
 
-def check_volumes(volumes: Sequence[str], sees: Sees = exist) -> list[str]:
+def check_volumes(volumes: Sequence[str], account: Account | None = None) -> list[str]:
     """Notices for volumes. Nothing is mounted on one machine, so the path must be a folder of this machine. Raises
     InvalidRequest: not of the form `name:path[:ro]`, or no such folder."""
     notices = []
     parsed = [fields.parse_volume(volume) for volume in volumes]
-    seen = sees([f"{path}/." for _, path, _ in parsed])
-    for (name, path, read_only), is_seen in zip(parsed, seen, strict=True):
-        if not is_seen:
+    found = _can_read(account, [f"{path}/." for _, path, _ in parsed])
+    for (name, path, read_only), is_there in zip(parsed, found, strict=True):
+        if not is_there:
             raise InvalidRequest(
                 f"volume {name!r}: this machine has no folder {path}; locally nothing is mounted",
                 hint=f"create {path}, or leave the volume out",
