@@ -161,9 +161,8 @@ def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | No
     if reason in INFRASTRUCTURE and limit:
         if used < limit:
             after = status.shows(infrastructure_retries=used + 1)
-            return _restarting(
-                after, began, reason, message, f"{used + 1} of {limit} infrastructure retries{reset}", now
-            )
+            retry = f"{used + 1} of {limit} infrastructure retries{reset}"
+            return _restarting(after, began, reason, message, retry, now)
         message += f" (all {limit} infrastructure retries are used)"
     failed = seen.first_failing
     code = failed.exit_code if failed and failed.signal is None and not status.stop else None

@@ -233,12 +233,8 @@ def provenance(
         machines.append(_machine(logs, worker, min(left, _NAMES_MAX)))
         left -= sum(map(len, _parts(machines[-1])))
     before = (found(row).public for row in succeeded)
-    return JobProvenance(
-        submitted=request.provenance,
-        machines=machines,
-        images=sorted(images),
-        last_success=next((job.name for job in before if _program(job) == _program(info)), None),
-    )
+    last = next((job.name for job in before if _program(job) == _program(info)), None)
+    return JobProvenance(submitted=request.provenance, machines=machines, images=sorted(images), last_success=last)
 
 
 def _machine(job: LoggedJob, worker: int, left: int) -> WorkerMachine:

@@ -98,9 +98,8 @@ class Pages:
                 return _page(request, "login.html", 401)
             self._logins.user(request.scope, (await _form(request)).get("csrf"))
             request.scope["user"] = user
-            return await handler(
-                request, Named(user, request.path_params.get("name", ""), request.query_params.get("owner"))
-            )
+            of = Named(user, request.path_params.get("name", ""), request.query_params.get("owner"))
+            return await handler(request, of)
 
         return endpoint
 
