@@ -31,6 +31,7 @@ T = TypeVar("T")
 _BATCH, _EVENTS_BATCH = 20, 500  # jobs and events that are deleted in one transaction
 SWEEP_EVERY_S = 600.0  # bounds are days and gigabytes: nothing is gained by a shorter interval
 GB = 10**9
+_DAYS_MAX = 500_000  # no datetime lies a million days before now
 DEFAULT_GB = {"local": 20.0, "kubernetes": None}  # a user's disk has other uses, a server's volume has none
 DISK_SHARE = 0.8  # of the room is for finished jobs where no size is given, the rest for the database and running jobs
 UPLOAD_GRACE = timedelta(hours=1)  # an unused snapshot that is younger is kept, whatever its size: a submit may follow
@@ -54,7 +55,7 @@ class Retention:
         """The time before which things expire (None: nothing does), and the largest size of all finished jobs and
         unused snapshots. `kept_bytes`: their size now."""
         size = self.gb * GB if self.gb is not None else DISK_SHARE * (kept_bytes + max(free_bytes, 0))
-        return now - timedelta(days=self.days) if self.days else None, size
+        return now - timedelta(days=min(self.days, _DAYS_MAX)) if self.days else None, size
 
 
 def to_remove(

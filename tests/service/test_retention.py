@@ -40,7 +40,8 @@ def test_jobs_go_by_age_and_then_the_oldest_by_size() -> None:
     finished = [thing(1, 31, 1), thing(2, 20, 8), thing(3, 10, 8), thing(4, 1, 8)]
     assert removed(finished, Retention(30, 20)) == [1, 2]
     assert removed(finished, Retention(30, 1000)) == [1]
-    assert removed(finished, Retention(None, 100)) == []
+    for for_ever in (None, 1e6, float("inf")):
+        assert removed(finished, Retention(for_ever, 100)) == []
     assert removed(finished, Retention(None, 20), 10 * GB) == [1, 2, 3]
     assert removed([], Retention(30, 20), 100 * GB) == []
 
