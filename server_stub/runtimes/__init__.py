@@ -253,8 +253,9 @@ class Tasks:
 
 async def is_set_within(event: asyncio.Event, limit_s: float) -> bool:
     """Wait for the event; True if it is set within `limit_s`."""
-    try:
-        await asyncio.wait_for(event.wait(), max(limit_s, 0.0))
-    except asyncio.TimeoutError:
-        return event.is_set()
-    return True
+    waiting = asyncio.ensure_future(event.wait())
+    try:  # without `wait_for`: before Python 3.12 it loses a cancellation that comes with the event
+        await asyncio.wait([waiting], timeout=max(limit_s, 0.0))
+        return waiting.done() or event.is_set()
+    finally:
+        waiting.cancel()
