@@ -98,7 +98,7 @@ class Site:
 
     def look(self) -> None:
         """Let the gang look at its state now, as it does every few seconds."""
-        self.inventory.take_list(PYTORCHJOB.name, filter(None, [self.inventory.workload(self.key)]))
+        self.inventory.take_list(PYTORCHJOB.name, filter(None, [self.inventory.workload(self.key, "made")]))
 
     def says(self, text: str) -> Callable[[], bool]:
         return lambda: text in self.said[-1].message
@@ -152,13 +152,28 @@ async def test_it_waits_runs_ends_and_is_removed(tmp_path: Path) -> None:
     image, logs = site.said[-1].notes
     assert image == f"{RAN_IMAGE}x@sha256:1"
     assert "logs come from the Kubernetes API alone" in logs
-    assert site.inventory.workload(site.key) is None
+    assert site.inventory.workload(site.key, "made") is None
 
 
 async def test_a_stop_removes_its_objects(tmp_path: Path) -> None:
     site = Site(tmp_path)
     run = asyncio.create_task(site.run())
     await site.until(lambda: bool(site.said))
+    site.gang.stop(1.0)
+    await run
+    assert site.phases()[-1] == ("ended", Reason.CANCELLED)
+
+
+async def test_a_copy_of_its_workload_that_somebody_makes_does_not_keep_it_from_being_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kubectl get -o yaml`, another name, `kubectl create`: the copy has the labels of the attempt."""
+    site = Site(tmp_path)
+    copy = replace(site.workload(), name="copy", uid="copy", created_at="2026-11-22T11:00:00Z")
+    run = asyncio.create_task(site.run())
+    await site.until(lambda: bool(site.said))
+    site.inventory.put(copy)
+    monkeypatch.setattr(site, "_remove_all", lambda: site.inventory.take_list(PYTORCHJOB.name, [copy]))
     site.gang.stop(1.0)
     await run
     assert site.phases()[-1] == ("ended", Reason.CANCELLED)

@@ -133,19 +133,17 @@ def test_the_list_of_one_kind_leaves_those_of_another_alone() -> None:
     inventory = Inventory()
     inventory.take_list("IndexedJob", [found("train")])
     inventory.take_list(PYTORCHJOB.name, [])
-    assert inventory.workload(KEY) is not None
+    assert inventory.workload(KEY, "u") is not None
     inventory.take_list("IndexedJob", [])
-    assert inventory.workload(KEY) is None
+    assert inventory.workload(KEY, "u") is None
 
 
-def test_the_workload_of_an_attempt_is_the_newest_whatever_the_order_of_a_list() -> None:
-    inventory = Inventory()
-    new = replace(found("a"), uid="new", created_at="2026-11-24T00:00:00Z")
+def test_the_workload_of_an_attempt_is_the_one_that_the_server_has_created() -> None:
+    inventory, new = Inventory(), replace(found("a"), uid="new", created_at="2026-11-24T00:00:00Z")
     inventory.take_list("IndexedJob", [new, found("b")])
-    assert inventory.workload(KEY) == new
-    inventory.put(replace(new, ends_by="2026-11-24T00:00:01Z"))
-    inventory.put(replace(new, uid="of the same second"))
-    assert inventory.workload(KEY) == replace(new, uid="of the same second")
+    assert inventory.workload(KEY, "new") == new
+    assert inventory.workload(KEY, "u") == found("b")
+    assert inventory.workload(KEY, "other") is inventory.workload(KEY, None) is None
 
 
 def test_an_event_about_a_part_of_a_workload_is_its_own_unless_it_is_older() -> None:
@@ -154,10 +152,10 @@ def test_an_event_about_a_part_of_a_workload_is_its_own_unless_it_is_older() -> 
     inventory.put_event(Event("e2", "job-uid", "FailedCreate", "no quota", "2026-11-24T00:00:00Z", "Job/train-0"))
     inventory.put_event(Event("e3", "other", "FailedCreate", "other", "2026-11-24T00:00:00Z", "Job/train-1"))
     inventory.put(found("train"))
-    assert [(each.about, each.message) for each in inventory.events(KEY)] == [("u", "no quota")]
+    assert [(each.about, each.message) for each in inventory.events(KEY, "u")] == [("u", "no quota")]
     inventory.gone(found("train"))
     inventory.put(replace(found("train"), uid="v"))
-    assert inventory.events(KEY) == ()
+    assert inventory.events(KEY, "v") == ()
 
 
 def test_a_workload_that_is_gone_leaves_the_events_about_parts_to_the_new_one_of_its_name() -> None:
@@ -170,7 +168,7 @@ def test_a_workload_that_is_gone_leaves_the_events_about_parts_to_the_new_one_of
     seen = len(changes)
     inventory.put_event(Event("e1", "job-uid", "FailedCreate", "no quota", "2026-11-24T00:00:00Z", "Job/train-0"))
     assert len(changes) == seen + 1
-    assert [each.message for each in inventory.events(KEY)] == ["no quota"]
+    assert [each.message for each in inventory.events(KEY, "new")] == ["no quota"]
 
 
 @given(st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True), st.integers(1, 101), st.integers(20, 50))

@@ -199,18 +199,18 @@ class Gang:
     async def _state(self) -> ClusterState:
         inventory, options = self._cluster.inventory, self._cluster.options
         gpus = self._needs is not None and self._needs.gpus > 0
-        place = await self._cluster.queues.place(inventory.workload(self._key), gpus=gpus)
+        place = await self._cluster.queues.place(self._objects.workload, gpus=gpus)
         workers_report = options.settings.worker_server_url is not None
         pods = self._pods()
         if not workers_report:
             self._cluster.logs.follow(self._key, pods)
         return ClusterState(
             n_workers=self._attempt.spec.n_workers,
-            workload=inventory.workload(self._key),
+            workload=self._objects.workload,
             queue_place=place,
             gang_scheduler=options.catalogue.gang.scheduler,
             pods=pods,
-            events=inventory.events(self._key),
+            events=inventory.events(self._key, self._objects.uid),
             views=self._workers.views() if workers_report else (),
         )
 
@@ -280,7 +280,7 @@ class Gang:
     def _next_look_s(self) -> float:
         if self._log_drain.is_near or "unexplained" in self._since:
             return 1.0
-        workload = self._cluster.inventory.workload(self._key)
+        workload = self._objects.workload
         due = [_now() + (QUEUE_LOOK_S if workload is not None and workload.suspended else LOOK_AGAIN_S)]
         if "incomplete" in self._since:
             due.append(self._since["incomplete"] + self._cluster.options.catalogue.gang.timeout_s)
@@ -305,7 +305,7 @@ class Gang:
 
     async def _delete_again(self) -> None:
         """Order the deletion that the cluster has not taken: it was refused, or this server was killed before."""
-        workload = self._cluster.inventory.workload(self._key)
+        workload = self._objects.workload
         if workload is not None and not workload.deleting:
             await self._delete()
 

@@ -27,7 +27,7 @@ from server_stub.runtimes import Attempt, Observation, is_set_within
 from server_stub.runtimes.kube.api import FEW_TRIES, ApiError, call_in_thread, call_until_answered
 from server_stub.runtimes.kube.cluster import BeingDeleted, Cluster, NameTaken
 from server_stub.runtimes.kube.names import AttemptKey
-from server_stub.runtimes.kube.observe.inventory import WorkerPod, parse_workload
+from server_stub.runtimes.kube.observe.inventory import WorkerPod, Workload, parse_workload
 from server_stub.runtimes.kube.observe.messages import Blocker, refusal
 from server_stub.runtimes.kube.render import Objects, payload_files, render
 from server_stub.runtimes.kube.workload import Object, is_missing
@@ -208,10 +208,15 @@ class AttemptObjects:
         except ApiError:
             return False
 
+    @property
+    def workload(self) -> Workload | None:
+        """The workload as the watches report it."""
+        return self._cluster.inventory.workload(self._key, self.uid)
+
     def are_removed(self) -> bool:
         """True if the watches show neither the workload nor a pod of it any more, or there was none."""
         inventory = self._cluster.inventory
-        gone = inventory.workload(self._key) is None and all(pod.gone for pod in inventory.pods(self._key))
+        gone = self.workload is None and all(pod.gone for pod in inventory.pods(self._key))
         return self.uid is None or (gone and inventory.is_listed(self._cluster.kind.name))
 
     async def until_gone(self, limit_s: float = math.inf) -> None:

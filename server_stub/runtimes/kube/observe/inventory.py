@@ -286,11 +286,9 @@ class Inventory:
             if pod.gone:
                 self._remove(pod)
 
-    def workload(self, key: AttemptKey) -> Workload | None:
-        """The newest one of the attempt."""
-        # times have whole seconds: of two from the same second, the one that nobody has deleted
-        known = self._found[Workload].get(key, {}).values()
-        return max(known, key=lambda each: (each.created_at, not each.deleting), default=None)
+    def workload(self, key: AttemptKey, uid: str | None) -> Workload | None:
+        """The one of the attempt with this UID. Others are being removed, or are copies that somebody has made."""
+        return self._found[Workload].get(key, {}).get(uid or "")
 
     def workloads(self) -> Iterable[Workload]:
         """Those of all attempts."""
@@ -300,11 +298,11 @@ class Inventory:
         """The pods of an attempt, with those that are gone since it is followed."""
         return tuple(self._found[WorkerPod].get(key, {}).values())
 
-    def events(self, key: AttemptKey) -> tuple[Event, ...]:
-        """Those about its pods and its workload, and about what the operator made for the workload: without those of an
-        earlier workload with its name, and as if they were about the workload itself."""
+    def events(self, key: AttemptKey, uid: str | None) -> tuple[Event, ...]:
+        """Those about its pods and its workload, which has this UID, and about what the operator made for the workload:
+        without those of an earlier workload with its name, and as if they were about the workload itself."""
         found = [event for pod in self.pods(key) for event in self._events.get(pod.uid, {}).values()]
-        if workload := self.workload(key):
+        if workload := self.workload(key, uid):
             for known_by in workload.known_by:
                 about = self._events.get(known_by, {}).values()
                 since = "" if known_by == workload.uid else workload.created_at
