@@ -391,7 +391,7 @@ class _EntrySender:
                 now, used = time.time(), time.thread_time()
                 interval = max(interval, _OFTEN_S if now - begin < _OFTEN_FOR_S else _SELDOM_S)
                 due, pause = now - now % interval + interval, min(max(_OFTEN_S, interval / _TOUCHES), _PAUSE_MAX_S)
-                while now < due:
+                while 0 < due - now <= interval:  # it is more if the clock was set back
                     time.sleep(pause - now % pause)
                     now = time.time()
                     self._touch()

@@ -91,3 +91,27 @@ def test_touching_and_sending_share_one_limit_of_their_time(
     assert clocks.used <= 0.005 * 3600
     pauses = [after - before for before, after in pairwise(touched)]
     assert max(pauses) <= 4.0  # a rank that enters none for 10 s is quiet
+
+
+class SetBack(Clocks):
+    """A clock that is set back during the first sleep."""
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        if self.now > 3000.0:
+            self.now -= 1000.0
+
+
+def test_a_clock_that_is_set_back_delays_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks, sent = SetBack(now=3000.0), []
+    sender = object.__new__(rank_runner._EntrySender)
+
+    def send() -> None:
+        sent.append(clocks.now)
+        raise TimeoutError
+
+    monkeypatch.setattr(rank_runner, "time", clocks)
+    monkeypatch.setattr(sender, "_touch", lambda: None, raising=False)
+    monkeypatch.setattr(sender, "send", send, raising=False)
+    sender.run()
+    assert sent == [2001.0]
