@@ -64,7 +64,7 @@ class HttpStore:
         return self._ask("PUT", path, query, piece, lambda answer: int(answer["length"]))
 
     def _ask(self, method: str, path: str, query: Dict[str, Any], body: bytes, read: Callable[[Any], T]) -> T:
-        """What `read` makes of the answer, retried until the deadline of the scan. Raises OSError with the reason of a
+        """The answer as `read` takes it, retried until the deadline of the scan. Raises OSError with the reason of a
         server that rejects the request, or has no room."""
         target = "/%s?%s" % (quote(path), urlencode(query))
         while True:
