@@ -74,11 +74,10 @@ class Config:
     """State directory of the local server; None: the default one, or `endpoint` is another server."""
 
 
-def config_file(environ: Mapping[str, str] | None = None) -> Path:
+def config_file() -> Path:
     """Path of the configuration file, which may not exist: `$CLIENT_LIB_CONFIG`, else
     `~/.config/client_lib/config.toml`."""
-    environ = os.environ if environ is None else environ
-    given = environ.get(CONFIG)
+    given = os.environ.get(CONFIG)
     return Path(given).expanduser() if given else Path.home() / ".config" / "client_lib" / "config.toml"
 
 
@@ -90,20 +89,19 @@ def resolve(
     insecure: bool | None = None,
     ca_bundle: str | None = None,
     retry_s: float | None = None,
-    environ: Mapping[str, str] | None = None,
 ) -> Config:
     """The server that these arguments, the environment and the configuration file mean, in this order.
     Raises InvalidRequest: an endpoint that is no http(s) URL, an unknown profile, a broken file or variable, a
     `retry_s` that is no number of seconds."""
-    environ = os.environ if environ is None else environ
+    environ = os.environ
     if endpoint is None and profile is None:
         endpoint = environ.get(ENDPOINT) or None
-    chosen = {} if endpoint else profile_values(profile or environ.get(PROFILE) or None, config_file(environ))
+    chosen = {} if endpoint else profile_values(profile or environ.get(PROFILE) or None, config_file())
     url = check_endpoint(endpoint or chosen.get("endpoint", LOCAL))
     return Config(
         url,
         (token or environ.get(TOKEN) or chosen.get("token")) if url else None,
-        _first(insecure, _flag(environ, INSECURE), chosen.get("insecure"), False),
+        _first(insecure, _flag(INSECURE), chosen.get("insecure"), False),
         _first(ca_bundle, environ.get(CA_BUNDLE) or None, chosen.get("ca_bundle"), None),
         _first(
             _seconds("retry_s", retry_s),
@@ -189,8 +187,8 @@ def profile_values(name: str | None, path: Path) -> dict[str, Any]:
     return profiles[wanted]
 
 
-def _flag(environ: Mapping[str, str], name: str) -> bool | None:
-    value = environ.get(name)
+def _flag(name: str) -> bool | None:
+    value = os.environ.get(name)
     if not value:
         return None if value is None else False  # the empty text turns it off
     if value.lower() not in BOOLEANS:

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from client_lib.errors import InvalidRequest
-from client_lib.transport.config import Config, check_endpoint, resolve
+from client_lib.transport import config
+from client_lib.transport.config import Config, check_endpoint
 
 PROFILES = """
 profile = "lab"
@@ -21,6 +24,16 @@ notify = "https://hook.example/secret"
 endpoint = "https://other.example"
 token = "other-token"
 """
+
+
+def resolve(*args: str, environ: dict[str, str], **options: Any) -> Config:
+    """What is meant with these variables alone."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name in [name for name in os.environ if name.startswith("CLIENT_LIB_")]:
+            patched.delenv(name)
+        for name, value in environ.items():
+            patched.setenv(name, value)
+        return config.resolve(*args, **options)
 
 
 @pytest.fixture
@@ -127,7 +140,7 @@ def test_a_retry_time_that_is_none_is_refused(environ: dict[str, str], value: st
 
 def test_a_retry_time_of_an_argument_is_checked_too() -> None:
     with pytest.raises(InvalidRequest, match="retry_s=nan"):
-        resolve("https://h.example", retry_s=math.nan)
+        resolve("https://h.example", environ={}, retry_s=math.nan)
 
 
 def test_a_flag_that_is_none_is_refused(environ: dict[str, str]) -> None:
@@ -136,5 +149,5 @@ def test_a_flag_that_is_none_is_refused(environ: dict[str, str]) -> None:
 
 
 def test_variables_win_over_the_profile_s_settings(environ: dict[str, str]) -> None:
-    config = resolve(environ=environ | {"CLIENT_LIB_INSECURE": "0", "CLIENT_LIB_RETRY_S": "0"})
-    assert (config.insecure, config.retry_s) == (False, 0)
+    found = resolve(environ=environ | {"CLIENT_LIB_INSECURE": "0", "CLIENT_LIB_RETRY_S": "0"})
+    assert (found.insecure, found.retry_s) == (False, 0)
