@@ -10,8 +10,6 @@ The public names are those of `__all__`. Each is loaded when it is first used, s
 requests, pydantic, the server nor torch.
 """
 
-from __future__ import annotations
-
 TYPE_CHECKING = False  # checkers read it as True; importing it from typing would double the cost of this import
 
 # fmt: off

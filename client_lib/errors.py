@@ -3,8 +3,6 @@
 Standard library only: the server, the client and `import client_lib` all load it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, ClassVar
 

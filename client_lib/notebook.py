@@ -8,8 +8,6 @@ The processes are those of a job: one worker with `num_processes` processes, so 
 for the index of a device is right. They are no forks of the notebook, which may have used its GPU before.
 """
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ from client_lib.torch_distributor import TorchDistributor
 TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(train, 1e-3)
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import warnings

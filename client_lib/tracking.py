@@ -4,8 +4,6 @@ A call of `log` takes 10 to 20 µs, never blocks and never raises. Outside a job
 launcher is full, values are dropped and counted. Standard library only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -4,8 +4,6 @@ The module parses flags and imports the server only when it is needed. A failed 
 code 1; a wrong flag, or a catalogue that is not valid, is exit code 2.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

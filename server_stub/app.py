@@ -5,8 +5,6 @@ AccessLog -> Guard -> http.api.* -> service
           -> http.page -> service, for browsers
 """
 
-from __future__ import annotations
-
 import sys
 from functools import cache, partial
 from typing import Any, TextIO

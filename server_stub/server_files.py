@@ -5,8 +5,6 @@ when the process ends in any way. The content of the files is information for pe
 (`client_lib.spec.state_dir` has their names and places); the lock alone decides.
 """
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -4,8 +4,6 @@ The line of a request holds id, method, path, route, status, milliseconds, bytes
 a query or a body: these can hold tokens and secrets.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import logging

@@ -4,8 +4,6 @@
 options of `client-lib serve` win over variables. Values that no operator needs to change are constants in the code.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """Settings of every test, the local server that tests share, and the file for the second chances of `.ci/run`."""
 
-from __future__ import annotations
-
 import gc
 import re
 import signal

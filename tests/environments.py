@@ -3,8 +3,6 @@
 They lie beside `.venv` and are kept: `make clean` removes them. Packages come from where pip gets them on this machine.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import subprocess

@@ -1,7 +1,5 @@
 """How many examples of a property are tried: all in `make test-all`, a sample in `make test`."""
 
-from __future__ import annotations
-
 import os
 
 

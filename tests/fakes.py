@@ -1,7 +1,5 @@
 """Stand-ins that keep the promises of the real thing, for tests that are about something else."""
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools

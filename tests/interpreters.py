@@ -3,8 +3,6 @@
 Looked for when tests are collected: a version that isn't installed is no test, rather than one that is skipped.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """A small OpenID Connect issuer on a real socket: discovery, keys that rotate, ID tokens, device flow, refresh."""
 
-from __future__ import annotations
-
 import base64
 import json
 import secrets

@@ -1,7 +1,5 @@
 """Fixtures and helpers of a user of the local server, which itself is a fixture of all tests (conftest.py)."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

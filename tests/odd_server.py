@@ -1,7 +1,5 @@
 """An HTTP server that sends what a test scripts, right or wrong."""
 
-from __future__ import annotations
-
 import socketserver
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Processes and ports of this machine, as tests find them."""
 
-from __future__ import annotations
-
 import os
 import socket
 from pathlib import Path

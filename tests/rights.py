@@ -1,7 +1,5 @@
 """File modes that hold for root too, so that tests of unreadable files run as any user."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import os

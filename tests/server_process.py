@@ -1,7 +1,5 @@
 """`python -m server_stub` as a process of its own, spoken to over its socket."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """File systems of a few megabytes, which a test may fill, and a bound on the size of files."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """What must hold of the project as a whole: what is imported where, what is locked, what the documents say."""
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

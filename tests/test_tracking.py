@@ -1,7 +1,5 @@
 """`client_lib.log` in a script: within a job, outside, and with a pipe that nobody reads."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

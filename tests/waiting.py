@@ -1,7 +1,5 @@
 """Polls with a deadline, for events that nothing reports."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

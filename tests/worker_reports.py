@@ -1,7 +1,5 @@
 """Reports of workers, as launchers write them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -5,8 +5,6 @@ for (benchmarks/start_up.py). Help is plain text: rich, which typer would draw i
 else together.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from importlib import import_module

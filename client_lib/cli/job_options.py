@@ -2,8 +2,6 @@
 has the text of the spec. Loads pydantic.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 import shlex

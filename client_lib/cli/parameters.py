@@ -1,7 +1,5 @@
 """Parameters that many commands share: which server, form of output, names of jobs (with their completion)."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from contextlib import suppress

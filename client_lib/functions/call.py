@@ -3,8 +3,6 @@
 Parameters named `rank`, `local_rank`, `world_size` or `size` that the arguments leave open are filled in each rank.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import reprlib

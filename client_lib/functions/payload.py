@@ -3,8 +3,6 @@
 Loads cloudpickle, which no other part of a submit needs.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import heapq

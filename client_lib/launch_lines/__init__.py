@@ -4,8 +4,6 @@ Pure: words in, a `LaunchLine` out; files are read only through the `Machine`. E
 hold the meaning of its options; tests compare the tables with the launcher's own parser.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

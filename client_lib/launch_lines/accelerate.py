@@ -5,8 +5,6 @@ compare with accelerate 1.15: its parser, commands/config/config_args.py, and th
 (utils/launch.py, prepare_multi_gpu_env and prepare_simple_launcher_cmd_env).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The meaning of a launcher's command line for a job, and helpers that the readers of all launchers share. Pure."""
 
-from __future__ import annotations
-
 import difflib
 import shlex
 from collections import deque

@@ -3,8 +3,6 @@
 Its options stand in five tables, all of them; a test compares with torch's own parser.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

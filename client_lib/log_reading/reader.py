@@ -2,8 +2,6 @@
 connection as an `OpenStream`; a broken one is resumed at the cursor. Format: client_lib.spec.paths,
 client_lib.worker.format. Standard library only."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

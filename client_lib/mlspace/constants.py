@@ -4,8 +4,6 @@ The enums are all str, so that JSON and f-strings give the value. The variables 
 CLIENT_LIB_ENDPOINT, or the configuration file.
 """
 
-from __future__ import annotations
-
 import os
 
 from client_lib.spec import job as spec

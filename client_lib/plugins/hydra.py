@@ -4,8 +4,6 @@ The wheel has this file also as hydra_plugins/client_lib_launcher.py: Hydra look
 and loads it in each program, so that what is slow to import is imported in `launch`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path

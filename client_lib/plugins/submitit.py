@@ -4,8 +4,6 @@ submitit finds both classes by the entry points of its group. Results and logs a
 neither the folder nor submitit, except for `JobEnvironment` and checkpoints.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress

@@ -3,8 +3,6 @@
 Plain dicts of the server's JSON and not JobMetrics, so that `client-lib metrics` loads no pydantic.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

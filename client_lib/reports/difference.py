@@ -1,7 +1,5 @@
 """Compares what two jobs ran. Pure."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping
 from typing import NamedTuple

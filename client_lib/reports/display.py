@@ -1,7 +1,5 @@
 """A job in a notebook: a card, and the text around its lines while it is followed. Pure; every value is escaped."""
 
-from __future__ import annotations
-
 import html
 import re
 from collections import Counter

@@ -4,8 +4,6 @@ They are the same for both runtimes, which put their observations into reason, m
 report. The server finds the causes and hints, because it has the reports of the ranks.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial

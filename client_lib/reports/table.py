@@ -4,8 +4,6 @@ Plain dicts of the server's JSON and not JobInfo, so that `client-lib list` load
 server does not send is not shown.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence

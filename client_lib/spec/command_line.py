@@ -3,8 +3,6 @@
 Pure. Loads nothing but the standard library, and PyYAML for YAML.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Metrics of a job: the answer of `GET /jobs/{name}/metrics`. Pure."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 from client_lib.spec.states import duration

@@ -4,8 +4,6 @@ The server's `/public/v2` and the SDK's platform-shaped names both translate by 
 of requests and answers are in `server_stub.http.api.public_v2`. Facts are from the platform's public documents.
 """
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 
 from client_lib.spec.states import Reason, State, TextEnum, as_sent

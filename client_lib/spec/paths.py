@@ -18,8 +18,6 @@ line; it leaves out tail and since then, which would skip lines that came meanwh
 Standard library only: the fast reads of the command line share it.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import re
 from collections.abc import Mapping

@@ -1,8 +1,6 @@
 """Stacks of the processes of a running job: the answer of `GET /jobs/{name}/stacks`, how it is read from the text that
 faulthandler writes, and how it is shown. Pure."""
 
-from __future__ import annotations
-
 import posixpath
 import re
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ address of one host means nothing on another. So the host's name is part of the 
 state moves to a local disk. `choose` is pure; `state_dir` reads the machine. Standard library only.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

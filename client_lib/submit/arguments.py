@@ -1,8 +1,6 @@
 """The spec of a Job made from its arguments: today's, and those of earlier years of the ML Space platform, which give a
 DeprecationWarning that names today's argument; a few are refused."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import shlex

@@ -5,8 +5,6 @@ only to servers of this machine. The spec holds the extra packages (a list, requ
 header, PEP 723), so that every worker installs the same.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """Changes of a job for another run, and the messages about them. Pure."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath

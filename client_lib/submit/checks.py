@@ -4,8 +4,6 @@ Only what every run of the script does is judged: imports at its top level, and 
 of argparse whose calls of `add_argument` name them literally.
 """
 
-from __future__ import annotations
-
 import ast
 import os
 import shutil

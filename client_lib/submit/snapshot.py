@@ -1,8 +1,6 @@
 """The code as it is now, in one archive: the same files give the same bytes and so the same digest, on any machine.
 Times, owners and the order of a directory are not in it. `ignore` decides what is; `worker.archive` unpacks it."""
 
-from __future__ import annotations
-
 import gzip
 import heapq
 import io

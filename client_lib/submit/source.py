@@ -1,8 +1,6 @@
 """The source of a job: the words of `script` become a file or a command, and its folder the root of a snapshot. Also
 reads where the code comes from: commit, branch, remote and uncommitted changes."""
 
-from __future__ import annotations
-
 import difflib
 import hashlib
 import os

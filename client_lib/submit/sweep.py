@@ -1,7 +1,5 @@
 """The runs of a group: values for names, and each run's own arguments. Pure."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -15,8 +15,6 @@ A profile's token, CA bundle and `insecure` are used for that profile's endpoint
     notify = "https://..."              # webhook of jobs that name none
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ is not fetched again; one with others is replaced when the new one is complete. 
 folder, whatever a server calls its files and wherever links in the folder lead. Snapshots are unpacked just as safely.
 """
 
-from __future__ import annotations
-
 import hashlib
 import logging
 import os

@@ -1,7 +1,5 @@
 """Failures of a call as our errors: no answer at all, or an answer with a bad status. Standard library only."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -4,8 +4,6 @@ The session reads nothing of the environment (a .netrc would replace the token) 
 Redirects are not followed: the token stays with its server.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

@@ -4,8 +4,6 @@ requests takes as long to load as all else that `list`, `status` and `logs` do (
 makes a few calls, one after another. A server behind a proxy is called by requests, which knows proxies.
 """
 
-from __future__ import annotations
-
 import http.client
 import os
 import select

@@ -4,8 +4,6 @@
 process renews a token while the others wait: an issuer may end a login whose refresh token is used twice.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import sys

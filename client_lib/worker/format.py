@@ -22,8 +22,6 @@ Offsets count record bytes since the attempt began; after a removed segment (siz
 one and computes the gap from seq.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

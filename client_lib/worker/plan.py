@@ -4,8 +4,6 @@ A runtime makes the plan; the launcher computes from it argv, environment and wo
 always worker index x processes_per_worker + LOCAL_RANK), so that all runtimes share one rule.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any, Dict, List, NamedTuple, Optional

@@ -6,8 +6,6 @@ checkpoint if the directory for checkpoints was written then; otherwise its use 
 of the script, and after its last step a run is ending, unless it goes on or was stopped.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime

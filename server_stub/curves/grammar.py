@@ -5,8 +5,6 @@ number counts only if its name is a usual one of training (`loss`), or if the li
 never if its name is one of a machine (`port`), or if it is a version, a path, an address, or has a unit.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache

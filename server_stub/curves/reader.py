@@ -4,8 +4,6 @@ The curves of a log are kept in memory for the newest readers, and in a file of 
 it. The file holds what was read up to an offset of the log; without it, or if it is damaged, the log is read again.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import time

@@ -5,8 +5,6 @@
 Which rank failed first is decided in `client_lib.worker.outcome`; nothing here chooses a rank.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

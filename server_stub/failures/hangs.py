@@ -4,8 +4,6 @@ A job hangs if ranks wait in a collective, and every rank that is elsewhere does
 reads or writes files, is never blamed: the others wait for its evaluation, its checkpoint or its data.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime

@@ -6,8 +6,6 @@ that the server reads by a symbolic link, a pipe, or a hard link to a file of an
 lies in a folder that only the server can change, so the server can rely on its owner.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

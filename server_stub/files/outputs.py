@@ -6,8 +6,6 @@ the launcher on this machine stores a file. A piece is on disk when its upload i
 files may be gone the next moment.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections import OrderedDict

@@ -6,8 +6,6 @@ fdatasync makes a group of submits durable, in less time than a new file each (0
 has the place of its record, and is committed after it: no row lacks its record.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

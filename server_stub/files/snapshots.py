@@ -5,8 +5,6 @@ proves nothing, because answers and manifests show it: a user sees an archive on
 these folders at submit and in retention; the worker launcher unpacks the archives, and pages show files of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Counts the requests of a server, and makes `/metrics` in Prometheus' text format of them and of its jobs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial

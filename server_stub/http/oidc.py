@@ -8,8 +8,6 @@ REQUESTS_CA_BUNDLE.)
 Only a server whose users file has the table `[oidc]` imports this module: others start without its libraries.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -5,8 +5,6 @@ Tokens themselves are never stored. They have 256 random bits, so that a plain d
 several entries, so that a new token works before the old one is removed. `python -m server_stub token` adds one.
 """
 
-from __future__ import annotations
-
 import getpass
 import hashlib
 import logging

@@ -5,8 +5,6 @@ new end and the feed sets the events; the new bytes are read for the first follo
 feed exists while it has followers. Everything runs on the event loop.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import os

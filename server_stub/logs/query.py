@@ -1,7 +1,5 @@
 """The lines that a reader wants: parameters of a request, checked. `since` is read by the clock."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, timedelta, timezone
 from typing import Annotated, Any

@@ -8,8 +8,6 @@ for all else; the newest `position` of each log, joined by commas, is the cursor
 
 # ruff: noqa: ARG002  # each form of an answer uses some of the arguments
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Makes the answer for one reader: state, existing lines, live lines, end. It keeps positions, and no lines."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import closing, nullcontext

@@ -1,7 +1,5 @@
 """The support of each field of the job spec by each runtime, and the checks that all runtimes share. Pure."""
 
-from __future__ import annotations
-
 import re
 from typing import NamedTuple
 

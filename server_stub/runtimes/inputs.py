@@ -4,8 +4,6 @@
 <n>.result    what rank 0 of a function returned (client_lib.worker.function_runner)
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tarfile

@@ -5,8 +5,6 @@ Space platform: `a100plus.1gpu.80vG.12C.96G`, `cpu.8C.32G`, where C and G are of
 of one card.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from functools import lru_cache

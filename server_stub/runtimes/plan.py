@@ -1,7 +1,5 @@
 """The parts of a worker's plan that are the same for all runtimes: command, folders, options. Pure."""
 
-from __future__ import annotations
-
 import os.path
 
 from client_lib.spec.job import JobSpec, JobType

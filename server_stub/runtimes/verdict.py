@@ -1,8 +1,6 @@
 """Decides for every runtime the next step of a gang, which losses of workers an elastic gang survives, and why its
 attempt ended. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Jobs as users see them, those that are not final with their newest decision, and the calls that wait for a change."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import secrets

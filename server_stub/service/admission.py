@@ -1,7 +1,5 @@
 """Checks a submit request before it is stored. Nothing here writes."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

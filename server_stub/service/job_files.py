@@ -5,8 +5,6 @@ The Attempt for a runtime is made from them. A lost database is rebuilt from hea
 job that has not ended is given to the runtime, which finds its attempt again and reports its end.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Users and teams; finds jobs that a user may see, and returns them as JSON. It changes nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import difflib
 import time

@@ -4,8 +4,6 @@ The notification of an end is stored with the final state, and removed when the 
 loses none. If the server crashes between the two, the receiver gets it twice, with the same `id`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import json

@@ -1,8 +1,6 @@
 """Shows what jobs do, by the stacks of running processes, and the metrics and the progress that they print; and what a
 job ran: the submitter's part in its request, the workers' in their logs, images in its events."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

@@ -5,8 +5,6 @@ new observation, and one that was stored but not carried out is carried out agai
 be repeated). A decision is stored before it is carried out, so no attempt starts twice. `lifecycle` decides.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Iterable, Sequence

@@ -5,8 +5,6 @@ the rest. The folder is called `<id>.removed` before anything in it is removed, 
 start finds it after a crash. The table `removals` lists the files whose rows are gone.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

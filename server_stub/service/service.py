@@ -5,8 +5,6 @@ finds it, `observer` shows what it does, `sessions` lets users into its workers,
 of these parts directly; here is what needs several of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from contextlib import suppress

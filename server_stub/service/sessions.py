@@ -1,7 +1,5 @@
 """Sessions of users in the workers of running jobs: commands, terminals and connections to ports."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import AsyncGenerator
 

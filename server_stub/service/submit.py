@@ -1,8 +1,6 @@
 """Accepts jobs: they are checked, written to disk, and only then answered and driven. An Idempotency-Key makes a
 repeated submit safe."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

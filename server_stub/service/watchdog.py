@@ -7,8 +7,6 @@ The launchers tell which ranks are quiet. As long as one is, the stacks of the j
 decides.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -3,8 +3,6 @@
 Other packages see no SQLAlchemy.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import uuid

@@ -4,8 +4,6 @@ translates the errors of both.
 To change the schema: change `tables`, add a file to `migrations/versions` for older databases, set HEAD.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import sqlite3

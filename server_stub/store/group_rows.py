@@ -1,7 +1,5 @@
 """Every statement on groups, as functions of a connection like those of `rows`."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Collection, Sequence

@@ -4,8 +4,6 @@ Functions that change something run in the writer's transaction, possibly twice 
 effect outside of it. Lists of jobs seek by index; only filters by a field of the spec read all jobs of the owners.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime

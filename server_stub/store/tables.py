@@ -3,8 +3,6 @@
 A change here needs a migration; a test compares both.
 """
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 from typing import Any
 

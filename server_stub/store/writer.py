@@ -1,7 +1,5 @@
 """Group commit: one thread runs all queued writes in one transaction, so that many share one durable commit."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence

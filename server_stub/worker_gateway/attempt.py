@@ -5,8 +5,6 @@ A token names its attempt and is signed with a key of this server. Nothing is st
 restart.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

@@ -1,8 +1,6 @@
 """The report of a worker as the server accepts it, from a pod as from a launcher of this machine. Processes of the job
 can write it, so it may hold anything."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime
 from typing import Annotated

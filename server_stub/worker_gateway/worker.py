@@ -1,7 +1,5 @@
 """One remote worker: what is known of it, and what it has sent. A request is answered when its content is on disk."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The real command line against a small HTTP server with canned answers."""
 
-from __future__ import annotations
-
 import io
 import os
 import signal

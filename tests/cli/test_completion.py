@@ -1,7 +1,5 @@
 """What a shell is offered: commands, options, names of jobs; and nothing at all when something is wrong."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

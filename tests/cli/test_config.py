@@ -1,7 +1,5 @@
 """Profiles: made, changed, used; comments stay, tokens are not shown."""
 
-from __future__ import annotations
-
 import json
 import stat
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How commands end: one table of exit codes, data on stdout, everything else on stderr."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import subprocess

@@ -1,7 +1,5 @@
 """Names that are cut short, misspelt, or not there."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 
 import pytest

@@ -1,7 +1,5 @@
 """From options and a file to the spec: nothing is missing, the command line wins, what follows SCRIPT is its own."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`client-lib login` at a real server with a real issuer: kept, renewed once, forgotten, and refused with a reason."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

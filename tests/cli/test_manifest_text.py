@@ -1,7 +1,5 @@
 """The YAML of `client-lib render`."""
 
-from __future__ import annotations
-
 import yaml
 
 from client_lib.cli.commands.submit import manifest_text

@@ -1,7 +1,5 @@
 """`client-lib mls-config`: the profile of ML Space's command line that means our server."""
 
-from __future__ import annotations
-
 import configparser
 from pathlib import Path
 

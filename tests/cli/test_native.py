@@ -1,7 +1,5 @@
 """`client-lib stacks --native`: a real py-spy in a session of a real job."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`list`, `status`, `instances`: what they print, in which form, and what they load for it."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import json

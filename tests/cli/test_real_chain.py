@@ -1,7 +1,5 @@
 """Jobs that wait for others, by the command line, with the real local server and real processes."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Groups by the command line, with the real local server and real processes."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The command line with the real local server, started on demand, and real worker processes."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """The committed reference is what the commands say today."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`client-lib run`: a job in the foreground, with the real local server and a real terminal."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

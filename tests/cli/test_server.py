@@ -1,7 +1,5 @@
 """`client-lib serve` and `client-lib server`: the server's own command line."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """`client-lib exec`, `shell` and `port-forward` with a real local server and real workers."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """The commands that docs/SKILL.md gives to coding agents."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

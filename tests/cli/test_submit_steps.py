@@ -1,7 +1,5 @@
 """Options of ours behind the script, which may declare them or not; the interpreter of a job, which is the shell's."""
 
-from __future__ import annotations
-
 import os
 import sys
 from pathlib import Path

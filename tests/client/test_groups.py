@@ -1,7 +1,5 @@
 """Groups through the SDK on a real local server."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Jobs through the SDK on a real local server: real processes, real logs."""
 
-from __future__ import annotations
-
 import io
 import json
 import logging

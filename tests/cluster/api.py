@@ -3,8 +3,6 @@
 For this tool, and for tests that look at a cluster past the code under test. It retries nothing.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import http.client

@@ -1,7 +1,5 @@
 """The words of the command line, and their help. What they do stands in cli.py."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

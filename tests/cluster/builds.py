@@ -1,7 +1,5 @@
 """Makes what is built once: programs, unpacked packages, images. Fast where everything is there."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable, Iterable

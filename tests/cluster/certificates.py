@@ -4,8 +4,6 @@ The authority and the webhook's certificate have RSA keys in PKCS#1 and the name
 certificate rotator (open-policy-agent/cert-controller) replaces anything else. The rest are P-256, made faster.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """What each word of the command line does: calls of `Cluster`, and lines. arguments.py says which words there are."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One cluster: up, down, and what tests do to it in between. The one class that other modules of a project use."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from collections.abc import Callable, Collection, Iterable

@@ -1,7 +1,5 @@
 """The command line of every program of the cluster. Pure: a table from name to argv, in the field's own flags."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ The cluster sees them laid over its own /usr (see startup.py), so that each find
 On a system without apt the same commands are taken from the PATH.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """What can go wrong, in words for the person at the prompt. Every refusal of this folder is one of these."""
 
-from __future__ import annotations
-
 
 class ClusterError(Exception):
     """Something of the cluster failed; the text names the thing and where to look."""

@@ -4,8 +4,6 @@ A conftest at the top loads them: `pytest_plugins = ["tests.cluster.fixtures"]`.
 takes a cluster of its own, by `running`. Where the machine lacks something, tests skip with the line that says what.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import count

@@ -4,8 +4,6 @@ An image is built once and kept as an archive under a digest of its recipe; a cl
 there. In a pod: `image: localhost/<name>:local`, `imagePullPolicy: Never` or IfNotPresent.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import platform

@@ -3,8 +3,6 @@
 A test asks for the least that it needs: `api` is there in seconds, `node` runs real containers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 API = ("etcd", "kube-apiserver", "training-operator")

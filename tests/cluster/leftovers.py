@@ -1,7 +1,5 @@
 """What of a cluster is still on this machine: for `down`, which removes it and then says that nothing is left."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """File locks: one command at a time changes a cluster, one at a time builds. The kernel frees them with the holder."""
 
-from __future__ import annotations
-
 import fcntl
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

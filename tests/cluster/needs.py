@@ -1,7 +1,5 @@
 """What this machine must have, and in one line each what it lacks."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

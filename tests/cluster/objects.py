@@ -1,7 +1,5 @@
 """The Kubernetes objects that a cluster begins with. Pure: (path, object) pairs for `Api.apply`."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping, Sequence
 from pathlib import Path

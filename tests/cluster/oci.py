@@ -1,7 +1,5 @@
 """Writes a container image as an OCI archive, which `ctr images import` reads. Standard library alone."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -5,8 +5,6 @@ once for both (a test compares them). A program is built when it is first wanted
 go.sum and flags: once built, no Go is needed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,7 +1,5 @@
 """When a program of the cluster is ready: not when its port is open, but when it does what it is there for."""
 
-from __future__ import annotations
-
 import ssl
 import urllib.error
 import urllib.request

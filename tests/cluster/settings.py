@@ -3,8 +3,6 @@
 All of it is JSON where the program reads YAML, for JSON is YAML; the rest is text in the program's own form.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The steps of `up`, in their order. For cluster.py, which holds the cluster's lock meanwhile."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator

@@ -8,8 +8,6 @@ The protocol: one JSON object per connection and line. {"do": "start", name, arg
 not run; {"do": "signal", name, signal} sends it a signal; {"do": "list"} tells of all.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

@@ -1,7 +1,5 @@
 """Polling with a deadline: the one way to wait here."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

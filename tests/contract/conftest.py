@@ -1,7 +1,5 @@
 """Both places; that of the cluster starts with the first test that wants it, and is looked over after each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TypeVar

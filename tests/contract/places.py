@@ -1,7 +1,5 @@
 """Where the promises are tested: a server process with its runtime, and the SDK's client of it."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

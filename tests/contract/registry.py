@@ -4,8 +4,6 @@ The network namespace of the node is its own, so no port of this machine is take
 one that the node has already: then it is never asked for.
 """
 
-from __future__ import annotations
-
 import base64
 import ctypes
 import hashlib

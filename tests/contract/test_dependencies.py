@@ -1,7 +1,5 @@
 """The outputs that a job gets of those that it waited for."""
 
-from __future__ import annotations
-
 from client_lib.spec.states import State
 from tests.contract.places import Place, ended
 from tests.contract.test_promises import texts

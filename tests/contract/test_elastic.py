@@ -3,8 +3,6 @@
 What is the same on this machine is in tests/runtimes/test_elastic.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -3,8 +3,6 @@
 After each the state is true, nothing is doubled, and nothing is left over (the fixtures look).
 """
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

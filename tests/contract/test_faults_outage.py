@@ -3,8 +3,6 @@
 One outage, several jobs: each test looks at what became of one of them.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import time

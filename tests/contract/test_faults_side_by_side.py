@@ -9,8 +9,6 @@ Nodes that vanish: fake ones, whose heart stops with KWOK. To Kubernetes a pod t
 once it is deleted, for nobody is there who could end it.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

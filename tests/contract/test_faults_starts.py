@@ -1,7 +1,5 @@
 """Gangs that can't start as they should: refused by the cluster, late, or with a rank that dies before all have met."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

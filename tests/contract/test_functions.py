@@ -1,7 +1,5 @@
 """Functions as jobs: what they return and raise, the same on this machine and in pods, whose Python is the image's."""
 
-from __future__ import annotations
-
 import getpass
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 What is said of all kinds of hangs is measured on this machine by benchmarks/hangs.py.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 

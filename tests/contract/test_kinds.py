@@ -1,7 +1,5 @@
 """An operator who changes the kind of the jobs loses none: what runs goes on, what is new is of the new kind."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The metrics of a job, from each source that needs no other package, on both runtimes."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 
 import pytest

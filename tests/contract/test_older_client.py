@@ -2,8 +2,6 @@
 objects made and removed, watches, logs that are followed and broken off. What needs no job is in tests/kube.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Users of one server who know nothing of each other, in one namespace of a cluster."""
 
-from __future__ import annotations
-
 import re
 import signal
 

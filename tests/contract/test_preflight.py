@@ -1,7 +1,5 @@
 """The check of the machines before the script, on both runtimes."""
 
-from __future__ import annotations
-
 import pytest
 
 from client_lib.spec.states import Reason, State

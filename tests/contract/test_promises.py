@@ -1,7 +1,5 @@
 """What a job can rely on, wherever it runs."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timezone
 

@@ -1,7 +1,5 @@
 """What a job ran, wherever it runs: the record, the difference of two jobs, the code given back."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

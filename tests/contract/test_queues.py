@@ -1,7 +1,5 @@
 """Queues of a real Kueue, with both kinds of job: quota, borrowing in a cohort, preemption, what a waiting job says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -3,8 +3,6 @@
 Pods reach nothing but this machine, so the index is here. The image is that of the other tests with pip laid over it.
 """
 
-from __future__ import annotations
-
 import tarfile
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Commands in the workers of a running job, wherever it runs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

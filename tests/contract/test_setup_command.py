@@ -1,7 +1,5 @@
 """The job's own command before its ranks, on both runtimes."""
 
-from __future__ import annotations
-
 import pytest
 
 from client_lib.spec.states import Reason, State

@@ -4,8 +4,6 @@ With the image that has Debian's torch, in a namespace that is `restricted`. tes
 local runtime, that it is the loss of the launcher that each script was written for.
 """
 
-from __future__ import annotations
-
 import re
 import tempfile
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 On the cluster the folder is a volume of the catalogue that every worker has at its own path, and the server too.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A short trial of a job, on both runtimes."""
 
-from __future__ import annotations
-
 import pytest
 
 from client_lib.spec.states import Reason, State

@@ -1,7 +1,5 @@
 """The stacks of a running job's processes, wherever it runs."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """Two teams of one server, with a namespace each, on a real cluster."""
 
-from __future__ import annotations
-
 import copy
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Two users of one server on a real cluster: their files on volumes, and the network of their pods, are apart."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Iterator
 from typing import Any

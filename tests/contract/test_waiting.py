@@ -1,7 +1,5 @@
 """Why a job waits for its image on a real cluster, in words; and that it goes on when that is over."""
 
-from __future__ import annotations
-
 import base64
 import json
 import uuid

@@ -1,7 +1,5 @@
 """The use of a job's time: of simulated jobs, whose parts are known."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 
 import pytest

@@ -1,7 +1,5 @@
 """The lines that tell metrics, as frameworks print them, and those that tell none."""
 
-from __future__ import annotations
-
 import math
 import time
 

@@ -1,7 +1,5 @@
 """The slow rank by the entries of all ranks: of simulated steps, and of what a script may write."""
 
-from __future__ import annotations
-
 import json
 import math
 from array import array

@@ -1,7 +1,5 @@
 """Fewer points that look the same."""
 
-from __future__ import annotations
-
 import math
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Reading logs once, across restarts of the server and attempts of a job."""
 
-from __future__ import annotations
-
 import math
 import time
 from pathlib import Path

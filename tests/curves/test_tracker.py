@@ -1,7 +1,5 @@
 """Curves and progress of whole logs."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

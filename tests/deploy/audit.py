@@ -1,7 +1,5 @@
 """What pods asked of the API server, by its own audit log."""
 
-from __future__ import annotations
-
 import json
 
 from server_stub.runtimes.kube.doctor import Permission

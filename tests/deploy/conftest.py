@@ -1,7 +1,5 @@
 """The manifests, and kubectl and helm built from their Go modules; tests skip with one line where that can't be."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 from collections.abc import Callable

@@ -4,8 +4,6 @@ The Dockerfile is read, so that there is one list of steps: each `RUN python req
 it stands there, with /opt in a folder of ours.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

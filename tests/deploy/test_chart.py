@@ -1,7 +1,5 @@
 """The Helm chart makes what the overlays make, from the same files."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

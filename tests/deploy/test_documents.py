@@ -1,7 +1,5 @@
 """What README.md and docs/kubernetes.md tell an operator to type and to set is there."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The server's image: what it installs, and what of it the Dockerfile and the manifests say alike."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tarfile

@@ -1,7 +1,5 @@
 """`make kind`, with programs in the place of docker, kind and kubectl that write down how they were called."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

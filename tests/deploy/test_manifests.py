@@ -1,7 +1,5 @@
 """What k8s/ renders to, and what a real API server says of it."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The Role of k8s/base against what the server asks for."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Images of other projects in the Dockerfile and in k8s/: each is pinned by its digest."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from functools import cache

@@ -1,7 +1,5 @@
 """The whole product on one machine: the SDK starts the local server, which runs real worker processes."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The examples as they stand in `examples/`, run as the README and `make demo` run them."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """The first thing everyone does: submit a script, follow it, wait; and what it says when the script fails."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What a follower sees of real workers' lines."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 import sys

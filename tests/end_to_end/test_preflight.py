@@ -1,7 +1,5 @@
 """The check of the machines before the script, with real ranks of several workers."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

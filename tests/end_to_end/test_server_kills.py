@@ -1,7 +1,5 @@
 """kill -9 of the server at random moments while jobs are submitted and followed: nothing is lost, nothing doubled."""
 
-from __future__ import annotations
-
 import os
 import random
 import threading

@@ -1,7 +1,5 @@
 """The slow rank of a job whose ranks are those of several workers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

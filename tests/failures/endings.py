@@ -1,8 +1,6 @@
 """Last output of real ranks, each with the answer to one question: did this rank die because a peer had died?"""
 
 # ruff: noqa: E501  (messages are kept as they are printed)
-from __future__ import annotations
-
 LOST_PEER = {
     "gloo, closed": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
     "[127.0.0.1]:29990",

@@ -1,7 +1,5 @@
 """The meaning of the end of a rank."""
 
-from __future__ import annotations
-
 import pytest
 
 from client_lib.spec.states import Reason, State

@@ -1,7 +1,5 @@
 """A rank that raises and takes time to end, while another one loses it: real processes, each view of the job."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One rank is guilty, and every view of a failed job names it: message, failure, digest, explanation, exception."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timedelta, timezone
 from pathlib import Path

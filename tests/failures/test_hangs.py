@@ -1,7 +1,5 @@
 """The verdict on a hang, by the stacks of all ranks: cases by hand, and properties over generated ones."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime, timezone
 

@@ -1,7 +1,5 @@
 """The hint for each known cause."""
 
-from __future__ import annotations
-
 import pytest
 
 from client_lib.spec.request import CodeSnapshot

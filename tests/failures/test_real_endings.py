@@ -1,7 +1,5 @@
 """The hint for errors that PyTorch, Python and the C library raise here and now, not for texts that were kept once."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

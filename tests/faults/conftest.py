@@ -1,7 +1,5 @@
 """Real servers on one directory, one after the other, that run real jobs; and what is done to them."""
 
-from __future__ import annotations
-
 import os
 import secrets
 import signal

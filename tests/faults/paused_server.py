@@ -2,8 +2,6 @@
 `PAUSE=committed`, before the answer. It writes the file `paused` then. Stands before the server's own command line.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

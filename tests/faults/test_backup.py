@@ -1,7 +1,5 @@
 """A backup of a running server, as docs/kubernetes.md describes it, is restored elsewhere: its jobs are found."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """A job that logs without end: its head and its tail are kept, and who reads it is told how much is between."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The disk of the data directory is full: a real one, a small tmpfs."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import sys

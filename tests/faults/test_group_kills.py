@@ -1,7 +1,5 @@
 """kill -9 of the server while a group is submitted: the repeated request finds all of its members, or stores them."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """The database goes away under a running server, or a commit fails: calls say so, clients wait, jobs run on."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import resource

@@ -1,7 +1,5 @@
 """Somebody removes the directory of a running server."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 Its four jobs belong to `ann`: one finished, one failed, one ran when the machine went down, one was queued.
 """
 
-from __future__ import annotations
-
 import tarfile
 import time
 from collections.abc import Collection, Iterator

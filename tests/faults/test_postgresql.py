@@ -1,7 +1,5 @@
 """The whole server on PostgreSQL: what is durable in SQLite is durable there."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The database of a server is lost or damaged under real jobs; the next server says so and gets them back."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from pathlib import Path

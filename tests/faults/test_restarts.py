@@ -1,7 +1,5 @@
 """The server is killed and another one goes on: what waits starts once, what ran is found again."""
 
-from __future__ import annotations
-
 import signal
 import sqlite3
 from pathlib import Path

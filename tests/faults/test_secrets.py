@@ -1,7 +1,5 @@
 """The value of a secret is nowhere but in files that only this user can read: every file, row, log and answer."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import stat

@@ -1,7 +1,5 @@
 """health_params and stop_timer on real processes, with a clock on which a minute takes a second."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

@@ -1,7 +1,5 @@
 """Which files of a job's folder the server opens."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Outputs that workers elsewhere upload in pieces."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import threading

@@ -1,7 +1,5 @@
 """The file of what submitters sent."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Many writers at once leave the room free that must stay free."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 

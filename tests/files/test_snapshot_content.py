@@ -1,7 +1,5 @@
 """The files of a snapshot are read without much memory or time, whatever an archive says of itself."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import tarfile

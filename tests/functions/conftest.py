@@ -1,7 +1,5 @@
 """The local server that tests share, and scripts of users, run as their own programs."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

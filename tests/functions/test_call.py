@@ -1,7 +1,5 @@
 """The call of a function job, as people read it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

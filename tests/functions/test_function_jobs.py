@@ -1,7 +1,5 @@
 """Functions as jobs, end to end: real jobs of a real server, from the call to what comes back."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The executor and the waits for many jobs, as users of `concurrent.futures` know them: real jobs of a real server."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import threading
 import time

@@ -3,8 +3,6 @@
 torch is imported where it is needed: the workers of each function import this module.
 """
 
-from __future__ import annotations
-
 import inspect
 import os
 from collections.abc import Iterable, Sized

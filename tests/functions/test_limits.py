@@ -1,7 +1,5 @@
 """What can't be called, what can't travel, what can't come back: each is said in its own sentence."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

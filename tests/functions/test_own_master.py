@@ -1,7 +1,5 @@
 """Functions written for one machine, as PyTorch's DDP tutorial has them: they set MASTER_ADDR and a fixed port."""
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -1,7 +1,5 @@
 """Functions on a server that several users share, with bounds of its own."""
 
-from __future__ import annotations
-
 import socket
 import sys
 import time

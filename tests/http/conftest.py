@@ -1,7 +1,5 @@
 """A real server on a real socket: uvicorn in a thread, the real service, and a runtime that runs nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import json

@@ -1,7 +1,5 @@
 """Connections that send little or nothing are closed, and other clients still get connections and memory."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Metrics and progress of jobs over HTTP: what is shown, and to which users."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from threading import current_thread

@@ -1,7 +1,5 @@
 """Reasons that clients of version 0.1.0 do not know."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from typing import Any

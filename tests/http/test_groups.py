@@ -1,7 +1,5 @@
 """Groups over HTTP: stored whole or not at all, started as `max_parallel` allows, and seen by their owner alone."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

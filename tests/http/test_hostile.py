@@ -2,8 +2,6 @@
 the name of its field, or the job ends and gives back what it was given. The server goes on, and starts again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import io

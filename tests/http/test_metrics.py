@@ -1,7 +1,5 @@
 """The names that the alerts of k8s/components/monitoring and docs/kubernetes.md use, against an answer of a server."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The server as a process: how it starts, what it refuses in one sentence, and how it ends."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

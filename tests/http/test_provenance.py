@@ -1,7 +1,5 @@
 """What a job ran, over HTTP: who may see it, and values that a client or a script should not send."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

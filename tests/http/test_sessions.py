@@ -1,7 +1,5 @@
 """Sessions over HTTP: the users who may enter a job, and the jobs that can be entered."""
 
-from __future__ import annotations
-
 import asyncio
 import io
 import os

@@ -1,7 +1,5 @@
 """The stacks of a job over HTTP: the users who may see them, and the jobs that have any."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

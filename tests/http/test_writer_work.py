@@ -3,8 +3,6 @@ keeps the others waiting. It is counted in rows, bytes and steps of SQLite's mac
 machine does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import re

@@ -3,8 +3,6 @@
 `python -m tests.kube.cases` writes the golden files anew, for a look at the difference.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """The record of an attempt on disk, also as earlier versions wrote it."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timezone
 from pathlib import Path

@@ -1,8 +1,6 @@
 """Answers of an API server that break off, or contradict each other: what is known of the request, and what happens
 when it is repeated."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from functools import partial

@@ -1,7 +1,5 @@
 """An operator's file is read whole, or refused with a sentence that says where it is wrong."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

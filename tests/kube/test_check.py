@@ -1,7 +1,5 @@
 """Each field of the spec on a cluster: honoured, refused by name, or named in a notice."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Which cluster, as whom, and in which namespace: by a kubeconfig, its contexts, or as a pod."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """`doctor` on a cluster: each thing that can be wrong, with its fix."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

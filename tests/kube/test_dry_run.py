@@ -1,7 +1,5 @@
 """`POST /render` of a real server on a real API server: what a submit creates, and nothing is created."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """When an attempt on a cluster is over, and why it ended."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from client_lib.spec.states import Reason

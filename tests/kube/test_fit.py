@@ -1,7 +1,5 @@
 """Instance types against nodes: what no node could ever take is said with what it lacks."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """One attempt from its objects to its removal, on a cluster that is a table in memory."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

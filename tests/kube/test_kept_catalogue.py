@@ -3,8 +3,6 @@
 The API server of the cluster does not answer: neither needs it.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

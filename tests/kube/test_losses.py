@@ -1,7 +1,5 @@
 """Without which workers an elastic attempt on a cluster goes on, by what is seen of its pods and heard of them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The docstring of the package lists its modules and folders, and leaves none out."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

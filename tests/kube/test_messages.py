@@ -1,7 +1,5 @@
 """Messages made from texts of the cluster. Numbers in ports, digests and times are not read as status codes."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Names that every part of Kubernetes takes, and that lead back to the job."""
 
-from __future__ import annotations
-
 import re
 import uuid
 from collections import Counter

@@ -1,7 +1,5 @@
 """The pods of a job are reached by each other and the server, if the cluster has a network plugin that enforces it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,8 +1,6 @@
 """How often the creation of an attempt's objects is repeated, by the answers of the API server, how many attempts that
 have ended are removed at once, and the tokens of the first attempts."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import secrets

@@ -1,7 +1,5 @@
 """What is made on a real API server, whose it is, and what becomes of tries that are repeated or come too late."""
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """What is said of objects that a real cluster gave (recorded.json), and that any object at all has a meaning."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -3,8 +3,6 @@
 Each test runs others in an environment that has it and is otherwise ours.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Two users' jobs of one name in one namespace, made on a real API server, also by servers that are killed."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import uuid

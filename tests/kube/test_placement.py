@@ -1,7 +1,5 @@
 """Where the real schedulers put the workers of a job: near each other, apart, and all of them or none."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from collections import Counter

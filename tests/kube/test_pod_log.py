@@ -1,7 +1,5 @@
 """Lines that a thread reads faster, or slower, than the event loop takes them."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator

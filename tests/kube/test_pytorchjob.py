@@ -1,7 +1,5 @@
 """The dry run of a PyTorchJob, which shows whether Kueue would queue it."""
 
-from __future__ import annotations
-
 import pytest
 
 from server_stub.runtimes.kube.api import Api, ApiError, connect

@@ -1,7 +1,5 @@
 """The message about the place of a job in a queue of Kueue, from the API's own objects; the error of its estimate."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -1,7 +1,5 @@
 """A real API server judges every golden: its schemas strictly, the operator's webhook, Pod Security of its pods."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A real kubelet starts a pod of the template, in a `restricted` namespace: what a process finds in it."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a refusal of the Kubernetes API means, by the texts that a real one gives."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Whole manifests as files, and what holds for every manifest."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from typing import Any

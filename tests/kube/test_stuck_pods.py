@@ -1,7 +1,5 @@
 """Pods that are deleted where nobody is left who could end them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from client_lib.spec.states import Reason

@@ -1,7 +1,5 @@
 """Waiting for the API server keeps nobody else waiting."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

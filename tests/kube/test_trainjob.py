@@ -1,7 +1,5 @@
 """A TrainJob over its TrainingRuntime gives the pods of a PyTorchJob; the webhooks of Kubeflow Trainer accept both."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Users of one server see no files of each other on a volume, unless the catalogue says `mount: whole`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any

@@ -1,7 +1,5 @@
 """A watch against an HTTP server that does what API servers do: ends, breaks off, expires, says nothing."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import threading

@@ -1,7 +1,5 @@
 """Another kind of workload needs one class: nothing of PyTorchJob is left in its objects, pods and messages."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

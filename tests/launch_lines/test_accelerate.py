@@ -1,7 +1,5 @@
 """accelerate's line and configuration file as fields of a job, against what accelerate itself would set."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from pathlib import Path

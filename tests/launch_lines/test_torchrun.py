@@ -1,7 +1,5 @@
 """torchrun's line as fields of a job, against torch's own parser."""
 
-from __future__ import annotations
-
 import shlex
 from typing import Any
 

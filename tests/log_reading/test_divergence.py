@@ -1,7 +1,5 @@
 """The first line in which ranks differ."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

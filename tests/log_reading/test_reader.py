@@ -1,7 +1,5 @@
 """What the client makes of bodies: whole ones, cut ones and foreign ones."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone

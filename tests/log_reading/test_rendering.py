@@ -1,7 +1,5 @@
 """What a followed log looks like on a terminal and in a pipe."""
 
-from __future__ import annotations
-
 import time
 from datetime import timedelta
 

@@ -1,7 +1,5 @@
 """Logs printed to real files and pipes."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

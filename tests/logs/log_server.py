@@ -5,8 +5,6 @@
 FOLDER/job.json says how the job stands; it is looked at every 10 ms, as no service is here to tell of changes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """A log as a launcher writes it, and how tests reach a server of nothing but logs."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

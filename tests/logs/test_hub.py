@@ -1,7 +1,5 @@
 """What followers share, and what they can count on while nothing happens."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import gc

@@ -1,7 +1,5 @@
 """Changes that inotify reports, and followers where it is out of watches."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from collections.abc import Callable

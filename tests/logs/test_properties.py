@@ -1,7 +1,5 @@
 """The log store and its follower against the plain sequence of lines, under random cuts and restarts."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 from collections.abc import AsyncGenerator, Iterator

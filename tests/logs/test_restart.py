@@ -1,7 +1,5 @@
 """A real server that is killed and started again under a follower."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

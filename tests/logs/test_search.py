@@ -1,7 +1,5 @@
 """The search for a regular expression in the lines that a job has printed."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

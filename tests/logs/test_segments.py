@@ -1,7 +1,5 @@
 """Reading a log directory that is written, cut into segments and shortened meanwhile."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

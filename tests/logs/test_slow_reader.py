@@ -1,7 +1,5 @@
 """A reader with little room gets the lines in order, whole and once, however slow it is."""
 
-from __future__ import annotations
-
 import gc
 import os
 import socket

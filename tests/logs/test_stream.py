@@ -1,7 +1,5 @@
 """The stream of one job, over a real socket, with inotify and with its polling twin."""
 
-from __future__ import annotations
-
 import json
 import threading
 import time

@@ -1,7 +1,5 @@
 """A job followed in a notebook's cell, on a real kernel: what the cell shows meanwhile and what is saved with it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

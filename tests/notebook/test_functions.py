@@ -1,7 +1,5 @@
 """Functions that stand in a notebook's cells, as jobs: what they define there works in the worker, and comes back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

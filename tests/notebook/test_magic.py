@@ -1,7 +1,5 @@
 """`%%job` on a real kernel: a cell as a job."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

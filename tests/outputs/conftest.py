@@ -1,7 +1,5 @@
 """The local server that tests share, and an empty folder of the user's."""
 
-from __future__ import annotations
-
 import pytest
 
 from client_lib.client import Client

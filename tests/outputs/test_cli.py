@@ -1,7 +1,5 @@
 """`client-lib download` and `resubmit --set`, and packages of a real job, on a real server."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """What is listed of the outputs of several workers and attempts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from hypothesis import given

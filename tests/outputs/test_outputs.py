@@ -1,7 +1,5 @@
 """Outputs of real jobs on a real server, through the SDK."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

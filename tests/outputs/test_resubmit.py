@@ -1,7 +1,5 @@
 """Running real jobs again, on a real server."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 

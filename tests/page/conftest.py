@@ -1,7 +1,5 @@
 """Browsers in front of a real server: plain HTTP with a cookie, and Debian's Chromium."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Jobs whose log the test writes, on the page in a browser."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

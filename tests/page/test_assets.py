@@ -1,7 +1,5 @@
 """What the pages load: its size, and the library that is not ours."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 

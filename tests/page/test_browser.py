@@ -1,7 +1,5 @@
 """Pages in a real Chromium: what updates by itself, keys, accessibility, and what a new user does."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

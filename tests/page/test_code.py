@@ -1,7 +1,5 @@
 """The code of a job on its page, what differs between two jobs, and the page of the server. Plain HTTP."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import tarfile

@@ -1,7 +1,5 @@
 """Curves and stacks on the page of a job, in a real browser."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

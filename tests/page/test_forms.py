@@ -1,7 +1,5 @@
 """Pages without scripts, over plain HTTP: what a form does, who sees what, what travels with a page."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import html

@@ -1,7 +1,5 @@
 """The log on the page of a job, in a real browser."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Logins of browsers: links, tokens, cookies, and who may change something with them. Plain HTTP."""
 
-from __future__ import annotations
-
 import http.client
 import json
 from collections.abc import Callable

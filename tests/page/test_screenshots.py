@@ -3,8 +3,6 @@
 `make screenshots` writes them to docs/images.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

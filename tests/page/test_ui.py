@@ -1,7 +1,5 @@
 """`client-lib ui`, and the pages behind a proxy that takes a prefix away."""
 
-from __future__ import annotations
-
 import json
 import threading
 from collections.abc import Callable, Iterator

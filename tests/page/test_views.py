@@ -1,7 +1,5 @@
 """What a page shows, without a server: every text of a user is text."""
 
-from __future__ import annotations
-
 import json
 from datetime import datetime, timedelta, timezone
 from html.parser import HTMLParser

@@ -1,7 +1,5 @@
 """A program as Hydra's tutorial shows them, with its runs as jobs."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The recipe of the documentation for a search with Optuna, as it stands there."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -1,7 +1,5 @@
 """Scripts as submitit's documentation shows them, on the cluster `client_lib`."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Curves and progress as text."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

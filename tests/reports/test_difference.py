@@ -1,7 +1,5 @@
 """What differs between two jobs, as text."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from client_lib.reports.difference import Ran, compare

@@ -1,7 +1,5 @@
 """What a job looks like, and what is said of one that failed: pure functions of a JobInfo."""
 
-from __future__ import annotations
-
 import html
 import pickle
 import re

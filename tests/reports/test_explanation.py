@@ -1,7 +1,5 @@
 """`explain`: from a job and its events to why it waits, why it failed, and what to do."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from datetime import datetime, timedelta, timezone

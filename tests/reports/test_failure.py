@@ -1,7 +1,5 @@
 """What `wait()` says of failures with a known cause, each on a real job of the real local server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Rows of the table of jobs, and the texts of sizes, durations and times that all reports share."""
 
-from __future__ import annotations
-
 from datetime import datetime, timedelta, timezone
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A local runtime on a temporary directory, with real launchers and real processes, and everything that it told."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

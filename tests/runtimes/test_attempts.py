@@ -1,7 +1,5 @@
 """Attempts of the local runtime from their start to their end, with real processes."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import time

@@ -1,7 +1,5 @@
 """An elastic attempt on this machine: what its group survives, with torchrun's real agents."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

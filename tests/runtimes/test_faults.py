@@ -1,7 +1,5 @@
 """What the local runtime survives: killed ranks, launchers and servers, a reboot of the machine."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import json

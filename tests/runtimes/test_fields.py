@@ -1,7 +1,5 @@
 """The table of fields is complete for every runtime, and a field without effect has one notice."""
 
-from __future__ import annotations
-
 import pytest
 
 from client_lib.errors import InvalidRequest, NotSupported

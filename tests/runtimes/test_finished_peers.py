@@ -1,7 +1,5 @@
 """The note on ranks that had ended with code 0 before another one lost them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

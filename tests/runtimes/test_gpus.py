@@ -1,7 +1,5 @@
 """GPUs: what nvidia-smi's answer means, and how they are handed out, with a program that answers in its place."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import gc

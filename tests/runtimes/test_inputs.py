@@ -1,7 +1,5 @@
 """The folder with what a job finds of those before it."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Instance types: names by pattern, the catalogue's file, and the types of one machine."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

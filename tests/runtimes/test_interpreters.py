@@ -1,7 +1,5 @@
 """A job runs with the interpreter and the environment of whoever submitted it, not with the server's."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """The looks at this machine: ports, processes, volumes, conda environments, and where the runtime can't run."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

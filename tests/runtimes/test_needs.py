@@ -1,7 +1,5 @@
 """What a spec needs of a machine, what can never fit, and what is said about it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The MASTER_PORT of a job: chosen by the user, or by the runtime beside other runtimes of the machine."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

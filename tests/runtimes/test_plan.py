@@ -1,7 +1,5 @@
 """The orders of the launchers: a golden plan, the rules of working_dir, command and environment, and what is shown."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The attempts that wait: in order, and without what is on disk anyway."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who goes first: pure decisions about a queue."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 

@@ -1,7 +1,5 @@
 """The next step of a gang and the verdict on its end: pure decisions about its workers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

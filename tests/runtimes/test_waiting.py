@@ -1,7 +1,5 @@
 """Waiting for an event that may be set at the moment at which the waiting task is cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

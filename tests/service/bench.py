@@ -1,7 +1,5 @@
 """A data directory, a fake runtime and a fake clock, and services on them."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 import time

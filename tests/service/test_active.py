@@ -1,7 +1,5 @@
 """Who waits for a change of a job hears of the next one, whenever it comes."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """A job that was submitted is submitted once more, with all that its submitter sent."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 

@@ -1,7 +1,5 @@
 """A row that can't be read is the failure of its own job: the server starts, and the other jobs go on."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3

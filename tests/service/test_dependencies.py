@@ -1,7 +1,5 @@
 """Jobs that wait for others (`after`)."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from typing import Any

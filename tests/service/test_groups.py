@@ -1,7 +1,5 @@
 """Groups in the service: what a client that goes away leaves, and how long their submits hold the event loop."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import sqlite3

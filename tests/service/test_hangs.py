@@ -1,7 +1,5 @@
 """Jobs whose ranks wait for one that does nothing: what is said, and what hang_action does."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import shutil

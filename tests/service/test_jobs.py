@@ -1,7 +1,5 @@
 """The life of a job, from the submit to its end: retries, limits, stops, deletion."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import hashlib

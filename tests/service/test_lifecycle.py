@@ -1,7 +1,5 @@
 """The state machine against a model: whatever a runtime says and whoever asks, in any order."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, field
 from datetime import timedelta

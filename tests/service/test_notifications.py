@@ -1,7 +1,5 @@
 """What a webhook gets when a job ends, hangs or moves again; when it gets it again; and who may be told."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

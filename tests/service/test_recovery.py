@@ -1,7 +1,5 @@
 """A database that is lost or damaged stops the start with the way out, and its rows are rebuilt from files."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

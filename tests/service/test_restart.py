@@ -1,7 +1,5 @@
 """A server that dies at any point, and the next one on the same data."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -1,7 +1,5 @@
 """What has to go, and that it is gone."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sqlite3

@@ -1,7 +1,5 @@
 """Short trials of a job: when they end, and how."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

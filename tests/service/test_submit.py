@@ -1,7 +1,5 @@
 """What is accepted, what is refused, what is shown, and to whom."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import stat

@@ -1,7 +1,5 @@
 """Answers as an older client reads them, and as a user sees them in a prompt."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The text below a field is its description in documents and help texts, and an import reads no source for it."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

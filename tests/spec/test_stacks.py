@@ -1,7 +1,5 @@
 """Stacks as text of faulthandler, as models, and as lines for people."""
 
-from __future__ import annotations
-
 import string
 
 from hypothesis import given

@@ -1,7 +1,5 @@
 """A private PostgreSQL server from Debian's binaries: in a temporary folder, on a socket there, gone after."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import pwd

@@ -1,7 +1,5 @@
 """The tables of version 0.1.0, as its migrations made them."""
 
-from __future__ import annotations
-
 import sqlalchemy as sa
 from alembic.migration import MigrationContext
 from alembic.operations import Operations

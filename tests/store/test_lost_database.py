@@ -1,7 +1,5 @@
 """The database goes away under a store: every call says so, and what was refused is not there later."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Old, new and foreign databases."""
 
-from __future__ import annotations
-
 import asyncio
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """One server decides about a database: the newest one. Others are refused, before and in each transaction."""
 
-from __future__ import annotations
-
 import asyncio
 import tempfile
 import threading

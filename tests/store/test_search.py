@@ -1,7 +1,5 @@
 """The search that looks into the texts of jobs, on SQLite and on PostgreSQL."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The store's promises, on SQLite and on PostgreSQL."""
 
-from __future__ import annotations
-
 import asyncio
 import errno
 import sqlite3

@@ -1,7 +1,5 @@
 """Anything that a worker may say can be stored, shown and searched, on SQLite and on PostgreSQL."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import secrets

@@ -1,7 +1,5 @@
 """The local server that tests share, for a user with a configuration of its own."""
 
-from __future__ import annotations
-
 from tests.local_server import client, folder, own_configuration
 
 __all__ = ["client", "folder", "own_configuration"]

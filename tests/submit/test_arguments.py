@@ -1,7 +1,5 @@
 """Arguments of earlier years: each is accepted with one warning that says what to write today, or refused by name."""
 
-from __future__ import annotations
-
 import inspect
 import warnings
 from typing import Any

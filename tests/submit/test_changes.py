@@ -1,7 +1,5 @@
 """What another run of a job changes, and what is said about it."""
 
-from __future__ import annotations
-
 from datetime import datetime, timezone
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Checks of a script before it is submitted: what they find, and that they accuse no script that would run."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

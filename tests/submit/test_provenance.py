@@ -1,7 +1,5 @@
 """What a submit reads of git, in real repositories."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

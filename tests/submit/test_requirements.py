@@ -1,7 +1,5 @@
 """The packages that a job asks for: a list, files, or the script's header."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

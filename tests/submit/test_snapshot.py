@@ -1,7 +1,5 @@
 """Folders as they are found in the wild, packed and unpacked again by the worker's own reader."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import secrets

@@ -1,7 +1,5 @@
 """The runs of a group: every combination once, and each value in the arguments of its run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

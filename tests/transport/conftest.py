@@ -1,7 +1,5 @@
 """Fixtures of a user with a configuration of its own: the shared local server, and one with scripted answers."""
 
-from __future__ import annotations
-
 from tests.local_server import client, folder, own_configuration
 from tests.odd_server import odd_server
 

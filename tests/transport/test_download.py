@@ -1,7 +1,5 @@
 """Downloads from servers that are wrong, hostile, or cut off: nothing outside of the folder, and no byte twice."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 Every test runs over both transports: the SDK's and the command line's.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import signal

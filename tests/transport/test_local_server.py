@@ -1,7 +1,5 @@
 """The local server as real processes: started, found, shared, lost, and never mistaken for another."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """A script written for the ML Space platform, as its user writes it. Checked by mypy --strict, never run."""
 
-from __future__ import annotations
-
 from typing_extensions import assert_type
 
 import client_lib

@@ -1,7 +1,5 @@
 """The public API as a user writes it. Checked by mypy --strict (`make check`), never run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A warm script is as a fresh one, whatever the scripts imported from whose imports the pool was made."""
 
-from __future__ import annotations
-
 import functools
 import json
 import sys

@@ -1,7 +1,5 @@
 """Which ranks may be warm: the table of variables that libraries read when they are loaded, whole, and its page."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Functions are started warm, too, however they are called."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """A warm rank is as a fresh one: the same script runs as both, and what it finds is compared."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The pool's process: what it keeps out, when it ends, what its death costs, which ranks it leaves to a fresh start."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

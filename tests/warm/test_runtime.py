@@ -1,7 +1,5 @@
 """The local runtime with warm pools: when one is begun, used, replaced and left alone, and what a job is told."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """A server with warm pools: what jobs and `server status` say of them, and that they end with it."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

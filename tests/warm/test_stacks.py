@@ -1,7 +1,5 @@
 """The stacks of a rank that was forked from a warm pool."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What importing a package does beyond sys.modules: a warm rank has it when it imports the package, and not before."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The archive reader on honest, hostile and random input."""
 
-from __future__ import annotations
-
 import errno
 import gzip
 import io

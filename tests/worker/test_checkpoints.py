@@ -1,7 +1,5 @@
 """Checkpoints of another job, copied by worker 0 before any rank starts."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

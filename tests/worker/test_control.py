@@ -1,7 +1,5 @@
 """The control socket on its own: what peers send, however it is cut."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import socket

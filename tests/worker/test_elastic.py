@@ -1,7 +1,5 @@
 """The agent of an elastic worker: torchrun's options, and that it is the only process the launcher starts."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """All the ways a worker ends."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Entries of real ranks into collectives: the slow one is found, also in the backward pass of DDP."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from itertools import pairwise

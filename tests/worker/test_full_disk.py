@@ -1,7 +1,5 @@
 """A worker whose disk has no room: it ends, and its report says so."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import tarfile

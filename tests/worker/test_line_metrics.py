@@ -1,7 +1,5 @@
 """Metrics that a regular expression of the job finds in lines, and what an expression without an end may cost."""
 
-from __future__ import annotations
-
 import json
 import signal
 import time

@@ -1,7 +1,5 @@
 """What a worker tells of its machine."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Files of metrics that a script writes by itself, as TensorBoard and Lightning write them."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os

@@ -1,7 +1,5 @@
 """The first failing rank of a worker, its reason, and its report."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a worker keeps of what its ranks leave in their working directory."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """A script for one machine that says by itself where its ranks meet, started on several."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What every process sees: its environment, argv, working directory, sys.path."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """The check of the machines before the script."""
 
-from __future__ import annotations
-
 import re
 import socket
 import subprocess

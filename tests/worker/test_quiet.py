@@ -1,7 +1,5 @@
 """Which ranks are quiet, by the samples of what they do: generated ones, and those of real processes."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

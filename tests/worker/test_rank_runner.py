@@ -1,7 +1,5 @@
 """The rank runner: everything is as under `python script.py`, which each test runs beside it."""
 
-from __future__ import annotations
-
 import json
 import os
 import socket

@@ -1,7 +1,5 @@
 """Extra packages of a job: installed into an environment that is kept, in front of those that its interpreter has."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import socket

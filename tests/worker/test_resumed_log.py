@@ -1,7 +1,5 @@
 """A log that another launcher goes on with, in the directory of one that was killed."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Sessions in a running worker: commands with pipes and with a terminal, connections to ports."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

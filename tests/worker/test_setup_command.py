@@ -1,7 +1,5 @@
 """A job's own command before its ranks: what it sees, how it fails, and how it is ended."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The stacks of running processes, as a launcher takes them."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

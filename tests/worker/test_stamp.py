@@ -1,7 +1,5 @@
 """From bytes to records, without a process."""
 
-from __future__ import annotations
-
 import time
 from unittest import mock
 

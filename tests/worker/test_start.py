@@ -1,7 +1,5 @@
 """How a launcher comes up."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The Linux calls and their portable twins, in processes of their own: both change who they are called in."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """Status that libraries post to the launcher: what no client should send must not end the loop of the launcher."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource

@@ -1,7 +1,5 @@
 """The use of CPU, memory and GPUs by the ranks of a worker, measured on real processes."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

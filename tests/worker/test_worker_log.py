@@ -1,7 +1,5 @@
 """What the ranks write, and how it arrives in the log: nothing lost, whatever it is."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import signal

@@ -1,7 +1,5 @@
 """The launcher as one file, on every Python that is there."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tiny packages, made in a test: no index is asked."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A real server on a fixed port whose workers are real agents on this machine, and what is done to both."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -4,8 +4,6 @@ Like a cluster's runtime it has files below a root per pod, a process 1 with the
 it has nothing of Kubernetes. `<data>/pods.json` tells how its pods are made; it is read at each submit.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

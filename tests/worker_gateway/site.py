@@ -2,8 +2,6 @@
 command line, as `unshare` would: python -m tests.worker_gateway.site python -m server_stub --state-dir …
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

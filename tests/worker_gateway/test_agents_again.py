@@ -1,7 +1,5 @@
 """Real agents of an elastic job that die, and those that come in their place; torchrun's own part is not here."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

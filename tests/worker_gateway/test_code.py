@@ -1,7 +1,5 @@
 """Code and functions that workers elsewhere fetch, and results that they bring: with the SDK, as users do."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The disk of the server and of its pods, which is one here, has no room."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 from collections.abc import AsyncIterator, Iterator

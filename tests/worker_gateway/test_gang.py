@@ -1,7 +1,5 @@
 """Jobs whose workers are agents elsewhere: environment, logs, failures, orders. Real processes, a real socket."""
 
-from __future__ import annotations
-
 import ast
 import json
 import os

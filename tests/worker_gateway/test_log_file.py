@@ -1,7 +1,5 @@
 """A worker's log as the server keeps it: by offset, in segments, over crashes."""
 
-from __future__ import annotations
-
 import errno
 import os
 import time

@@ -1,7 +1,5 @@
 """The server dies, stays away, comes back; what the workers say meanwhile arrives once, or is counted as lost."""
 
-from __future__ import annotations
-
 import json
 import re
 import signal

@@ -1,7 +1,5 @@
 """Outputs and packages of workers elsewhere: what they keep arrives at the server, also when that was away."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Pods that can reach no server: they meet at a port of worker 0, and what they say is on their stdout."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The server ends by SIGTERM, as at each upgrade, while threads of agents send lines and wait for orders."""
 
-from __future__ import annotations
-
 import tempfile
 import threading
 import time

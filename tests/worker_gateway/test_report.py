@@ -1,7 +1,5 @@
 """A report holds anything that a process of the job may write: it is refused, or everything that reads it can go on."""
 
-from __future__ import annotations
-
 import json
 import os
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Rights of pods: the token of the attempt, the path, and the first pod, until the attempt is over."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

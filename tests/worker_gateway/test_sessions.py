@@ -1,7 +1,5 @@
 """Sessions in workers whose agents are elsewhere: real agents, and what other ones may do."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """The plan of one worker, made by its agent from the plan that all workers share."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """The log between the launcher and those who carry it away, and the digest of a report."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

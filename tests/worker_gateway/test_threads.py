@@ -1,7 +1,5 @@
 """Threads of an agent go on after any error and any answer."""
 
-from __future__ import annotations
-
 import json
 import queue
 import socket

@@ -1,7 +1,5 @@
 """A TLS server whose certificate is signed by the operator's own authority."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 import subprocess

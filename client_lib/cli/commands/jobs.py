@@ -1,7 +1,5 @@
 """`client-lib list`, `wait`, `cancel`, `delete` and `prune`: several jobs at a time."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """`client-lib metrics`, `best`, `compare`, `diff`, `code` and `download`: what jobs measured, wrote and ran."""
 
-from __future__ import annotations
-
 import csv
 import sys
 import time

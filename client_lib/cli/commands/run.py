@@ -4,8 +4,6 @@ Ctrl-C at `submit -f` stops following. Here Ctrl-C, a closed terminal and SIGTER
 shown to the end.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import shlex

@@ -2,8 +2,6 @@
 background, tokens for one that many use; its pages, its instance types, and checks of it and its client.
 """
 
-from __future__ import annotations
-
 import html
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """`client-lib init` and `client-lib completion`, and the answers to a shell that completes a line."""
 
-from __future__ import annotations
-
 import io
 import os
 import shlex

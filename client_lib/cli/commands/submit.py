@@ -1,7 +1,5 @@
 """`client-lib submit`, `client-lib render` and `client-lib resubmit`."""
 
-from __future__ import annotations
-
 import os
 import uuid
 from datetime import datetime, timezone

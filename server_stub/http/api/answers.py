@@ -1,7 +1,5 @@
 """Responses: JSON texts as they are stored, and every error as an ErrorBody with its status."""
 
-from __future__ import annotations
-
 import errno
 import logging
 from collections.abc import AsyncGenerator, Callable

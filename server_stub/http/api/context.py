@@ -1,7 +1,5 @@
 """The dependencies of request handlers: the parts of this server, the user, parameters that many operations share."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field

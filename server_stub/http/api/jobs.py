@@ -3,8 +3,6 @@
 Workers upload outputs by `workers`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Coroutine

@@ -1,7 +1,5 @@
 """The server itself: info, doctor, instance types, render; and in `probes` its health and metrics."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from typing import Annotated

@@ -5,8 +5,6 @@ Each request names the pod that sends it: the first pod owns the worker's place 
 the one it knows, and ignores what a newer worker adds to it.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, cast
 

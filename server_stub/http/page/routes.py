@@ -3,8 +3,6 @@
 A page needs the cookie of a login; its forms carry the token of the login's pages, and answer with a redirect.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import json

@@ -3,8 +3,6 @@
 Sentences are those of `client-lib explain` and `client-lib list`; the next steps name what the page has.
 """
 
-from __future__ import annotations
-
 import html
 import re
 import shlex

@@ -1,8 +1,6 @@
 """Checks a job spec against a cluster: rejects what it can't do, and makes notices for the submitter. Pure.
 `runtimes.fields` has the table of all fields."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from client_lib.errors import NotSupported, TooLarge, Unavailable

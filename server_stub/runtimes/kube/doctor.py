@@ -3,8 +3,6 @@
 The checks block. A check that the server may not make is reported, and is no failure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 

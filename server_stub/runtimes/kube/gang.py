@@ -4,8 +4,6 @@ Level-triggered: after each change the whole state is evaluated again, so a rest
 `observe` and `runtimes.verdict` interpret the state, `objects` changes the cluster.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@
 finds its own objects.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

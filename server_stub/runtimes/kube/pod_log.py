@@ -5,8 +5,6 @@ server.
 a worker sends. They go to the same WorkerRegistry, which skips records that it has.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

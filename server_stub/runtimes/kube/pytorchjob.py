@@ -3,8 +3,6 @@
 Sources: training-operator v1.9.4, pkg/apis/kubeflow.org/v1/common_types.go and pkg/controller.v1/pytorch/envvar.go.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 Sources: Kueue 0.18, apis/visibility/v1beta2/types.go (the order) and apis/kueue/v1beta2 (LocalQueue, ClusterQueue).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import defaultdict, deque

@@ -4,8 +4,6 @@
 event loop's thread; the watches and all requests run in threads of their own.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

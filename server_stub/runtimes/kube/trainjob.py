@@ -8,8 +8,6 @@ Sources: Kubeflow Trainer v2.3.0, pkg/apis/trainer/v1alpha1/trainjob_types.go an
 JobSet v0.12.0.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import time

@@ -5,8 +5,6 @@ Everything that differs between such kinds is a member of `WorkloadKind`. The re
 `assemble` in `runtime` chooses one.
 """
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

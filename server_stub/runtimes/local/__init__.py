@@ -11,8 +11,6 @@ plan       the plans of its workers; pure
 machine    this machine: cores, memory, GPUs, ports
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ The server follows no link in the account's folders (`files.job_dirs`). Programs
 checkpoints, have the rights of the account.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,8 +1,6 @@
 """One running attempt: all of its launchers, started all or none, followed to the end of the last. `runtimes.verdict`
 decides."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 import socket

@@ -1,8 +1,6 @@
 """This machine as a place for jobs: the meaning of a request on it (refusal, notices, needs, plans of the workers), its
 free resources, and checks of it, with a fix for each problem."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence

@@ -9,8 +9,6 @@ If the worker's folder belongs to another account than that of this server, only
 They write the records themselves, so a record could name any process of the machine.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import signal

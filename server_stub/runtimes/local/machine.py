@@ -1,8 +1,6 @@
 """This machine: its cores and memory, read once; its GPUs with the processes that hold their memory, as nvidia-smi
 lists them; and its ports, of which each job gets one."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Makes the plans of an attempt's workers from the attempt and its granted resources. Pure."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

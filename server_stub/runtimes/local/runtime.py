@@ -4,8 +4,6 @@ All methods run on the event loop's thread, so nothing here needs a lock. `sched
 resources, and one running attempt is a `gang`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import socket

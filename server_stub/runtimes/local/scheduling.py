@@ -6,8 +6,6 @@ that later ones cannot starve it; resources that it could not use stay available
 GPU held by a foreign process reserves nothing, because the end of other jobs would not help it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Beside the cluster that all tests share, one for what is done to whole clusters."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

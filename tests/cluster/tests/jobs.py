@@ -1,7 +1,5 @@
 """PyTorchJobs for the tests, as a `restricted` namespace admits them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from tests.cluster.api import Api

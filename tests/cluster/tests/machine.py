@@ -1,7 +1,5 @@
 """Pictures of this machine, to compare before and after: independent of what the tool itself believes to be left."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections import Counter

@@ -1,7 +1,5 @@
 """The pure parts and the command line's words: no root, no cluster, milliseconds."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

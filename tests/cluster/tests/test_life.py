@@ -1,7 +1,5 @@
 """Up, up again, down, and down after the worst: with real programs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What a machine lacks is said in one line, before anything is changed: no cluster, milliseconds."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Real training: Debian's PyTorch in two pods of a `restricted` namespace. The image takes minutes to build, once."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cluster import Cluster

@@ -1,7 +1,5 @@
 """What a cluster can do: jobs in real pods, thousands of fake ones, images, namespaces, faults."""
 
-from __future__ import annotations
-
 import urllib.request
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """`mls` as its users have it, unmodified, as a process, against a real server with real jobs."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

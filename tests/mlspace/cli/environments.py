@@ -1,7 +1,5 @@
 """The virtual environments that hold `mls`, one per version: they share a package name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from tests import environments

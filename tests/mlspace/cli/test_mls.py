@@ -1,7 +1,5 @@
 """Every command of `mls` that is about jobs: what it prints and its exit code."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

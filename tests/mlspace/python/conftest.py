@@ -1,7 +1,5 @@
 """The local server that tests share, for a user with a configuration of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """docs/mlspace.md names all that a user of the platform may look for. That its tables are true is in test_project."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The module-level names of the platform: they exist, behave as there, and cost nothing until they are used."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import inspect
 import json

@@ -1,7 +1,5 @@
 """The documented way: a notebook in the script's folder submits it by its absolute path. On a real kernel."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

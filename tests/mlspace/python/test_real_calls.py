@@ -1,7 +1,5 @@
 """Calls that public code of the platform's users makes, each on the local runtime with a real script."""
 
-from __future__ import annotations
-
 import shlex
 import sys
 import warnings

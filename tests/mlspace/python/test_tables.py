@@ -1,7 +1,5 @@
 """Instance types as the platform's notebooks read them: printed by rich, asked as a DataFrame is."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

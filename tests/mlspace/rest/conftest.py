@@ -1,7 +1,5 @@
 """A real server on a socket with a runtime that runs nothing (tests/http), and clients in the platform's words."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -3,8 +3,6 @@ shape that the document does not know. The same ones each time. The server is re
 commands are made up.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

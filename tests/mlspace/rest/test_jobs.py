@@ -1,7 +1,5 @@
 """`/public/v2/jobs`: shapes, statuses, dates and quirks, field by field."""
 
-from __future__ import annotations
-
 import re
 import time
 from datetime import datetime, timezone

@@ -1,7 +1,5 @@
 """Logs as the platform writes them, from records as the launcher writes them."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Which paths of a request are this server's own, and with what such a job runs."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import sys

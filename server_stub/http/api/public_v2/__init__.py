@@ -11,8 +11,6 @@ server and a token of that user: one of the users file, where an admin adds and 
 NAME`), or one of the issuer. Nothing has to be stored here.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import partial

@@ -5,8 +5,6 @@ This server is one workspace with one allocation and one queue, and each of them
 
 # ruff: noqa: ARG001  # requests name a workspace, an allocation or a queue, of which this server has one
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends

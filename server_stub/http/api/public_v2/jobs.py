@@ -7,8 +7,6 @@ running an unrelated file of the same name here.
 
 # ruff: noqa: ARG002  # arguments of the Renderer protocol that the platform's form does not need
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import os

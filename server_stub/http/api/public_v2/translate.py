@@ -4,8 +4,6 @@ Requests are strict: an unknown field is answered with 422, as by the platform. 
 seconds since 1970, 0 for "not yet"; those that end in `_dt` are ISO 8601.
 """
 
-from __future__ import annotations
-
 import uuid
 from collections.abc import Iterable, Mapping
 from datetime import datetime

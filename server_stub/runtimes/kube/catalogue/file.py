@@ -3,8 +3,6 @@
 A server keeps a copy of the last valid file, so that an error in a new one does not prevent its start.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone

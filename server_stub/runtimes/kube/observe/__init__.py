@@ -4,8 +4,6 @@ The reports of the workers take precedence over their pods. Conditions of the wo
 pods: they are late and contain nothing about ranks.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

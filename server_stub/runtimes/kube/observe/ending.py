@@ -1,8 +1,6 @@
 """Decides when an attempt on a cluster is over and how it ended, also if its pods are stuck, and which lost workers an
 elastic attempt can continue without. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ The JSON of a pod has 15 kB, too much to keep for thousands of pods, so that onl
 need. Parsing never fails: a field that a status lacks is None or empty, for every field of a status is optional.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ staging/src/k8s.io/api/core/v1/types.go. The texts have no fixed form and may ch
 is passed on unchanged.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone

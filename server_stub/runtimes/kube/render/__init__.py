@@ -5,8 +5,6 @@ shows exactly what a submit would create. The plan is the same for all workers; 
 its worker number, the address of the master and the folder of the code.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from base64 import b64decode, b64encode

@@ -4,8 +4,6 @@ Pure.
 https://kubernetes.io/docs/concepts/security/pod-security-standards/ defines what `restricted` admits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_address

@@ -5,8 +5,6 @@ it has a separate volume with a limit: an emptyDir that exceeds its limit evicts
 not apply to files that a script writes into its snapshot.
 """
 
-from __future__ import annotations
-
 import glob
 import hashlib
 import math
