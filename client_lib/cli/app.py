@@ -163,7 +163,7 @@ def run(args: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except OSError as problem:
-        if problem.filename is None:  # of stdout: the interpreter's last flush must not fail
+        if problem.filename is None:  # an error of stdout: the interpreter's last flush must not fail
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(problem, BrokenPipeError):
             return ExitCode.BROKEN_PIPE

@@ -82,7 +82,7 @@ class Connection:
         return self.rest.read(paths.job(full), "name")
 
     def newest(self) -> Json:
-        """Raises NotFound: there is no job at all."""
+        """The newest job of the user. Raises NotFound: there is none."""
         for job in self.jobs(limit=1):
             return job
         raise NotFound("there is no job", hint="`client-lib submit train.py` submits one")

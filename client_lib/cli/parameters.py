@@ -24,7 +24,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
-        except typer.TyperException as wrong:  # of an option without its value typer does not say whose it is
+        except typer.TyperException as wrong:  # typer knows no command for an option that lacks its value
             if getattr(wrong, "ctx", ctx) is None:
                 ctx.fail(wrong.format_message())
             raise

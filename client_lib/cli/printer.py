@@ -179,8 +179,8 @@ def end_notices() -> None:
 
 
 def table(columns: Row, rows: Iterable[Row], *, cut: Row = (), whole: bool = False) -> None:
-    """`columns` are the headings. Control characters in a cell are shown, not obeyed. On a terminal a row is one line:
-    the columns of `cut` end with an ellipsis; without `cut` the last one is wrapped. `whole`: as in a pipe."""
+    """Print rows below the headings `columns`. Control characters are shown as escapes. On a terminal a row is one
+    line: the columns of `cut` end with an ellipsis; without `cut` the last one is wrapped. `whole`: as in a pipe."""
     cells = [[one_line(cell) for cell in row] for row in rows]
     if sys.stdout.isatty() and not whole:
         _draw(columns, cells, cut)

@@ -53,8 +53,9 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
     """The job that the command line and the file `config` describe; nothing is sent yet. A launcher's line in the place
     of the script is read, and shown on stderr as our own options.
 
-    Raises InvalidRequest: an unknown key of the file (with the nearest), a value that no job can have, a line of a
-    launcher that contradicts the options. TyperException: no script in either.
+    Raises:
+        InvalidRequest: an unknown key of the file, a wrong value, or a launcher's line that contradicts the options.
+        TyperException: neither names a script.
     """
     fields = line = job_options.given(values)
     if config:
@@ -102,7 +103,7 @@ def read_job_file(path: str) -> dict[str, Any]:
 
 
 def read_text(path: str) -> str:
-    """Raises InvalidRequest: the file can't be read, or is no text."""
+    """The text of a file. Raises InvalidRequest: it can't be read, or is no UTF-8."""
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

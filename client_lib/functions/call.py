@@ -62,7 +62,7 @@ class Call:
 
 
 def short_repr(value: Any) -> str:
-    """The repr on a line: of a long one its beginning and its end."""
+    """The repr on one line; a long one is cut in its middle."""
     words = " ".join(_REPR.repr(value).split())
     return re.sub(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]", "?", words)
 

@@ -27,8 +27,9 @@ _PLAIN = ("python", "python3")  # the shell's own, whatever its folder; any othe
 def read(words: Sequence[str], machine: Machine) -> LaunchLine | None:
     """The fields that the line means; None: its first word is no launcher that is read here, but a script or a command.
 
-    Raises InvalidRequest: an option that the launcher does not know, or a value that it would not take; NotSupported: a
-    feature of the launcher that does not exist here, by name, with the way out.
+    Raises:
+        InvalidRequest: an option that the launcher does not know, or a value that it would not take.
+        NotSupported: a feature of the launcher that does not exist here, by name, with the way out.
     """
     folder, program = os.path.split(words[0] if words else "")
     beside = os.path.join(folder, "python")
@@ -76,7 +77,7 @@ def _read_python(words: Sequence[str], machine: Machine) -> LaunchLine | None:
 
 class _Launcher(NamedTuple):
     why: str
-    options: str  # of ours; MACHINES and PROCESSES stand for the numbers
+    options: str  # options of client-lib; MACHINES and PROCESSES stand for the numbers
     then: str = "each process finds RANK, WORLD_SIZE and MASTER_ADDR in its environment"
     counts: Mapping[str, str] = {}  # options of the launcher that say one of these numbers
 

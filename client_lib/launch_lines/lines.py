@@ -12,7 +12,7 @@ from client_lib.errors import InvalidRequest
 
 @dataclass(frozen=True)
 class Machine:
-    cores: int | None = None  # of one worker, for `--nproc-per-node=cpu`; None: not known
+    cores: int | None = None  # those of one worker, for `--nproc-per-node=cpu`; None: not known
     accelerate_config: Callable[[str | None], Mapping[str, Any]] = lambda _: {}
     """(path given on the line, or None for accelerate's default one) -> its values; {}: there is no default one."""
     is_file: Callable[[str], bool] = lambda _: False
@@ -24,7 +24,7 @@ class LaunchLine:
     """A line, read. `fields`, `defaults` and `given_by` are keyed by fields of the job spec."""
 
     launcher: str
-    fields: Mapping[str, Any]  # that the line sets; a different option of the job contradicts it
+    fields: Mapping[str, Any]  # those that the line sets; a different option of the job contradicts it
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """The launcher's defaults for fields that the line leaves out; an option of the job overrides them."""
     given_by: Mapping[str, str] = field(default_factory=dict)  # field -> the words of the line that say it

@@ -103,9 +103,7 @@ def _head(line: bytes) -> tuple[int, Frame | None]:
 
 
 def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterator[Frame]:
-    """The frames of one job's log, each exactly once, over as many connections as needed.
-    Raises the errors of `open_stream`, and the last failure after `retry_s` in which connections broke off at once and
-    brought nothing new."""
+    """The frames of one job's log, each exactly once, over as many connections as needed. Raises as `log_entries`."""
     wanted, offsets = dict(params), dict[Position, int]()  # the offsets are the cursor
     lost_at, pause_s = time.monotonic(), FIRST_PAUSE_S
     while True:
@@ -198,8 +196,8 @@ def log_entries(
 ) -> Iterator[LogEntry]:
     """Every entry, as soon as it exists; ends after the last one (`follow`: when the job is final as well). Messages of
     the launcher are included, as stream `launcher`. Survives broken connections and restarts of the server without
-    losing or repeating an entry. Raises the errors of `open_stream`, and after `retry_s` of silence the last failure.
-    """
+    losing or repeating an entry. Raises the errors of `open_stream`, and the last failure after `retry_s` in which
+    connections broke off at once and brought nothing new."""
     stamp, moment = "", _EPOCH
     facts: dict[str, Any] = {}
     for frame in _resumed(open_stream, params, retry_s):

@@ -215,7 +215,7 @@ class LogOutput:
 
 
 def width(terminal: TextOut) -> int:
-    """Its columns: those of stdout, which `shutil` asks alone, are not known if that is a pipe."""
+    """Columns of this terminal. `shutil` looks at stdout alone, which may be a pipe."""
     own = 0
     with suppress(OSError):
         own = os.get_terminal_size(getattr(terminal, "fileno", lambda: 1)()).columns

@@ -20,8 +20,7 @@ def split_script(script: str) -> list[str]:
     """The words of `script` by shell rules. A script that ends in .py and holds no quotes is tried as one path by the
     client before it is sent (an existing path wins over splitting; the client quotes it then).
 
-    Raises ValueError: unbalanced quotes, or unquoted shell syntax (one of `&|;<>$` or a back-tick), with the way out.
-    """
+    Raises ValueError: unbalanced quotes, or unquoted shell syntax (`&|;<>$` or a back-tick), with the way out."""
     return list(_words(script))
 
 
@@ -128,8 +127,8 @@ def parse_toml(text: str, what: object) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, what: object) -> Any:
-    """Raises InvalidRequest, which names `what`, for a text that is not valid YAML, or that has a key twice in one
-    table: YAML forbids it, and PyYAML keeps the last."""
+    """The value of a text of YAML. Raises InvalidRequest, which names `what`: it is not valid, or has a key twice in
+    one table, which YAML forbids, and of which PyYAML keeps the last."""
     import yaml  # 20 ms
 
     class UniqueKeys(yaml.SafeLoader):

@@ -53,8 +53,9 @@ class Packed:
 def packed(root: Path, limit_bytes: int = LIMIT_BYTES) -> Iterator[Packed]:
     """The archive of `root`, a temporary file that is gone when the block ends.
 
-    Raises TooLarge: more than `limit_bytes`, with the largest files; InvalidRequest: a file can't be read or is changed
-    each time it is packed, or the disk is full.
+    Raises:
+        TooLarge: more than `limit_bytes`; names the largest files.
+        InvalidRequest: a file can't be read, or is changed each time it is packed; or the disk is full.
     """
     with tempfile.TemporaryDirectory(prefix="client-lib-") as folder:
         archive = Path(folder, "code.tar.gz")
@@ -158,7 +159,7 @@ class _Changed(Exception):
 
 
 def _write(entries: Sequence[Entry], archive: Path) -> list[str]:
-    """A sentence for each file that grew meanwhile."""
+    """Write the archive; return a sentence for each file that grew meanwhile."""
     grown: list[str] = []
     with (
         archive.open("wb") as file,

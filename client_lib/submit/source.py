@@ -46,11 +46,10 @@ class Source:
 
 
 def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -> Source:
-    """An existing path wins over splitting; a relative one counts from `cwd`. `in_conda`: a conda environment is named,
-    and its python runs a .py file that the binary types are given.
-    Raises InvalidRequest: no such script (with the nearest files), or it is a directory, unreadable, or needs a shell.
-    """
-    whole = _absolute(script.strip(), cwd)  # may be longer than any name of a file: Path.is_file would raise OSError
+    """Find what `script` means: an existing path, relative to `cwd`, or else a command of several words. `in_conda`:
+    the job names a conda environment, whose python runs a .py file also for the binary types.
+    Raises InvalidRequest: there is no such script (names the nearest), or it can't be read or needs a shell."""
+    whole = _absolute(script.strip(), cwd)  # too long for a file name, perhaps: Path.is_file would raise OSError
     try:
         words = [script.strip()] if os.path.isfile(whole) else split_script(script)
     except ValueError as error:

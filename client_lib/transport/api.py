@@ -103,7 +103,7 @@ class Api:
         retry_s: float | None = None,
     ) -> wire.JobInfo:
         """The job as it is; with `after_version`, as soon as it has changed since, or after `wait_s` (at most 60).
-        `retry_s`: other than the configured time for which a silent server is asked again."""
+        `retry_s` replaces the configured time for which a silent server is asked again."""
         params = {"after_version": after_version, "wait": wait_s or None, "owner": owner}
         return self._call("GET", paths.job(name), wire.JobInfo, params, wait_s=wait_s, retry_s=retry_s)
 

@@ -39,7 +39,7 @@ NOTIFY = "CLIENT_LIB_NOTIFY"
 LOCAL = "local"  # endpoint or profile that always means the local server
 RETRY_S_DEFAULT = 30.0  # a server that is being restarted is back by then; people begin to wonder at about a minute
 
-_KEYS: dict[str, tuple[tuple[type, ...], str]] = {  # of a profile: the types of its value, and in words
+_KEYS: dict[str, tuple[tuple[type, ...], str]] = {  # key of a profile -> the types of its value, and these in words
     **dict.fromkeys(("endpoint", "token", "ca_bundle", "notify"), ((str,), "a text")),
     "insecure": ((bool,), "true or false"),
     "retry_s": ((int, float), "a number of seconds (0 or more)"),
@@ -58,7 +58,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Config:
-    """One server to talk to, and how."""
+    """The settings of a connection to one server."""
 
     endpoint: str | None
     """URL without a trailing slash; None: the local server, started on demand."""
@@ -66,7 +66,7 @@ class Config:
     """None: none is sent (the local server's own is read from its state directory)."""
     insecure: bool = False  # the token may travel over plain http to another host
     ca_bundle: str | None = None  # file of certificate authorities; None: the default ones
-    retry_s: float = RETRY_S_DEFAULT  # for which a call is tried again while the server does not answer; 0: never again
+    retry_s: float = RETRY_S_DEFAULT  # seconds in which a call is repeated while no server answers; 0: not
     notify: str | None = field(default=None, repr=False)  # webhook of jobs that name none
     state_dir: Path | None = None
     """State directory of the local server; None: the default one, or `endpoint` is another server."""
@@ -132,7 +132,7 @@ def check_endpoint(endpoint: str) -> str | None:
 
 def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
     """The default profile's name and all profiles of the file; (None, {}) without a file.
-    Raises InvalidRequest for a file that can't be read or holds what no profile has."""
+    Raises InvalidRequest: the file can't be read, or is no valid configuration file."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:

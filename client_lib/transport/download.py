@@ -44,8 +44,11 @@ def download(
 ) -> list[Path]:
     """Fetch the outputs that a glob means into the folder, which is made.
 
-    Raises InvalidRequest: something in the folder is in the way; NotFound: a file was replaced or removed since it was
-    listed; BadResponse: the data that came has another digest; ServerUnreachable and others: the same call continues.
+    Raises:
+        InvalidRequest: something in the folder is in the way.
+        NotFound: a file was replaced or removed since it was listed.
+        BadResponse: the data that came has another digest.
+        ServerUnreachable and others of `client_lib.errors`: the same call continues.
     """
     for tries in range(_TRIES, 0, -1):
         listed = api.job_outputs(info.name, owner=info.owner)
@@ -78,7 +81,7 @@ def why_none(info: JobInfo, listed: OutputList, pattern: str | None) -> str:
 
 def chosen(listed: OutputList, pattern: str | None) -> list[OutputFile]:
     """The files that a glob means; None: all.
-    Raises BadResponse: the server calls a file what can only be meant to be written elsewhere."""
+    Raises BadResponse: the path of one would lead out of a folder, or can't exist on this system."""
     for file in listed.files:
         parts = file.path.split("/")
         hostile = "\0" in file.path or any(part in ("", ".", "..") for part in parts)
@@ -123,7 +126,7 @@ def _fetch(api: Api, info: JobInfo, file: OutputFile, folder: Path, meter: _Mete
         os.utime(part, (file.modified_at.timestamp(),) * 2)
         os.replace(part, target)  # a link of that name goes, not what it leads to
     except FileNotFoundError:
-        if not _is_there(target, file):  # it is, if another download wrote to the same part and ended first
+        if not _is_there(target, file):  # another download of this file has ended first
             raise
     meter.add(0, files=1)
     return target

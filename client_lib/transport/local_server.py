@@ -71,9 +71,7 @@ def find(directory: Path | None = None) -> Running | None:
     Raises Conflict if the state belongs to another host: a loopback address of it would mean nothing here."""
     directory = directory or state_dir()
     lock, here = directory / SERVER_LOCK, socket.gethostname()
-    with suppress(
-        FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError
-    ):  # one is missing or incomplete
+    with suppress(FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):  # missing or incomplete
         data = json.loads((directory / SERVER_JSON).read_bytes())
         url, pid, version, host = (data[name] for name in ("url", "pid", "version", "host"))
         if host != here:
@@ -111,8 +109,10 @@ def locate(config: Config) -> Endpoint:
 def find_or_start(directory: Path | None = None) -> Running:
     """The server that runs here; if none does, one that this call starts.
 
-    Raises NotSupported: on Windows, which has no local runtime, or without the server's libraries; Conflict as `find`;
-    ServerError: it doesn't start; with the end of its log.
+    Raises:
+        NotSupported: on Windows, which has no local runtime, or without the server's libraries.
+        Conflict: as `find`.
+        ServerError: it doesn't start, with the end of its log; or its state directory can't be used.
     """
     if sys.platform == "win32":
         raise NotSupported(

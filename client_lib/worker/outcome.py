@@ -169,7 +169,7 @@ def exception_of_error_file(text: str) -> Raised:
     extra = message.get("extraInfo")
     extra = extra if isinstance(extra, dict) else {}
     trace, at = extra.get("py_callstack"), extra.get("raised_at")
-    is_time = isinstance(at, float) and at > 0  # NaN is none
+    is_time = isinstance(at, float) and at > 0  # not NaN, which is no time
     return Raised(message["message"], trace if isinstance(trace, str) else None, at if is_time else None)
 
 

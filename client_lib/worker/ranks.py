@@ -110,7 +110,7 @@ class Ranks:
                 _kill(group, signum, os.killpg)
 
     def left_over(self) -> List[int]:
-        """Processes of ranks that have all ended; those of another user, as by `sudo`, can't be ended, and are none."""
+        """Processes of ranks that have all ended; none of another user, as by `sudo`: they can't be ended."""
         found = self._system.descendants(MARKER)
         if found is None:
             return [group for group in self._began_at if _kill(group, 0, os.killpg)]

@@ -91,7 +91,7 @@ class Linux:
 
 
 class Portable:
-    """The same methods. A watcher at the other end of a pipe kills the ranks' groups when the launcher is gone."""
+    """The methods of `Linux`, elsewhere. A watcher behind a pipe kills the ranks' groups when the launcher is gone."""
 
     def __init__(self) -> None:
         reader, self._pipe = os.pipe()

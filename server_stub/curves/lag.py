@@ -160,7 +160,7 @@ def _size(windows: Sequence[Window]) -> int:
 
 
 def _times(windows: Sequence[Window], group: str, ahead: float) -> dict[int, float]:
-    """The times of a group by number; of processes that were started again, the newest. `ahead`: of their clock."""
+    """The times of a group's collectives by number, since the last start of the process, less `ahead` seconds."""
     found: dict[int, float] = {}
     for window in windows:
         if window.group == group:

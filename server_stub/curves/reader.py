@@ -126,7 +126,7 @@ class CurveReader:
         return next((each for each in found if each.done is not None or each.metrics), None)
 
     def step(self, job: LoggedJob, until: float) -> float | None:
-        """The step that the newest attempt has reached by what can be read of its log `until` then; None: none."""
+        """The last step in the log of the newest attempt, as far as it is read at `until`; None: there is none."""
         with self._read(job, job.attempt, 0, until) as (tracker, _):
             return tracker.step()
 

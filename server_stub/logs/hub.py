@@ -142,7 +142,7 @@ class Feed:
         self._wake_now()
 
     async def _run(self, part: Callable[[], Awaitable[None]]) -> None:
-        """Run one of the two below. If it fails, the streams end, and their readers resume."""
+        """Run `_watch_job` or `_look`. If it fails, the streams end, and their readers resume."""
         with suppress(ClientLibError):  # deleted (NotFound), or the database fails: the next request gets the error
             try:
                 await part()

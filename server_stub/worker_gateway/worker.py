@@ -202,7 +202,7 @@ class RemoteWorker:
         return StackDump(self.view.worker, taken or [], problem if taken is None else "")
 
     async def claim(self, claimant: PodStart, pod: str | None, may_return: Callable[[WorkerView], bool] | None) -> None:
-        """Make a pod the owner of this worker: or the one that replaces a lost owner. Raises Conflict for another."""
+        """Make a pod the owner: the first one, or one that replaces a lost owner. Raises Conflict for another one."""
         async with self._lock:
             view = self.view
             owner = {"pod_uid": claimant.pod_uid, "start": claimant.start, "pod": pod, "state": "preparing"}

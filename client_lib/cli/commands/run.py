@@ -73,7 +73,7 @@ def run(
         threading.Thread(target=_cancel, args=(job,), name="client_lib-cancel").start()
 
     for signum in _ENDING:
-        if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup and a shell's `&` have it ignored
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup and a shell's `&` make a program ignore it
             before[signum] = signal.signal(signum, on_signal)
     try:
         name = submit_steps.submit(described, not no_check).name

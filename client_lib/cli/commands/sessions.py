@@ -224,7 +224,7 @@ class Session:
 
     def run(self, show: Callable[[bytes, bytes], None]) -> int:
         """Begin, and pass each piece of output to `show` with its kind (DATA, ERRORS) until the end; the exit code.
-        Raises Conflict: there is none, with the reason; NotSupported: the server is too old; the errors of a call."""
+        Raises Conflict: there is no session, and why; NotSupported: the server is too old; the errors of a call."""
         frames, begins = link.Frames(), json.dumps(self._request).encode()
         opened = self._rest.stream(self._path, headers=_JSON, read_s=link.SILENT_S, begins=begins)
         try:

@@ -315,7 +315,7 @@ class Gang:
         await self._release_pods()
 
     async def _release_pods(self) -> None:
-        """Remove the objects of an attempt that is taken back, and forget its workers. After a stop it ends instead, as
+        """Remove the objects of an attempt that is taken back, and forget its workers. After a stop the attempt ends:
         the pod of a lost node may be there for ever."""
         await self._delete()
         while not self._objects.are_removed():

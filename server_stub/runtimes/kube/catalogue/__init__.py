@@ -356,8 +356,7 @@ class ClusterCatalogue(Strict):
         """The type called `name`. One that is not listed has, if `by_pattern`, the size in its name, and otherwise the
         properties of the first listed type of its family, in proportion to its GPUs.
 
-        Raises InvalidRequest: it is unknown, or its name has too little information; the message lists all types.
-        """
+        Raises InvalidRequest: it is unknown, or its name says too little; the message lists all types."""
         return find_type(name, self.instance_types, self._of_family if self.by_pattern else None)
 
     def _of_family(self, size: Size) -> InstanceType | None:
@@ -385,8 +384,8 @@ class ClusterCatalogue(Strict):
         )
 
     def needs(self, spec: JobSpec) -> Needs:
-        """The needs of each worker of a job. Raises NeverFits: the type allows fewer workers, and the message says how
-        many; InvalidRequest: the instance type is unknown or missing."""
+        """The needs of each worker of a job.
+        Raises NeverFits: the type allows fewer workers, and how many; InvalidRequest: it is unknown or missing."""
         name = spec.instance_type or self.defaults.instance_type
         if name is None:
             listed = ", ".join(each.name for each in self.instance_types)

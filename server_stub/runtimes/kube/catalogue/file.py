@@ -50,8 +50,7 @@ def load(path: Path | None) -> ClusterCatalogue:
 
 def load_or_kept(path: Path | None, kept: Path) -> tuple[ClusterCatalogue, str]:
     """Read the catalogue from a YAML file, and copy the file to `kept`. If the file is not valid, read the copy, and
-    return the reason beside it; '': the file was read. Raises InvalidRequest, as `load` does: no copy is valid either.
-    """
+    return the reason beside it; '': the file was read. Raises InvalidRequest as `load`, without a valid copy."""
     try:
         found = load(path)
     except InvalidRequest as error:

@@ -285,7 +285,7 @@ class Inventory:
                 self._remove(pod)
 
     def workload(self, key: AttemptKey, uid: str | None) -> Workload | None:
-        """The one of the attempt with this UID. Others are being removed, or are copies that somebody has made."""
+        """The workload of an attempt with this UID. Others are being removed, or are copies that somebody has made."""
         return self._found[Workload].get(key, {}).get(uid or "")
 
     def workloads(self) -> Iterable[Workload]:
@@ -297,8 +297,8 @@ class Inventory:
         return tuple(self._found[WorkerPod].get(key, {}).values())
 
     def events(self, key: AttemptKey, uid: str | None) -> tuple[Event, ...]:
-        """Those about its pods and its workload, which has this UID, and about what the operator made for the workload:
-        without those of an earlier workload with its name, and as if they were about the workload itself."""
+        """Events about the pods of an attempt, its workload of this UID, and what the operator made for it, shown
+        as events of the workload itself; without those of an earlier workload with its name."""
         found = [event for pod in self.pods(key) for event in self._events.get(pod.uid, {}).values()]
         if workload := self.workload(key, uid):
             for known_by in workload.known_by:
