@@ -32,10 +32,11 @@ from client_lib.spec import paths
 from client_lib.worker.outcome import COMPLETED, Ended, WorkerOutcome
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.report import Report, as_json, termination_message, time_text
+from server_stub.files.room import Spare
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.trainjob import TRAINJOB
-from server_stub.worker_gateway.attempt import Holder, Tokens
+from server_stub.worker_gateway import WorkerRegistry
 
 METADATA = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
 KINDS = {each.name: each for each in (PYTORCHJOB, TRAINJOB)}
@@ -64,7 +65,8 @@ class Workers:
         self._options, self._api, self._server = options, api, server
         self._kind, self._job_label = KINDS[options["kind"]], options["job_label"]
         self._pods = f"{options['api']}/api/v1/namespaces/{options['namespace']}/pods"
-        self._tokens = Tokens(Path(options["key_file"]))
+        key_file = Path(options["key_file"])  # the other arguments are for attempts that a registry opens
+        self._registry = WorkerRegistry(key_file, lambda *_: key_file.parent, Spare(key_file.with_suffix(".spare")))
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[str, list[str]] = {}
         self._known: set[str] = set()
@@ -159,7 +161,7 @@ class Workers:
         job = labels[names.JOB_NAME]
         base = self._options["server"] + paths.worker(job, key.attempt, worker)
         headers = {
-            "Authorization": f"Bearer {self._tokens.make(Holder(key.job_id, key.attempt))}",
+            "Authorization": f"Bearer {self._registry.token(*key)}",
             paths.POD_UID: meta["uid"],
             paths.POD_NAME: meta["name"],
             paths.WORKER_PROTOCOL: "1",
