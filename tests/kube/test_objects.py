@@ -132,6 +132,22 @@ async def test_an_attempt_takes_the_kind_that_the_server_finds_after_it_began(tm
     assert (site.api.tries, trainer.tries) == (1, 1)
 
 
+async def test_an_attempt_of_an_earlier_version_that_takes_the_other_kind_stays_in_its_namespace(
+    tmp_path: Path,
+) -> None:
+    """That version did not record the namespace."""
+    site = Site(tmp_path, ApiError(404, "could not find the resource"))
+    wanted = list[str | None]()
+
+    def in_namespace(namespace: str | None) -> Cluster:
+        wanted.append(namespace)
+        return site.cluster
+
+    site._gang._in_namespace, site._gang._record = in_namespace, Record(kind=PYTORCHJOB.name)
+    await site.make()
+    assert set(wanted) == {site.cluster.options.namespace}
+
+
 async def test_what_can_not_become_better_is_given_up_at_once(tmp_path: Path) -> None:
     site = Site(tmp_path, ApiError(422, "spec.x: Invalid value"))
     given_up = await site.make()

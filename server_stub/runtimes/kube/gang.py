@@ -157,7 +157,7 @@ class Gang:
     async def _takes_other_kind(self) -> bool:
         """Take the kind of workload that this server has found since the attempt began, if the cluster lacks the one
         before: it may not have answered when this server started."""
-        old, cluster, is_there = self._cluster.kind, self._in_namespace(self._record.namespace), True
+        old, cluster, is_there = self._cluster.kind, self._in_namespace(self._cluster.options.namespace), True
         with contextlib.suppress(ApiError):
             is_there = cluster.kind is old or await call_in_thread(serves, cluster.api, old.api_version, old.plural)
         if is_there:
