@@ -216,6 +216,8 @@ def restore():
         time.sleep(0.3)
 threading.Thread(target=restore).start()
 holds.wait()
+threading.Timer(%s, __import__, ["tqdm"]).start()
+signal.alarm(60)
 if os.fork() == 0:
     signal.alarm(20)
     import tqdm
@@ -224,8 +226,9 @@ print(os.WEXITSTATUS(os.wait()[1]))
 """
 
 
-def test_a_fork_waits_for_a_thread_that_imports(pool: Make, worker: Callable[..., WarmWorker]) -> None:
-    one = worker(FORKS)
+@pytest.mark.parametrize("delay_s", [0.1, 0.6])
+def test_a_fork_waits_for_a_thread_that_imports(pool: Make, worker: Callable[..., WarmWorker], delay_s: float) -> None:
+    one = worker(FORKS % delay_s)
     assert one.started_by(pool("tqdm").ready()).go().report(60.0)["exit_code"] == 0
     assert one.lines() == ["7"]
 

@@ -12,6 +12,7 @@ The pool imports this module before all others. It imports nothing that a fresh 
 from __future__ import annotations
 
 import _codecs
+import _imp
 import _operator
 import _thread
 import _warnings
@@ -290,9 +291,10 @@ class Hidden:
         """Take away all that was imported by this process, which has this environment from now on."""
         others = [name for name in sys.modules if name not in self._at_start]
         self._environment = environment
-        # a fork waits for a thread that restores a module: in the child nothing would release the lock
-        lock = self._lock
-        os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+        # a fork waits for a thread that restores a module: in the child nothing would release the lock. The import
+        # lock is taken before it, as by a thread that searches a module; a fork would otherwise take it afterwards
+        for acquire, release in ((self._lock.acquire, self._lock.release), (_imp.acquire_lock, _imp.release_lock)):
+            os.register_at_fork(before=acquire, after_in_parent=release, after_in_child=release)
         self._atexit._clear()
         self._take_away(others, self._running[0].needs)
         self._running[0].needs = []
