@@ -47,6 +47,7 @@ _PEER_LOST = (  # regular expressions, compiled when a rank has failed: most lau
     r"Rendezvous\w*Error|originated at tensorpipe|Horovod has been shut down",
 )
 """Errors of a rank that died because a peer had died."""
+_SEARCHED_MAX = 16 * 1024  # characters of an error: the search takes 10 ms, and is repeated while other ranks end
 
 
 class Ended(NamedTuple):
@@ -144,7 +145,7 @@ def is_peer_loss(signal: Optional[int], exception: Optional[str], trace: Optiona
         text = "\n".join(lines[starts[-1] :]) if starts and signal == _ABORTED else ""
     else:
         text = lines[-1] if lines else ""
-    return re.search("|".join(_PEER_LOST), text, re.IGNORECASE | re.DOTALL) is not None
+    return re.search("|".join(_PEER_LOST), text[:_SEARCHED_MAX], re.IGNORECASE | re.DOTALL) is not None
 
 
 class Raised(NamedTuple):

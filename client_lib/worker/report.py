@@ -41,7 +41,7 @@ def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
     """The end of one rank. `owner`: the user whose job it is. A rank that had raised its exception before we stopped it
     is reported as it would have ended by itself."""
     failed = exit.exit_code != 0
-    raised = _bounded(_raised(exit, error_file, printed)) if failed else Raised()
+    raised = _raised(exit, error_file, printed) if failed else Raised()
     code, signal, stopped = exit.exit_code, exit.signal, exit.stopped_at is not None
     if exit.stopped_at is not None and raised.at is not None and raised.at <= exit.stopped_at:
         code, signal, stopped = code or _UNCAUGHT, None, False
@@ -57,16 +57,9 @@ def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
         failed_at=exit.ended_at if raised.at is None else min(raised.at, exit.ended_at),
         stopped_by_us=stopped,
         lost_peer=failed and is_peer_loss(signal, ended_it.exception, ended_it.traceback, last),
-        exception=_with_holder(raised.exception, owner),
-        traceback=raised.traceback,
+        exception=_with_holder(raised.exception and _cut(raised.exception, _EXCEPTION_MAX), owner),
+        traceback=raised.traceback and _cut(raised.traceback, _TRACEBACK_MAX),
         last_lines=last,
-    )
-
-
-def _bounded(raised: Raised) -> Raised:
-    exception, trace = raised.exception, raised.traceback
-    return raised._replace(
-        exception=exception and _cut(exception, _EXCEPTION_MAX), traceback=trace and _cut(trace, _TRACEBACK_MAX)
     )
 
 

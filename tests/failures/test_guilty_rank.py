@@ -53,6 +53,15 @@ def test_the_first_exception_of_a_chain_counts(traceback: str, exception: str, l
     assert is_peer_loss(None, found, chain, []) is lost
 
 
+def test_the_first_exception_of_a_chain_counts_also_if_it_is_long(tmp_path: Path) -> None:
+    own = "RuntimeError: Error(s) in loading state_dict\n" + "\tsize mismatch\n" * 10_000
+    lost = "RuntimeError: Connection closed by peer"
+    trace = f'Traceback:\n  File "a"\n{own}{outcome.CHAINED[0]}Traceback:\n  File "b"\n{lost}'
+    text = {"message": {"message": lost, "extraInfo": {"py_callstack": trace, "raised_at": 9.0}}}
+    (tmp_path / "0.json").write_text(json.dumps(text))
+    assert not ended(Exit(0, 1, None, 1.0, 10.0, None), str(tmp_path / "0.json"), Printed([], 10.0), "").lost_peer
+
+
 @pytest.mark.parametrize(("lines", "lost"), ABORTS.values(), ids=ABORTS)
 def test_an_abort_is_judged_by_the_cpp_exception(lines: list[str], lost: bool) -> None:
     assert is_peer_loss(6, None, None, lines) is lost
