@@ -107,13 +107,13 @@ def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterato
     wanted, offsets = dict(params), dict[Position, int]()  # the offsets are the cursor
     lost_at, pause_s = time.monotonic(), FIRST_PAUSE_S
     while True:
-        began, has_news = time.monotonic(), False
+        began, came = time.monotonic(), set[type]()
         body: Iterator[bytes] = iter(())
         failure: Exception = BadResponse("the log stream ended in the middle")
         try:
             body = iter(open_stream(wanted | ({"cursor": format_cursor(offsets)} if offsets else {})))
             for frame in read_frames(body):
-                has_news |= not isinstance(frame, JobStatus)  # each connection begins with a status
+                came.add(type(frame))
                 if isinstance(frame, Records):
                     offsets[frame.attempt, frame.worker] = frame.end
                 elif isinstance(frame, JobStatus):
@@ -134,7 +134,7 @@ def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterato
             if isinstance(body, Generator):
                 body.close()
         now = time.monotonic()
-        if has_news or now - began > LONGEST_PAUSE_S:
+        if came - {JobStatus} or (came and now - began > LONGEST_PAUSE_S):  # each connection begins with a status
             lost_at, pause_s = now, FIRST_PAUSE_S
         elif now - lost_at + pause_s > retry_s:
             raise failure

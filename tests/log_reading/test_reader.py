@@ -172,6 +172,17 @@ def test_a_log_that_breaks_off_at_the_same_place_again_and_again_is_said_after_a
         list(log_lines(lambda params: [STATE], {}, retry_s=0.2))
 
 
+def test_a_server_that_accepts_and_sends_nothing_is_said_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client_lib.log_reading.reader.LONGEST_PAUSE_S", 0.05)
+
+    def hangs(params: Params) -> Iterator[bytes]:
+        time.sleep(0.1)
+        yield from ()
+
+    with pytest.raises(BadResponse, match="ended in the middle"):
+        list(log_lines(hangs, {}, retry_s=0.3))
+
+
 def test_a_server_has_its_time_to_come_back_from_the_moment_at_which_it_is_lost() -> None:
     def silent(params: Params) -> Iterator[bytes]:
         yield STATE + records(("0 stdout", b"one"))
