@@ -143,5 +143,5 @@ def parse_yaml(text: str, what: object) -> Any:
 
     try:
         return yaml.load(text, UniqueKeys)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that does not exist
-        raise InvalidRequest(f"{what} is not valid YAML: {error}") from None
+    except Exception as error:  # PyYAML raises any, for `!!bool x` a KeyError
+        raise InvalidRequest(f"{what} is not valid YAML: {error}") from error

@@ -218,6 +218,8 @@ def test_json_is_yaml(tmp_path: Path) -> None:
         ("", "holds no fields"),
         ("script: !!python/object/apply:os.system [id]\n", "not valid YAML"),
         ("script: " + "[" * 2000, "not valid YAML"),
+        ("script: !!bool echo\n", "not valid YAML"),
+        ("script: !!map [echo]\n", "not valid YAML"),
         ("script: [echo]\n", "script=['echo']"),
         ("script: echo\nafter: 3\n", "after.0=3"),
     ],
