@@ -342,9 +342,13 @@ def all_of(connection: sa.Connection, query: sa.Select[Any]) -> list[JobRow]:
     """The jobs that a query of all columns finds."""
     found = []
     for row in connection.execute(query):
-        values = row._asdict()
+        # a damaged row of SQLite may hold bytes in a column of texts
+        values = {
+            key: value.decode(errors="replace") if isinstance(value, bytes) else value
+            for key, value in row._mapping.items()
+        }
         place = Place(*(values.pop(name) for name in Place._fields))
-        found.append(JobRow(**{**values, "state": as_sent(State, row.state), "place": place}))
+        found.append(JobRow(**{**values, "state": as_sent(State, values["state"]), "place": place}))
     return found
 
 

@@ -71,6 +71,7 @@ async def in_state(bench: Bench, name: str, state: State) -> None:
 @example([(State.RUNNING, "info", "{"), (State.RUNNING, "stop", "{"), (State.SUCCEEDED, "finished_at", 2**62)])
 @example([(State.SUCCEEDED, "info", "{"), (State.RUNNING, "state", "SUSPENDED"), (State.RUNNING, "length", 2**62)])
 @example([(State.SUCCEEDED, "info", b"{\xff}"), (State.PENDING, "created_at", 2**62)])
+@example([(State.PENDING, "id", b"{\xff}"), (State.PENDING, "owner", b"\xff"), (State.PENDING, "name", b"\xff")])
 def test_damaged_rows_harm_no_other_job(damaged: list[tuple[State, str, object]]) -> None:
     async def run() -> None:
         async with bench.server():
