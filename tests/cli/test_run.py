@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
@@ -168,7 +169,9 @@ def test_a_program_that_is_told_to_end_takes_its_job_along(
     script.write_text("import time; print('begins', flush=True); time.sleep(600)")
     name = f"told-{signum.name.lower()}"
     line = [*CLI, "run", "--name", name, "train.py"]
-    with subprocess.Popen(line, cwd=script.parent, env=shell, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+    options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    options["preexec_fn"] = lambda: signal.signal(signum, signal.SIG_DFL)  # the tests may run under nohup
+    with subprocess.Popen(line, cwd=script.parent, env=shell, **options) as run:
         assert run.stdout
         assert b"begins" in run.stdout.readline()
         run.send_signal(signum)
