@@ -343,7 +343,7 @@ def all_of(connection: sa.Connection, query: sa.Select[Any]) -> list[JobRow]:
     found = []
     for row in connection.execute(query):
         # a damaged row of SQLite may hold bytes in a column of texts
-        values = {
+        values: dict[str, Any] = {
             key: value.decode(errors="replace") if isinstance(value, bytes) else value
             for key, value in row._mapping.items()
         }
