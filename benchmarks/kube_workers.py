@@ -36,7 +36,7 @@ from server_stub.files.room import Spare
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.trainjob import TRAINJOB
-from server_stub.worker_gateway import WorkerRegistry
+from server_stub.worker_gateway.attempt import WorkerRegistry
 
 METADATA = {"Accept": "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"}
 KINDS = {each.name: each for each in (PYTORCHJOB, TRAINJOB)}

@@ -18,7 +18,7 @@ from pathlib import Path
 from client_lib import tracking
 from client_lib.spec.states import Reason, State
 from client_lib.worker.format import METRICS_PIPE, segment_name
-from server_stub.curves import CurveReader
+from server_stub.curves.reader import CurveReader
 from server_stub.curves.tracker import Tracker
 from server_stub.files.job_dirs import log_dir
 from server_stub.logs.records import LoggedJob

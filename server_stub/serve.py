@@ -47,7 +47,7 @@ from server_stub.server_log import rotate
 from server_stub.service import Service
 from server_stub.settings import Settings
 from server_stub.store import Superseded
-from server_stub.worker_gateway import WorkerRegistry
+from server_stub.worker_gateway.attempt import WorkerRegistry
 
 BACKLOG = 2048
 STOP_GRACE_S = 5

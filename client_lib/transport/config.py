@@ -91,24 +91,19 @@ def resolve(
     """The server that these arguments, the environment and the configuration file mean, in this order.
     Raises InvalidRequest: an endpoint that is no http(s) URL, an unknown profile, a broken file or variable, a
     `retry_s` that is no number of seconds."""
-    environ = os.environ
     if endpoint is None and profile is None:
-        endpoint = environ.get(ENDPOINT) or None
-    chosen = {} if endpoint else profile_values(profile or environ.get(PROFILE) or None, config_file())
+        endpoint = os.environ.get(ENDPOINT) or None
+    chosen = {} if endpoint else profile_values(profile or os.environ.get(PROFILE) or None, config_file())
     url = check_endpoint(endpoint or chosen.get("endpoint", LOCAL))
+    retries = _seconds("retry_s", retry_s), _seconds(RETRY_S, os.environ.get(RETRY_S))
     return Config(
         url,
-        (token or environ.get(TOKEN) or chosen.get("token")) if url else None,
+        (token or os.environ.get(TOKEN) or chosen.get("token")) if url else None,
         _first(insecure, _flag(INSECURE), chosen.get("insecure"), False),
-        _first(ca_bundle, environ.get(CA_BUNDLE) or None, chosen.get("ca_bundle"), None),
-        _first(
-            _seconds("retry_s", retry_s),
-            _seconds(RETRY_S, environ.get(RETRY_S)),
-            chosen.get("retry_s"),
-            RETRY_S_DEFAULT,
-        ),
-        environ.get(NOTIFY) or chosen.get("notify"),
-        None if url else chosen_state_dir(environ),
+        _first(ca_bundle, os.environ.get(CA_BUNDLE) or None, chosen.get("ca_bundle"), None),
+        _first(*retries, chosen.get("retry_s"), RETRY_S_DEFAULT),
+        os.environ.get(NOTIFY) or chosen.get("notify"),
+        None if url else chosen_state_dir(os.environ),
     )
 
 

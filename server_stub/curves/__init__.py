@@ -6,7 +6,3 @@
 and `goodput` splits the time of a job. All of it is derived from the logs: nothing is lost while the server is down,
 jobs of earlier versions have curves too, and a lost file of curves is made again.
 """
-
-from server_stub.curves.reader import CurveReader, Whose
-
-__all__ = ["CurveReader", "Whose"]

@@ -33,7 +33,7 @@ from client_lib.spec import paths
 from client_lib.worker.directory import write_json
 from server_stub.http.users_file import CurrentTokens, OidcEntry, bearer, digest
 from server_stub.service.lookup import User
-from server_stub.worker_gateway import WorkerRegistry
+from server_stub.worker_gateway.attempt import WorkerRegistry
 
 if TYPE_CHECKING:
     from server_stub.http.oidc import Oidc

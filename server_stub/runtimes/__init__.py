@@ -20,7 +20,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Code, Submitter
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, Failure, InstanceType, Manifest, WarmPoolInfo, WorkerInfo
-from server_stub.worker_gateway import Quiet, StackDump
+from server_stub.worker_gateway.worker import Quiet, StackDump
 
 
 class Source(NamedTuple):

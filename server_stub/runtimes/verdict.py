@@ -17,7 +17,7 @@ from client_lib.spec.wire import Failure, WorkerInfo
 from client_lib.worker import outcome
 from client_lib.worker.preflight import PEER_LOST
 from client_lib.worker.report import Report, rank_of_json
-from server_stub.worker_gateway import Quiet
+from server_stub.worker_gateway.worker import Quiet
 
 
 class Stage(Enum):

@@ -309,20 +309,20 @@ def from_row(row: JobRow) -> ActiveJob:
 def stand_in(job_id: str, owner: str, name: str, created_at: datetime | None, **known: Any) -> JobInfo:
     """A JobInfo in place of one that can't be read, by what is known of the job. `known`: more fields."""
     facts = {"version": 1, "runtime": "", "state": State.PENDING, "reason": Reason.QUEUED, "code": CodeInPlace()}
-    created_at = created_at or datetime.fromtimestamp(0, timezone.utc)
     known = {**facts, "spec": JobSpec(script="unknown"), **known}
+    created_at = created_at or datetime.fromtimestamp(0, timezone.utc)
     return JobInfo(id=job_id, owner=owner, name=name, created_at=created_at, **known)
 
 
 def _stand_in(row: JobRow, error: Exception) -> JobInfo:
     """A JobInfo for users in place of a row that can't be read, and the reason."""
     what = invalid_request(error, JobInfo).message if isinstance(error, ValidationError) else str(error)
-    shown = {
-        "version": row.version,
-        "attempt": row.attempt,
-        "state": row.state if row.state.final else State.FAILED,
-        "reason": Reason.SERVER_ERROR,
-        "message": f"its record in the database can't be read: {what.splitlines()[0][:500]}",
-        "spec": JobSpec(script="unreadable"),
-    }
-    return stand_in(row.id, row.owner, row.name, row.created_at, **shown)
+    return stand_in(
+        *(row.id, row.owner, row.name, row.created_at),
+        version=row.version,
+        attempt=row.attempt,
+        state=row.state if row.state.final else State.FAILED,
+        reason=Reason.SERVER_ERROR,
+        message=f"its record in the database can't be read: {what.splitlines()[0][:500]}",
+        spec=JobSpec(script="unreadable"),
+    )

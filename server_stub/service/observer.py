@@ -21,7 +21,8 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, JobInfo, JobProgress, JobProvenance, WorkerMachine
 from client_lib.worker.format import METRICS, pattern
 from client_lib.worker.report import storable
-from server_stub.curves import CurveReader, Whose, goodput
+from server_stub.curves import goodput
+from server_stub.curves.reader import CurveReader, Whose
 from server_stub.files.job_dirs import log_dir
 from server_stub.logs.records import LoggedJob
 from server_stub.logs.segments import LogReader
@@ -31,7 +32,7 @@ from server_stub.service.job_files import JobFiles
 from server_stub.service.lookup import JobLookup, User, check_owner, check_running
 from server_stub.store import Store, rows
 from server_stub.store.rows import JobRow
-from server_stub.worker_gateway import StackDump
+from server_stub.worker_gateway.worker import StackDump
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from server_stub.runtimes import Clock, Runtime, Tasks
 from server_stub.service.active import ActiveJob
 from server_stub.service.lifecycle import Stop
 from server_stub.service.observer import Observer
-from server_stub.worker_gateway import Quiet
+from server_stub.worker_gateway.worker import Quiet
 
 log = logging.getLogger(__name__)
 CHECKS = 20  # of the logs in one `log_period`: silence is noticed at most a twentieth late, and never early

@@ -342,10 +342,9 @@ def all_of(connection: sa.Connection, query: sa.Select[Any]) -> list[JobRow]:
     """The jobs that a query of all columns finds."""
     found = []
     for row in connection.execute(query):
-        # a damaged row of SQLite may hold bytes in a column of texts
         values: dict[str, Any] = {
             key: value.decode(errors="replace") if isinstance(value, bytes) else value
-            for key, value in row._mapping.items()
+            for key, value in row._mapping.items()  # a damaged row of SQLite may hold bytes in place of a text
         }
         place = Place(*(values.pop(name) for name in Place._fields))
         found.append(JobRow(**{**values, "state": as_sent(State, values["state"]), "place": place}))

@@ -5,18 +5,3 @@ worker as a `WorkerView`; `server_stub.http.api.workers` has the requests of the
 in the same files as those of the local runtime (`worker_dir`), so logs, results and reports are read in one way. The
 runtime decides what a state means.
 """
-
-from server_stub.worker_gateway.attempt import SILENT_S, OpenAttempt, WorkerGroup, WorkerRegistry
-from server_stub.worker_gateway.worker import NOTICED_S, Quiet, StackDump, WorkerView, quiet_since
-
-__all__ = [
-    "NOTICED_S",
-    "SILENT_S",
-    "OpenAttempt",
-    "Quiet",
-    "StackDump",
-    "WorkerGroup",
-    "WorkerRegistry",
-    "WorkerView",
-    "quiet_since",
-]

@@ -30,7 +30,7 @@ from server_stub.logs.hub import LogHub
 from server_stub.serve import Server, uvicorn_config
 from server_stub.service import Service
 from server_stub.settings import Settings
-from server_stub.worker_gateway import WorkerRegistry
+from server_stub.worker_gateway.attempt import WorkerRegistry
 from tests.fakes import FakeRuntime
 
 DEADLINE_S = 20.0

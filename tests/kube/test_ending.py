@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from client_lib.spec.states import Reason
 from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, observe
-from server_stub.worker_gateway import SILENT_S, WorkerView
+from server_stub.worker_gateway.attempt import SILENT_S
+from server_stub.worker_gateway.worker import WorkerView
 from tests.kube.test_observe import sight
 
 DELETED = (Reason.DELETED_EXTERNALLY, "PyTorchJob train was deleted by someone else")

@@ -27,7 +27,7 @@ from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.runtime import KubeRuntime
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import ClusterOptions, Object
-from server_stub.worker_gateway import SILENT_S, WorkerRegistry
+from server_stub.worker_gateway.attempt import SILENT_S, WorkerRegistry
 from server_stub.worker_gateway.worker import NOTICED_S, RemoteWorker, State
 from tests.kube.cases import CLUSTER, Builder, cluster_with, offering
 from tests.kube.test_cluster import Recorded

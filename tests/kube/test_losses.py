@@ -11,7 +11,7 @@ from server_stub.runtimes.kube.observe import ClusterState, Interpretation, endi
 from server_stub.runtimes.kube.observe.ending import Losses
 from server_stub.runtimes.kube.observe.inventory import Container, StatusReason, WorkerPod
 from server_stub.runtimes.verdict import Stage, who_is_missing
-from server_stub.worker_gateway import WorkerView
+from server_stub.worker_gateway.worker import WorkerView
 from tests.kube.test_observe import sight
 
 SPEC = JobSpec(script="train.py", type="pytorch_elastic", n_workers=2, elastic_min_workers=1)

@@ -19,7 +19,7 @@ from server_stub.runtimes.kube.observe.inventory import parse_pod, parse_workloa
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import POD_GROUPS, SCHEDULERS, WorkloadKind
-from server_stub.worker_gateway import WorkerView
+from server_stub.worker_gateway.worker import WorkerView
 from tests.cluster import Cluster, builds, programs
 from tests.cluster.errors import ApiError
 from tests.cluster.fixtures import running

@@ -7,7 +7,7 @@ from server_stub.runtimes.kube.observe import observe, taken_away
 from server_stub.runtimes.kube.observe.ending import SLACK_S, StuckPods, takes_a_worker
 from server_stub.runtimes.kube.observe.inventory import StatusReason, WorkerPod
 from server_stub.runtimes.verdict import Stage
-from server_stub.worker_gateway import WorkerView
+from server_stub.worker_gateway.worker import WorkerView
 from tests.kube.test_observe import sight
 
 RUNNING: WorkerPod = replace(next(pod for pod in sight("running", 1).pods if pod.worker == 0), uid="uid", node="node1")

@@ -14,7 +14,7 @@ from server_stub.runtimes.kube.observe.inventory import Event, Workload, parse_w
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import SCHEDULERS, Object, is_missing
-from server_stub.worker_gateway import WorkerView
+from server_stub.worker_gateway.worker import WorkerView
 from tests.cluster import Cluster
 from tests.cluster.waiting import until
 from tests.kube.cases import BUILDERS, Case, case

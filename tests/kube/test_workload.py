@@ -21,7 +21,7 @@ from server_stub.runtimes.kube.observe.inventory import Event, Inventory, Worklo
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import render
 from server_stub.runtimes.kube.workload import Object, WorkloadKind, WorkloadPlan
-from server_stub.worker_gateway import WorkerView
+from server_stub.worker_gateway.worker import WorkerView
 from tests.kube.cases import TOKEN, Case, case
 
 

@@ -20,8 +20,8 @@ from server_stub.service.active import row_of
 from server_stub.service.observer import read_dumps
 from server_stub.store import rows
 from server_stub.store.rows import JobFilters, JobRow, NewJob
-from server_stub.worker_gateway import StackDump
 from server_stub.worker_gateway.report import parse
+from server_stub.worker_gateway.worker import StackDump
 from tests.examples import examples
 from tests.store.test_store import T0, opened
 from tests.worker_gateway.test_report import WHOLE

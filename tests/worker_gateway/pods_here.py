@@ -29,7 +29,8 @@ from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, inputs, p
 from server_stub.runtimes.kube.observe import ending
 from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, last_stacks, quiet, started_at, verdict
 from server_stub.settings import Settings
-from server_stub.worker_gateway import StackDump, WorkerGroup, WorkerRegistry, WorkerView
+from server_stub.worker_gateway.attempt import WorkerGroup, WorkerRegistry
+from server_stub.worker_gateway.worker import StackDump, WorkerView
 
 STAGES = {None: Stage.STARTING, "preparing": Stage.STARTING, "ready": Stage.READY, "started": Stage.STARTED}
 LOOK_S = 0.1

@@ -7,7 +7,8 @@ from typing import Any
 
 from server_stub import __main__ as server
 from server_stub import serve
-from server_stub.worker_gateway import WorkerRegistry, sessions
+from server_stub.worker_gateway import sessions
+from server_stub.worker_gateway.attempt import WorkerRegistry
 from tests.worker_gateway.pods_here import PodsHere
 
 ROOM_S = 1.0  # tests wait for it

@@ -16,7 +16,7 @@ from client_lib.worker.pod.log_carriers import ServerCarrier, Spool
 from client_lib.worker.pod.server_channel import ServerChannel, ServerClient
 from client_lib.worker.pod.settings import PodSettings
 from server_stub.serve import Server
-from server_stub.worker_gateway import WorkerGroup
+from server_stub.worker_gateway.attempt import WorkerGroup
 from tests.examples import examples
 from tests.http.conftest import Running
 from tests.waiting import until

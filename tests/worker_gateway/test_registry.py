@@ -13,8 +13,8 @@ import pytest
 from client_lib.errors import Conflict, StorageFull, Unauthorized, Unavailable
 from client_lib.spec.request import WorkerOrder
 from server_stub.files.room import Room, Spare
-from server_stub.worker_gateway import WorkerGroup, WorkerRegistry, attempt
-from server_stub.worker_gateway.attempt import OpenAttempt, next_order
+from server_stub.worker_gateway import attempt
+from server_stub.worker_gateway.attempt import OpenAttempt, WorkerGroup, WorkerRegistry, next_order
 from server_stub.worker_gateway.worker import NOTICED_S, PodStart, RemoteWorker, WorkerView
 from tests.small_disk import fill, small_disk
 from tests.worker_gateway.test_log_file import records

@@ -13,8 +13,7 @@ from client_lib.spec.job import JobSpec
 from client_lib.worker.format import SegmentWriter, parse
 from server_stub.files.room import Spare
 from server_stub.runtimes.kube.observe.ending import may_return
-from server_stub.worker_gateway import WorkerGroup, WorkerRegistry
-from server_stub.worker_gateway.attempt import OpenAttempt
+from server_stub.worker_gateway.attempt import OpenAttempt, WorkerGroup, WorkerRegistry
 from server_stub.worker_gateway.worker import WorkerView
 from tests.worker_gateway.test_log_file import records
 from tests.worker_reports import report

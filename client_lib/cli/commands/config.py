@@ -207,7 +207,6 @@ def _server(connection: Connection) -> str:
 
 OURS = "client-lib"  # x_api_key of a profile that this command wrote and may replace; the server wants none
 WORKSPACE = "00000000-0000-4000-8000-000000000000"
-_SECTION = configparser.RawConfigParser.SECTCRE
 REGION = "SR006"  # one that every version of mls knows; a server accepts every region
 
 
@@ -286,7 +285,7 @@ def section(text: str, name: str) -> dict[str, str]:
 def with_section(text: str, name: str, values: Mapping[str, str]) -> str:
     """`text` with exactly `values` under `[name]`; all other lines stay as they are."""
     lines = text.splitlines()
-    headers = [_SECTION.match(line.strip()) for line in lines]
+    headers = [configparser.RawConfigParser.SECTCRE.match(line.strip()) for line in lines]
     start = next((at for at, header in enumerate(headers) if header and header["header"] == name), len(lines))
     end = next((at for at in range(start + 1, len(lines)) if headers[at]), len(lines))
     new = [f"[{name}]", *(f"{key} = {value}" for key, value in values.items())]

@@ -22,7 +22,7 @@ from server_stub.logs.hub import LogHub
 from server_stub.service import Service
 from server_stub.service.lookup import User
 from server_stub.settings import Settings
-from server_stub.worker_gateway import WorkerRegistry
+from server_stub.worker_gateway.attempt import WorkerRegistry
 
 
 @dataclass(frozen=True)

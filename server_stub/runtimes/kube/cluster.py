@@ -21,7 +21,7 @@ from server_stub.runtimes.kube.pod_log import PodLogs
 from server_stub.runtimes.kube.queues import Queues
 from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.workload import Applied, ClusterOptions, Object, WorkloadKind
-from server_stub.worker_gateway import OpenAttempt, WorkerGroup, WorkerRegistry
+from server_stub.worker_gateway.attempt import OpenAttempt, WorkerGroup, WorkerRegistry
 
 REMOVALS_AT_ONCE = 4
 _OURS = {"labelSelector": f"{names.MANAGED_BY}={names.OURS}"}

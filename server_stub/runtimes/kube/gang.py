@@ -25,7 +25,8 @@ from server_stub.runtimes.kube.observe import ClusterState, Interpretation, endi
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
 from server_stub.runtimes.kube.observe.messages import Blocker
 from server_stub.runtimes.verdict import Stage, Step, Verdict
-from server_stub.worker_gateway import NOTICED_S, SILENT_S, OpenAttempt
+from server_stub.worker_gateway.attempt import SILENT_S, OpenAttempt
+from server_stub.worker_gateway.worker import NOTICED_S
 
 DELETE_S = 15.0  # the API server is away, or refuses what this server did before
 EXPLAINED_S = 5.0  # a watch brings the reason of a deletion sooner

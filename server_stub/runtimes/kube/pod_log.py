@@ -17,7 +17,7 @@ from server_stub.runtimes import is_set_within
 from server_stub.runtimes.kube.api import Api, ApiError, Query, StreamThread, call_in_thread
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
-from server_stub.worker_gateway import WorkerRegistry
+from server_stub.worker_gateway.attempt import WorkerRegistry
 
 TAIL_TRIES = 4
 TAIL_LINES = 5000

@@ -36,7 +36,8 @@ from server_stub.runtimes.kube.render import masked, render, storage
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import ClusterOptions
 from server_stub.settings import Settings
-from server_stub.worker_gateway import StackDump, WorkerRegistry
+from server_stub.worker_gateway.attempt import WorkerRegistry
+from server_stub.worker_gateway.worker import StackDump
 
 DISK_PAUSE_S = 5.0
 KEPT_CATALOGUE = "catalogue.yaml"

@@ -27,8 +27,8 @@ from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.scheduling import Grant
 from server_stub.runtimes.local.warm import WarmPool
 from server_stub.runtimes.verdict import Stage, Step, Verdict, WorkerStatus
-from server_stub.worker_gateway import StackDump
 from server_stub.worker_gateway.sessions import worker_of
+from server_stub.worker_gateway.worker import StackDump
 
 SLOW_START_S = 0.5  # an attempt that takes longer to start reports that it is starting
 UNPACKING_S = 0.5  # a launcher without ranks that has not stopped by then is killed: it may be unpacking an archive

@@ -35,8 +35,8 @@ from server_stub.files.job_dirs import open_to_append, opener
 from server_stub.runtimes import STACKS_S, is_set_within
 from server_stub.runtimes.local.accounts import owner_of
 from server_stub.runtimes.verdict import Stage, WorkerStatus
-from server_stub.worker_gateway import StackDump, quiet_since
 from server_stub.worker_gateway import report as reports
+from server_stub.worker_gateway.worker import StackDump, quiet_since
 
 LAUNCHER_SWEEPS = sys.platform == "linux" and os.environ.get("CLIENT_LIB_PORTABLE") != "1"
 """A launcher that has reported has ended all of its descendants (child subreaper). On other systems it finds process

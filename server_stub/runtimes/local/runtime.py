@@ -28,7 +28,7 @@ from server_stub.runtimes.local.launcher import Launcher
 from server_stub.runtimes.local.machine import Ports
 from server_stub.runtimes.local.scheduling import Grant, Key, Waiting
 from server_stub.runtimes.local.warm import WarmPools
-from server_stub.worker_gateway import StackDump
+from server_stub.worker_gateway.worker import StackDump
 
 PAUSE_PER_WAITING_S = 5e-5  # before the queue is decided, which takes a hundredth of it: many submits share a decision
 LOOK_AGAIN_S = 3.0  # interval at which GPUs held by foreign processes are checked: their release is no event

@@ -20,7 +20,7 @@ from server_stub.runtimes.kube.observe.inventory import Event, StatusReason, Wor
 from server_stub.runtimes.kube.observe.messages import Blocker, StatusField, is_known, meaning
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.verdict import Stage, WorkerStatus
-from server_stub.worker_gateway import WorkerView
+from server_stub.worker_gateway.worker import WorkerView
 
 _NOT_CREATED = ("FailedCreatePod", "FailedCreateService", "FailedCreate", "TrainJobResourcesCreationFailed")
 _BLOCKING = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "NetworkNotReady")

@@ -13,7 +13,8 @@ from server_stub.runtimes.kube.observe.messages import meaning
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.workload import ClusterOptions
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus
-from server_stub.worker_gateway import SILENT_S, WorkerView
+from server_stub.worker_gateway.attempt import SILENT_S
+from server_stub.worker_gateway.worker import WorkerView
 
 DRAIN_S = 60.0
 """Seconds after the end of all pods when the wait for the rest of their logs ends."""
