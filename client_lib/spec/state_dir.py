@@ -11,7 +11,7 @@ import re
 import socket
 import stat
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 VARIABLE = "CLIENT_LIB_STATE_DIR"
@@ -39,22 +39,21 @@ _MAC_MOUNT = re.compile(r".* on (?P<point>/.*?) \((?P<type>\w+)[,)]")
 
 
 def state_dir() -> Path:
-    """The directory, absolute; it may not be there yet (see make_private). Reads the environment and the mounts."""
+    """The directory, absolute; it may not be there yet (see make_private): `$CLIENT_LIB_STATE_DIR`, or `choose`."""
+    if chosen := chosen_state_dir():
+        return chosen
     base = os.path.realpath(Path.home() / ".local" / "state")
-    return choose(os.environ, Path(base), socket.gethostname(), _uid(), mounts())
+    return choose(Path(base), socket.gethostname(), _uid(), mounts())
 
 
-def chosen_state_dir(environ: Mapping[str, str]) -> Path | None:
+def chosen_state_dir() -> Path | None:
     """The directory in `$CLIENT_LIB_STATE_DIR`, absolute; None: the variable is not set."""
-    path = environ.get(VARIABLE)
+    path = os.environ.get(VARIABLE)
     return Path(os.path.abspath(os.path.expanduser(path))) if path else None
 
 
-def choose(environ: Mapping[str, str], base: Path, host: str, uid: int, mounts: Iterable[Mount]) -> Path:
-    """`$CLIENT_LIB_STATE_DIR`, else below `base` by host, else, where that is on the network, below /var/tmp.
-    `base` is `~/.local/state`, its links resolved."""
-    if chosen := chosen_state_dir(environ):
-        return chosen
+def choose(base: Path, host: str, uid: int, mounts: Iterable[Mount]) -> Path:
+    """Below `base` (`~/.local/state`, its links resolved) by host or, where that is on the network, below /var/tmp."""
     host = re.sub(r"[^A-Za-z0-9._-]", "_", host).lstrip(".") or "localhost"
     if on_network(base, mounts):
         return LOCAL_DISK / f"client_lib-{uid}" / host

@@ -103,7 +103,7 @@ def resolve(
         _first(ca_bundle, os.environ.get(CA_BUNDLE) or None, chosen.get("ca_bundle"), None),
         _first(*retries, chosen.get("retry_s"), RETRY_S_DEFAULT),
         os.environ.get(NOTIFY) or chosen.get("notify"),
-        None if url else chosen_state_dir(os.environ),
+        None if url else chosen_state_dir(),
     )
 
 

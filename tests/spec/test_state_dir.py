@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,8 +23,8 @@ overlay /mnt/rootless fuse.fuse-overlayfs rw 0 0
 MOUNTS = parse_proc_mounts(PROC)
 
 
-def where(base: str, host: str = "node1", **environ: str) -> str:
-    return str(choose(environ, Path(base), host, 1000, MOUNTS))
+def where(base: str, host: str = "node1") -> str:
+    return str(choose(Path(base), host, 1000, MOUNTS))
 
 
 def test_below_the_home_by_host_name() -> None:
@@ -41,7 +43,7 @@ def test_two_hosts_with_one_home_never_share_a_state() -> None:
 def test_the_deepest_mount_counts_and_of_two_on_one_point_the_later() -> None:
     assert where("/home/local disk/.local/state").startswith("/home/local disk")
     assert where("/homestead/.local/state").startswith("/homestead")
-    assert str(choose({}, Path("/home/a"), "h", 1, [*MOUNTS, ("/home", "ext4")])) == "/home/a/client_lib/h"
+    assert str(choose(Path("/home/a"), "h", 1, [*MOUNTS, ("/home", "ext4")])) == "/home/a/client_lib/h"
 
 
 def test_a_home_that_the_automounter_has_not_mounted_yet_counts_as_network() -> None:
@@ -53,8 +55,18 @@ def test_an_unknown_fuse_file_system_counts_as_network(base: str, moves: bool) -
     assert where(base).startswith("/var/tmp") == moves
 
 
-def test_the_variable_wins() -> None:
-    assert where("/home/ann", CLIENT_LIB_STATE_DIR="/scratch/x") == "/scratch/x"
+def test_the_variable_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLIENT_LIB_STATE_DIR", "/scratch/x")
+    assert str(state_dir.state_dir()) == "/scratch/x"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without an account")
+def test_a_user_without_a_home_may_name_the_directory() -> None:
+    """As in a container that runs under an arbitrary number."""
+    code = "import os; from client_lib.spec.state_dir import state_dir; os.setuid(54321); print(state_dir())"
+    environ = {state_dir.VARIABLE: "/scratch/x"}
+    said = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    assert (said.stdout, said.stderr) == ("/scratch/x\n", "")
 
 
 def test_a_host_name_can_not_leave_the_directory() -> None:
