@@ -53,7 +53,7 @@ def chosen_state_dir() -> Path | None:
 
 
 def choose(base: Path, host: str, uid: int, mounts: Iterable[Mount]) -> Path:
-    """Below `base` (`~/.local/state`, its links resolved) by host or, where that is on the network, below /var/tmp."""
+    """The directory by host below `base` (`~/.local/state`, links resolved); below /var/tmp if that is on a network."""
     host = re.sub(r"[^A-Za-z0-9._-]", "_", host).lstrip(".") or "localhost"
     if on_network(base, mounts):
         return LOCAL_DISK / f"client_lib-{uid}" / host
