@@ -50,7 +50,7 @@ MORE_HELP = {
     "health_params": "As in log_period=30,action=restart.",
 }
 
-NONE = {"flags": "KEY alone", "log_file": "''"}  # what gives the value None, if leaving the option out gives another
+NONE = {"flags": "KEY alone", "log_file": "''"}  # texts that give the value None, where a missing option gives another
 
 
 class Reading(NamedTuple):

@@ -26,7 +26,7 @@ class Network:
 
     @staticmethod
     def recorded(path: Path) -> Network | None:
-        """What `record` wrote; None: there is no such file, or its writer was killed before any text was in it."""
+        """Read what `record` wrote; None: there is no such file, or its writer was killed before any text was in it."""
         try:
             return Network(json.loads(path.read_text())["number"])
         except (FileNotFoundError, json.JSONDecodeError):

@@ -205,7 +205,7 @@ async def test_a_new_server_process_deletes_what_the_one_before_was_about_to_del
 async def test_a_stopped_attempt_whose_objects_are_gone_ends_though_the_server_has_lost_its_rights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after the deletion of its namespace, with the server's Role in it."""
+    """This happens if its namespace is deleted, with the server's Role in it."""
 
     def refuse() -> None:
         site._loop.call_soon_threadsafe(site._remove_all)

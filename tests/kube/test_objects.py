@@ -213,7 +213,7 @@ async def test_who_is_told_to_stop_before_a_try_removes_what_a_killed_server_cre
 async def test_one_that_may_not_look_for_its_workload_any_more_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stops: bool
 ) -> None:
-    """As after the deletion of its namespace, with the server's Role in it."""
+    """This happens if its namespace is deleted, with the server's Role in it."""
     monkeypatch.setattr(api, "FIRST_PAUSE_S", 0.0)
     site = Site(tmp_path, ApiError(403, "forbidden"))
     site.api.is_hidden = True
@@ -263,7 +263,7 @@ async def test_a_few_have_their_turn_and_the_others_follow() -> None:
 
 
 async def test_a_deletion_that_is_refused_keeps_no_turn_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in the namespace of a team that an administrator has deleted, with the server's Role in it."""
+    """This happens if an administrator deletes the namespace of a team, with the server's Role in it."""
     monkeypatch.setattr(objects, "TURN_S", 0.1)
     deleted, unused = list[str](), cast(Any, None)
 

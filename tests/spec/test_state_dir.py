@@ -62,7 +62,7 @@ def test_the_variable_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without an account")
 def test_a_user_without_a_home_may_name_the_directory() -> None:
-    """As in a container that runs under an arbitrary number."""
+    """A container that runs under an arbitrary user id has such a user."""
     code = "import os; from client_lib.spec.state_dir import state_dir; os.setuid(54321); print(state_dir())"
     environ = {state_dir.VARIABLE: "/scratch/x"}
     said = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)

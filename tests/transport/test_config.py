@@ -25,7 +25,7 @@ token = "other-token"
 
 
 def resolve(*args: str, environ: dict[str, str], **options: Any) -> Config:
-    """What is meant with these variables alone."""
+    """Resolve with these variables of the environment alone."""
     with pytest.MonkeyPatch.context() as patched:
         for name in [name for name in os.environ if name.startswith("CLIENT_LIB_")]:
             patched.delenv(name)

@@ -153,7 +153,7 @@ def test_the_addresses_of_a_killed_cluster_are_its_own_until_it_is_removed(spare
 
 
 def new_number(cluster: Cluster) -> int:
-    """Of a cluster that is up and runs nothing."""
+    """Bring the node of a cluster up, without any program, and return the number of its network."""
     new_node(cluster.home, cluster.places, print)
     return cluster.network.number
 
