@@ -392,7 +392,7 @@ def test_a_child_of_a_rank_that_is_killed_for_memory_is_named_in_the_message(
 
 
 def test_a_left_over_process_of_another_user_does_not_hold_the_report(worker: Make) -> None:
-    """A script that calls `sudo` leaves such a process. Here the launcher is root without the right to signal other users."""
+    """A script that calls `sudo` leaves such a process. The launcher is root that may not signal other users."""
     without_kill = ("setpriv", "--bounding-set=-kill", "--inh-caps=-kill")
     if os.geteuid() != 0 or subprocess.run([*without_kill, "true"], capture_output=True).returncode:
         pytest.skip("needs root and setpriv")
