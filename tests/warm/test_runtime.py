@@ -137,18 +137,21 @@ async def test_a_dead_pool_costs_a_job_nothing_but_time(tmp_path: Path) -> None:
         await eventually(lambda: not alive(pool))
 
 
+def package_tool(folder: Path, text: str) -> tuple[Path, Submitter]:
+    """Make a package `tool` with this text; return its file, and a shell whose Python finds it."""
+    site_packages = folder / "site-packages"
+    site_packages.mkdir()
+    tool = site_packages / "tool.py"
+    tool.write_text(text)
+    environment = dict(os.environ) | {"PYTHONPATH": str(site_packages)}
+    return tool, Submitter(python=sys.executable, environment=environment, working_dir=str(folder))
+
+
 async def test_an_import_that_does_not_end_costs_the_pool_and_no_other_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(warm, "_START_S", 3.0)
-    site_packages = tmp_path / "site-packages"
-    site_packages.mkdir()
-    (site_packages / "tool.py").write_text("import os, time; 'RANK' in os.environ or time.sleep(600)")
-    shell = Submitter(
-        python=sys.executable,
-        environment=dict(os.environ) | {"PYTHONPATH": str(site_packages)},
-        working_dir=str(tmp_path),
-    )
+    _, shell = package_tool(tmp_path, "import os, time; 'RANK' in os.environ or time.sleep(600)")
     async with running(tmp_path, warm=True) as site:
         await site.ended(site.submit("first", write(tmp_path, "import tool"), n_workers=2, _submitter=shell))
         await eventually(lambda: [pool.state for pool in site.runtime.warm_pools() if pool.pid] == ["starting"])
@@ -167,14 +170,7 @@ async def test_a_new_package_begins_a_pool_that_has_it(tmp_path: Path) -> None:
 
 
 async def test_an_upgraded_package_is_that_of_the_next_job_and_of_the_warm_ones_behind_it(tmp_path: Path) -> None:
-    site_packages = tmp_path / "site-packages"
-    site_packages.mkdir()
-    (site_packages / "tool.py").write_text("version = 1")
-    shell = Submitter(
-        python=sys.executable,
-        environment=dict(os.environ) | {"PYTHONPATH": str(site_packages)},
-        working_dir=str(tmp_path),
-    )
+    tool, shell = package_tool(tmp_path, "version = 1")
     script = write(tmp_path, "import tool; print(tool.version)")
     async with running(tmp_path, warm=True) as site:
 
@@ -188,8 +184,8 @@ async def test_an_upgraded_package_is_that_of_the_next_job_and_of_the_warm_ones_
         assert await ran("first") == ([False], "1")
         await ready()
         assert await ran("warm") == ([True], "1")
-        (site_packages / "tool.py").write_text("version = 22")
-        (site_packages / "tool-22.dist-info").mkdir()
+        tool.write_text("version = 22")
+        tool.with_name("tool-22.dist-info").mkdir()
         assert await ran("upgraded") == ([False], "22")
         await ready()
         assert await ran("warm-again") == ([True], "22")

@@ -407,14 +407,15 @@ def destroy_process_group(): {place}.clear()
     assert (ours.returncode, ours.stdout) == (0, "done\n"), ours.stderr
 
 
+LOAD_RUNNER = f"""import importlib.util
+spec = importlib.util.spec_from_file_location('runner', {str(RUNNER)!r})
+runner = importlib.util.module_from_spec(spec); spec.loader.exec_module(runner)
+"""
+
+
 def test_the_wait_for_the_master_polls_until_it_listens(tmp_path: Path) -> None:
     waits = tmp_path / "waits.py"
-    waits.write_text(
-        f"import sys, importlib.util\n"
-        f"spec = importlib.util.spec_from_file_location('runner', {str(RUNNER)!r})\n"
-        f"runner = importlib.util.module_from_spec(spec); spec.loader.exec_module(runner)\n"
-        f"runner._wait_for_master(); print('there')\n"
-    )
+    waits.write_text(f"{LOAD_RUNNER}runner._wait_for_master(); print('there')\n")
     with socket.socket() as master:
         master.bind(("127.0.0.1", 0))
         environment = {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(master.getsockname()[1])}
@@ -430,9 +431,7 @@ def test_the_wait_for_the_master_polls_until_it_listens(tmp_path: Path) -> None:
 def test_a_long_wait_for_the_master_asks_less_often(tmp_path: Path) -> None:
     waits = tmp_path / "waits.py"
     waits.write_text(
-        f"import sys, importlib.util, socket\n"
-        f"spec = importlib.util.spec_from_file_location('runner', {str(RUNNER)!r})\n"
-        f"runner = importlib.util.module_from_spec(spec); spec.loader.exec_module(runner)\n"
+        f"{LOAD_RUNNER}import socket\n"
         f"asked = []\n"
         f"def refused(*_, **__): asked.append(1); raise ConnectionRefusedError\n"
         f"socket.create_connection, runner._LIMIT_S = refused, 2.0\n"
