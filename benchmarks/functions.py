@@ -2,16 +2,17 @@
 
     python benchmarks/functions.py [-n ROUNDS] [--only job|map] [--calls 200] [--into FILE]
 
-`job`: two ranks with torch imported, from the call to the result: ours beside accelerate's notebook_launcher,
-pyspark's TorchDistributor and Kubeflow's local process backend. Each run is a process of its own, as a cell run first;
-its imports are not counted, nor the start of Spark's JVM. What the last two need is in .venv-bench-functions
-(`make bench`); without it, or without Java, they are left out, and that is said.
+`job`: two ranks with torch imported, from the call to the result: ours beside accelerate's
+notebook_launcher, pyspark's TorchDistributor and Kubeflow's local process backend. Each run is a
+process of its own, as a cell run first; its imports are not counted, nor the start of Spark's JVM.
+What the last two need is in .venv-bench-functions (`make bench`); without it, or without Java, they
+are left out, and that is said.
 
-`map`: our Executor beside those of concurrent.futures and submitit (its local executor). Each is made and shut down
-within its time. Goal: at most 1.5 times the slower of the other two.
+`map`: our Executor beside those of concurrent.futures and submitit (its local executor). Each is
+made and shut down within its time. Goal: at most 1.5 times the slower of the other two.
 
-Ours is forked from the warm pool from the second run on, as for every user. --into keeps the times of several runs
-together (interleave.joined).
+Ours is forked from the warm pool from the second run on, as for every user. --into keeps the times
+of several runs together (interleave.joined).
 """
 
 from __future__ import annotations
@@ -51,12 +52,15 @@ if __name__ == "__main__":
 _TITLE = "a function, call to result"
 _IMPORTS = {
     "accelerate.notebook_launcher": "import torch\nfrom accelerate import notebook_launcher",
-    "ours": "import torch\nfrom client_lib.notebook import notebook_launcher",  # the result is a class of torch
+    # the result is a class of torch
+    "ours": "import torch\nfrom client_lib.notebook import notebook_launcher",
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-n", "--rounds", type=int, default=5)
     parser.add_argument("--only", choices=["job", "map"])
     parser.add_argument("--calls", type=int, default=200)
@@ -75,7 +79,10 @@ def of_a_job(scratch: Path, options: argparse.Namespace) -> None:
         script = scratch / f"way{number}.py"
         script.write_text(_SCRIPT.format(imports=imports))
         ways[name] = partial(_run, script)
-    ways |= {name: partial(_seconds, command, scratch) for name, command in rivals.functions.commands().items()}
+    ways |= {
+        name: partial(_seconds, command, scratch)
+        for name, command in rivals.functions.commands().items()
+    }
     samples = joined(wall_times(ways, options.rounds), options.into, _TITLE)
     print(table(_TITLE, samples, to=("accelerate.notebook_launcher",)))
 
@@ -104,11 +111,17 @@ def of_a_map(scratch: Path, options: argparse.Namespace) -> None:
         with Executor(instance_type=INSTANCE_TYPE) as executor:
             executor.submit(nothing, 0).result()
         until_pools_are_ready()
-    others: dict[str, Callable[[], object]] = {"ProcessPoolExecutor": pool, "submitit, local": submitit_local}
+    others: dict[str, Callable[[], object]] = {
+        "ProcessPoolExecutor": pool,
+        "submitit, local": submitit_local,
+    }
     samples = joined(wall_times({**others, "ours": ours}, options.rounds), options.into, title)
     print(table(title, samples, to=tuple(others)))
     medians = {name: statistics.median(times) for name, times in samples.items()}
-    print(f"ours to the slower of them: {medians['ours'] / max(medians[name] for name in others):.2f} (goal {GOAL})")
+    print(
+        "ours to the slower of them: "
+        f"{medians['ours'] / max(medians[name] for name in others):.2f} (goal {GOAL})"
+    )
 
 
 def _run(script: Path) -> float:

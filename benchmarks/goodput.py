@@ -1,11 +1,13 @@
-"""Measures after how many steps a slow rank is named, and how exactly the use of a job's time is told.
+"""Measures after how many steps a slow rank is named, and how exactly the use of a job's time is
+told.
 
     python benchmarks/goodput.py [--runs 1] [--ranks 3] [forward backward]
 
-DDP on gloo ranks with a step of 20 ms, in which one rank needs 50 ms more, in the forward or in the backward pass.
-Rank 0 writes a checkpoint of 0.5 s now and then; the first attempt fails, and the second one repeats some steps. Each
-goes on for 0.5 s after its last step. The script itself measures what it injects: beside each part of `job.goodput()`
-stands how many percentage points it is off. At the end the same is told of a job of 1 s that shows no steps.
+DDP on gloo ranks with a step of 20 ms, in which one rank needs 50 ms more, in the forward or in the
+backward pass. Rank 0 writes a checkpoint of 0.5 s now and then; the first attempt fails, and the
+second one repeats some steps. Each goes on for 0.5 s after its last step. The script itself
+measures what it injects: beside each part of `job.goodput()` stands how many percentage points it
+is off. At the end the same is told of a job of 1 s that shows no steps.
 """
 
 from __future__ import annotations
@@ -94,17 +96,27 @@ def run(folder: Path, part: str, ranks: int) -> None:
         if named is None and info.progress and info.progress.slow:
             named = job.metrics()["loss"].steps[-1], info.progress.slow
         time.sleep(0.1)
-    print(f"{part}: named after {named[0]:.0f} steps: {named[1]}" if named else f"{part}: not named", flush=True)
+    print(
+        f"{part}: named after {named[0]:.0f} steps: {named[1]}" if named else f"{part}: not named",
+        flush=True,
+    )
     lines = printed(job)
-    again = [tuple(map(float, found.split())) for found in re.findall(r"repeated (\S+ \S+)\n", lines)]
+    again = [
+        tuple(map(float, found.split())) for found in re.findall(r"repeated (\S+ \S+)\n", lines)
+    ]
     ran = [tuple(map(float, found.split())) for found in re.findall(r"ran (\S+ \S+ \S+)\n", lines)]
     assert (len(ran), len(again)) == (2 * ranks, ranks), lines[-2000:]
     told = job.goodput()
     saved = sum(max(each[1] for each in group) for group in (ran[:ranks], again, ran[ranks:]))
     repeated = max(each[0] for each in again) - max(each[1] for each in again)
     lag = sum(max(each[2] for each in group) for group in (ran[:ranks], ran[ranks:]))
-    both = sum(max(each[0] for each in group) - max(each[1] for each in group) for group in (ran[:ranks], ran[ranks:]))
-    first, last = ([float(at) for at in re.findall(rf"{word} (\S+)\n", lines)] for word in ("first", "last"))
+    both = sum(
+        max(each[0] for each in group) - max(each[1] for each in group)
+        for group in (ran[:ranks], ran[ranks:])
+    )
+    first, last = (
+        [float(at) for at in re.findall(rf"{word} (\S+)\n", lines)] for word in ("first", "last")
+    )
     ends = [
         event.time.timestamp()
         for event in job.events()
@@ -123,7 +135,10 @@ def run(folder: Path, part: str, ranks: int) -> None:
         "unknown": 0.0,
     }
     for name, share in told.parts().items():
-        print(f"    {name:12} {share:6.1%} {(share - injected[name] / told.wall_s) * 100:+.1f}", flush=True)
+        print(
+            f"    {name:12} {share:6.1%} {(share - injected[name] / told.wall_s) * 100:+.1f}",
+            flush=True,
+        )
 
 
 def printed(job: Job) -> str:
@@ -135,7 +150,9 @@ def printed(job: Job) -> str:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("--runs", type=int, default=1)
     arguments.add_argument("--ranks", type=int, default=3)
     arguments.add_argument("parts", nargs="*", default=["forward", "backward"], metavar="PART")

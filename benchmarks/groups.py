@@ -1,9 +1,10 @@
-"""Submits of groups: 1000 members in one request, beside 100 jobs one by one. Then the end of 1000 jobs after one that
-is cancelled (they fail), beside that of 1000 which are cancelled themselves.
+"""Submits of groups: 1000 members in one request, beside 100 jobs one by one. Then the end of 1000
+jobs after one that is cancelled (they fail), beside that of 1000 which are cancelled themselves.
 
     python benchmarks/groups.py [-n ROUNDS] [--only submit|after]
 
-By the SDK with the real local server and SQLite, in turn. Few of the jobs run, so that the others wait.
+By the SDK with the real local server and SQLite, in turn. Few of the jobs run, so that the others
+wait.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ GOAL_S = 2.0
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-n", "--rounds", type=int, default=3)
     parser.add_argument("--only", choices=["submit", "after"])
     options = parser.parse_args()
@@ -48,7 +51,9 @@ def submit(script: Path, rounds: int) -> None:
 
     def one_by_one() -> None:
         for seed in range(MEMBERS // 10):
-            Job(script=script, args=["--seed", str(seed)], instance_type=INSTANCE_TYPE).submit(check=False)
+            Job(script=script, args=["--seed", str(seed)], instance_type=INSTANCE_TYPE).submit(
+                check=False
+            )
 
     single = f"{MEMBERS // 10} one by one"
     samples = wall_times({f"group of {MEMBERS}": group, single: one_by_one}, rounds)
@@ -72,7 +77,10 @@ def end_after(script: Path, rounds: int) -> None:
         first.cancel()
         return took
 
-    ways = {"after one that is cancelled": partial(ended, True), "cancelled themselves": partial(ended, False)}
+    ways = {
+        "after one that is cancelled": partial(ended, True),
+        "cancelled themselves": partial(ended, False),
+    }
     print(table(f"End of {MEMBERS} jobs", wall_times(ways, rounds), to=("cancelled themselves",)))
 
 

@@ -1,10 +1,12 @@
-"""Measures which rank is named when a job hangs, how soon, how many alarms are false, and what the watch costs.
+"""Measures which rank is named when a job hangs, how soon, how many alarms are false, and what the
+watch costs.
 
     python benchmarks/hangs.py [--runs 1] [--healthy 1] [--at-once 4] [--steps 1000] [KIND ...]
 
-12 kinds of hangs on gloo ranks: the right rank named, its line named, seconds from its last step to the event. Healthy
-jobs in which one rank works for long while others wait, or all pause: a job that is called hung is a false alarm. The
-cost: the median step of 20 ms with and without observation, interleaved, and beside it two equal halves.
+12 kinds of hangs on gloo ranks: the right rank named, its line named, seconds from its last step to
+the event. Healthy jobs in which one rank works for long while others wait, or all pause: a job that
+is called hung is a false alarm. The cost: the median step of 20 ms with and without observation,
+interleaved, and beside it two equal halves.
 """
 
 from __future__ import annotations
@@ -180,7 +182,11 @@ def line_of(kind: str) -> tuple[int, str]:
 
 def begin(folder: Path, kind: str, ranks: int) -> Run:
     job = Job(
-        script=folder / "hang.py", args=[kind], processes_per_worker=ranks, instance_type=INSTANCE_TYPE, grace_s=1
+        script=folder / "hang.py",
+        args=[kind],
+        processes_per_worker=ranks,
+        instance_type=INSTANCE_TYPE,
+        grace_s=1,
     )
     job.submit()
     return Run(kind, ranks, job)
@@ -216,7 +222,8 @@ def watch(folder: Path, kinds: Sequence[str], at_once: int) -> list[Found]:
     found: list[Found] = []
     for start in range(0, len(kinds), at_once):
         batch = [
-            begin(folder, kind, 2 + number % 3) for number, kind in enumerate(kinds[start : start + at_once], start)
+            begin(folder, kind, 2 + number % 3)
+            for number, kind in enumerate(kinds[start : start + at_once], start)
         ]
         for run in batch:
             found.append(judge(run))
@@ -257,15 +264,22 @@ def summary(found: Sequence[Found]) -> None:
     if told:
         print(f"told after: median {statistics.median(told):.1f} s, longest {told[-1]:.1f} s")
     if healthy:
-        print(f"false alarms: {sum(not each.rank_is_right for each in healthy)} of {len(healthy)} healthy jobs")
+        print(
+            f"false alarms: {sum(not each.rank_is_right for each in healthy)} of {len(healthy)} "
+            "healthy jobs"
+        )
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("--runs", type=int, default=1, help="of each kind of hang")
     arguments.add_argument("--healthy", type=int, default=1, help="runs of each healthy kind")
     arguments.add_argument("--at-once", type=int, default=4, help="jobs that run at the same time")
-    arguments.add_argument("--steps", type=int, default=0, help="steps for the cost; 0: not measured")
+    arguments.add_argument(
+        "--steps", type=int, default=0, help="steps for the cost; 0: not measured"
+    )
     arguments.add_argument("kinds", nargs="*", metavar="KIND", help=", ".join((*HANGS, *HEALTHY)))
     given = arguments.parse_args()
     kinds = given.kinds or [*HANGS * given.runs, *HEALTHY * given.healthy]

@@ -1,6 +1,8 @@
-"""A server in the deployed shape, for a benchmark: a pod of the cluster, made from the Dockerfile and `k8s/base`.
+"""A server in the deployed shape, for a benchmark: a pod of the cluster, made from the Dockerfile
+and `k8s/base`.
 
-Its data is on an emptyDir, and the operators run beside the API server; the rest is as `k8s/` has it.
+Its data is on an emptyDir, and the operators run beside the API server; the rest is as `k8s/` has
+it.
 """
 
 from __future__ import annotations
@@ -34,9 +36,13 @@ patches:
 
 
 class DeployedPlace(Place):
-    """A server that is a pod. `types`: the instance types of its catalogue; jobs are of the first."""
+    """A server that is a pod. `types`: the instance types of its
+    catalogue; jobs are of the first.
+    """
 
-    def __init__(self, folder: Path, cluster: Cluster, types: list[dict[str, Any]], kind: str) -> None:
+    def __init__(
+        self, folder: Path, cluster: Cluster, types: list[dict[str, Any]], kind: str
+    ) -> None:
         builds.build(cluster.home, ["kubectl"], ["python"], print)
         cluster.load(str(image.build(cluster.home, folder, IMAGE)))
         super().__init__(folder, cluster, types, kind)
@@ -64,9 +70,14 @@ class ServerPod:
 
     def __init__(self, cluster: Cluster, overlay: Path) -> None:
         self._cluster = cluster
-        self._kubectl = [str(programs.path(cluster.home, "kubectl")), f"--kubeconfig={cluster.kubeconfig}"]
+        self._kubectl = [
+            str(programs.path(cluster.home, "kubectl")),
+            f"--kubeconfig={cluster.kubeconfig}",
+        ]
         self._run("apply", "-k", str(overlay))
-        self._run("-n", NAMESPACE, "rollout", "status", "deployment/client-lib-server", "--timeout=120s")
+        self._run(
+            "-n", NAMESPACE, "rollout", "status", "deployment/client-lib-server", "--timeout=120s"
+        )
 
     def kill(self) -> None:
         self._run("-n", NAMESPACE, "delete", "deployment/client-lib-server", "--wait")

@@ -1,12 +1,14 @@
-"""Lines per second from pods that print as fast as they can: followed through our server, and by `pods/log` of the API.
+"""Lines per second from pods that print as fast as they can: followed through our server, and by
+`pods/log` of the API.
 
     python benchmarks/kube_logs.py [--rounds 3] [--lines 400000] [--pods 1 20] [--name CLUSTER]
     python benchmarks/kube_logs.py --restart 20 --for 90 --kind trainjob     # ours alone
 
-A real kubelet; lines of 100 bytes, the same number in all from one pod and from 20 at once, ways interleaved. A rate
-is the lines that came over the time from the first print to the arrival of the last. What did not come is lost: the
-kubelet rotates a container's log at 10 MiB, and a follower is not told. `--restart`: the server ends by SIGTERM and
-starts again every so many seconds, while pods print for `--for` seconds.
+A real kubelet; lines of 100 bytes, the same number in all from one pod and from 20 at once, ways
+interleaved. A rate is the lines that came over the time from the first print to the arrival of the
+last. What did not come is lost: the kubelet rotates a container's log at 10 MiB, and a follower is
+not told. `--restart`: the server ends by SIGTERM and starts again every so many seconds, while pods
+print for `--for` seconds.
 """
 
 from __future__ import annotations
@@ -43,8 +45,8 @@ for first in range(0, LINES, 500):
     time.sleep(PAUSE)
 time.sleep(STAY)
 """
-"""AT: when pods by hand begin, which nothing holds back until all are there. STAY: of the master by hand, at whose end
-the operator deletes what still prints. PAUSE: after each block."""
+"""AT: when pods by hand begin, which nothing holds back until all are there. STAY: of the master by
+hand, at whose end the operator deletes what still prints. PAUSE: after each block."""
 STARTS_S = {1: 8.0, MANY: 50.0}
 QUIET_S = 12.0
 Run = tuple[float, int]
@@ -73,7 +75,9 @@ def job_of(place: Place, pods: int, lines: int, for_s: float = 0) -> Job:
     size = ONE_POD if pods == 1 else MANY_PODS
     each, pause_s = lines // pods, for_s * 500 * pods / lines
     return place.job(
-        f"LINES, AT, STAY, PAUSE = {each}, 0, 0, {pause_s}{PRINT}", n_workers=pods, instance_type=size["name"]
+        f"LINES, AT, STAY, PAUSE = {each}, 0, 0, {pause_s}{PRINT}",
+        n_workers=pods,
+        instance_type=size["name"],
     )
 
 
@@ -115,7 +119,11 @@ def restarting(place: Place, every_s: float) -> Iterator[None]:
 
 def by_raw_api(place: Place, pods: int, lines: int) -> Run:
     name, begins = f"raw-{time.time_ns()}", time.time() + STARTS_S[pods]
-    command = ["python3", "-c", f"LINES, AT, STAY, PAUSE = {lines // pods}, {begins}, 100, 0{PRINT}"]
+    command = [
+        "python3",
+        "-c",
+        f"LINES, AT, STAY, PAUSE = {lines // pods}, {begins}, 100, 0{PRINT}",
+    ]
     place.cluster.api.create(place.jobs, place.by_hand(job_of(place, pods, lines), name, command))
     api = connect(place.cluster.kubeconfig, None)
     names = [f"{name}-master-0", *(f"{name}-worker-{number}" for number in range(pods - 1))]
@@ -159,9 +167,13 @@ def _opened(api: Api, path: str) -> Stream:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--lines", type=int, default=400_000, help="of all pods; a multiple of 10000")
+    parser.add_argument(
+        "--lines", type=int, default=400_000, help="of all pods; a multiple of 10000"
+    )
     parser.add_argument("--pods", type=int, nargs="+", default=[1, MANY])
     parser.add_argument("--name", default="bench", help="of the cluster")
     parser.add_argument("--kind", choices=KINDS, default="pytorchjob")
@@ -177,7 +189,11 @@ def main() -> None:
         for pods in options.pods:
             ways: dict[str, Callable[[], Run]] = {
                 "ours": partial(ours, place, pods, options.lines, options.restart, options.for_s),
-                **({"`pods/log`": partial(by_raw_api, place, pods, options.lines)} if compared else {}),
+                **(
+                    {"`pods/log`": partial(by_raw_api, place, pods, options.lines)}
+                    if compared
+                    else {}
+                ),
             }
             runs: dict[str, list[Run]] = {way: [] for way in ways}
             for _ in range(options.rounds):
@@ -186,7 +202,9 @@ def main() -> None:
                     print(f"{way}, {pods} pods: {runs[way][-1]}", file=sys.stderr, flush=True)
             for way, found in runs.items():
                 rate = statistics.median(rate for rate, _ in found)
-                lost = ", ".join(f"{lost / options.lines:.0%}" if lost else "0" for _, lost in found)
+                lost = ", ".join(
+                    f"{lost / options.lines:.0%}" if lost else "0" for _, lost in found
+                )
                 print(f"| {way}, {pods} pods | {rate:,.0f} | {lost} |", flush=True)
 
 

@@ -1,15 +1,19 @@
-"""Many jobs at once on a cluster of fake nodes: through our server, beside creating the same objects by hand.
+"""Many jobs at once on a cluster of fake nodes: through our server, beside creating the same
+objects by hand.
 
-    python benchmarks/kube_many.py [--kind trainjob] [--jobs 1000] [--rounds 1] [--hold] [--name CLUSTER]
+    python benchmarks/kube_many.py [--kind trainjob] [--jobs 1000] [--rounds 1] [--hold] [--name
+    CLUSTER]
 
-KWOK's 100 nodes; jobs of four pods, which end a second after all have begun. What runs in the pods is played by
-`kube_workers.py`, for both ways: it ends the pods as a kubelet would, and speaks to our server as agents do. Each
-operator has 500 requests/s; the training operator has 8 threads, and Kubeflow Trainer one, as its setting for more has
-no effect in 2.3.0. `--hold`: instead, all jobs run at once until the server's memory is measured.
+KWOK's 100 nodes; jobs of four pods, which end a second after all have begun. What runs in the pods
+is played by `kube_workers.py`, for both ways: it ends the pods as a kubelet would, and speaks to
+our server as agents do. Each operator has 500 requests/s; the training operator has 8 threads, and
+Kubeflow Trainer one, as its setting for more has no effect in 2.3.0. `--hold`: instead, all jobs
+run at once until the server's memory is measured.
 
-The time from the first submit (create) until the operator has (our server says of) all jobs that they succeeded; its
-goal is 1.25 of by hand. `placed to STARTING`: from a bare watch's news that the last pod of a job has a node until the
-server tells a follower. `reported to SUCCEEDED`: from the last worker's report until it tells a follower.
+The time from the first submit (create) until the operator has (our server says of) all jobs that
+they succeeded; its goal is 1.25 of by hand. `placed to STARTING`: from a bare watch's news that the
+last pod of a job has a node until the server tells a follower. `reported to SUCCEEDED`: from the
+last worker's report until it tells a follower.
 """
 
 from __future__ import annotations
@@ -107,18 +111,28 @@ def played(place: Place, *, ours: bool, hold: bool = False) -> Iterator[Played]:
 
 def job_of(place: Place, name: str | None = None) -> Job:
     return Job(
-        script="true", type="binary", n_workers=WORKERS, name=name, instance_type=TYPE["name"], client=place.client
+        script="true",
+        type="binary",
+        n_workers=WORKERS,
+        name=name,
+        instance_type=TYPE["name"],
+        client=place.client,
     )
 
 
 def by_hand(place: Place, count: int, *, removed: bool = False) -> dict[str, Any]:
-    """Seconds. `removed`: each that has succeeded is deleted, as our server does it; else they stay."""
+    """Seconds. `removed`: each that has succeeded is deleted, as our
+    server does it; else they stay.
+    """
     api = connect(place.cluster.kubeconfig, None)
     wanted = json.dumps(place.by_hand(job_of(place), "by-hand-N", None))
     with played(place, ours=False), succeeded(place, api, removed) as names:
         began, machine = time.perf_counter(), machine_s()
         _at_once(
-            count, lambda number: api.create(place.jobs, json.loads(wanted.replace("by-hand-N", f"by-hand-{number}")))
+            count,
+            lambda number: api.create(
+                place.jobs, json.loads(wanted.replace("by-hand-N", f"by-hand-{number}"))
+            ),
         )
         becomes(lambda: len(names) == count, f"{count} by hand", LIMIT_S, LOOK_S)
         took, machine = time.perf_counter() - began, machine_s() - machine
@@ -127,20 +141,27 @@ def by_hand(place: Place, count: int, *, removed: bool = False) -> dict[str, Any
 
 def machine_s() -> float:
     """CPU seconds that this machine has spent on anything."""
-    user, nice, system, _idle, _wait, irq, soft_irq, *_ = map(int, Path("/proc/stat").read_text().split()[1:11])
+    user, nice, system, _idle, _wait, irq, soft_irq, *_ = map(
+        int, Path("/proc/stat").read_text().split()[1:11]
+    )
     return (user + nice + system + irq + soft_irq) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
 def succeeded(place: Place, api: Api, removed: bool) -> Iterator[set[str]]:
-    """The objects of which the operator says so, as a watch tells (its metrics count some of them twice)."""
+    """The objects of which the operator says so, as a watch tells (its metrics
+    count some of them twice).
+    """
     names: set[str] = set()
     threads = ThreadPoolExecutor(THREADS + 1)  # one runs the loop of the watch
 
     def take(*listed: dict[str, Any]) -> None:
         for made in listed:
             conditions = made.get("status", {}).get("conditions") or []
-            name, states = made["metadata"]["name"], {each["type"] for each in conditions if each["status"] == "True"}
+            name, states = (
+                made["metadata"]["name"],
+                {each["type"] for each in conditions if each["status"] == "True"},
+            )
             if name not in names and states & {"Succeeded", "Complete"}:
                 names.add(name)
                 if removed:
@@ -173,7 +194,12 @@ def ours(place: Place, count: int, series: str) -> dict[str, Any]:
     with played(place, ours=True) as workers:
         began, machine = time.perf_counter(), machine_s()
         _at_once(count, lambda number: job_of(place, f"{series}-{number}").submit())
-        becomes(lambda: _in_state(place, "SUCCEEDED") - before == count, f"{count} of ours", LIMIT_S, LOOK_S)
+        becomes(
+            lambda: _in_state(place, "SUCCEEDED") - before == count,
+            f"{count} of ours",
+            LIMIT_S,
+            LOOK_S,
+        )
         took, machine = time.perf_counter() - began, machine_s() - machine
         cpu_until_success = cpu_s(place.pid) - cpu
         place.until_gone()
@@ -190,7 +216,9 @@ def ours(place: Place, count: int, series: str) -> dict[str, Any]:
 
 
 def _in_state(place: Place, state: str) -> int:
-    asked = urllib.request.Request(f"{place.url}/metrics", headers={"Authorization": f"Bearer {place.token}"})
+    asked = urllib.request.Request(
+        f"{place.url}/metrics", headers={"Authorization": f"Bearer {place.token}"}
+    )
     text = urllib.request.urlopen(asked, timeout=10).read().decode()
     found = re.search(rf'^client_lib_jobs{{state="{state}"}} (\S+)$', text, re.M)
     return int(float(found.group(1))) if found else 0
@@ -225,7 +253,9 @@ def held(place: Place, count: int) -> None:
         idle = (cpu_s(place.pid) - cpu) / (time.perf_counter() - since)
         print(f"| its CPU while they run, of a core | {idle:.1%} | |", flush=True)
         workers.go_on()
-        becomes(lambda: _in_state(place, "SUCCEEDED") - before == count, f"{count} end", LIMIT_S, 0.5)
+        becomes(
+            lambda: _in_state(place, "SUCCEEDED") - before == count, f"{count} end", LIMIT_S, 0.5
+        )
         place.until_gone()
     row("all of them ended")
 
@@ -238,12 +268,20 @@ def said(run: dict[str, Any]) -> dict[str, Any]:
 def show(title: str, *ways: list[dict[str, Any]]) -> None:
     runs = ways[0]
     print(f"\n{title}, {len(runs)} rounds\n")
-    print("| | s until all have succeeded | ours to it | CPU of this machine, s a job |\n|---|---|---|---|")
+    print(
+        "| | s until all have succeeded | ours to it | CPU of this machine, s a job "
+        "|\n|---|---|---|---|"
+    )
     mine = statistics.median(run["took"] for run in runs)
-    for name, found in zip(("ours", "by hand, each removed at its end", "by hand (goal 1.25)"), ways, strict=True):
+    for name, found in zip(
+        ("ours", "by hand, each removed at its end", "by hand (goal 1.25)"), ways, strict=True
+    ):
         each = ", ".join(f"{run['took']:.1f}" for run in found)
         ratio = mine / statistics.median(run["took"] for run in found)
-        print(f"| {name} | {each} | {ratio:.2f} | {statistics.median(run['machine'] for run in found):.3f} |")
+        print(
+            f"| {name} | {each} | {ratio:.2f} | "
+            f"{statistics.median(run['machine'] for run in found):.3f} |"
+        )
     print("\n| | |\n|---|---|")
     for what in ("cpu", "cpu with removal"):
         print(f"| server, {what}, s a job | {statistics.median(run[what] for run in runs):.4f} |")
@@ -260,7 +298,9 @@ def show(title: str, *ways: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kind", choices=KINDS, default="pytorchjob")
     parser.add_argument("--jobs", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=1)

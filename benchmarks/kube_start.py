@@ -1,14 +1,17 @@
-"""From the call to all ranks running on a cluster: `Job.submit()` beside creating the same object by hand.
+"""From the call to all ranks running on a cluster: `Job.submit()` beside creating the same object
+by hand.
 
-    python benchmarks/kube_start.py [--kind trainjob] [-n 20] [--cores 0.6 0.2] [--file KEPT.json] [--beside]
+    python benchmarks/kube_start.py [--kind trainjob] [-n 20] [--cores 0.6 0.2] [--file KEPT.json]
+    [--beside]
 
-A real kubelet; two pods of one process each, interleaved. The server is a pod, as `k8s/base` makes it; `--beside`: a
-process of this machine. By hand: the PyTorchJob or TrainJob that the submit makes, with the rank's own command instead
-of the launcher's; a TrainJob uses the TrainingRuntime of the submit, which exists before the call. Goal: the median of
-ours at most 0.5 s over by hand.
+A real kubelet; two pods of one process each, interleaved. The server is a pod, as `k8s/base` makes
+it; `--beside`: a process of this machine. By hand: the PyTorchJob or TrainJob that the submit
+makes, with the rank's own command instead of the launcher's; a TrainJob uses the TrainingRuntime of
+the submit, which exists before the call. Goal: the median of ours at most 0.5 s over by hand.
 
-Each start is split into stages: seconds from the call until the slower of the two pods has reached the stage. A watch
-of the API server tells those of the objects; a rank tells those within its pod, by times of processes and files.
+Each start is split into stages: seconds from the call until the slower of the two pods has reached
+the stage. A watch of the API server tells those of the objects; a rank tells those within its pod,
+by times of processes and files.
 """
 
 from __future__ import annotations
@@ -69,7 +72,9 @@ while os.environ["RANK"] != "0":
     except OSError:
         time.sleep(0.05)
 """
-"""Rank 0 says it for all: at the master's end the operator deletes what still runs, with its log."""
+"""Rank 0 says it for all: at the master's end the operator deletes what
+still runs, with its log.
+"""
 RANKS = 2
 RUNS = "all ranks run"
 CPU = "CPU seconds of one pod until its rank runs"
@@ -107,7 +112,10 @@ class Watch:
 
     def stages(self, job: str, began: float) -> Start:
         """Seconds to each stage, of the objects whose names begin with that of the job."""
-        times = {stage: [at for name, at in seen.items() if name.startswith(job)] for stage, seen in self._seen.items()}
+        times = {
+            stage: [at for name, at in seen.items() if name.startswith(job)]
+            for stage, seen in self._seen.items()
+        }
         return {stage: max(values) - began for stage, values in times.items() if values}
 
 
@@ -153,7 +161,9 @@ class Starts:
         began = time.time()
         place.cluster.api.create(place.jobs, wanted)
         becomes(lambda: bool(_ended_master(place, name)), f"the master of {name} has ended")
-        log = place.cluster.api.get(f"/api/v1/namespaces/{place.namespace}/pods/{_ended_master(place, name)}/log")
+        log = place.cluster.api.get(
+            f"/api/v1/namespaces/{place.namespace}/pods/{_ended_master(place, name)}/log"
+        )
         became = watch.stages(name, began)
         place.delete_by_hand(name)
         told = _told(log.splitlines(), began)
@@ -176,25 +186,40 @@ def _told(lines: list[str], began: float) -> Start:
     if len(told) != RANKS:
         raise RuntimeError(f"{len(told)} of {RANKS} ranks have run")
     marks = [each for each, _ in told]
-    stages = {stage: max(each[mark] for each in marks) - began for mark, stage in OF_RANKS.items() if mark in marks[0]}
+    stages = {
+        stage: max(each[mark] for each in marks) - began
+        for mark, stage in OF_RANKS.items()
+        if mark in marks[0]
+    }
     return {**stages, CPU: max(used for _, used in told)}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kind", choices=KINDS, default="pytorchjob")
     parser.add_argument("-n", "--rounds", type=int, default=20)
     parser.add_argument("--cores", type=float, nargs="+", default=[0.6, 0.2], help="of a worker")
-    parser.add_argument("--file", type=Path, help="keeps the samples, and goes on with those that it has")
+    parser.add_argument(
+        "--file", type=Path, help="keeps the samples, and goes on with those that it has"
+    )
     parser.add_argument("--name", default="bench", help="of the cluster")
-    parser.add_argument("--beside", action="store_true", help="the server is a process of this machine")
+    parser.add_argument(
+        "--beside", action="store_true", help="the server is a process of this machine"
+    )
     options = parser.parse_args()
-    types = [{"name": f"cores-{cores * 1000:.0f}m", "cpu": cores, "memory_gib": 0.5} for cores in options.cores]
+    types = [
+        {"name": f"cores-{cores * 1000:.0f}m", "cpu": cores, "memory_gib": 0.5}
+        for cores in options.cores
+    ]
     with ExitStack() as stack:
         cluster = stack.enter_context(own_cluster(options.name, "node", *KINDS[options.kind]))
         shape = Place if options.beside else DeployedPlace
         place = stack.enter_context(own_place(cluster, *types, place=shape, kind=options.kind))
-        samples = measured(place, [str(each["name"]) for each in types], options.rounds, options.file)
+        samples = measured(
+            place, [str(each["name"]) for each in types], options.rounds, options.file
+        )
         print(f"\n{place.kind.name}")
     for each in types:
         print(report(str(each["name"]), samples))
@@ -213,7 +238,11 @@ def measured(place: Place, types: list[str], rounds: int, file: Path | None) -> 
                 one |= {f"{name}/{way}/{stage}": [value] for stage, value in stages.items()}
         if number:
             samples = joined(one, file, f"kube_start {place.kind.name}", samples)
-        print({key: round(values[0], 2) for key, values in one.items() if RUNS in key}, file=sys.stderr, flush=True)
+        print(
+            {key: round(values[0], 2) for key, values in one.items() if RUNS in key},
+            file=sys.stderr,
+            flush=True,
+        )
     return samples
 
 
@@ -234,11 +263,17 @@ def report(name: str, samples: Samples) -> str:
 
 
 def _of(prefix: str, samples: Samples) -> Samples:
-    return {key.removeprefix(prefix): values for key, values in samples.items() if key.startswith(prefix)}
+    return {
+        key.removeprefix(prefix): values
+        for key, values in samples.items()
+        if key.startswith(prefix)
+    }
 
 
 def _percentiles(values: list[float] | None) -> str:
-    return " | ".join(f"{percentile(values, percent):.2f}" if values else "" for percent in (10, 50, 90))
+    return " | ".join(
+        f"{percentile(values, percent):.2f}" if values else "" for percent in (10, 50, 90)
+    )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""The workers of `kube_many.py`, a process of its own: what 4000 agents would do in as many real pods, and those who
-follow every tenth job.
+"""The workers of `kube_many.py`, a process of its own: what 4000 agents would do in as many real
+pods, and those who follow every tenth job.
 
     python kube_workers.py < OPTIONS.json
 
-KWOK's pods run nothing. For each that it calls Running this says to the server what an agent says (its place is taken,
-ready, started, a line of log, the report, ended), waits for the same orders in between, and then ends the pod as a
-kubelet would. Without a server: the pods of a job end when all have run. SIGUSR1: workers that hold may go on;
-end of stdin: print what was seen, as JSON, and end.
+KWOK's pods run nothing. For each that it calls Running this says to the server what an agent says
+(its place is taken, ready, started, a line of log, the report, ended), waits for the same orders in
+between, and then ends the pod as a kubelet would. Without a server: the pods of a job end when all
+have run. SIGUSR1: workers that hold may go on; end of stdin: print what was seen, as JSON, and end.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ class Seen:
     reported_at: dict[str, float] = field(default_factory=dict)
     """When the last report of a job was sent to the server."""
     told_at: dict[str, dict[str, float]] = field(default_factory=dict)
-    """When the server told a follower of a job that it starts (or is further), and that it has succeeded."""
+    """When the server told a follower of a job that it starts (or is further),
+    and that it has succeeded.
+    """
     ended: int = 0
     """Pods."""
     problems: list[str] = field(default_factory=list)
@@ -61,12 +63,18 @@ class Seen:
 
 
 class Workers:
-    def __init__(self, options: dict[str, Any], api: aiohttp.ClientSession, server: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, options: dict[str, Any], api: aiohttp.ClientSession, server: aiohttp.ClientSession
+    ) -> None:
         self._options, self._api, self._server = options, api, server
         self._kind, self._job_label = KINDS[options["kind"]], options["job_label"]
         self._pods = f"{options['api']}/api/v1/namespaces/{options['namespace']}/pods"
-        key_file = Path(options["key_file"])  # the other arguments are for attempts that a registry opens
-        self._registry = WorkerRegistry(key_file, lambda *_: key_file.parent, Spare(key_file.with_suffix(".spare")))
+        key_file = Path(
+            options["key_file"]
+        )  # the other arguments are for attempts that a registry opens
+        self._registry = WorkerRegistry(
+            key_file, lambda *_: key_file.parent, Spare(key_file.with_suffix(".spare"))
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._running: dict[str, list[str]] = {}
         self._known: set[str] = set()
@@ -102,7 +110,11 @@ class Workers:
 
     def placed(self, meta: dict[str, Any]) -> None:
         name = meta["labels"][self._job_label]
-        if name not in self.seen.placed_at and self._options["server"] and name.rpartition("-")[2].endswith("0"):
+        if (
+            name not in self.seen.placed_at
+            and self._options["server"]
+            and name.rpartition("-")[2].endswith("0")
+        ):
             self._begin(name, self._follow(name))
         self.seen.placed_at[name] = time.time()
 
@@ -185,12 +197,16 @@ class Workers:
         await leaves
         await self._end_pod(meta["name"], termination_message(report))
 
-    async def _until(self, base: str, headers: dict[str, str], state: list[str], knows: str, wanted: str) -> None:
+    async def _until(
+        self, base: str, headers: dict[str, str], state: list[str], knows: str, wanted: str
+    ) -> None:
         """Beside what is said: `state` holds the last of it."""
         while knows != wanted:
             knows = await self._say(base, headers, state[0], knows, WAIT_S)
 
-    async def _say(self, base: str, headers: dict[str, str], state: str, knows: str = "", wait_s: float = 0) -> str:
+    async def _say(
+        self, base: str, headers: dict[str, str], state: str, knows: str = "", wait_s: float = 0
+    ) -> str:
         body = json.dumps({"state": state, "signs_of_life": 0}).encode()
         answer = await self._put(f"{base}/state?knows={knows}&wait={wait_s:g}", headers, body)
         return str(answer["do"])
@@ -212,13 +228,30 @@ class Workers:
 
     async def _end_pod(self, name: str, message: bytes) -> None:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        ended = {"exitCode": 0, "reason": "Completed", "message": message.decode(), "startedAt": now, "finishedAt": now}
-        container = {"name": self._kind.container, "image": "none", "imageID": "", "ready": False, "restartCount": 0}
-        status = {"phase": "Succeeded", "containerStatuses": [container | {"state": {"terminated": ended}}]}
+        ended = {
+            "exitCode": 0,
+            "reason": "Completed",
+            "message": message.decode(),
+            "startedAt": now,
+            "finishedAt": now,
+        }
+        container = {
+            "name": self._kind.container,
+            "image": "none",
+            "imageID": "",
+            "ready": False,
+            "restartCount": 0,
+        }
+        status = {
+            "phase": "Succeeded",
+            "containerStatuses": [container | {"state": {"terminated": ended}}],
+        }
         headers = {"Content-Type": "application/merge-patch+json"}
         async with (
             self._kubelets,
-            self._api.patch(f"{self._pods}/{name}/status", headers=headers, json={"status": status}) as answer,
+            self._api.patch(
+                f"{self._pods}/{name}/status", headers=headers, json={"status": status}
+            ) as answer,
         ):
             if answer.status >= 300:
                 raise RuntimeError(f"{answer.status}: {(await answer.read())[:200]!r}")
@@ -242,9 +275,14 @@ def _authenticated(kubeconfig: str) -> tuple[str, ssl.SSLContext]:
 
     document = json.loads(Path(kubeconfig).read_text())
     cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
-    tls = ssl.create_default_context(cadata=base64.b64decode(cluster["certificate-authority-data"]).decode())
+    tls = ssl.create_default_context(
+        cadata=base64.b64decode(cluster["certificate-authority-data"]).decode()
+    )
     with tempfile.NamedTemporaryFile() as file:
-        file.write(base64.b64decode(user["client-certificate-data"]) + base64.b64decode(user["client-key-data"]))
+        file.write(
+            base64.b64decode(user["client-certificate-data"])
+            + base64.b64decode(user["client-key-data"])
+        )
         file.flush()
         tls.load_cert_chain(file.name)
     return cluster["server"], tls

@@ -1,10 +1,12 @@
-"""How many log lines per second the worker launcher takes from 8 ranks, beside the floor: splice, which sees no line.
+"""How many log lines per second the worker launcher takes from 8 ranks, beside the floor: splice,
+which sees no line.
 
     python benchmarks/launcher_lines.py [ROUNDS]
 
-`bulk`: each rank writes blocks of 64 KiB; `by line`: each line is a write of its own, and the ranks' own writes are
-what takes the time. Lines of 120 bytes. Medians over interleaved rounds; the goal is 1 000 000 lines/s in bulk. `CPU`:
-what the launcher itself takes for a line, however much of the machine the ranks take.
+`bulk`: each rank writes blocks of 64 KiB; `by line`: each line is a write of its own, and the
+ranks' own writes are what takes the time. Lines of 120 bytes. Medians over interleaved rounds; the
+goal is 1 000 000 lines/s in bulk. `CPU`: what the launcher itself takes for a line, however much of
+the machine the ranks take.
 """
 
 from __future__ import annotations
@@ -80,7 +82,9 @@ def splice(folder: Path, kind: str) -> float:
 
 
 def launcher(folder: Path, kind: str, cpu: list[float]) -> float:
-    """Lines per second from the ranks to the launcher's log, its report included. `cpu` gets seconds per line."""
+    """Lines per second from the ranks to the launcher's log, its report included.
+    `cpu` gets seconds per line.
+    """
     release = folder / "release"
     ours = {"type": "binary", "python": None, "environment": {"PATH": os.environ["PATH"]}}
     plan = own_launcher.plan_of(folder, writer(release, kind), RANKS, **ours)
@@ -90,7 +94,9 @@ def launcher(folder: Path, kind: str, cpu: list[float]) -> float:
     began = let_go(release)
     report = own_launcher.until_ended(directory, peer)
     took = time.perf_counter() - began
-    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and its times can be read
+    os.waitid(
+        os.P_PID, process.pid, os.WEXITED | os.WNOWAIT
+    )  # it has ended, and its times can be read
     cpu.append(cpu_s(process.pid) / written(kind))
     process.wait()
     assert report["log_end_seq"] >= written(kind)
@@ -103,7 +109,10 @@ def main() -> None:
     cpu: dict[str, list[float]] = {kind: [] for kind in LINES}
     for _ in range(rounds):
         for kind in LINES:
-            for name, measure in (("splice", splice), ("launcher", partial(launcher, cpu=cpu[kind]))):
+            for name, measure in (
+                ("splice", splice),
+                ("launcher", partial(launcher, cpu=cpu[kind])),
+            ):
                 folder = Path(tempfile.mkdtemp(prefix="launcher-lines-"))
                 try:
                     found.setdefault((kind, name), []).append(measure(folder, kind))
@@ -111,7 +120,10 @@ def main() -> None:
                     shutil.rmtree(folder)
     for kind in LINES:
         floor, ours = (statistics.median(found[kind, name]) for name in ("splice", "launcher"))
-        rates = f"splice {floor / 1e6:6.2f} M lines/s   launcher {ours / 1e6:6.2f} M lines/s   {ours / floor:.2f}"
+        rates = (
+            f"splice {floor / 1e6:6.2f} M lines/s   launcher {ours / 1e6:6.2f} M lines/s   "
+            f"{ours / floor:.2f}"
+        )
         print(f"{kind:8}  {rates}   CPU {statistics.median(cpu[kind]) * 1e6:.2f} µs a line")
 
 

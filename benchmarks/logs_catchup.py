@@ -1,9 +1,11 @@
-"""How fast a follower catches up: through the server and through the SDK, as a ratio to the file's raw bytes.
+"""How fast a follower catches up: through the server and through the SDK, as a ratio to the file's
+raw bytes.
 
     python benchmarks/logs_catchup.py [--lines 1000000] [--rounds 5] [--torchx ENVIRONMENT]
 
-The floor in the same run: the same server sends the same file as it is, in blocks of 64 KiB, to the same raw socket.
-With --torchx (a folder of a virtual environment that has torchx) the follow of TorchX's local scheduler is timed too.
+The floor in the same run: the same server sends the same file as it is, in blocks of 64 KiB, to the
+same raw socket. With --torchx (a folder of a virtual environment that has torchx) the follow of
+TorchX's local scheduler is timed too.
 """
 
 from __future__ import annotations
@@ -30,12 +32,15 @@ from server_stub.files.job_dirs import log_dir
 from tests.logs.log_server import NAME, write_job
 from tests.logs.support import LogWriter, ServerProcess, stamp
 
-TEXT = "epoch 3 step {:8d} loss 0.2512345 lr 3.0e-05 tokens/s 123456 "  # about 120 bytes with its head
+# about 120 bytes with its head
+TEXT = "epoch 3 step {:8d} loss 0.2512345 lr 3.0e-05 tokens/s 123456 "
 
 
 def write_log(folder: Path, workers: int, lines: int) -> list[Path]:
     logs = [LogWriter(log_dir(folder, 1, worker)) for worker in range(workers)]
-    for block in range(0, lines, 500):  # as a launcher writes: one stamp for each block that it read from a pipe
+    for block in range(
+        0, lines, 500
+    ):  # as a launcher writes: one stamp for each block that it read from a pipe
         for worker, log in enumerate(logs):
             time_of_block = stamp(block / 1000 + worker / 10000)
             head = f"{time_of_block} {worker} stdout "
@@ -59,7 +64,9 @@ def open_stream(port: int) -> Callable[[Params], Iterator[bytes]]:
     def opened(params: Params) -> Iterator[bytes]:
         connection = HTTPConnection("127.0.0.1", port)
         connection.request(
-            "GET", f"{paths.job(NAME, 'logs')}?{urlencode(params, doseq=True)}", headers={"Accept": LOG_FRAMES}
+            "GET",
+            f"{paths.job(NAME, 'logs')}?{urlencode(params, doseq=True)}",
+            headers={"Accept": LOG_FRAMES},
         )
         answer = connection.getresponse()
         while chunk := answer.read1(64 * 1024):
@@ -75,12 +82,19 @@ def drain(lines: Iterator[object]) -> int:
 
 def torchx(environment: Path, what: str, lines: int) -> str:
     """The output of the rival, run by the interpreter of a virtual environment."""
-    command = [environment / "bin" / "python", Path(__file__).parent / "rivals" / "torchx_logs.py", what, str(lines)]
+    command = [
+        environment / "bin" / "python",
+        Path(__file__).parent / "rivals" / "torchx_logs.py",
+        what,
+        str(lines),
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--lines", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--torchx", type=Path, help="virtual environment with torchx")
@@ -126,7 +140,10 @@ def measure(options: argparse.Namespace, path: Path, one: int, two: int) -> None
             took[name].append(time.perf_counter() - began)
             assert count >= options.lines, (name, count)
     floor = statistics.median(took["raw bytes of the file (floor)"])
-    print(f"{options.lines:,} lines, {os.path.getsize(path):,} bytes; medians of {options.rounds} interleaved rounds")
+    print(
+        f"{options.lines:,} lines, {os.path.getsize(path):,} bytes; medians of {options.rounds} "
+        "interleaved rounds"
+    )
     for name, times in took.items():
         median = statistics.median(times)
         print(f"{name:42} {options.lines / median:12,.0f} lines/s   {floor / median:5.2f} x raw")

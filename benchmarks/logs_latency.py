@@ -2,8 +2,9 @@
 
     python benchmarks/logs_latency.py [--seconds 10] [--rate 20] [--torchx ENVIRONMENT]
 
-A rank under a real worker launcher prints the time, line by line; 10 SDK followers (1 where there is only one) are
-timed, in a process of their own; the rest are raw sockets of another process, which reads and forgets.
+A rank under a real worker launcher prints the time, line by line; 10 SDK followers (1 where there
+is only one) are timed, in a process of their own; the rest are raw sockets of another process,
+which reads and forgets.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ for number in range({lines}):
 def raw_followers(port: int, count: int) -> None:
     """Follow with `count` sockets until the last one ends."""
     selector = selectors.DefaultSelector()
-    request = f"GET {paths.job(NAME, 'logs')}?follow=true HTTP/1.1\r\nHost: x\r\nAccept: {LOG_FRAMES}\r\n\r\n".encode()
+    request = (
+        f"GET {paths.job(NAME, 'logs')}?follow=true HTTP/1.1\r\nHost: x\r\nAccept: "
+        f"{LOG_FRAMES}\r\n\r\n"
+    ).encode()
     for _ in range(count):
         connection = socket.create_connection(("127.0.0.1", port))
         connection.sendall(request)
@@ -129,7 +133,9 @@ def count_followers(port: int) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--rate", type=float, default=20, help="lines/s")
     parser.add_argument("--followers", type=int, nargs="+", default=[1, 100, 500])
@@ -152,7 +158,10 @@ def main() -> None:
 
 def show(name: str, delays: list[float]) -> None:
     percentiles = statistics.quantiles(delays, n=100)
-    print(f"{name:32} p50 {percentiles[49]:7.2f}   p99 {percentiles[98]:7.2f}   max {max(delays):7.2f}")
+    print(
+        f"{name:32} p50 {percentiles[49]:7.2f}   p99 {percentiles[98]:7.2f}   max "
+        f"{max(delays):7.2f}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Measures what metrics cost: a call in a script, the first and the later reads of a million values; and the error of
-the time left at a quarter of a run.
+"""Measures what metrics cost: a call in a script, the first and the later reads of a million
+values; and the error of the time left at a quarter of a run.
 
     python benchmarks/metrics.py [--values 1000000] [--runs 5]
 """
@@ -37,7 +37,10 @@ def main() -> None:
         reads(Path(folder), options.values, options.runs)
     for name, steps in KINDS.items():
         errors = [time_left_error(steps(random.Random(seed))) for seed in range(100)]
-        print(f"time left at a quarter, {name}: median error {statistics.median(errors):.1%}, worst {max(errors):.1%}")
+        print(
+            f"time left at a quarter, {name}: median error {statistics.median(errors):.1%}, worst "
+            f"{max(errors):.1%}"
+        )
 
 
 def log_us(path: Path, runs: int) -> float:
@@ -64,7 +67,8 @@ def reads(folder: Path, values: int, runs: int) -> None:
     with (directory / segment_name(0)).open("w") as log:
         for n in range(values):
             log.write(
-                f"{n} 2026-11-21T10:{n // 60 % 60:02d}:{n % 60:02d}.000000Z 0 stdout step {n} loss={1 / (n + 1):.6f}\n"
+                f"{n} 2026-11-21T10:{n // 60 % 60:02d}:{n % 60:02d}.000000Z 0 stdout step {n} "
+                f"loss={1 / (n + 1):.6f}\n"
             )
 
     def read(reader: CurveReader) -> float:
@@ -79,7 +83,9 @@ def reads(folder: Path, values: int, runs: int) -> None:
     read(kept)
     memory = [read(kept) for _ in range(runs)]
     file_s, memory_s = statistics.median(again), statistics.median(memory)
-    print(f"{values} values to {POINTS}: from the file {file_s:.3f} s, from memory {memory_s:.3f} s")
+    print(
+        f"{values} values to {POINTS}: from the file {file_s:.3f} s, from memory {memory_s:.3f} s"
+    )
 
 
 def steady(chance: random.Random) -> Iterator[float]:

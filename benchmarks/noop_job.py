@@ -1,9 +1,10 @@
-"""A job that does nothing, from submit to the final state seen: ours beside TorchX local_cwd, and where our time goes.
+"""A job that does nothing, from submit to the final state seen: ours beside TorchX local_cwd, and
+where our time goes.
 
     python benchmarks/noop_job.py [-n ROUNDS]
 
-Three pairs: the first job of a Python process (imports are not counted, first calls are), every next one, and the whole
-command line. The server is up already.
+Three pairs: the first job of a Python process (imports are not counted, first calls are), every
+next one, and the whole command line. The server is up already.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ from client_lib import Job
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-n", "--rounds", type=int, default=20)
     parser.add_argument("--be-driver", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -35,17 +38,32 @@ def main() -> None:
         return
     rounds = options.rounds
     with own_server() as scratch:
-        theirs = (launchers.TORCHX_PYTHON, Path(__file__).parent / "rivals" / "torchx_noop.py", scratch / "torchx")
+        theirs = (
+            launchers.TORCHX_PYTHON,
+            Path(__file__).parent / "rivals" / "torchx_noop.py",
+            scratch / "torchx",
+        )
         ours = (sys.executable, __file__, "--be-driver")
-        _compare("first job of a process, goal 0.45", rounds, partial(_first, *theirs), partial(_first, *ours))
+        _compare(
+            "first job of a process, goal 0.45",
+            rounds,
+            partial(_first, *theirs),
+            partial(_first, *ours),
+        )
         with _driver(*theirs) as torchx, _driver(*ours) as sdk:
-            _compare("every next job of a process", rounds, partial(_ask, torchx), partial(_ask, sdk))
-        _compare("the whole command line", rounds, partial(launchers.torchx_echo, scratch), _command_line)
+            _compare(
+                "every next job of a process", rounds, partial(_ask, torchx), partial(_ask, sdk)
+            )
+        _compare(
+            "the whole command line", rounds, partial(launchers.torchx_echo, scratch), _command_line
+        )
         print(_split())
 
 
 def _drive() -> None:
-    """Run a job for each line of stdin, and print its seconds: the twin of rivals/torchx_noop.py."""
+    """Run a job for each line of stdin, and print its seconds: the twin
+    of rivals/torchx_noop.py.
+    """
     for _ in sys.stdin:
         began = time.perf_counter()
         job = Job(script="echo hello", type="binary", instance_type=INSTANCE_TYPE)
@@ -54,8 +72,15 @@ def _drive() -> None:
         print(f"{time.perf_counter() - began:.6f}", flush=True)
 
 
-def _compare(title: str, rounds: int, torchx: Callable[[], object], ours: Callable[[], object]) -> None:
-    print(table(f"no-op, {title}", wall_times({"TorchX": torchx, "ours": ours}, rounds), to=("TorchX",)), flush=True)
+def _compare(
+    title: str, rounds: int, torchx: Callable[[], object], ours: Callable[[], object]
+) -> None:
+    print(
+        table(
+            f"no-op, {title}", wall_times({"TorchX": torchx, "ours": ours}, rounds), to=("TorchX",)
+        ),
+        flush=True,
+    )
 
 
 def _command_line() -> None:
@@ -72,7 +97,9 @@ def _first(*command: object) -> float:
 def _driver(*command: object) -> Iterator[subprocess.Popen[str]]:
     pipe = subprocess.PIPE
     words = [str(word) for word in command]
-    with subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as driver:
+    with subprocess.Popen(
+        words, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True
+    ) as driver:
         yield driver
         assert driver.stdin is not None
         driver.stdin.close()
@@ -95,11 +122,19 @@ def _split() -> str:
     submitted = time.perf_counter() - clock
     job.wait()
     seen = time.perf_counter() - clock
-    lines = ["\nwhere the time of one goes (ms since the call of submit)\n", "| what | ms |", "|---|---|"]
-    lines += [
-        f"| {e.state} {e.reason}: {e.message} | {(e.time - began).total_seconds() * 1e3:.1f} |" for e in job.events()
+    lines = [
+        "\nwhere the time of one goes (ms since the call of submit)\n",
+        "| what | ms |",
+        "|---|---|",
     ]
-    lines += [f"| submit() returned | {submitted * 1e3:.1f} |", f"| wait() returned | {seen * 1e3:.1f} |"]
+    lines += [
+        f"| {e.state} {e.reason}: {e.message} | {(e.time - began).total_seconds() * 1e3:.1f} |"
+        for e in job.events()
+    ]
+    lines += [
+        f"| submit() returned | {submitted * 1e3:.1f} |",
+        f"| wait() returned | {seen * 1e3:.1f} |",
+    ]
     return "\n".join(lines)
 
 

@@ -1,4 +1,6 @@
-"""A worker launcher of one benchmark alone, without a server: its plan, and the orders that a runtime gives it."""
+"""A worker launcher of one benchmark alone, without a server: its plan, and the
+orders that a runtime gives it.
+"""
 
 from __future__ import annotations
 
@@ -60,5 +62,7 @@ def until_ended(directory: Directory, peer: control.ControlConnection) -> dict[s
         pass
     report = read_json(directory.report)
     if report is None or report["exit_code"]:
-        raise RuntimeError(report["message"] if report else "the launcher has ended without a report")
+        raise RuntimeError(
+            report["message"] if report else "the launcher has ended without a report"
+        )
     return report

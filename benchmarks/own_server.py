@@ -1,4 +1,6 @@
-"""A local server of one benchmark alone, in a scratch folder: the user's own server and jobs aren't touched."""
+"""A local server of one benchmark alone, in a scratch folder: the user's own
+server and jobs aren't touched.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ INSTANCE_TYPE = "cpu.1C.1G"
 @contextlib.contextmanager
 def own_server() -> Iterator[Path]:
     """Yields the scratch folder. The server is up, and is stopped at the end."""
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # with it, each first import of a file would be measured
+    os.environ.pop(
+        "PYTHONDONTWRITEBYTECODE", None
+    )  # with it, each first import of a file would be measured
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CLIENT_LIB_STATE_DIR"] = os.path.join(folder, "state")
         os.environ["CLIENT_LIB_CONFIG"] = os.path.join(folder, "no-config.toml")
@@ -32,7 +36,9 @@ def own_server() -> Iterator[Path]:
 
 
 def time_of_warm_job(**fields: object) -> float:
-    """Seconds from submit to the final state of a job that was forked from the pool; those before it don't count."""
+    """Seconds from submit to the final state of a job that was forked from the pool;
+    those before it don't count.
+    """
     while True:
         until_pools_are_ready()
         began = time.perf_counter()

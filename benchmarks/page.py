@@ -1,12 +1,14 @@
-"""The page of a job in Chromium: size, first paint, delay of a line, CPU of the server, a long log, and the JS heap.
+"""The page of a job in Chromium: size, first paint, delay of a line, CPU of the server, a long log,
+and the JS heap.
 
-    python benchmarks/page.py [--only cpu ...] [--pages 50] [--rate 100] [--seconds 20] [--lines 1000000]
-                              [--heap-minutes 0.5 3] [--heap-rate 1000]
+    python benchmarks/page.py [--only cpu ...] [--pages 50] [--rate 100] [--seconds 20] [--lines
+                              1000000] [--heap-minutes 0.5 3] [--heap-rate 1000]
 
-A real local server and real jobs; Debian's Chromium, and playwright of requirements/dev.txt. The delay is from the time
-that the rank printed to the frame of the screen after the row was in the document. For the CPU of the server the
-requests of one page are recorded in Chromium, and repeated as often as pages are wanted. The followers are raw sockets
-that read frames, as `client-lib logs -f` does. For the heap a job prints 1000 lines/s: a minute is ten of a job that
+A real local server and real jobs; Debian's Chromium, and playwright of requirements/dev.txt. The
+delay is from the time that the rank printed to the frame of the screen after the row was in the
+document. For the CPU of the server the requests of one page are recorded in Chromium, and repeated
+as often as pages are wanted. The followers are raw sockets that read frames, as
+`client-lib logs -f` does. For the heap a job prints 1000 lines/s: a minute is ten of a job that
 prints 100 lines/s, for which `--only heap --heap-minutes 5 30 --heap-rate 100` measures it.
 """
 
@@ -98,7 +100,8 @@ def followers(server: local_server.Running, name: str, count: int) -> Iterator[N
     url, token = server.endpoint[:2]
     address = urlsplit(url)
     asked = (
-        f"GET {paths.job(name, 'logs')}?follow=true&tail=1000 HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
+        f"GET {paths.job(name, 'logs')}?follow=true&tail=1000 HTTP/1.1\r\nHost: "
+        f"x\r\nAuthorization: Bearer {token}\r\n"
     )
     asked += f"Accept: {paths.LOG_FRAMES}\r\n\r\n"
 
@@ -107,7 +110,9 @@ def followers(server: local_server.Running, name: str, count: int) -> Iterator[N
             while stream.recv(65536):
                 pass
 
-    streams = [socket.create_connection((address.hostname or "", address.port or 80)) for _ in range(count)]
+    streams = [
+        socket.create_connection((address.hostname or "", address.port or 80)) for _ in range(count)
+    ]
     for stream in streams:
         stream.sendall(asked.encode())
         threading.Thread(target=drain, args=(stream,), daemon=True).start()
@@ -133,16 +138,24 @@ def delays(browser: Any, server: local_server.Running, job: Job, seconds: float)
     time.sleep(2)
     tab.evaluate(WATCH)
     time.sleep(seconds)
-    found = sorted(tab.evaluate("window.delays.slice(100)"))  # the first are the rows that were there
+    found = sorted(
+        tab.evaluate("window.delays.slice(100)")
+    )  # the first are the rows that were there
     p50, p95 = (found[int(len(found) * part)] for part in (0.5, 0.95))
     row(
-        f"a line on the screen, 100 lines/s, p50 and p95 of {len(found)}", f"{p50:.0f} ms, {p95:.0f} ms", "100 ms (p95)"
+        f"a line on the screen, 100 lines/s, p50 and p95 of {len(found)}",
+        f"{p50:.0f} ms, {p95:.0f} ms",
+        "100 ms (p95)",
     )
     tab.context.close()
 
 
-def recorded(browser: Any, server: local_server.Running, job: Job, seconds: float) -> tuple[str, list[Request]]:
-    """The cookie of a page, and the requests to the API and for itself that it makes so long after it was opened."""
+def recorded(
+    browser: Any, server: local_server.Running, job: Job, seconds: float
+) -> tuple[str, list[Request]]:
+    """The cookie of a page, and the requests to the API and for itself that it makes so
+    long after it was opened.
+    """
     found: list[Request] = []
     tab = opened(browser, server, job)
     begin = time.monotonic()
@@ -152,8 +165,13 @@ def recorded(browser: Any, server: local_server.Running, job: Job, seconds: floa
     tab.wait_for_timeout(1000 * seconds)
     (cookie,) = tab.context.cookies()
     tab.context.close()
-    wanted = [(at, url, {name: value for name, value in headers.items() if name in kept}) for at, url, headers in found]
-    return f"{cookie['name']}={cookie['value']}", [each for each in wanted if "/static/" not in each[1]]
+    wanted = [
+        (at, url, {name: value for name, value in headers.items() if name in kept})
+        for at, url, headers in found
+    ]
+    return f"{cookie['name']}={cookie['value']}", [
+        each for each in wanted if "/static/" not in each[1]
+    ]
 
 
 @contextlib.contextmanager
@@ -165,7 +183,9 @@ def replayed(cookie: str, wanted: list[Request], count: int) -> Iterator[None]:
     def ask(url: str, headers: dict[str, str]) -> None:
         with (
             contextlib.suppress(requests.RequestException),
-            requests.get(url, headers={**headers, "Cookie": cookie}, stream=True, timeout=60) as answer,
+            requests.get(
+                url, headers={**headers, "Cookie": cookie}, stream=True, timeout=60
+            ) as answer,
         ):
             if not answer.ok:
                 refused.append(f"{answer.status_code} {url}")
@@ -189,9 +209,12 @@ def replayed(cookie: str, wanted: list[Request], count: int) -> Iterator[None]:
         raise SystemExit(f"the server refused {len(refused)} requests: {refused[0]}")
 
 
-def server_cpu(browser: Any, server: local_server.Running, folder: Path, rate: float, count: int) -> None:
-    """In the first minute of a job. A machine that can't draw tens of live pages would slow their requests down, so one
-    page is recorded in Chromium, and its requests are made as often as pages are wanted."""
+def server_cpu(
+    browser: Any, server: local_server.Running, folder: Path, rate: float, count: int
+) -> None:
+    """In the first minute of a job. A machine that can't draw tens of live pages would slow their
+    requests down, so one page is recorded in Chromium, and its requests are made as often as pages
+    are wanted."""
 
     def used() -> float:
         before = cpu_s(server.pid)
@@ -217,8 +240,15 @@ def server_cpu(browser: Any, server: local_server.Running, folder: Path, rate: f
             fresh.kill()
     nobody, following, paged = (statistics.mean(each) for each in figures.values())
     load = os.getloadavg()[0]
-    figure = f"{1000 * nobody:.0f}, {1000 * following:.0f}, {1000 * paged:.0f} ms/s; {paged / following:.2f} times"
-    row(f"CPU of the server: nobody, {count} followers, {count} pages; load average {load:.0f}", figure, "1.2 times")
+    figure = (
+        f"{1000 * nobody:.0f}, {1000 * following:.0f}, {1000 * paged:.0f} ms/s; "
+        f"{paged / following:.2f} times"
+    )
+    row(
+        f"CPU of the server: nobody, {count} followers, {count} pages; load average {load:.0f}",
+        figure,
+        "1.2 times",
+    )
     row(f"requests of a page in {FIRST_S:.0f} s", str(len(wanted)))
 
 
@@ -236,13 +266,19 @@ def long_log(browser: Any, server: local_server.Running, folder: Path, lines: in
     box = tab.locator(".log-box")
     begin, pages = time.monotonic(), 10
     for _ in range(pages):
-        height = box.evaluate("box => { const was = box.scrollHeight; box.scrollTop = 0; return was; }")
-        tab.wait_for_function("was => document.querySelector('.log-box').scrollHeight > was", arg=height)
+        height = box.evaluate(
+            "box => { const was = box.scrollHeight; box.scrollTop = 0; return was; }"
+        )
+        tab.wait_for_function(
+            "was => document.querySelector('.log-box').scrollHeight > was", arg=height
+        )
     row("1000 older lines, when scrolled to", f"{1000 * (time.monotonic() - begin) / pages:.0f} ms")
     tab.context.close()
 
 
-def heap(browser: Any, server: local_server.Running, folder: Path, minutes: list[float], rate: int) -> None:
+def heap(
+    browser: Any, server: local_server.Running, folder: Path, minutes: list[float], rate: int
+) -> None:
     job = submit(folder, PRINTS, rate, 10_000_000)
     tab = opened(browser, server, job)
     session = tab.context.new_cdp_session(tab)
@@ -259,16 +295,24 @@ def heap(browser: Any, server: local_server.Running, folder: Path, minutes: list
     job.kill()
     grown = 100 * (late / early - 1)
     figure = f"{early / 2**20:.1f} to {late / 2**20:.1f} MiB: {grown:+.0f} %"
-    row(f"JS heap between minutes {minutes[0]:g} and {minutes[1]:g}, {rate} lines/s", figure, "+10 %")
+    row(
+        f"JS heap between minutes {minutes[0]:g} and {minutes[1]:g}, {rate} lines/s",
+        figure,
+        "+10 %",
+    )
     tab.context.close()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--pages", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=20, help="of the measurement of delays")
     parser.add_argument("--lines", type=int, default=1_000_000)
-    parser.add_argument("--rate", type=float, default=100, help="lines/s of the job for delays and CPU")
+    parser.add_argument(
+        "--rate", type=float, default=100, help="lines/s of the job for delays and CPU"
+    )
     parser.add_argument("--heap-minutes", type=float, nargs=2, default=[0.5, 3.0])
     parser.add_argument("--heap-rate", type=int, default=1000, help="lines/s")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)

@@ -2,9 +2,9 @@
 
     python benchmarks/preflight.py [--runs 3] [--workers 8]
 
-A job whose script prints at once, with `preflight_check=True`: the time of the checks as the preflight tells it, and
-from its last line to the first line of the script. That is the end of its processes and the start of the ranks; the
-import of torch and the rendezvous are counted apart.
+A job whose script prints at once, with `preflight_check=True`: the time of the checks as the
+preflight tells it, and from its last line to the first line of the script. That is the end of its
+processes and the start of the ranks; the import of torch and the rendezvous are counted apart.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ PASSED = re.compile(r"preflight: passed in ([\d.]+) s, beside ([\d.]+) s")
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     arguments.add_argument("--runs", type=int, default=3)
     arguments.add_argument("--workers", type=int, default=8)
     given = arguments.parse_args()
@@ -27,13 +29,18 @@ def main() -> None:
         for _ in range(given.runs):
             job = run_job(script=folder / "train.py", n_workers=given.workers, preflight_check=True)
             entries = list(job.log_entries(follow=False))
-            passed = next((entry, found) for entry in entries if (found := PASSED.match(entry.text)))
+            passed = next(
+                (entry, found) for entry in entries if (found := PASSED.match(entry.text))
+            )
             begins = [entry.time for entry in entries if entry.text == "begins"]
             checks, beside = map(float, passed[1].groups())
-            until_first, until_last = ((at - passed[0].time).total_seconds() for at in (min(begins), max(begins)))
+            until_first, until_last = (
+                (at - passed[0].time).total_seconds() for at in (min(begins), max(begins))
+            )
             print(
-                f"{given.workers} workers: checks {checks:.1f} s, then {until_first:.1f} s until the first rank has"
-                f" begun, and {until_last:.1f} s until the last; import and rendezvous {beside:.1f} s",
+                f"{given.workers} workers: checks {checks:.1f} s, then {until_first:.1f} s until "
+                f"the first rank has begun, and {until_last:.1f} s until the last; import and "
+                f"rendezvous {beside:.1f} s",
                 flush=True,
             )
 

@@ -20,7 +20,10 @@ class Memory(NamedTuple):
 
 def memory_of(pid: int) -> Memory:
     rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-    mib = {name: int(kib) / 1024 for name, kib in re.findall(r"^(\w+):\s+(\d+) kB", rollup, re.MULTILINE)}
+    mib = {
+        name: int(kib) / 1024
+        for name, kib in re.findall(r"^(\w+):\s+(\d+) kB", rollup, re.MULTILINE)
+    }
     return Memory(mib["Rss"], mib["Private_Clean"] + mib["Private_Dirty"], mib["Pss"])
 
 

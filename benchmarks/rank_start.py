@@ -1,11 +1,13 @@
-"""How fast ranks start and end under our launcher, fresh and forked from the warm pool, and the memory of the pool.
+"""How fast ranks start and end under our launcher, fresh and forked from the warm pool, and the
+memory of the pool.
 
     python benchmarks/rank_start.py [--rounds 20] [--into FILE] [WHAT ...]
     WHAT: all_reduce, ddp, eight, transformers, memory
 
-Without a server, from the order to the end of all, interleaved. `bare`: processes with the environment set by hand;
-`torchrun`; `plain python`: a worker launcher that starts `python script`; `fresh`: one with the rank runner, as it is;
-`warm`: a launcher forked from a pool that has learnt from one fresh run what the script imports.
+Without a server, from the order to the end of all, interleaved. `bare`: processes with the
+environment set by hand; `torchrun`; `plain python`: a worker launcher that starts `python script`;
+`fresh`: one with the rank runner, as it is; `warm`: a launcher forked from a pool that has learnt
+from one fresh run what the script imports.
 """
 
 from __future__ import annotations
@@ -44,7 +46,9 @@ model(torch.ones(4, 8)).sum().backward()
 dist.destroy_process_group()
 """
 TRANSFORMERS = "from transformers import BertConfig, BertModel, Trainer\nBertModel\n" + DDP
-IDLE = DDP.replace("dist.destroy", "import time\nprint('idle', flush=True)\ntime.sleep(600)\ndist.destroy")
+IDLE = DDP.replace(
+    "dist.destroy", "import time\nprint('idle', flush=True)\ntime.sleep(600)\ndist.destroy"
+)
 
 
 class Job:
@@ -77,7 +81,9 @@ class Job:
     def plan(self, **fields: bool) -> WorkerPlan:
         environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
         command = [str(self.script)]
-        return own_launcher.plan_of(self.folder, command, self._ranks, environment=environment, **fields)
+        return own_launcher.plan_of(
+            self.folder, command, self._ranks, environment=environment, **fields
+        )
 
     def prepare(self, **fields: bool) -> Directory:
         self._runs += 1
@@ -109,18 +115,35 @@ class Job:
 
     def bare(self) -> None:
         shared = os.environ | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-        shared |= {"WORLD_SIZE": str(self._ranks), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        shared |= {
+            "WORLD_SIZE": str(self._ranks),
+            "OMP_NUM_THREADS": "1",
+            "GLOO_SOCKET_IFNAME": "lo",
+        }
         ranks = [
-            subprocess.Popen([sys.executable, str(self.script)], cwd=self.folder, env=shared | {"RANK": str(rank)})
+            subprocess.Popen(
+                [sys.executable, str(self.script)],
+                cwd=self.folder,
+                env=shared | {"RANK": str(rank)},
+            )
             for rank in range(self._ranks)
         ]
         if any(rank.wait() for rank in ranks):
             raise RuntimeError("a rank failed")
 
     def torchrun(self) -> None:
-        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={self._ranks}"]
+        command = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            f"--nproc-per-node={self._ranks}",
+        ]
         done = subprocess.run(
-            [*command, str(self.script)], cwd=self.folder, env=os.environ | {"OMP_NUM_THREADS": "1"}, check=False
+            [*command, str(self.script)],
+            cwd=self.folder,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            check=False,
         )
         if done.returncode:
             raise RuntimeError("torchrun failed")
@@ -142,7 +165,10 @@ def memory() -> None:
         directory = job.prepare()
         start(directory)
         peer = own_launcher.let_start(directory)
-        while b"".join(path.read_bytes() for path in Path(directory.log).glob("*.log")).count(b"idle") < 2:
+        while (
+            b"".join(path.read_bytes() for path in Path(directory.log).glob("*.log")).count(b"idle")
+            < 2
+        ):
             time.sleep(0.1)
         ranks = [entry["pid"] for entry in (read_json(directory.processes) or {}).values()]
         launcher = (read_json(directory.lock) or {})["pid"]
@@ -156,13 +182,19 @@ def memory() -> None:
     job.close()
 
 
-def compare(title: str, script: str, ranks: int, names: tuple[str, ...], options: argparse.Namespace) -> None:
+def compare(
+    title: str, script: str, ranks: int, names: tuple[str, ...], options: argparse.Namespace
+) -> None:
     job = Job(script, ranks)
     if "warm" in names:
         job.learn()
-    ways: dict[str, Callable[[], object]] = {name: getattr(job, name.replace(" ", "_")) for name in names}
+    ways: dict[str, Callable[[], object]] = {
+        name: getattr(job, name.replace(" ", "_")) for name in names
+    }
     samples: Samples = {name: [] for name in names}
-    for _ in range(options.rounds):  # none before the counted ones: `learn` has warmed files and caches
+    for _ in range(
+        options.rounds
+    ):  # none before the counted ones: `learn` has warmed files and caches
         round_of_all = {name: [time_until_one_succeeds(name, way)] for name, way in ways.items()}
         samples = joined(round_of_all, options.into, title, samples)
     to = tuple(name for name in ("bare", "torchrun") if name in names)
@@ -174,17 +206,26 @@ COMPARISONS: dict[str, tuple[str, str, int, tuple[str, ...]]] = {
     "all_reduce": ("2 ranks and one all_reduce", ALL_REDUCE, 2, ("bare", "plain python", "fresh")),
     "ddp": ("2 ranks of DDP", DDP, 2, ("bare", "torchrun", "fresh", "warm")),
     "eight": ("8 ranks of DDP", DDP, 8, ("bare", "torchrun", "fresh", "warm")),
-    "transformers": ("2 ranks of DDP that import transformers", TRANSFORMERS, 2, ("bare", "fresh", "warm")),
+    "transformers": (
+        "2 ranks of DDP that import transformers",
+        TRANSFORMERS,
+        2,
+        ("bare", "fresh", "warm"),
+    ),
 }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", nargs="*", metavar="WHAT", default=[*COMPARISONS, "memory"])
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--into", type=Path)
     options = parser.parse_args()
-    ways = {what: partial(compare, *of, options) for what, of in COMPARISONS.items()} | {"memory": memory}
+    ways = {what: partial(compare, *of, options) for what, of in COMPARISONS.items()} | {
+        "memory": memory
+    }
     for what in options.what:
         ways[what]()
 

@@ -1,12 +1,14 @@
-"""Compares the curves of jobs with the records that their frameworks keep, and measures how soon they are shown.
+"""Compares the curves of jobs with the records that their frameworks keep, and measures how soon
+they are shown.
 
     make .venv-bench-scripts/.ready
     python benchmarks/scripts.py [NAME ...]
 
-Each script of benchmarks/scripts, and the one of examples/, runs on one or two workers of a local server. None knows
-client_lib. A point of a record is equal if the job's curve of the same name has its value, in the digits that the
-framework prints, at its step. `shown` is the longest time from the write of a line or of a file to an answer with the
-point; it is asked for each 0.1 s. Where a framework keeps no time, it is that of the line in the log.
+Each script of benchmarks/scripts, and the one of examples/, runs on one or two workers of a local
+server. None knows client_lib. A point of a record is equal if the job's curve of the same name has
+its value, in the digits that the framework prints, at its step. `shown` is the longest time from
+the write of a line or of a file to an answer with the point; it is asked for each 0.1 s. Where a
+framework keeps no time, it is that of the line in the log.
 """
 
 from __future__ import annotations
@@ -81,7 +83,9 @@ def trainer_state(folder: Path, _: Sizes) -> Iterator[Point]:
 
 def event_files(folder: Path, sizes: Sizes) -> Iterator[Point]:
     """Yield the points that TensorBoard reads."""
-    dumped = subprocess.run([PYTHON, "-c", EVENTS], cwd=folder, capture_output=True, text=True, check=True).stdout
+    dumped = subprocess.run(
+        [PYTHON, "-c", EVENTS], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout
     found = json.loads(dumped)
     first = min(found, key=lambda each: Path(each[1]).name)[0]  # the name begins with the time
     for run, path, end, step, name, value in found:
@@ -110,7 +114,9 @@ def noted(folder: Path, _: Sizes) -> Iterator[Point]:
 
 
 def digits_log(folder: Path, _: Sizes) -> Iterator[Point]:
-    for epoch, loss in re.findall(r"rank 0 epoch (\d+) loss (\S+)", (folder / "train.log").read_text()):
+    for epoch, loss in re.findall(
+        r"rank 0 epoch (\d+) loss (\S+)", (folder / "train.log").read_text()
+    ):
         yield Point("loss", float(epoch), float(loss))
 
 
@@ -118,7 +124,9 @@ class Script(NamedTuple):
     workers: int
     read: Read
     drawn: bool = False
-    """A bar is drawn for some steps alone: the points that are shown are looked for in the record."""
+    """A bar is drawn for some steps alone: the points that are shown are
+    looked for in the record.
+    """
 
 
 SCRIPTS = {
@@ -173,7 +181,9 @@ def run(folder: Path, name: str, timeout_s: float) -> Found:
             break
         time.sleep(0.02)
     if str(job.info().state) != "SUCCEEDED":
-        raise SystemExit(f"{name}: {job.info().state}\n" + "\n".join(list(job.log_lines(follow=False))[-30:]))
+        raise SystemExit(
+            f"{name}: {job.info().state}\n" + "\n".join(list(job.log_lines(follow=False))[-30:])
+        )
     return compare(list(script.read(where, sizes)), metrics, seen, script)
 
 
@@ -197,7 +207,9 @@ def compare(record: Sequence[Point], metrics: JobMetrics, seen: Seen, script: Sc
         curve = metrics[name]
         shown = {
             (step, value): (number, at)
-            for number, (step, value, at) in enumerate(zip(curve.steps, curve.values, curve.times, strict=True))
+            for number, (step, value, at) in enumerate(
+                zip(curve.steps, curve.values, curve.times, strict=True)
+            )
         }
         wanted = {(point.step, point.value): point.at for point in points}
         for key in shown if script.drawn else wanted:
@@ -205,13 +217,19 @@ def compare(record: Sequence[Point], metrics: JobMetrics, seen: Seen, script: Sc
             if key in shown and key in wanted:
                 equal += 1
                 number, at = shown[key]
-                if number >= LEAST - 1 or script.read in (event_files, metrics_csv):  # else they wait for the third
+                if number >= LEAST - 1 or script.read in (
+                    event_files,
+                    metrics_csv,
+                ):  # else they wait for the third
                     waits.append(seen[name, curve.rank, number] - (wanted[key] or at))
         if not script.drawn and len(shown) > len(wanted):
-            print(f"  {name}: {len(shown) - len(wanted)} points that are not in the record: ", end="")
+            print(
+                f"  {name}: {len(shown) - len(wanted)} points that are not in the record: ", end=""
+            )
             print(sorted(shown.keys() - wanted.keys())[:5])
         wrong = sorted(
-            (shown.keys() if script.drawn else wanted.keys()) - (wanted.keys() if script.drawn else shown.keys())
+            (shown.keys() if script.drawn else wanted.keys())
+            - (wanted.keys() if script.drawn else shown.keys())
         )
         if wrong:
             near = [key for key in (wanted if script.drawn else shown) if key[0] == wrong[0][0]]
@@ -220,7 +238,9 @@ def compare(record: Sequence[Point], metrics: JobMetrics, seen: Seen, script: Sc
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds of one script")
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(SCRIPTS))
     options = parser.parse_args()
@@ -230,7 +250,11 @@ def main() -> None:
         for name in options.names or SCRIPTS:
             found = run(folder, name, options.timeout)
             missing = f", missing: {' '.join(found.missing)}" if found.missing else ""
-            print(f"{name}: {found.equal} of {found.compared} points equal, shown in {found.shown_s:.2f} s", end="")
+            print(
+                f"{name}: {found.equal} of {found.compared} points equal, shown in "
+                f"{found.shown_s:.2f} s",
+                end="",
+            )
             print(f"; names: {' '.join(found.names)}{missing}", flush=True)
 
 

@@ -1,17 +1,21 @@
 """Submits of the SDK: beside a bare GET, in a git repository, and of a project of 2000 files.
 
-    python benchmarks/sdk_submit.py [--only get|git|snapshot] [-n SUBMITS] [--files FILES] [--rounds 10]
+    python benchmarks/sdk_submit.py [--only get|git|snapshot] [-n SUBMITS] [--files FILES] [--rounds
+    10]
 
-`get`: one submit beside a GET of `requests.Session` from a bare ASGI app, in turns. The submit is all of it: a script
-in place with its proof, this process's environment, the durable commit. Goal: a p50 of at most 4 times the GET's.
+`get`: one submit beside a GET of `requests.Session` from a bare ASGI app, in turns. The submit is
+all of it: a script in place with its proof, this process's environment, the durable commit. Goal: a
+p50 of at most 4 times the GET's.
 
-`git`: a script in a git repository of FILES files with uncommitted changes, beside the same outside of git. The
-difference is what reading commit, branch, remote and changes costs a submit; the goal is at most 20 ms. The share of
-submits whose record is complete is printed, too: a submit does not wait longer for git.
+`git`: a script in a git repository of FILES files with uncommitted changes, beside the same outside
+of git. The difference is what reading commit, branch, remote and changes costs a submit; the goal
+is at most 20 ms. The share of submits whose record is complete is printed, too: a submit does not
+wait longer for git.
 
-`snapshot`: a project of 2000 files as a snapshot, for the first time, unchanged, and with one file changed: from the
-call to the durable answer, with the bytes that are sent. The files are 4 kB each, half of it text that repeats, half of
-it noise. In place, as `auto` takes it on this machine, nothing is sent at all.
+`snapshot`: a project of 2000 files as a snapshot, for the first time, unchanged, and with one file
+changed: from the call to the durable answer, with the bytes that are sent. The files are 4 kB each,
+half of it text that repeats, half of it noise. In place, as `auto` takes it on this machine,
+nothing is sent at all.
 
 One long job holds the only place, so that the others wait and nothing else runs.
 """
@@ -43,7 +47,9 @@ _LINE = "def step(model, batch, rate=0.1): return model.update(batch, rate)\n"
 
 def main() -> None:
     parts = {"get": beside_get, "git": in_git, "snapshot": of_project}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=[*parts])
     parser.add_argument("-n", "--submits", type=int, default=200, help="beside a GET, and in git")
     parser.add_argument("--files", type=int, default=5000, help="in the git repository")
@@ -59,7 +65,9 @@ def main() -> None:
         holder.kill()
 
 
-def submitted(script: Path, on_upload: Callable[[int, int], None] | None = None, **fields: Any) -> Job:
+def submitted(
+    script: Path, on_upload: Callable[[int, int], None] | None = None, **fields: Any
+) -> Job:
     job = Job(script=script, instance_type=INSTANCE_TYPE, **fields)
     job.submit(on_upload=on_upload)
     return job
@@ -76,7 +84,10 @@ def beside_get(folder: Path, options: argparse.Namespace) -> None:
     script.write_text("print('hello')\n")
     with asgi("submits_floor", folder) as server, requests.Session() as session:
         url = f"http://127.0.0.1:{server.port}/"
-        ways = {"GET": lambda: session.get(url), "Job.submit": lambda: submitted(script, args=["--epochs", "3"])}
+        ways = {
+            "GET": lambda: session.get(url),
+            "Job.submit": lambda: submitted(script, args=["--epochs", "3"]),
+        }
         wall_times(ways, 20)  # not counted
         samples = wall_times(ways, options.submits)
     show("One submit", samples)
@@ -94,10 +105,15 @@ def in_git(folder: Path, options: argparse.Namespace) -> None:
     }
     samples = wall_times(ways, options.submits)
     records = [job.provenance().submitted for job in jobs[1:]]
-    complete = sum(record is not None and bool(record.diff) and record.missing is None for record in records)
+    complete = sum(
+        record is not None and bool(record.diff) and record.missing is None for record in records
+    )
     show(f"A submit in a git repository of {options.files} files", samples)
     outside_s, git_s = map(statistics.median, samples.values())
-    print(f"\ngit costs {1e3 * (git_s - outside_s):.1f} ms (goal {GIT_GOAL_MS}); {complete}/{len(records)} complete")
+    print(
+        f"\ngit costs {1e3 * (git_s - outside_s):.1f} ms (goal {GIT_GOAL_MS}); "
+        f"{complete}/{len(records)} complete"
+    )
 
 
 def _make_repository(root: Path, files: int) -> None:
@@ -106,7 +122,11 @@ def _make_repository(root: Path, files: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"x = {number}\n" * 50)
     (root / "train.py").write_text("print('hello')\n")
-    for line in ("init -q", "add -A", "-c user.name=ann -c user.email=ann@example.org commit -qm one"):
+    for line in (
+        "init -q",
+        "add -A",
+        "-c user.name=ann -c user.email=ann@example.org commit -qm one",
+    ):
         subprocess.run(["git", *line.split()], cwd=root, check=True)
     for number in range(3):
         (root / f"package{number}" / f"module{number}.py").write_text("y = 1\n" * 50)

@@ -1,9 +1,11 @@
-"""Memory of the local server: idle, and with 1000 finished and 20 running jobs and 100 followers of one of those.
+"""Memory of the local server: idle, and with 1000 finished and 20 running jobs and 100 followers of
+one of those.
 
     python benchmarks/server_memory.py [--finished 1000] [--running 20] [--followers 100]
 
-Resident (VmRSS) and private memory (what is freed when it ends: Private_Clean and Private_Dirty) of the server process
-alone, from /proc, so on Linux only; workers are processes of their own. The followers are raw sockets of this process.
+Resident (VmRSS) and private memory (what is freed when it ends: Private_Clean and Private_Dirty) of
+the server process alone, from /proc, so on Linux only; workers are processes of their own. The
+followers are raw sockets of this process.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ def finished_jobs(count: int) -> None:
 
 def running_jobs(folder: Path, count: int) -> list[Job]:
     (folder / "prints.py").write_text(PRINTS)
-    jobs = [Job(script=folder / "prints.py", instance_type=INSTANCE_TYPE, grace_s=1) for _ in range(count)]
+    jobs = [
+        Job(script=folder / "prints.py", instance_type=INSTANCE_TYPE, grace_s=1)
+        for _ in range(count)
+    ]
     for job in jobs:
         job.submit()
     for job in jobs:
@@ -54,17 +59,24 @@ def followers(server: local_server.Running, name: str, count: int) -> Iterator[N
     """So many open streams; each has had its first bytes."""
     url, token = server.endpoint[:2]
     address = urlsplit(url)
-    asked = f"GET {paths.job(name, 'logs')}?follow=true HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+    asked = (
+        f"GET {paths.job(name, 'logs')}?follow=true HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
+        f"{token}\r\n\r\n"
+    )
     with contextlib.ExitStack() as open_sockets:
         for _ in range(count):
-            stream = open_sockets.enter_context(socket.create_connection((address.hostname or "", address.port or 80)))
+            stream = open_sockets.enter_context(
+                socket.create_connection((address.hostname or "", address.port or 80))
+            )
             stream.sendall(asked.encode())
             assert stream.recv(65536).startswith(b"HTTP/1.1 200")
         yield
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--finished", type=int, default=1000)
     parser.add_argument("--running", type=int, default=20)
     parser.add_argument("--followers", type=int, default=100)

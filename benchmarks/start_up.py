@@ -1,13 +1,14 @@
-"""Start-up, in interleaved runs: of the command line beside `torchx --help` (if one is given), and of a server.
+"""Start-up, in interleaved runs: of the command line beside `torchx --help` (if one is given), and
+of a server.
 
     python benchmarks/start_up.py [--only command|server] [--torchx /path/to/torchx] [--rounds 15]
 
-Goals of the command line: `--help`, `status`, `list` and `logs` <= 0.6 x `torchx --help`; `submit` <= 1.1 x;
-`import client_lib` <= 1.5 x `python -c pass`. torchx wants an environment of its own:
+Goals of the command line: `--help`, `status`, `list` and `logs` <= 0.6 x `torchx --help`; `submit`
+<= 1.1 x; `import client_lib` <= 1.5 x `python -c pass`. torchx wants an environment of its own:
 `python -m venv /tmp/tx && /tmp/tx/bin/pip install torchx`.
 
-The server: from its spawn to its first answer, to the import of its libraries alone; goal <= 1.5. Its data directory
-has been used before, as in all starts but the first.
+The server: from its spawn to its first answer, to the import of its libraries alone; goal <= 1.5.
+Its data directory has been used before, as in all starts but the first.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ def way(*line: object) -> Callable[[], float]:
         done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, check=False)
         took = time.perf_counter() - began
         if done.returncode:
-            raise RuntimeError(f"{' '.join(words)} ended with {done.returncode}: {done.stderr.decode()[-300:]}")
+            raise RuntimeError(
+                f"{' '.join(words)} ended with {done.returncode}: {done.stderr.decode()[-300:]}"
+            )
         return took
 
     return run
@@ -90,7 +93,9 @@ def start_server(state_dir: Path) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", choices=["command", "server"])
     parser.add_argument("--torchx", help="its executable")
     parser.add_argument("--rounds", type=int, default=15)
@@ -98,7 +103,13 @@ def main() -> None:
     with own_server() as scratch:
         if options.only != "server":
             samples = wall_times(ways(some_jobs(), options.torchx), options.rounds)
-            print(table("Command line, spawn to exit", samples, to=(PASS, *([TORCHX] if options.torchx else []))))
+            print(
+                table(
+                    "Command line, spawn to exit",
+                    samples,
+                    to=(PASS, *([TORCHX] if options.torchx else [])),
+                )
+            )
         if options.only != "command":
             libraries = "import of the server's libraries"
             starts: dict[str, Callable[[], float]] = {

@@ -1,10 +1,11 @@
-"""Lists among many stored jobs: with 100 000 in the database and with 1000, in groups of 500. Goals: ratios to the few.
+"""Lists among many stored jobs: with 100 000 in the database and with 1000, in groups of 500.
+Goals: ratios to the few.
 
     python benchmarks/stored_jobs.py [-n ROUNDS] [--calls CALLS]
 
-Pages of 100 and the status of one job by the service without HTTP (goal 1.5); then `client-lib list`, and `best`,
-which reads the curves of the 500 members of one group, spawn to exit (goal 2.0). SQLite, filled by the store; both
-databases in turn.
+Pages of 100 and the status of one job by the service without HTTP (goal 1.5); then
+`client-lib list`, and `best`, which reads the curves of the 500 members of one group, spawn to exit
+(goal 2.0). SQLite, filled by the store; both databases in turn.
 """
 
 from __future__ import annotations
@@ -47,7 +48,9 @@ NOW = datetime.now(timezone.utc)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-n", "--rounds", type=int, default=3, help="of the commands")
     parser.add_argument("--calls", type=int, default=200, help="of the service")
     options = parser.parse_args()
@@ -74,20 +77,26 @@ def _command(state: Path, *words: str) -> None:
 
 
 async def _pages(states: Mapping[str, Path], calls: int) -> None:
-    services = {name: Service(Settings(state_dir=state), FakeRuntime()) for name, state in states.items()}
+    services = {
+        name: Service(Settings(state_dir=state), FakeRuntime()) for name, state in states.items()
+    }
     for service in services.values():
         await service.start()
     user, every, succeeded = local_user(), JobFilters(), JobFilters(states=(State.SUCCEEDED,))
     middle = {name: count * STORED // 2 for name, count in zip(states, GROUPS, strict=True)}
     ways: dict[str, Callable[[Service, int], Awaitable[object]]] = {
         "page of 100": lambda service, _: service.page(user, every, 100, None),
-        "page of 100 from the middle": lambda service, seq: service.page(user, every, 100, str(seq)),
+        "page of 100 from the middle": lambda service, seq: service.page(
+            user, every, 100, str(seq)
+        ),
         "page of one state": lambda service, _: service.page(user, succeeded, 100, None),
         "status": lambda service, seq: service.get(user, f"scan-{seq // STORED}-{seq % STORED}"),
     }
     print(f"\nPages of 100 jobs, and the status of one ({calls} rounds)\n")
     print(
-        "| | " + " | ".join(f"{name}, ms" for name in services) + f" | ratio (goal {PAGES_GOAL}) |\n|---|---|---|---|"
+        "| | "
+        + " | ".join(f"{name}, ms" for name in services)
+        + f" | ratio (goal {PAGES_GOAL}) |\n|---|---|---|---|"
     )
     for what, way in ways.items():
         times: dict[str, list[float]] = {name: [] for name in services}
@@ -120,7 +129,10 @@ async def _fill(state: Path, groups: int) -> None:
         for row in rows if number == 1 else ():
             log = log_dir(settings.data_dir / "jobs" / row.id, 1, 0)
             log.mkdir(parents=True)
-            lines = [f"{n} {NOW:%Y-%m-%dT%H:%M:%S.%fZ} 0 stdout step {n} loss={1 / (n + 1)}\n" for n in range(100)]
+            lines = [
+                f"{n} {NOW:%Y-%m-%dT%H:%M:%S.%fZ} 0 stdout step {n} loss={1 / (n + 1)}\n"
+                for n in range(100)
+            ]
             (log / segment_name(0)).write_text("".join(lines))
     await store.close()
 
@@ -141,7 +153,13 @@ def _members(group: GroupInfo) -> list[JobRow]:
         group=Membership(name=group.name, id=group.id, index=0, values={"seed": "NUMBER"}),
     )
     text = first.model_dump_json().replace('"index":0', '"index":NUMBER')
-    same: dict[str, Any] = {"owner": group.owner, "state": first.state, "version": 3, "attempt": 1, "created_at": NOW}
+    same: dict[str, Any] = {
+        "owner": group.owner,
+        "state": first.state,
+        "version": 3,
+        "attempt": 1,
+        "created_at": NOW,
+    }
     return [
         JobRow(
             **same,
@@ -157,7 +175,9 @@ def _members(group: GroupInfo) -> list[JobRow]:
 
 
 def _add(connection: Connection, group: GroupInfo, rows: list[JobRow], first: int) -> None:
-    group_rows.add_group(connection, group_rows.NewGroup(group, [NewJob(row, {}, None) for row in rows]), first)
+    group_rows.add_group(
+        connection, group_rows.NewGroup(group, [NewJob(row, {}, None) for row in rows]), first
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""Durable submits: ours beside a bare ASGI app (the floor) and the textbook stack, with 1, 8 and 32 keep-alive clients.
+"""Durable submits: ours beside a bare ASGI app (the floor) and the textbook stack, with 1, 8 and 32
+keep-alive clients.
 
     python benchmarks/submits.py [-n ROUNDS] [-s SECONDS]
 
-Ours is the real server with its local runtime on SQLite: auth, idempotency, a proof of the shared folder, events,
-synchronous FULL. One long job holds the only place, so that the others wait and nothing else runs. The load is a
-process of its own: raw sockets, each with one request on its way.
+Ours is the real server with its local runtime on SQLite: auth, idempotency, a proof of the shared
+folder, events, synchronous FULL. One long job holds the only place, so that the others wait and
+nothing else runs. The load is a process of its own: raw sockets, each with one request on its way.
 """
 
 from __future__ import annotations
@@ -43,14 +44,22 @@ class Server(NamedTuple):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-n", "--rounds", type=int, default=3)
     parser.add_argument("-s", "--seconds", type=float, default=2.0)
-    parser.add_argument("--load", nargs=3, metavar=("PORT", "CLIENTS", "TOKEN"), help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--load", nargs=3, metavar=("PORT", "CLIENTS", "TOKEN"), help=argparse.SUPPRESS
+    )
     arguments = parser.parse_args()
     if arguments.load:
         port, clients, token = arguments.load
-        print(json.dumps(_send(int(port), int(clients), token, arguments.seconds, sys.stdin.buffer.read())))
+        print(
+            json.dumps(
+                _send(int(port), int(clients), token, arguments.seconds, sys.stdin.buffer.read())
+            )
+        )
         return
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     ways: dict[str, Callable[[Path], contextlib.AbstractContextManager[Server]]] = {
@@ -65,7 +74,9 @@ def main() -> None:
                 body = _body(Path(scratch))
                 _load(server, body, 8, 0.3)
                 for clients in CLIENTS:
-                    samples.setdefault((name, clients), []).append(_load(server, body, clients, arguments.seconds))
+                    samples.setdefault((name, clients), []).append(
+                        _load(server, body, clients, arguments.seconds)
+                    )
     _report(samples)
 
 
@@ -75,20 +86,38 @@ def _report(samples: dict[tuple[str, int], list[dict[str, float]]]) -> None:
 
     rounds = len(next(iter(samples.values())))
     print(f"\nDurable submits ({rounds} rounds)\n")
-    print("| way | " + " | ".join(f"{n} clients: requests/s, p50 / p99 ms" for n in CLIENTS) + " |\n|---|---|---|---|")
+    print(
+        "| way | "
+        + " | ".join(f"{n} clients: requests/s, p50 / p99 ms" for n in CLIENTS)
+        + " |\n|---|---|---|---|"
+    )
     for name in ("floor", "textbook", "ours"):
-        figures = [[median(name, n, figure) for figure in ("rate", "p50_ms", "p99_ms")] for n in CLIENTS]
+        figures = [
+            [median(name, n, figure) for figure in ("rate", "p50_ms", "p99_ms")] for n in CLIENTS
+        ]
         cells = " | ".join(f"{rate:.0f}, {p50:.2f} / {p99:.2f}" for rate, p50, p99 in figures)
         print(f"| {name} | {cells} |")
     for rival in ("floor", "textbook"):
         ratios = [median("ours", n, "rate") / median(rival, n, "rate") for n in CLIENTS]
         print(f"| ours to {rival} | " + " | ".join(f"{ratio:.2f}" for ratio in ratios) + " |")
     p99 = median("ours", CLIENTS[-1], "p99_ms") / median("textbook", CLIENTS[-1], "p99_ms")
-    print(f"\nGoals beside the textbook: {RATE_GOAL} x its rate; {P99_GOAL} x its p99 with {CLIENTS[-1]}: {p99:.2f}")
+    print(
+        f"\nGoals beside the textbook: {RATE_GOAL} x its rate; {P99_GOAL} x its p99 with "
+        f"{CLIENTS[-1]}: {p99:.2f}"
+    )
 
 
 def _load(server: Server, body: bytes, clients: int, seconds: float) -> dict[str, float]:
-    command = [sys.executable, __file__, "-s", str(seconds), "--load", str(server.port), str(clients), server.token]
+    command = [
+        sys.executable,
+        __file__,
+        "-s",
+        str(seconds),
+        "--load",
+        str(server.port),
+        str(clients),
+        server.token,
+    ]
     done = subprocess.run(command, input=body, capture_output=True)
     if done.returncode:
         raise RuntimeError(done.stderr.decode())
@@ -124,7 +153,9 @@ class Connection:
         head, end, body = self._answer.partition(b"\r\n\r\n")
         if not end:
             return None
-        lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
+        lengths = [
+            line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")
+        ]
         if len(body) < int(lengths[0].split(b":")[1]):
             return None
         if not head.startswith(b"HTTP/1.1 201"):
@@ -147,11 +178,17 @@ def _send(port: int, clients: int, token: str, seconds: float, body: bytes) -> d
                 if took is not None:
                     times.append(took)
                     key.data.send()
-    return {"rate": len(times) / seconds, "p50_ms": percentile(times, 50) * 1e3, "p99_ms": percentile(times, 99) * 1e3}
+    return {
+        "rate": len(times) / seconds,
+        "p50_ms": percentile(times, 50) * 1e3,
+        "p99_ms": percentile(times, 99) * 1e3,
+    }
 
 
 def _body(folder: Path, **fields: Any) -> bytes:
-    """What the SDK sends from an ordinary shell: a spec with a few fields, a proof, an environment of 2 kB."""
+    """What the SDK sends from an ordinary shell: a spec with a few fields, a
+    proof, an environment of 2 kB.
+    """
     nonce = secrets.token_hex(16)
     (folder / "train.py").write_text("print('hello')\n")
     (folder / ".proof").write_text(nonce)
@@ -179,7 +216,15 @@ def _body(folder: Path, **fields: Any) -> bytes:
 def asgi(module: str, folder: Path) -> Iterator[Server]:
     """A module of `rivals`, run by uvicorn as our server is."""
     port = free_port()
-    command = [sys.executable, "-m", "uvicorn", f"rivals.{module}:app", "--port", str(port), "--no-access-log"]
+    command = [
+        sys.executable,
+        "-m",
+        "uvicorn",
+        f"rivals.{module}:app",
+        "--port",
+        str(port),
+        "--no-access-log",
+    ]
     environment = {**os.environ, "SUBMITS_DB": str(folder / "rival.db")}
     with _running([*command, "--log-level", "error"], environment, HERE):
         _until(lambda: _listens(port))
@@ -189,13 +234,23 @@ def asgi(module: str, folder: Path) -> Iterator[Server]:
 @contextlib.contextmanager
 def _ours(folder: Path) -> Iterator[Server]:
     state = folder / "state"
-    environment = {**os.environ, "CLIENT_LIB_SERVER_MAX_CPU_JOBS": "1", "CLIENT_LIB_SERVER_LOG_LEVEL": "warning"}
-    with _running([sys.executable, "-m", "server_stub", "--state-dir", str(state)], environment, HERE.parent):
+    environment = {
+        **os.environ,
+        "CLIENT_LIB_SERVER_MAX_CPU_JOBS": "1",
+        "CLIENT_LIB_SERVER_LOG_LEVEL": "warning",
+    }
+    with _running(
+        [sys.executable, "-m", "server_stub", "--state-dir", str(state)], environment, HERE.parent
+    ):
         told = state / "server.json"
         _until(told.exists)
         port = int(json.loads(told.read_text())["url"].rsplit(":", 1)[1].strip("/"))
         server = Server(port, (state / "token").read_text().strip())
-        _ask(server, "/api/v1/jobs", _body(folder, script="sleep 600", type="binary", args=[], name="holder"))
+        _ask(
+            server,
+            "/api/v1/jobs",
+            _body(folder, script="sleep 600", type="binary", args=[], name="holder"),
+        )
         _until(lambda: _holds(server))
         yield server
         if not _holds(server):  # then jobs ran, and took more of the machine than the submits
@@ -218,7 +273,9 @@ def _ask(server: Server, path: str, body: bytes | None = None) -> dict[str, Any]
 @contextlib.contextmanager
 def _running(command: list[str], environment: dict[str, str], folder: Path) -> Iterator[None]:
     quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, env=environment, cwd=folder, stdin=quiet, stdout=quiet, stderr=quiet) as process:
+    with subprocess.Popen(
+        command, env=environment, cwd=folder, stdin=quiet, stdout=quiet, stderr=quiet
+    ) as process:
         try:
             yield
         finally:

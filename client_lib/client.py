@@ -1,4 +1,6 @@
-"""Public entry points: a Client is one server; `get_job`, `list_jobs` and so on use the configured one."""
+"""Public entry points: a Client is one server; `get_job`, `list_jobs` and so
+on use the configured one.
+"""
 
 from __future__ import annotations
 
@@ -27,11 +29,13 @@ _log = logging.getLogger("client_lib")
 
 
 class Client(Api):
-    """One server, for programs that use more than one: `Job(..., client=client)`, `client.get_job(name)`.
+    """One server, for programs that use more than one: `Job(..., client=client)`,
+    `client.get_job(name)`.
 
-    Missing arguments come from CLIENT_LIB_* variables and the configuration file. With nothing configured it is the
-    local server of this machine, started when the first call needs it; `endpoint="local"` always means that server.
-    Thread-safe. The other methods are the typed calls of the REST API.
+    Missing arguments come from CLIENT_LIB_* variables and the configuration file. With nothing
+    configured it is the local server of this machine, started when the first call needs it;
+    `endpoint="local"` always means that server. Thread-safe. The other methods are the typed calls
+    of the REST API.
     """
 
     def __init__(
@@ -46,12 +50,21 @@ class Client(Api):
     ) -> None:
         """Store and check the arguments; the first call connects.
 
-        `insecure`: the token may travel over plain http to another host. `ca_bundle`: file of certificate authorities.
-        `retry_s`: seconds for which a call is repeated while the server does not answer (30).
+        `insecure`: the token may travel over plain http to another host. `ca_bundle`: file of
+        certificate authorities. `retry_s`: seconds for which a call is repeated while the server
+        does not answer (30).
 
-        Raises InvalidRequest: an endpoint that is no URL, an unknown profile, a broken configuration file.
+        Raises InvalidRequest: an endpoint that is no URL, an unknown profile, a broken
+        configuration file.
         """
-        config = resolve(endpoint, token, profile=profile, insecure=insecure, ca_bundle=ca_bundle, retry_s=retry_s)
+        config = resolve(
+            endpoint,
+            token,
+            profile=profile,
+            insecure=insecure,
+            ca_bundle=ca_bundle,
+            retry_s=retry_s,
+        )
         super().__init__(config)
 
     def __enter__(self) -> Client:
@@ -78,7 +91,9 @@ class Client(Api):
         **fields: Any,
     ) -> Job:
         """Run the job `name` again as a new one; see `client_lib.resubmit`."""
-        return resubmit(name, client=self, new_name=new_name, python=python, resume=resume, **fields)
+        return resubmit(
+            name, client=self, new_name=new_name, python=python, resume=resume, **fields
+        )
 
 
 def get_job(name: str, *, client: Api | None = None) -> Job:
@@ -102,17 +117,19 @@ def resubmit(
     resume: bool | None = None,
     **fields: Any,
 ) -> Job:
-    """Run a job again as a new one: the same code and spec except for `fields`, with the caller's present environment.
+    """Run a job again as a new one: the same code and spec except for `fields`, with the caller's
+    present environment.
 
         resubmit(job, n_workers=4, env_variables={"LR": "0.1"})
 
-    The log lists the differences and the code that runs. The new job starts with a copy of the old one's checkpoints
-    if that has ended, and script, `args`, `flags` and `env_variables` are unchanged; else it starts fresh, and a
-    warning says so. `resume`: True starts from the checkpoints in any case, False never. `new_name` None: a new name
-    is drawn. `python`: the interpreter for a job on this machine; None: this one.
+    The log lists the differences and the code that runs. The new job starts with a copy of the old
+    one's checkpoints if that has ended, and script, `args`, `flags` and `env_variables` are
+    unchanged; else it starts fresh, and a warning says so. `resume`: True starts from the
+    checkpoints in any case, False never. `new_name` None: a new name is drawn. `python`: the
+    interpreter for a job on this machine; None: this one.
 
-    Raises InvalidRequest: an unknown field, a wrong value, a field that would change the code, or a `resume` that
-    contradicts the state or the `checkpoint_dir` of the old job.
+    Raises InvalidRequest: an unknown field, a wrong value, a field that would change the code, or a
+    `resume` that contradicts the state or the `checkpoint_dir` of the old job.
     """
     api = client or (job.client if isinstance(job, Job) else configured())
     name = job if isinstance(job, str) else job.info().name
@@ -128,7 +145,12 @@ def resubmit(
     for message in (*changes.differences(stored.spec, spec), changes.code_message(stored, digest)):
         _log.info("%s", message)
     _log.log(logging.WARNING if differ and resume is None else logging.INFO, "%s", told)
-    return Job.of(api, request.resubmit(api, stored, spec, uuid.uuid4().hex, python, before if is_copied else None))
+    return Job.of(
+        api,
+        request.resubmit(
+            api, stored, spec, uuid.uuid4().hex, python, before if is_copied else None
+        ),
+    )
 
 
 def list_jobs(
@@ -140,9 +162,11 @@ def list_jobs(
     group: str | None = None,
     client: Api | None = None,
 ) -> JobList:
-    """The caller's jobs, newest first, at most `limit`, as a sequence of `Job` that fetches pages as they are needed.
+    """The caller's jobs, newest first, at most `limit`, as a sequence of `Job` that fetches pages
+    as they are needed.
 
-    `name` is the beginning of their names; of several labels all must match. `group`: only members of this one.
+    `name` is the beginning of their names; of several labels all must match. `group`: only members
+    of this one.
     """
     api = client or configured()
     return JobList(partial(Job.of, api), lambda: api.list_jobs(state, label, name, limit, group))
@@ -200,7 +224,8 @@ def remote(function: Callable[P, R], /) -> RemoteFunction[P, R]: ...
 @overload
 def remote(**options: Any) -> Callable[[Callable[P, R]], RemoteFunction[P, R]]: ...
 def remote(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Decorate a function so that a call runs a job and returns the value of rank 0. `options`: arguments of `Job`. ::
+    """Decorate a function so that a call runs a job and returns the value of rank 0. `options`:
+    arguments of `Job`. ::
 
         @client_lib.remote(n_workers=2)
         def train(lr):
@@ -213,6 +238,12 @@ def remote(function: Callable[..., Any] | None = None, /, **options: Any) -> Any
     """
     for name in ("script", "args", "kwargs"):
         if name in options:
-            raise TypeError(f"remote() takes no {name}: the function and the arguments of its calls replace it")
+            raise TypeError(
+                f"remote() takes no {name}: the function and the arguments of its calls replace it"
+            )
     Job(script=lambda: None, **options)  # only the options are checked
-    return partial(RemoteFunction, options=options) if function is None else RemoteFunction(function, options)
+    return (
+        partial(RemoteFunction, options=options)
+        if function is None
+        else RemoteFunction(function, options)
+    )

@@ -8,7 +8,9 @@ from typing import Any, ClassVar
 
 
 class ClientLibError(Exception):
-    """The root of the tree. `message` names the thing and the value, `hint` the way out; `str(error)` is both."""
+    """The root of the tree. `message` names the thing and the value, `hint` the way
+    out; `str(error)` is both.
+    """
 
     code: ClassVar[str] = "error"
     http_status: ClassVar[int] = 500
@@ -30,7 +32,9 @@ class ClientLibError(Exception):
 
     def body(self) -> dict[str, Any]:
         """The JSON object sent over HTTP: code, message and, if there is one, hint."""
-        return {"code": self.code, "message": self.message} | ({"hint": self.hint} if self.hint else {})
+        return {"code": self.code, "message": self.message} | (
+            {"hint": self.hint} if self.hint else {}
+        )
 
 
 BY_CODE = {ClientLibError.code: ClientLibError}
@@ -104,12 +108,15 @@ class BadResponse(ClientLibError, code="bad_response"):
 class JobEnded(ClientLibError, code="job_ended"):
     """`wait()` found that the job did not succeed. `info` is its last JobInfo.
 
-    `printed`: the whole log was printed just before: the message has none of its lines. `card`: HTML for notebooks.
+    `printed`: the whole log was printed just before: the message has none of its lines. `card`:
+    HTML for notebooks.
     """
 
     card: Callable[[], str] | None = None
 
-    def __init__(self, message: str, *, hint: str | None = None, info: Any = None, printed: bool = False) -> None:
+    def __init__(
+        self, message: str, *, hint: str | None = None, info: Any = None, printed: bool = False
+    ) -> None:
         super().__init__(message, hint=hint)
         self.info, self.printed = info, printed
 

@@ -1,4 +1,6 @@
-"""Jobs as `concurrent.futures`: an Executor whose calls are jobs, and waiting for many jobs at once. Public."""
+"""Jobs as `concurrent.futures`: an Executor whose calls are jobs, and waiting for
+many jobs at once. Public.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class JobFuture(concurrent.futures.Future[T], Generic[T]):
         self._began: bool | None = None
 
     def begin(self) -> bool:
-        """Mark the call as running, and return False if it was cancelled before. Repeated calls change nothing."""
+        """Mark the call as running, and return False if it was cancelled before.
+        Repeated calls change nothing.
+        """
         with self._beginning:
             if self._began is None:
                 self._began = self.set_running_or_notify_cancel()
@@ -41,23 +45,27 @@ class JobFuture(concurrent.futures.Future[T], Generic[T]):
 
 
 class Executor(concurrent.futures.Executor):
-    """A `concurrent.futures.Executor` whose calls run as jobs; the result of a call is the value of rank 0. ::
+    """A `concurrent.futures.Executor` whose calls run as jobs; the result of a call is the value of
+    rank 0. ::
 
         with client_lib.Executor(n_workers=2) as executor:
             futures = [executor.submit(train, lr) for lr in (0.1, 0.01)]
             for future in concurrent.futures.as_completed(futures):
                 print(future.job.name, future.result())
 
-    Arguments may be futures of such executors, also within lists, tuples and dicts: the job waits on the server for
-    the jobs of these futures (`after`), and its ranks get the results. It fails if one of them does not succeed. No
-    job needs this process to go on, and `get_job(name).result()` reads its result.
+    Arguments may be futures of such executors, also within lists, tuples and dicts: the job waits
+    on the server for the jobs of these futures (`after`), and its ranks get the results. It fails
+    if one of them does not succeed. No job needs this process to go on, and
+    `get_job(name).result()` reads its result.
 
-    An exception of the function, or what ended the job (JobFailed, JobCancelled), is raised by `future.result()`. If
-    the server does not answer for `retry_s`, open futures get ServerUnreachable; their jobs go on.
+    An exception of the function, or what ended the job (JobFailed, JobCancelled), is raised by
+    `future.result()`. If the server does not answer for `retry_s`, open futures get
+    ServerUnreachable; their jobs go on.
     """
 
     def __init__(self, *, client: Api | None = None, **options: Any) -> None:
-        """`options`: arguments of Job, for each call. `client`: the server; None: the configured one.
+        """`options`: arguments of Job, for each call. `client`: the server; None: the configured
+        one.
 
         Raises InvalidRequest for a wrong option, TypeError for one that Job does not have.
         """
@@ -75,10 +83,11 @@ class Executor(concurrent.futures.Executor):
         self._watching = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> JobFuture[T]:
-        """Submit the call as a job, which is stored when this returns; see `Job.submit` for what it raises.
+        """Submit the call as a job, which is stored when this returns; see `Job.submit` for what it
+        raises.
 
-        Raises RuntimeError after `shutdown`; InvalidRequest: an argument is the future of another kind of executor, or
-        of another server.
+        Raises RuntimeError after `shutdown`; InvalidRequest: an argument is the future of another
+        kind of executor, or of another server.
         """
         future = self._future(fn, args, kwargs)
         with self._lock:
@@ -101,7 +110,9 @@ class Executor(concurrent.futures.Executor):
         chunksize: int = 1,
         **options: Any,
     ) -> Iterator[T]:
-        """Yield the results in order, as other executors do; a job makes `chunksize` calls, one after another."""
+        """Yield the results in order, as other executors do; a job makes `chunksize`
+        calls, one after another.
+        """
         if chunksize <= 1:
             return super().map(fn, *iterables, timeout=timeout, **options)
         calls = zip(*iterables, strict=False)
@@ -109,7 +120,9 @@ class Executor(concurrent.futures.Executor):
         return chain.from_iterable(super().map(_each(fn), chunks, timeout=timeout, **options))
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Accept no more calls. `wait`: until all are done. `cancel_futures`: cancel those that do not run yet."""
+        """Accept no more calls. `wait`: until all are done. `cancel_futures`: cancel
+        those that do not run yet.
+        """
         with self._lock:
             self._shut, futures = True, list(self._futures)
         if cancel_futures:
@@ -132,7 +145,9 @@ class Executor(concurrent.futures.Executor):
 
         args, kwargs = _replaced((args, kwargs), placeholder)
         options = self._options | {"after": [*after, *(each.job for each in results)]}
-        return JobFuture(Job(script=fn, args=args, kwargs=kwargs, client=self._api, **options), list(results))
+        return JobFuture(
+            Job(script=fn, args=args, kwargs=kwargs, client=self._api, **options), list(results)
+        )
 
     def _send(self, future: JobFuture[T]) -> None:
         with self._lock:
@@ -142,7 +157,9 @@ class Executor(concurrent.futures.Executor):
         with self._lock:
             self._by_id[info.id] = future
             if not self._watching:
-                threading.Thread(target=self._watch, name="client-lib-executor", daemon=True).start()
+                threading.Thread(
+                    target=self._watch, name="client-lib-executor", daemon=True
+                ).start()
                 self._watching = True
             is_read = self._cursor != before
         if is_read:  # changes came meanwhile, when it was not known that they are of this job
@@ -168,7 +185,9 @@ class Executor(concurrent.futures.Executor):
     # --- from the server
 
     def _watch(self) -> None:
-        """Follow all jobs of this executor with one long poll, in one thread, until none is open."""
+        """Follow all jobs of this executor with one long poll, in one
+        thread, until none is open.
+        """
         while True:
             with self._lock:
                 futures = list(self._by_id.values())
@@ -212,22 +231,32 @@ class Executor(concurrent.futures.Executor):
             value = future.job.result(trust=True)
         except BaseException as error:  # noqa: BLE001  # the function may raise any
             if isinstance(error, JobEnded) and error.info.reason is Reason.DEPENDENCY_FAILED:
-                ended = (each.exception() for each in future.needed if each.done() and not each.cancelled())
+                ended = (
+                    each.exception()
+                    for each in future.needed
+                    if each.done() and not each.cancelled()
+                )
                 error.__cause__ = next(filter(None, ended), None)
             self._fail(future, error)
         else:
-            with suppress(concurrent.futures.InvalidStateError):  # the thread that submits has ended it
+            with suppress(
+                concurrent.futures.InvalidStateError
+            ):  # the thread that submits has ended it
                 future.set_result(value)
 
     @staticmethod
     def _fail(future: JobFuture[Any], error: BaseException) -> None:
         if future.begin():
-            with suppress(concurrent.futures.InvalidStateError):  # the thread that watches the jobs has ended it
+            with suppress(
+                concurrent.futures.InvalidStateError
+            ):  # the thread that watches the jobs has ended it
                 future.set_exception(error)
 
 
 def _each(fn: Callable[..., T]) -> Callable[[list[tuple[Any, ...]]], list[T]]:
-    def calls(chunk: list[tuple[Any, ...]]) -> list[T]:  # travels by value: a worker may lack this package
+    def calls(
+        chunk: list[tuple[Any, ...]],
+    ) -> list[T]:  # travels by value: a worker may lack this package
         return [fn(*args) for args in chunk]
 
     calls.__name__ = functions.name_of(fn)
@@ -240,7 +269,11 @@ def _replaced(value: Any, placeholder: Callable[[concurrent.futures.Future[Any]]
         return placeholder(value)
     if type(value) is dict:
         return {key: _replaced(part, placeholder) for key, part in value.items()}
-    return type(value)(_replaced(part, placeholder) for part in value) if type(value) in (list, tuple) else value
+    return (
+        type(value)(_replaced(part, placeholder) for part in value)
+        if type(value) in (list, tuple)
+        else value
+    )
 
 
 # --- jobs
@@ -250,7 +283,8 @@ def wait_all(jobs: Iterable[Job[Any]], timeout_s: float | None = None) -> list[J
     """Wait until all jobs are final; return their last infos, in this order.
 
     Raises:
-        JobFailed, JobCancelled: when all are final, that of the first that did not succeed; see `Job.wait`.
+        JobFailed, JobCancelled: when all are final, that of the first that did not succeed; see
+            `Job.wait`.
         WaitTimeout: one is not final after `timeout_s`.
     """
     infos, ended = waited(jobs, timeout_s)
@@ -260,7 +294,8 @@ def wait_all(jobs: Iterable[Job[Any]], timeout_s: float | None = None) -> list[J
 
 
 def as_completed(jobs: Iterable[Job[Any]], timeout_s: float | None = None) -> Iterator[Job[Any]]:
-    """Yield each job when it is final, also a failed one: `job.wait()` or `job.result()` raises its error.
+    """Yield each job when it is final, also a failed one: `job.wait()` or `job.result()` raises its
+    error.
 
     Raises:
         WaitTimeout: not all are final after `timeout_s`.
@@ -273,7 +308,8 @@ def as_completed(jobs: Iterable[Job[Any]], timeout_s: float | None = None) -> It
     api, *others = {job.client.endpoint: job.client for job in left.values()}.values()
     if others:
         raise InvalidRequest(
-            f"these are jobs of {api.endpoint} and {others[0].endpoint}", hint="wait for each server's"
+            f"these are jobs of {api.endpoint} and {others[0].endpoint}",
+            hint="wait for each server's",
         )
     changes = api.state_changes()
     while True:
@@ -285,7 +321,9 @@ def as_completed(jobs: Iterable[Job[Any]], timeout_s: float | None = None) -> It
             return
         wait_s = LONG_POLL_S if deadline is None else min(LONG_POLL_S, deadline - time.monotonic())
         if wait_s <= 0:
-            raise WaitTimeout(f"{len(left)} jobs are not final yet, among them {next(iter(left.values())).name}")
+            raise WaitTimeout(
+                f"{len(left)} jobs are not final yet, among them {next(iter(left.values())).name}"
+            )
         changes = api.state_changes(changes.cursor, wait_s=wait_s)
 
 

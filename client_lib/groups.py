@@ -1,4 +1,6 @@
-"""Several jobs of a server as one sequence: lists and groups. Public by `list_jobs`, `get_group`, `Job.each`."""
+"""Several jobs of a server as one sequence: lists and groups. Public by
+`list_jobs`, `get_group`, `Job.each`.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +20,31 @@ if TYPE_CHECKING:
     from client_lib.job import Job
     from client_lib.spec.metrics import JobMetrics
 
-MakeJob = Callable[[JobInfo], "Job"]  # handed in, as jobs stand above this module: `Job.each` returns a group
+MakeJob = Callable[
+    [JobInfo], "Job"
+]  # handed in, as jobs stand above this module: `Job.each` returns a group
 _LISTED = 50  # jobs in the repr of a list
 
 
 def waited(jobs: Iterable[Job], timeout: float | None) -> tuple[list[JobInfo], list[JobEnded]]:
-    """Wait until all jobs are final: the infos of those that SUCCEEDED, and the errors of the others.
-    Raises WaitTimeout: one is not final after `timeout` seconds."""
+    """Wait until all jobs are final: the infos of those that SUCCEEDED, and the errors of the
+    others. Raises WaitTimeout: one is not final after `timeout` seconds."""
     deadline = None if timeout is None else time.monotonic() + timeout
     infos, ended = list[JobInfo](), list[JobEnded]()
     for job in jobs:
         try:
-            infos.append(job.wait(None if deadline is None else max(0.0, deadline - time.monotonic())))
+            infos.append(
+                job.wait(None if deadline is None else max(0.0, deadline - time.monotonic()))
+            )
         except JobEnded as problem:
             ended.append(problem)
     return infos, ended
 
 
 class JobList(Sequence["Job"]):
-    """Jobs of a server as they were when their page was fetched. `len` and negative indices fetch all pages."""
+    """Jobs of a server as they were when their page was fetched. `len` and
+    negative indices fetch all pages.
+    """
 
     def __init__(self, make: MakeJob, find: Callable[[], Iterator[JobInfo]]) -> None:
         self._make, self._find = make, find
@@ -66,7 +74,9 @@ class JobList(Sequence["Job"]):
     def _first(self, count: int | None) -> list[JobInfo]:
         """At least so many jobs, if there are as many; None: all."""
         try:
-            self._infos += islice(self._found, None if count is None else max(0, count - len(self._infos)))
+            self._infos += islice(
+                self._found, None if count is None else max(0, count - len(self._infos))
+            )
         except BaseException:  # a generator that has raised looks as if the last page had been read
             self._forget()
             raise
@@ -96,7 +106,9 @@ class Group(JobList):
     """
 
     def __init__(self, client: Api, name: str, make: MakeJob, last: GroupInfo) -> None:
-        """Store the arguments; `get_group` is the public way. `last`: the group as the server last described it."""
+        """Store the arguments; `get_group` is the public way. `last`: the group as the
+        server last described it.
+        """
         self.client, self.name, self.last_info = client, name, last
         super().__init__(make, self._members)
 
@@ -105,7 +117,9 @@ class Group(JobList):
         yield from sorted(found, key=lambda info: info.group.index if info.group else 0)
 
     def info(self) -> GroupInfo:
-        """The group as it is now, with the number of its jobs in each state. Raises NotFound: there is none."""
+        """The group as it is now, with the number of its jobs in each state.
+        Raises NotFound: there is none.
+        """
         return self._now(self.client.group_info(self.name))
 
     def _now(self, info: GroupInfo) -> GroupInfo:
@@ -115,16 +129,18 @@ class Group(JobList):
 
     @property
     def state(self) -> State:
-        """The state as it is now: that of its jobs if all have the same, RUNNING until all have ended, then FAILED if
-        one failed, CANCELLED if one was cancelled."""
+        """The state as it is now: that of its jobs if all have the same, RUNNING until all have
+        ended, then FAILED if one failed, CANCELLED if one was cancelled."""
         return self.info().state
 
     def wait(self, timeout: float | None = None) -> GroupInfo:
         """Block until all jobs have ended; return the group if all SUCCEEDED.
 
         Raises:
-            JobFailed, JobCancelled: of the first that ended otherwise, when all have ended; see `Job.wait`.
-            WaitTimeout: one has not ended after `timeout` seconds; the message names it and its state.
+            JobFailed, JobCancelled: of the first that ended otherwise, when all have ended; see
+                `Job.wait`.
+            WaitTimeout: one has not ended after `timeout` seconds; the message names it and its
+                state.
         """
         self._forget()
         open_or_failed = [info for info in self._first(None) if info.state is not State.SUCCEEDED]
@@ -134,14 +150,17 @@ class Group(JobList):
         return self.info()
 
     def cancel(self) -> GroupInfo:
-        """Order the end of all its jobs, in one request: none of them starts any more. They end later (`wait`)."""
+        """Order the end of all its jobs, in one request: none of them starts any
+        more. They end later (`wait`).
+        """
         return self._now(self.client.cancel_group(self.name))
 
     def resubmit(self, *, failed: bool = False) -> GroupInfo:
         """Run its jobs again; `failed`: only those that are FAILED or CANCELLED.
 
-        New jobs take their places in the group, with the code, arguments, environment and secrets of the first submit,
-        and copies of the checkpoints. The earlier ones move to the group that `info().earlier` names.
+        New jobs take their places in the group, with the code, arguments, environment and secrets
+        of the first submit, and copies of the checkpoints. The earlier ones move to the group that
+        `info().earlier` names.
 
         Raises Conflict: one of them has not ended, or none has failed.
         """
@@ -152,16 +171,17 @@ class Group(JobList):
         return {info.name: self.client.job_metrics(info.name) for info in self._first(None)}
 
     def best(self, by: str, *, largest: bool | None = None) -> Job:
-        """The job with the best value of a metric of rank 0. `largest`: True if the largest is the best; None: the name
-        of the metric tells, else it is the smallest. Raises NotFound: no job has this metric."""
+        """The job with the best value of a metric of rank 0. `largest`: True if the largest is the
+        best; None: the name of the metric tells, else it is the smallest. Raises NotFound: no job
+        has this metric."""
         from client_lib.reports import curves
 
         best = curves.ranked(self._measured(), by, largest)[0]["name"]
         return next(self._make(info) for info in self._first(None) if info.name == best)
 
     def compare(self) -> list[Mapping[str, Any]]:
-        """`name`, `state`, `arguments` (those that differ) and `metrics` (`last` and `best` values of rank 0) of each
-        job, as dicts: `pandas.json_normalize(group.compare())` is a table."""
+        """`name`, `state`, `arguments` (those that differ) and `metrics` (`last` and `best` values
+        of rank 0) of each job, as dicts: `pandas.json_normalize(group.compare())` is a table."""
         from client_lib.reports import curves
 
         return curves.compared(self._measured())
@@ -169,7 +189,10 @@ class Group(JobList):
     def _measured(self) -> list[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]:
         """The jobs with their curves, as the reports read them."""
         measured = zip(self._first(None), self.metrics().values(), strict=True)
-        return [(info.model_dump(mode="json"), found.model_dump(mode="json")["curves"]) for info, found in measured]
+        return [
+            (info.model_dump(mode="json"), found.model_dump(mode="json")["curves"])
+            for info, found in measured
+        ]
 
     def __repr__(self) -> str:
         from client_lib.reports import table

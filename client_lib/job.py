@@ -1,7 +1,8 @@
-"""One job as an object, described and submitted: the platform's verbs (`submit status logs kill`) and typed ones.
+"""One job as an object, described and submitted: the platform's verbs (`submit status logs kill`)
+and typed ones.
 
-Public. A Job is a description until `submit()`; afterwards, or from `get_job`, it stands for a job of a server, which
-every call asks.
+Public. A Job is a description until `submit()`; afterwards, or from `get_job`, it stands for a job
+of a server, which every call asks.
 """
 
 from __future__ import annotations
@@ -71,14 +72,17 @@ class Job(Generic[R]):
         job.logs()          # prints, and follows until the job ends
         job.wait()          # raises JobFailed with the report
 
-    Thread-safe. The calling process is left as it is. None counts as not given, except for `log_file`. The parameters
-    are the fields of `client_lib.JobSpec`, where each is described; `help(Job)` lists them.
+    Thread-safe. The calling process is left as it is. None counts as not given, except for
+    `log_file`. The parameters are the fields of `client_lib.JobSpec`, where each is described;
+    `help(Job)` lists them.
     """
 
     Type = PlatformType
     """The ML Space platform's names of the types: `Job.Type.pytorch2`."""
     submit_raises: bool = True
-    """False: `submit` returns the sentence of an error, as on the ML Space platform, in place of raising it."""
+    """False: `submit` returns the sentence of an error, as on the ML Space
+    platform, in place of raising it.
+    """
 
     def __init__(
         self,
@@ -142,16 +146,19 @@ class Job(Generic[R]):
     ) -> None:
         """Check the values and store them; neither disk nor network is touched.
 
-        `script` may be a function: every rank calls it with `args` and `kwargs`, and `result()` returns its value.
-        `client`: the server that receives the job (a `client_lib.Client`); None: the configured one. `earlier`:
-        arguments of the ML Space platform's earlier years, each with a DeprecationWarning that names today's one.
+        `script` may be a function: every rank calls it with `args` and `kwargs`, and `result()`
+        returns its value. `client`: the server that receives the job (a `client_lib.Client`); None:
+        the configured one. `earlier`: arguments of the ML Space platform's earlier years, each with
+        a DeprecationWarning that names today's one.
 
         Raises:
             InvalidRequest: with a line for each wrong field.
             NotSupported: a feature of the platform that does not exist here, by name.
             Conflict: a Job in `after` is not submitted yet.
         """
-        given = dict(locals())  # the parameters are the spec's fields, one by one; a test compares them
+        given = dict(
+            locals()
+        )  # the parameters are the spec's fields, one by one; a test compares them
         old = arguments.translate(given, earlier)
         call = functions.taken_from(given)
         text = os.fspath(given["script"]) if isinstance(given["script"], str | os.PathLike) else ""
@@ -168,18 +175,25 @@ class Job(Generic[R]):
         job._last = info
         return job
 
-    def _set_up(self, client: Api | None, spec: JobSpec, script: str, call: functions.Call | None = None) -> None:
+    def _set_up(
+        self, client: Api | None, spec: JobSpec, script: str, call: functions.Call | None = None
+    ) -> None:
         """`call`: the function that runs instead of a script."""
         self._client, self._spec, self._script, self._call = client, spec, script, call
         self._attached = False  # True: `submit` shows the log and returns when the job has ended
-        self._last: JobInfo | None = None  # as the server last described it; None: it is not submitted yet
+        # as the server last described it; None: it is not submitted yet
+        self._last: JobInfo | None = None
         self._key = uuid.uuid4().hex  # one per object: a repeated submit is the same job
         self._lock = threading.Lock()
         self._shown_notices: set[str] = set()
 
     @classmethod
-    def from_function(cls, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Job[T]:
-        """A job of one worker that calls the function with these arguments; `Job(script=function, ...)` has options."""
+    def from_function(
+        cls, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Job[T]:
+        """A job of one worker that calls the function with these arguments;
+        `Job(script=function, ...)` has options.
+        """
         return cast("Job[T]", cls(script=function, args=args, kwargs=kwargs))
 
     @property
@@ -199,22 +213,29 @@ class Job(Generic[R]):
 
     @property
     def job_name(self) -> str | None:
-        """The platform's attribute: the name of the submitted job; None before the submit and after a failed one."""
+        """The platform's attribute: the name of the submitted job; None before the
+        submit and after a failed one.
+        """
         return self._last.name if self._last else None
 
-    def submit(self, *, python: str | None = None, on_upload: OnUpload | None = None, check: bool = True) -> str:
+    def submit(
+        self, *, python: str | None = None, on_upload: OnUpload | None = None, check: bool = True
+    ) -> str:
         """Hand the job over; it is stored durably when this returns `Job "<name>" created.`
 
-        `python`: interpreter for a job on this machine; None: the one that runs this code. `on_upload`: called with
-        (bytes sent, bytes in all) while the code is uploaded. `check`: check a script that runs on this machine
-        first: a syntax error is refused; missing modules and options that argparse will refuse are logged as warnings
-        (logger `client_lib`). A repeated call after a failure is safe: it is the same job, never a second one.
+        `python`: interpreter for a job on this machine; None: the one that runs this code.
+        `on_upload`: called with (bytes sent, bytes in all) while the code is uploaded. `check`:
+        check a script that runs on this machine first: a syntax error is refused; missing modules
+        and options that argparse will refuse are logged as warnings (logger `client_lib`). A
+        repeated call after a failure is safe: it is the same job, never a second one.
 
         Raises:
-            InvalidRequest: a field or the script is wrong; the message names it, its value and the way out.
+            InvalidRequest: a field or the script is wrong; the message names it, its value and the
+                way out.
             Conflict: the name is taken, or this object was submitted already.
-            ServerUnreachable, Unauthorized, StorageFull, ...: see `client_lib.errors`. None of them after
-            `Job.submit_raises = False`: it then returns their text, which begins with `Error`, and `job_name` is None.
+            ServerUnreachable, Unauthorized, StorageFull, ...: see `client_lib.errors`. None of them
+            after `Job.submit_raises = False`: it then returns their text, which begins with
+            `Error`, and `job_name` is None.
         """
         try:
             accepted = self._accepted(python, on_upload, check)
@@ -250,38 +271,46 @@ class Job(Generic[R]):
         python: str | None = None,
         check: bool = True,
     ) -> Group:
-        """Submit a group: this job once for each combination of `values`, such as `{"lr": [0.1, 0.01]}`, or for each
-        run in a list, such as `[{"lr": 0.1}, {"lr": 0.01}]`. ::
+        """Submit a group: this job once for each combination of `values`, such as
+        `{"lr": [0.1, 0.01]}`, or for each run in a list, such as `[{"lr": 0.1}, {"lr": 0.01}]`. ::
 
-            group = Job(script="train.py").each("lr-scan", {"lr": [0.1, 0.01], "seed": range(5)}, max_parallel=2)
+            group = Job(script="train.py").each("lr-scan", {"lr": [0.1, 0.01], "seed": range(5)},
+            max_parallel=2)
 
-        `{lr}` in an argument is replaced; a name that stands nowhere is appended as `--lr 0.1`. The jobs are called
-        `<group>-0` and so on, and all of them are stored when this returns, or none is. `max_parallel`: so many run at
-        the same time. `stop_on_failure`: when one has FAILED, the others are cancelled. The rest is as in `submit`.
+        `{lr}` in an argument is replaced; a name that stands nowhere is appended as `--lr 0.1`. The
+        jobs are called `<group>-0` and so on, and all of them are stored when this returns, or none
+        is. `max_parallel`: so many run at the same time. `stop_on_failure`: when one has FAILED,
+        the others are cancelled. The rest is as in `submit`.
         """
         from client_lib.groups import Group
         from client_lib.submit import sweep
 
         if self._call or self._spec.name:
-            raise InvalidRequest("a group is made of a script without `name`: its jobs are named after the group")
+            raise InvalidRequest(
+                "a group is made of a script without `name`: its jobs are named after the group"
+            )
         prepared, client = self._prepared(group, python), self.client
         script, *words = prepared.spec.command()
         runs = sweep.members(words, values)
-        spec = prepared.spec.model_copy(update={"script": shlex.quote(script), "args": words, "flags": {}})
+        spec = prepared.spec.model_copy(
+            update={"script": shlex.quote(script), "args": words, "flags": {}}
+        )
         sent = SubmitRequest(spec=spec, code=CodeInPlace())
         limits = {"max_parallel": max_parallel, "stop_on_failure": stop_on_failure}
         order = validated(GroupRequest, {"name": group, "request": sent, "members": runs, **limits})
         prepared = replace(prepared, spec=spec)
         if check:
             replace(prepared, spec=spec.model_copy(update={"args": runs[0].args})).check_script()
-        key = f"{self._key}-{group}"  # a description may be submitted as several groups, and as a job
+        # a description may be submitted as several groups, and as a job
+        key = f"{self._key}-{group}"
         return Group(client, group, partial(Job.of, client), prepared.submit_group(order, key))
 
     def render(self, *, python: str | None = None) -> Manifest:
         """The objects that the server would create (locally worker plans), secrets masked.
 
-        Before the submit this is a dry run: nothing is created, and a second call gives the same answer (a name that
-        the submit would choose is shown as `...-xxxxx`). Raises what `submit` would raise for the same job.
+        Before the submit this is a dry run: nothing is created, and a second call gives the same
+        answer (a name that the submit would choose is shown as `...-xxxxx`). Raises what `submit`
+        would raise for the same job.
         """
         if self._last:
             return self.client.job_manifest(self._last.name)
@@ -294,7 +323,9 @@ class Job(Generic[R]):
     # --- the platform's verbs
 
     def status(self) -> str:
-        """The platform's sentence: `Job status=Running` (Pending, Running, Completed, Failed, Deleted)."""
+        """The platform's sentence: `Job status=Running` (Pending, Running,
+        Completed, Failed, Deleted).
+        """
         return f"Job status={mlspace.shown_status(self.info().state)}"
 
     def logs(
@@ -311,14 +342,17 @@ class Job(Generic[R]):
         collapse: bool = False,
         file: TextOut | None = None,
     ) -> None:
-        """Print the job's lines and follow until it is final. Notices, and the reason of a wait, go to stderr.
+        """Print the job's lines and follow until it is final. Notices, and the reason of a wait, go
+        to stderr.
 
-        `tail`: number of last lines to begin with. `since`: `10m`, `2h` or a time. `rank`, `stream`: one or several.
-        `attempt`: None prints all attempts in order. Messages of the launcher go to stderr, unless `stream` names it.
-        `collapse`: identical lines that several ranks print within 0.3 s become one line, `[0-3] loading`.
-        `verbose`: the platform's name for `timestamps`. `follow=False` prints the lines so far, for a pending job the
-        platform's sentence. Ctrl-C stops following; the job keeps running. `file` None: sys.stdout; a notebook's cell
-        shows the state and progress bars above the lines, and only the first and last lines of a long log.
+        `tail`: number of last lines to begin with. `since`: `10m`, `2h` or a time. `rank`,
+        `stream`: one or several. `attempt`: None prints all attempts in order. Messages of the
+        launcher go to stderr, unless `stream` names it. `collapse`: identical lines that several
+        ranks print within 0.3 s become one line, `[0-3] loading`. `verbose`: the platform's name
+        for `timestamps`. `follow=False` prints the lines so far, for a pending job the platform's
+        sentence. Ctrl-C stops following; the job keeps running. `file` None: sys.stdout; a
+        notebook's cell shows the state and progress bars above the lines, and only the first and
+        last lines of a long log.
         """
         info = self.info()
         if follow is False and info.state is State.PENDING:
@@ -327,9 +361,18 @@ class Job(Generic[R]):
         from client_lib.log_reading import reader
 
         follow = follow is not False
-        params = reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
+        params = reader.log_params(
+            follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
+        )
         with_times = timestamps or bool(verbose)
-        self._print(info, params, file, one_rank=isinstance(rank, int), timestamps=with_times, collapse=collapse)
+        self._print(
+            info,
+            params,
+            file,
+            one_rank=isinstance(rank, int),
+            timestamps=with_times,
+            collapse=collapse,
+        )
 
     def kill(self) -> str:
         """Cancel the job and return the platform's sentence. The logs stay."""
@@ -360,13 +403,14 @@ class Job(Generic[R]):
             raise AttributeError(f"Job has no attribute {name!r}")
 
     def wait(self, timeout: float | None = None, *, follow: bool = False) -> JobInfo:
-        """Block until the job is final; return its last info if it SUCCEEDED. The server pushes the change.
+        """Block until the job is final; return its last info if it SUCCEEDED. The server pushes the
+        change.
 
         `follow`: print the logs meanwhile.
 
         Raises:
-            JobFailed: with the report: the first failing rank, its exit code and the meaning of that, its last lines
-                (left out with `follow`, which has printed them).
+            JobFailed: with the report: the first failing rank, its exit code and the meaning of
+                that, its last lines (left out with `follow`, which has printed them).
             JobCancelled: it was cancelled.
             WaitTimeout: it is not final after `timeout` seconds; the message names its state.
         """
@@ -381,9 +425,13 @@ class Job(Generic[R]):
             left = LONG_POLL_S if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 why = f": {info.message}" if info.message else ""
-                raise WaitTimeout(f"job {info.name} is not final yet, but {info.state} ({info.reason}){why}")
+                raise WaitTimeout(
+                    f"job {info.name} is not final yet, but {info.state} ({info.reason}){why}"
+                )
             wait_s = min(left, LONG_POLL_S)
-            self._last = info = self.client.job_info(info.name, after_version=info.version, wait_s=wait_s)
+            self._last = info = self.client.job_info(
+                info.name, after_version=info.version, wait_s=wait_s
+            )
         if info.state is not State.SUCCEEDED:
             raise explanation.ended(info, printed=follow)
         return info
@@ -391,12 +439,14 @@ class Job(Generic[R]):
     def result(self, rank: int = 0, timeout: float | None = None, *, trust: bool = False) -> R:
         """Wait for the end of the job and return the value of its function in this rank.
 
-        The value is unpickled here, which runs code of the job's owner: another owner's job needs `trust=True`.
+        The value is unpickled here, which runs code of the job's owner: another owner's job needs
+        `trust=True`.
 
         Raises:
-            the function's exception, from a JobFailed with the remote traceback; RemoteError, if its class can't be
-            rebuilt here.
-            NoResult: no readable value exists (or this is no job of a function); the message explains why.
+            the function's exception, from a JobFailed with the remote traceback; RemoteError, if
+            its class can't be rebuilt here.
+            NoResult: no readable value exists (or this is no job of a function); the message
+                explains why.
             NotFound: the job has no such rank; the message lists the ranks.
             JobFailed, JobCancelled, WaitTimeout: as `wait`.
         """
@@ -425,14 +475,17 @@ class Job(Generic[R]):
         *,
         on_download: downloads.OnDownload | None = None,
     ) -> list[Path]:
-        """Fetch the files that ranks left (`outputs`) into `folder` and return their paths; also while the job runs.
+        """Fetch the files that ranks left (`outputs`) into `folder` and return their paths; also
+        while the job runs.
 
-        `folder` None: `./<job name>`. `pattern`: a glob such as `*.pt` or `out/**`; None: all. Files that are complete
-        in `folder` are not fetched again, and an interrupted download continues. `on_download`: called with the
-        progress. A job that runs in place leaves its files in its folder: only those that match its `outputs` are
-        fetched, and a warning names the folder.
+        `folder` None: `./<job name>`. `pattern`: a glob such as `*.pt` or `out/**`; None: all.
+        Files that are complete in `folder` are not fetched again, and an interrupted download
+        continues. `on_download`: called with the progress. A job that runs in place leaves its
+        files in its folder: only those that match its `outputs` are fetched, and a warning names
+        the folder.
 
-        Raises InvalidRequest: something in `folder` is in the way; NotFound: a running job keeps replacing a file.
+        Raises InvalidRequest: something in `folder` is in the way; NotFound: a running job keeps
+        replacing a file.
         """
         from client_lib.transport import download as downloads
 
@@ -450,13 +503,16 @@ class Job(Generic[R]):
         stream: Streams = None,
         attempt: int | None = None,
     ) -> Iterator[str]:
-        """The job's own lines without their ends, as they arrive; filters as in `logs`. A progress bar is one line.
+        """The job's own lines without their ends, as they arrive; filters as in `logs`. A progress
+        bar is one line.
 
         Messages of the launcher are left out; `stream="launcher"` selects them.
         """
         from client_lib.log_reading import reader
 
-        params = reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
+        params = reader.log_params(
+            follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
+        )
         opened = partial(self.client.open_logs, self._submitted)
         return reader.log_lines(opened, params, retry_s=self.client.config.retry_s)
 
@@ -476,46 +532,59 @@ class Job(Generic[R]):
         """
         from client_lib.log_reading import reader
 
-        params = reader.log_params(follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt)
+        params = reader.log_params(
+            follow=follow, tail=tail, since=since, rank=rank, stream=stream, attempt=attempt
+        )
         opened = partial(self.client.open_logs, self._submitted)
         return reader.log_entries(opened, params, retry_s=self.client.config.retry_s)
 
     def stacks(self) -> JobStacks:
-        """The stacks of all processes of the running job: what each rank does now. `str()` groups the ranks that do
-        the same; a process that cannot tell its stacks has a `problem` instead.
+        """The stacks of all processes of the running job: what each rank does now. `str()` groups
+        the ranks that do the same; a process that cannot tell its stacks has a `problem` instead.
 
-        Raises Conflict: the job does not run, or has `observe=False`; NotSupported: by an older server.
+        Raises Conflict: the job does not run, or has `observe=False`; NotSupported: by an older
+        server.
         """
         return self.client.job_stacks(self._submitted)
 
-    def metrics(self, rank: int | Literal["all", "workers"] = 0, *, points: int = 1000) -> JobMetrics:
-        """The losses and other metrics that the job has printed so far, and its progress; also of an ended job.
+    def metrics(
+        self, rank: int | Literal["all", "workers"] = 0, *, points: int = 1000
+    ) -> JobMetrics:
+        """The losses and other metrics that the job has printed so far, and its progress; also of
+        an ended job.
 
-        They are read in its lines: dicts as Trainer prints them, bars of tqdm, JSON, `step 40/200 loss=0.12`.
+        They are read in its lines: dicts as Trainer prints them, bars of tqdm, JSON,
+        `step 40/200 loss=0.12`.
 
-        rank: its curves and those of no rank, such as train.log; "all": those of every rank; "workers": CPU cores and
-        memory, and GPUs, that each worker used (`worker/cpu_cores`), with its number as the rank.
-        points: at most as many of each curve, the least and greatest of each part among them.
+        rank: its curves and those of no rank, such as train.log; "all": those of every rank;
+        "workers": CPU cores and memory, and GPUs, that each worker used (`worker/cpu_cores`), with
+        its number as the rank. points: at most as many of each curve, the least and greatest of
+        each part among them.
 
-        Raises Conflict: the job has `observe=False`; Forbidden: it is another user's; NotSupported: by an older server.
+        Raises Conflict: the job has `observe=False`; Forbidden: it is another user's; NotSupported:
+        by an older server.
         """
         return self.client.job_metrics(self._submitted, rank=rank, points=points)
 
     def goodput(self) -> JobGoodput:
-        """The use of the job's time: waiting, starting, steps, lag of a slow rank, checkpoints, repeated steps.
+        """The use of the job's time: waiting, starting, steps, lag of a slow rank, checkpoints,
+        repeated steps.
 
-        Steps are found by the collectives of the ranks, or by the steps that rank 0 prints. Raises what `metrics`
-        raises.
+        Steps are found by the collectives of the ranks, or by the steps that rank 0 prints. Raises
+        what `metrics` raises.
         """
         return self.client.job_goodput(self._submitted)
 
     def cancel(self) -> JobInfo:
-        """Order the end of the job, also of a waiting one. It ends later (`wait`). A final job stays as it is."""
+        """Order the end of the job, also of a waiting one. It ends later (`wait`). A
+        final job stays as it is.
+        """
         self._last = self.client.cancel_job(self._submitted)
         return self._last
 
     def delete(self, *, force: bool = False) -> str:
-        """Remove the job with its logs; return the server's message. `force`: stop it first if it runs.
+        """Remove the job with its logs; return the server's message. `force`: stop it first if it
+        runs.
 
         Raises Conflict: it is not final and `force` is False.
         """
@@ -526,25 +595,35 @@ class Job(Generic[R]):
         return self.client.job_events(self._submitted)
 
     def provenance(self) -> JobProvenance:
-        """Return what the job ran: commit and uncommitted changes as the submit saw them, packages, hardware, images.
+        """Return what the job ran: commit and uncommitted changes as the submit saw them, packages,
+        hardware, images.
 
-        Raises Forbidden: it belongs to another user; NotSupported: the server's version does not record it.
+        Raises Forbidden: it belongs to another user; NotSupported: the server's version does not
+        record it.
         """
         return self.client.job_provenance(self._submitted)
 
     def code(self, folder: str | os.PathLike[str]) -> str:
-        """Write the code that the job ran into a new folder, and return a sentence about it: the snapshot; of a job in
-        place the uncommitted changes as `changes.diff`, with the commit in the sentence.
+        """Write the code that the job ran into a new folder, and return a sentence about it: the
+        snapshot; of a job in place the uncommitted changes as `changes.diff`, with the commit in
+        the sentence.
 
-        Raises InvalidRequest: the folder is not empty; NotFound: the code was not kept; and as `provenance`.
+        Raises InvalidRequest: the folder is not empty; NotFound: the code was not kept; and as
+        `provenance`.
         """
         from client_lib.transport import download as downloads
 
-        return downloads.fetch_code(self.client, self.info(), self.provenance(), Path(folder).absolute())
+        return downloads.fetch_code(
+            self.client, self.info(), self.provenance(), Path(folder).absolute()
+        )
 
     def diff(self, other: Job[Any] | str) -> JobDiff:
-        """Compare this job with another: code, arguments, variables, packages, hardware, metrics; see `provenance`."""
-        return self._diff(other if isinstance(other, Job) else Job.of(self.client, self.client.job_info(other)))
+        """Compare this job with another: code, arguments, variables, packages, hardware,
+        metrics; see `provenance`.
+        """
+        return self._diff(
+            other if isinstance(other, Job) else Job.of(self.client, self.client.job_info(other))
+        )
 
     def _diff(self, second: Job[Any], *, is_brief: bool = False) -> JobDiff:
         """`is_brief`: without metrics, and of large snapshots only their digests."""
@@ -554,7 +633,9 @@ class Job(Generic[R]):
         ran = [difference.Ran(job.info(), job.provenance()) for job in (self, second)]
         with suppress(ClientLibError):  # one was submitted with observe=False
             if not is_brief:
-                ran = [each._replace(metrics=self.client.job_metrics(each.info.name)) for each in ran]
+                ran = [
+                    each._replace(metrics=self.client.job_metrics(each.info.name)) for each in ran
+                ]
         packed = [each.info.code for each in ran if isinstance(each.info.code, CodeSnapshot)]
         is_read = not is_brief or sum(code.size for code in packed) <= _COMPARED_MAX
         with suppress(ClientLibError):  # the snapshot of another user: only its digest is compared
@@ -564,16 +645,24 @@ class Job(Generic[R]):
         return difference.compare(*ran)
 
     def changed_since_success(self) -> str:
-        """Say what has changed since the script of a failed job last succeeded, in a sentence; "": nothing is known."""
-        with suppress(ClientLibError, OSError):  # an older server, the job of another user, no room for its code
+        """Say what has changed since the script of a failed job last succeeded, in a
+        sentence; "": nothing is known.
+        """
+        with suppress(
+            ClientLibError, OSError
+        ):  # an older server, the job of another user, no room for its code
             before = self.provenance().last_success if self.state is State.FAILED else None
             if before:
-                return Job.of(self.client, self.client.job_info(before))._diff(self, is_brief=True).sentence()
+                return (
+                    Job.of(self.client, self.client.job_info(before))
+                    ._diff(self, is_brief=True)
+                    .sentence()
+                )
         return ""
 
     def explain(self) -> str:
-        """Explain on some lines why the job waits, runs or failed: the reason, the last events, the next step, and
-        what has changed since the script of a failed job last succeeded."""
+        """Explain on some lines why the job waits, runs or failed: the reason, the last events, the
+        next step, and what has changed since the script of a failed job last succeeded."""
         why = explanation.explain(self.info(), self.events(), datetime.now(timezone.utc))
         return f"{explanation.as_text(why)}\n{self.changed_since_success()}".rstrip()
 
@@ -587,8 +676,8 @@ class Job(Generic[R]):
         return f"Job({functions.short_repr(self.name or self._script)}, {state})"
 
     def _repr_html_(self) -> str:
-        """A table for notebooks: the job as it is now, or as it was if the server does not answer at once. It has the
-        last lines of the failing rank, else of the whole job."""
+        """A table for notebooks: the job as it is now, or as it was if the server does not answer
+        at once. It has the last lines of the failing rank, else of the whole job."""
         import html
 
         from client_lib.reports import display
@@ -604,9 +693,13 @@ class Job(Generic[R]):
             from client_lib.log_reading import reader
 
             # the wait is short: every display fetches them
-            stream = partial(self.client.open_logs, info.name, deadline=time.monotonic() + _TABLE_PATIENCE_S)
+            stream = partial(
+                self.client.open_logs, info.name, deadline=time.monotonic() + _TABLE_PATIENCE_S
+            )
             with suppress(ClientLibError):  # the table is useful without them
-                lines = list(reader.log_lines(stream, reader.log_params(tail=_TABLE_LINES), retry_s=0))
+                lines = list(
+                    reader.log_lines(stream, reader.log_params(tail=_TABLE_LINES), retry_s=0)
+                )
         return display.as_html(info, lines=lines[-_TABLE_LINES:])
 
     @property
@@ -630,8 +723,9 @@ class Job(Generic[R]):
         one_rank: bool = False,
         **look: Any,
     ) -> None:
-        """`file` None: print to stdout, or to the cell of a notebook. `one_rank`: lines need no number of their rank.
-        `look`: see LogOutput. Notices about fields that the server interprets differently are printed once."""
+        """`file` None: print to stdout, or to the cell of a notebook. `one_rank`: lines need no
+        number of their rank. `look`: see LogOutput. Notices about fields that the server interprets
+        differently are printed once."""
         from client_lib.log_reading.cell import in_cell_or_terminal
         from client_lib.log_reading.text_output import LogOutput, several_ranks, waits_for
 
@@ -643,7 +737,9 @@ class Job(Generic[R]):
         with in_cell_or_terminal(info, file) as cell:
             out = cell or (sys.stdout if file is None else file)
             retry_s = self.client.config.retry_s
-            output = LogOutput(info.name, out, prefix, retry_s=retry_s, beside=cell, waits_for=silence, **look)
+            output = LogOutput(
+                info.name, out, prefix, retry_s=retry_s, beside=cell, waits_for=silence, **look
+            )
             for notice in new:
                 output.say(f"{notice}\n")
             output.write(partial(self.client.open_logs, info.name), params)

@@ -1,4 +1,5 @@
-"""`TorchDistributor` with pyspark's signature: code that was written for it changes its import line only. Public.
+"""`TorchDistributor` with pyspark's signature: code that was written for it changes its import line
+only. Public.
 
 from client_lib.torch_distributor import TorchDistributor
 
@@ -16,7 +17,9 @@ from client_lib.submit.caller import gpu_bound
 
 
 class TorchDistributor:
-    """Runs a function, or a .py file, in several processes of torch.distributed. See `pyspark.ml.torch.distributor`."""
+    """Runs a function, or a .py file, in several processes of torch.distributed. See
+    `pyspark.ml.torch.distributor`.
+    """
 
     def __init__(
         self,
@@ -30,25 +33,33 @@ class TorchDistributor:
     ) -> None:
         """Stores and checks only.
 
-        `num_processes`: of the whole job (1); `num_workers`, as documents write it too, is the same. `local_mode` True:
-        one worker of so many processes; False: so many workers of one process, on the configured server. `use_gpu`: one
-        GPU per process; without a GPU the processes run on the CPU, with a warning. `options`: of `Job`.
+        `num_processes`: of the whole job (1); `num_workers`, as documents write it too, is the
+        same. `local_mode` True: one worker of so many processes; False: so many workers of one
+        process, on the configured server. `use_gpu`: one GPU per process; without a GPU the
+        processes run on the CPU, with a warning. `options`: of `Job`.
 
         Raises ValueError: it is no number of processes, or two different ones are given.
         """
         if num_workers is not None and num_processes not in (None, num_workers):
-            raise ValueError(f"num_processes={num_processes} and num_workers={num_workers} are two names of one number")
+            raise ValueError(
+                f"num_processes={num_processes} and num_workers={num_workers} are two names of "
+                "one number"
+            )
         count = next((given for given in (num_processes, num_workers) if given is not None), 1)
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise ValueError(f"num_processes has to be a positive integer, not {count!r}")
         self.num_processes, self.local_mode, self.use_gpu = count, local_mode, use_gpu
         self._options = options
 
-    def run(self, train_object: Callable[..., Any] | str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
-        """Run it and wait: rank 0's value of a function, None for a file, whose `args` are its command line.
+    def run(
+        self, train_object: Callable[..., Any] | str | os.PathLike[str], *args: Any, **kwargs: Any
+    ) -> Any:
+        """Run it and wait: rank 0's value of a function, None for a file, whose `args` are its
+        command line.
 
         Raises:
-            what the function raised, from a JobFailed with the failing rank's traceback; see `Job.result`.
+            what the function raised, from a JobFailed with the failing rank's traceback; see
+            `Job.result`.
             JobFailed: of a file, with its last lines.
             ValueError: keyword arguments for a file.
         """
@@ -68,11 +79,15 @@ class TorchDistributor:
         if self.local_mode and self.use_gpu:
             gpus = _gpus_here()
             if gpus == 0:
-                warnings.warn("use_gpu=True, but this machine has no GPU: the processes run on the CPU", stacklevel=3)
+                warnings.warn(
+                    "use_gpu=True, but this machine has no GPU: the processes run on the CPU",
+                    stacklevel=3,
+                )
             elif processes > gpus:
                 warnings.warn(  # pyspark's words
-                    f"'num_processes' cannot be set to a value greater than the number of available GPUs on the "
-                    f"driver, which is {gpus}. 'num_processes' was reset to be equal to the number of available GPUs.",
+                    "'num_processes' cannot be set to a value greater than the number of "
+                    f"available GPUs on the driver, which is {gpus}. 'num_processes' was reset to "
+                    "be equal to the number of available GPUs.",
                     RuntimeWarning,
                     stacklevel=3,
                 )
@@ -88,7 +103,9 @@ class TorchDistributor:
 def _gpus_here() -> int:
     """GPUs of this machine that this process may use."""
     try:
-        listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True).stdout
+        listed = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return 0
     there, bound = len(listed.splitlines()), gpu_bound(os.environ)

@@ -1,7 +1,8 @@
-"""Metrics that a script logs itself, with the names of wandb: `client_lib.log({"loss": 0.3, "val/acc": 0.9}, step=7)`.
+"""Metrics that a script logs itself, with the names of wandb:
+`client_lib.log({"loss": 0.3, "val/acc": 0.9}, step=7)`.
 
-A call of `log` takes 10 to 20 µs, never blocks and never raises. Outside a job it does nothing. If the pipe to the
-launcher is full, values are dropped and counted. Standard library only.
+A call of `log` takes 10 to 20 µs, never blocks and never raises. Outside a job it does nothing. If
+the pipe to the launcher is full, values are dropped and counted. Standard library only.
 """
 
 import json
@@ -44,8 +45,9 @@ _pipe: _Pipe | None = None
 
 
 def init(*_: Any, config: Any = None, **__: Any) -> ModuleType:
-    """Note the configuration: a mapping or an object with attributes, such as argparse.Namespace; all else is ignored.
-    It need not be called; what it returns has `log`, `finish`, `config` and `alert`."""
+    """Note the configuration: a mapping or an object with attributes, such as argparse.Namespace;
+    all else is ignored. It need not be called; what it returns has `log`, `finish`, `config` and
+    `alert`."""
     this = sys.modules[__name__]
     with suppress(Exception):
         this.config.update(config if isinstance(config, Mapping) else vars(config))
@@ -53,13 +55,21 @@ def init(*_: Any, config: Any = None, **__: Any) -> ModuleType:
 
 
 def log(data: Mapping[str, Any], step: float | None = None, **_: Any) -> None:
-    """Add values to the curves of this rank; what is no number is left out. `step` None: one more than before."""
+    """Add values to the curves of this rank; what is no number is left out. `step`
+    None: one more than before.
+    """
     global _pipe
     with suppress(Exception):  # a training must not end for a metric
         _pipe = pipe = _pipe or _Pipe()
         pipe.step = pipe.step + 1 if step is None else float(step)
         if pipe.fd is not None:
-            pipe.write({str(name): value for name, given in data.items() if (value := _number(given)) is not None})
+            pipe.write(
+                {
+                    str(name): value
+                    for name, given in data.items()
+                    if (value := _number(given)) is not None
+                }
+            )
 
 
 def finish(*_: Any, **__: Any) -> None:

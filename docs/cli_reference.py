@@ -1,4 +1,6 @@
-"""`docs/cli.md`, made from the commands: `python docs/cli_reference.py > docs/cli.md`. A test compares."""
+"""`docs/cli.md`, made from the commands:
+`python docs/cli_reference.py > docs/cli.md`. A test compares.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from server_stub.__main__ import app as server_app
 
 WIDTH = 110  # columns of the help texts
 _server: Any = get_command(server_app)
-ANSWERED_BY_SERVER = {"client-lib serve": _server, "client-lib server token": _server.get_command(None, "token")}
+ANSWERED_BY_SERVER = {
+    "client-lib serve": _server,
+    "client-lib server token": _server.get_command(None, "token"),
+}
 
 
 def text() -> str:

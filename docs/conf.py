@@ -1,7 +1,7 @@
 """Sphinx configuration of the documentation site; `make docs` builds it without network.
 
-Sphinx, because it is maintained and reads the public docstrings; pages are Markdown (MyST), so that they also read well
-where the repository is browsed.
+Sphinx, because it is maintained and reads the public docstrings; pages are Markdown (MyST), so that
+they also read well where the repository is browsed.
 """
 
 from __future__ import annotations

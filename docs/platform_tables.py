@@ -1,4 +1,5 @@
-"""Tables of docs/mlspace.md that repeat what the code says: every argument of Job, with what becomes of it where.
+"""Tables of docs/mlspace.md that repeat what the code says: every argument of Job, with what
+becomes of it where.
 
 `tables` writes them (`make docs`); a test compares what is committed with what this makes.
 """
@@ -15,7 +16,10 @@ from server_stub.runtimes.fields import FIELDS
 
 _OTHERWISE = {
     "base_image": "not pulled: your interpreter runs the script, and a notice says so",
-    "instance_type": "GPUs are taken, or without any the CPU; cores bound OMP_NUM_THREADS; memory is not enforced",
+    "instance_type": (
+        "GPUs are taken, or without any the CPU; cores bound OMP_NUM_THREADS; memory is not "
+        "enforced"
+    ),
     "pytorch_use_env": "honoured; type `pytorch` passes the argument unless this is True",
     "volumes": "the path must be this machine's own",
     "requirements": "honoured: an environment of the job's own, which sees the packages of yours",
@@ -79,5 +83,6 @@ def _support(name: str, runtime: str, otherwise: dict[str, str]) -> str:
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
     lines = [head, tuple("---" for _ in head), *rows]
     return "".join(
-        "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in line) + " |\n" for line in lines
+        "| " + " | ".join(" ".join(cell.split()).replace("|", "\\|") for cell in line) + " |\n"
+        for line in lines
     )

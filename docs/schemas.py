@@ -1,4 +1,5 @@
-"""Writes the OpenAPI documents, and the JSON Schemas of the job spec and of explanations, into a folder.
+"""Writes the OpenAPI documents, and the JSON Schemas of the job spec and of explanations, into a
+folder.
 
 python docs/schemas.py docs    # `make docs` calls it; a test compares
 """
@@ -20,7 +21,9 @@ from server_stub.http.api import public_v2
 
 def schema(model: type[BaseModel], mode: Literal["validation", "serialization"]) -> dict[str, Any]:
     """The JSON Schema of a model as users write it, or as they receive it."""
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | model.model_json_schema(mode=mode)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | model.model_json_schema(
+        mode=mode
+    )
 
 
 def main(folder: Path) -> None:

@@ -1,9 +1,11 @@
-"""Writes the tables of the documents that repeat the code: fields, settings, arguments, operations, hints.
+"""Writes the tables of the documents that repeat the code: fields, settings, arguments, operations,
+hints.
 
     python docs/tables.py        # `make docs` calls it
 
-A table stands between `<!-- table: NAME -->` and `<!-- end -->`; the rest is written by hand. A test compares what is
-committed with what this makes. The docstring of Job has its parameters by the same rule, behind `Parameters:`.
+A table stands between `<!-- table: NAME -->` and `<!-- end -->`; the rest is written by hand. A
+test compares what is committed with what this makes. The docstring of Job has its parameters by the
+same rule, behind `Parameters:`.
 """
 
 from __future__ import annotations
@@ -48,7 +50,10 @@ def with_tables(text: str) -> str:
 def _fields(model: type[BaseModel], name: Callable[[str], str]) -> str:
     texts = descriptions(model)
     rows = [
-        f"| `{name(key)}` | {_type(field.annotation)} | {_default(field)} | {_cell(texts.get(key))} |"
+        (
+            f"| `{name(key)}` | {_type(field.annotation)} | {_default(field)} | "
+            f"{_cell(texts.get(key))} |"
+        )
         for key, field in model.model_fields.items()
         if not field.exclude
     ]
@@ -60,14 +65,19 @@ def _parameters() -> str:
     lines = []
     for name, text in descriptions(JobSpec).items():
         words = f"{name}: {' '.join(text.split())}"
-        lines += textwrap.wrap(words, 120, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False)
+        lines += textwrap.wrap(
+            words, 120, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False
+        )
     return "\n".join([*lines, ""])
 
 
 def _operations() -> str:
     """The operations of our REST API, in the order of its OpenAPI document."""
     rows = [
-        f"| `{method.upper()}` | `{path}` | {_cell(operation.get('description', '').split('. ')[0])} |"
+        (
+            f"| `{method.upper()}` | `{path}` | "
+            f"{_cell(operation.get('description', '').split('. ')[0])} |"
+        )
         for path, operations in rest_api().openapi()["paths"].items()
         for method, operation in operations.items()
     ]
@@ -78,7 +88,10 @@ def _metrics() -> str:
     """The server's own metrics, as Prometheus names them."""
     described = metrics.registry(metrics.Traffic(), {}, 0, [], 0).collect()
     rows = [
-        f"| `{each.name}{'_total' if each.type == 'counter' else ''}` | {each.type} | {_cell(each.documentation)} |"
+        (
+            f"| `{each.name}{'_total' if each.type == 'counter' else ''}` | {each.type} | "
+            f"{_cell(each.documentation)} |"
+        )
         for each in described
     ]
     return "\n".join(["| metric | type | meaning |", "|---|---|---|", *rows, ""])
@@ -105,7 +118,9 @@ def _default(field: FieldInfo) -> str:
     value = field.default
     if value is None or value == [] or value == {}:
         return "none"
-    if isinstance(value, BaseModel) or (isinstance(value, list) and isinstance(value[0], BaseModel)):
+    if isinstance(value, BaseModel) or (
+        isinstance(value, list) and isinstance(value[0], BaseModel)
+    ):
         return "see there"
     return f"`{value.value if isinstance(value, enum.Enum) else value}`"
 
@@ -128,7 +143,9 @@ def _type(annotation: object) -> str:
         return " ".join(f"`{member.value}`" for member in annotation)
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):
         return "table"
-    return {"Path": "path"}.get(getattr(annotation, "__name__", ""), getattr(annotation, "__name__", str(annotation)))
+    return {"Path": "path"}.get(
+        getattr(annotation, "__name__", ""), getattr(annotation, "__name__", str(annotation))
+    )
 
 
 def _cell(text: str | None) -> str:
@@ -161,7 +178,9 @@ _CATALOGUE: dict[str, type[BaseModel]] = {
 TABLES |= {f"catalogue_{name}": partial(_fields, model, str) for name, model in _CATALOGUE.items()}
 
 _USERS_FILE: dict[str, type[BaseModel]] = {"users": UserEntry, "teams": Team, "oidc": OidcEntry}
-TABLES |= {f"users_file_{name}": partial(_fields, model, str) for name, model in _USERS_FILE.items()}
+TABLES |= {
+    f"users_file_{name}": partial(_fields, model, str) for name, model in _USERS_FILE.items()
+}
 
 if __name__ == "__main__":
     for document in DOCUMENTS:

@@ -1,7 +1,9 @@
-"""Train a small convolutional network on scikit-learn's handwritten digits, with DistributedDataParallel.
+"""Train a small convolutional network on scikit-learn's handwritten digits, with
+DistributedDataParallel.
 
-An ordinary PyTorch script: it knows nothing of client_lib and runs unchanged under torchrun, on the CPU (gloo) and on
-GPUs (nccl). It follows two habits of ML Space scripts: a `train.log` beside the script, and `--epochs`-like options.
+An ordinary PyTorch script: it knows nothing of client_lib and runs unchanged under torchrun, on the
+CPU (gloo) and on GPUs (nccl). It follows two habits of ML Space scripts: a `train.log` beside the
+script, and `--epochs`-like options.
 """
 
 import argparse
@@ -49,7 +51,9 @@ def digits() -> tuple[TensorDataset, TensorDataset]:
     return TensorDataset(train_images, train_labels), TensorDataset(test_images, test_labels)
 
 
-def train(model: nn.Module, data: TensorDataset, epochs: int, batch: int, device: torch.device) -> None:
+def train(
+    model: nn.Module, data: TensorDataset, epochs: int, batch: int, device: torch.device
+) -> None:
     sampler = DistributedSampler(data, seed=0)
     loader = DataLoader(data, batch_size=batch, sampler=sampler)
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -86,7 +90,9 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=12)
     parser.add_argument("--batch", type=int, default=32, help="pictures per process and step")
     options = parser.parse_args()
-    logging.basicConfig(filename=BASE_DIR / "train.log", level=logging.INFO, format="%(asctime)s %(message)s")
+    logging.basicConfig(
+        filename=BASE_DIR / "train.log", level=logging.INFO, format="%(asctime)s %(message)s"
+    )
 
     on_gpu = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")

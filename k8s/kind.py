@@ -1,11 +1,12 @@
-"""`make kind`: from nothing to a trained model on a kind cluster. Each command is shown before it runs.
+"""`make kind`: from nothing to a trained model on a kind cluster. Each command is shown before it
+runs.
 
     python3 k8s/kind.py check              # says what is missing, and changes nothing
     python3 k8s/kind.py up demo            # the cluster, images, operator, server; then the demo job, followed
 
-Standard library alone; `server` and `demo` run this project's own programs with the same interpreter. Whatever is there
-already is kept, so that a second run goes on where the first one stopped. `operator`, `server` and `demo` do the same
-on any cluster that `--kubectl` reaches.
+Standard library alone; `server` and `demo` run this project's own programs with the same
+interpreter. Whatever is there already is kept, so that a second run goes on where the first one
+stopped. `operator`, `server` and `demo` do the same on any cluster that `--kubectl` reaches.
 """
 
 from __future__ import annotations
@@ -51,14 +52,20 @@ def main() -> None:
 def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="client_lib on a kind cluster, and a job on it.")
     parser.add_argument("steps", nargs="+", choices=STEPS, metavar="STEP", help=", ".join(STEPS))
-    parser.add_argument("--kubectl", default=f"kubectl --context kind-{NAME}", help="how to call it")
-    parser.add_argument("--endpoint", default="http://127.0.0.1:30080", help="where the server is reached from here")
+    parser.add_argument(
+        "--kubectl", default=f"kubectl --context kind-{NAME}", help="how to call it"
+    )
+    parser.add_argument(
+        "--endpoint", default="http://127.0.0.1:30080", help="where the server is reached from here"
+    )
     return parser.parse_args()
 
 
 def check(_: Target) -> None:
     """Ends the program, before anything was done, where something is missing."""
-    lacking = [f"{tool} is missing: {where}" for tool, where in TOOLS.items() if shutil.which(tool) is None]
+    lacking = [
+        f"{tool} is missing: {where}" for tool, where in TOOLS.items() if shutil.which(tool) is None
+    ]
     if not lacking and subprocess.run(["docker", "info"], capture_output=True).returncode != 0:
         lacking = ["docker is there, but its daemon doesn't answer; `docker info` says why"]
     if lacking:
@@ -66,7 +73,9 @@ def check(_: Target) -> None:
 
 
 def cluster(_: Target) -> None:
-    there = subprocess.run(["kind", "get", "clusters"], capture_output=True, text=True, check=True).stdout.split()
+    there = subprocess.run(
+        ["kind", "get", "clusters"], capture_output=True, text=True, check=True
+    ).stdout.split()
     if NAME not in there:
         _run("kind", "create", "cluster", "--config", str(ROOT / "k8s" / "kind.yaml"))
 
@@ -78,7 +87,8 @@ def images(_: Target) -> None:
 
 
 def operator(target: Target) -> None:
-    # server-side: the definition of PyTorchJob is larger than the annotation that a plain apply writes
+    # server-side: the definition of PyTorchJob is larger than the annotation that a plain apply
+    # writes
     folder = ROOT / "k8s" / "third-party" / "training-operator"
     _run(*target.kubectl, "apply", "--server-side", "-k", str(folder))
     _rolled_out(target, "kubeflow", "training-operator")
@@ -96,7 +106,10 @@ def demo(target: Target) -> None:
     variables = {"CLIENT_LIB_ENDPOINT": target.endpoint, "CLIENT_LIB_TOKEN": _token()}
     script = str(ROOT / "examples" / "digits_ddp.py")
     _run(sys.executable, "-m", "client_lib", "submit", "-f", *size, script, variables=variables)
-    _say(f"next: export CLIENT_LIB_ENDPOINT={target.endpoint} CLIENT_LIB_TOKEN=$(cat {OVERLAY / 'token'})")
+    _say(
+        f"next: export CLIENT_LIB_ENDPOINT={target.endpoint} CLIENT_LIB_TOKEN=$(cat "
+        f"{OVERLAY / 'token'})"
+    )
     _say("      client-lib list; client-lib submit -f YOUR_SCRIPT; make kind-down")
 
 
@@ -115,7 +128,9 @@ STEPS: dict[str, tuple[Callable[[Target], None], ...]] = {
 
 
 def _token() -> str:
-    """Of the user `demo`; made once. Its digest is in users.toml, which the overlay hands to the server."""
+    """Of the user `demo`; made once. Its digest is in users.toml, which the
+    overlay hands to the server.
+    """
     path, users = OVERLAY / "token", OVERLAY / "users.toml"
     if not (path.exists() and users.exists()):
         users.unlink(missing_ok=True)
@@ -127,7 +142,15 @@ def _token() -> str:
 
 
 def _rolled_out(target: Target, namespace: str, deployment: str) -> None:
-    _run(*target.kubectl, "-n", namespace, "rollout", "status", f"deployment/{deployment}", f"--timeout={ROLLOUT_S}s")
+    _run(
+        *target.kubectl,
+        "-n",
+        namespace,
+        "rollout",
+        "status",
+        f"deployment/{deployment}",
+        f"--timeout={ROLLOUT_S}s",
+    )
 
 
 def _run(*command: str, variables: dict[str, str] | None = None) -> None:

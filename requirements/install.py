@@ -2,12 +2,13 @@
 
     python3 requirements/install.py .venv requirements/dev.txt --project
     python3 requirements/install.py .venv-bench requirements/bench.txt --behind .venv
-    python3 requirements/install.py /opt/installer requirements/server.txt --into /opt/client-lib/packages
+    python3 requirements/install.py /opt/installer requirements/server.txt --into
+    /opt/client-lib/packages
 
-The Makefile and the Dockerfile call it; it needs nothing but Python's standard library. Every package is checked
-against the hashes of the lock file, and installed by uv, which comes out of requirements/bootstrap.txt by pip in the
-same way. Indexes, mirrors and certificates are those that pip is configured with on this machine: no file here names
-any.
+The Makefile and the Dockerfile call it; it needs nothing but Python's standard library. Every
+package is checked against the hashes of the lock file, and installed by uv, which comes out of
+requirements/bootstrap.txt by pip in the same way. Indexes, mirrors and certificates are those that
+pip is configured with on this machine: no file here names any.
 """
 
 from __future__ import annotations
@@ -28,7 +29,16 @@ OWN_SOURCES = ("client_lib", "server_stub")
 def main() -> None:
     options = _parse_arguments()
     python = _make_environment(options.environment)
-    _run(python, "-m", "pip", "install", "-q", "--require-hashes", "-r", str(REQUIREMENTS / "bootstrap.txt"))
+    _run(
+        python,
+        "-m",
+        "pip",
+        "install",
+        "-q",
+        "--require-hashes",
+        "-r",
+        str(REQUIREMENTS / "bootstrap.txt"),
+    )
     variables = os.environ | _uv_settings(_pip_settings(python))
     locked = ("--require-hashes", "--compile-bytecode", "-r", str(options.lock))
     if options.into and options.project:
@@ -39,7 +49,9 @@ def main() -> None:
         _install(options, python, variables, locked)
 
 
-def _install(options: argparse.Namespace, python: str, variables: dict[str, str], locked: tuple[str, ...]) -> None:
+def _install(
+    options: argparse.Namespace, python: str, variables: dict[str, str], locked: tuple[str, ...]
+) -> None:
     _uv(python, variables, *locked)
     if options.behind:
         _see_packages_of(options.behind, python)
@@ -49,26 +61,35 @@ def _install(options: argparse.Namespace, python: str, variables: dict[str, str]
 
 
 def _parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Make a virtual environment from a lock file with hashes.")
+    parser = argparse.ArgumentParser(
+        description="Make a virtual environment from a lock file with hashes."
+    )
     parser.add_argument("environment", type=Path)
     parser.add_argument("lock", type=Path)
     parser.add_argument("--project", action="store_true", help="install this project too, editable")
     parser.add_argument(
         "--into",
         type=Path,
-        help="a folder for PYTHONPATH where the packages go, or with --project a copy of this project alone, built by"
-        " the locked back end; the environment holds but the installer",
+        help="a folder for PYTHONPATH where the packages go, or with --project a copy of this "
+        "project alone, built by the locked back end; the environment holds but the installer",
     )
-    parser.add_argument("--behind", type=Path, help="another environment whose packages this one sees behind its own")
+    parser.add_argument(
+        "--behind",
+        type=Path,
+        help="another environment whose packages this one sees behind its own",
+    )
     return parser.parse_args()
 
 
 def _make_environment(path: Path) -> str:
-    """The environment's interpreter; it is made anew where it is missing or its base interpreter is gone."""
+    """The environment's interpreter; it is made anew where it is missing or its
+    base interpreter is gone.
+    """
     if sys.version_info < OLDEST:
         found = ".".join(map(str, sys.version_info[:3]))
         sys.exit(
-            f"{sys.executable} is Python {found}; {'.'.join(map(str, OLDEST))} or newer is needed: make PYTHON=..."
+            f"{sys.executable} is Python {found}; {'.'.join(map(str, OLDEST))} or newer is "
+            "needed: make PYTHON=..."
         )
     python = path / "bin" / "python"
     if not _answers(python):
@@ -79,12 +100,19 @@ def _make_environment(path: Path) -> str:
 
 
 def _answers(python: Path) -> bool:
-    return python.exists() and subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode == 0
+    return (
+        python.exists()
+        and subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode == 0
+    )
 
 
 def _pip_settings(python: str) -> dict[str, str]:
-    """What pip is configured with (files and PIP_ variables); a PIP_ variable wins, then [install], then [global]."""
-    listing = subprocess.run([python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True).stdout
+    """What pip is configured with (files and PIP_ variables); a PIP_ variable wins, then
+    [install], then [global].
+    """
+    listing = subprocess.run(
+        [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    ).stdout
     found: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
     for line in listing.splitlines():
         key, _, value = line.partition("=")
@@ -95,11 +123,15 @@ def _pip_settings(python: str) -> dict[str, str]:
 
 
 def _uv_settings(pip: dict[str, str]) -> dict[str, str]:
-    """The same for uv, which reads none of pip's settings. A UV_ variable that is set already stays."""
+    """The same for uv, which reads none of pip's settings. A UV_ variable
+    that is set already stays.
+    """
     wanted = {
         "UV_DEFAULT_INDEX": pip.get("index-url", ""),
         "UV_INDEX": " ".join(pip.get("extra-index-url", "").replace("\\n", " ").split()),
-        "UV_FIND_LINKS": ",".join(_reachable_links(pip.get("find-links", "").replace("\\n", " ").split())),
+        "UV_FIND_LINKS": ",".join(
+            _reachable_links(pip.get("find-links", "").replace("\\n", " ").split())
+        ),
         "UV_HTTP_TIMEOUT": pip.get("default-timeout", ""),
         "SSL_CERT_FILE": pip.get("cert", ""),
     }
@@ -112,11 +144,17 @@ def _reachable_links(links: list[str]) -> list[str]:
 
 
 def _see_packages_of(other: Path, python: str) -> None:
-    """One line in a .pth file: the other environment's packages come behind this one's own on sys.path."""
+    """One line in a .pth file: the other environment's packages come behind
+    this one's own on sys.path.
+    """
     scheme = {"base": str(other.absolute()), "platbase": str(other.absolute())}
-    theirs = sysconfig.get_path("purelib", "venv" if sys.version_info >= (3, 11) else "posix_prefix", vars=scheme)
+    theirs = sysconfig.get_path(
+        "purelib", "venv" if sys.version_info >= (3, 11) else "posix_prefix", vars=scheme
+    )
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    ours = subprocess.run([python, "-c", ask], capture_output=True, text=True, check=True).stdout.strip()
+    ours = subprocess.run(
+        [python, "-c", ask], capture_output=True, text=True, check=True
+    ).stdout.strip()
     Path(ours, "packages_behind.pth").write_text(theirs + "\n")
 
 

@@ -1,7 +1,8 @@
-"""`python -m server_stub`, to users `client-lib serve`: starts the server, makes a token, or checks a catalogue.
+"""`python -m server_stub`, to users `client-lib serve`: starts the server, makes a token, or checks
+a catalogue.
 
-The module parses flags and imports the server only when it is needed. A failed start is one message on stderr and exit
-code 1; a wrong flag, or a catalogue that is not valid, is exit code 2.
+The module parses flags and imports the server only when it is needed. A failed start is one message
+on stderr and exit code 1; a wrong flag, or a catalogue that is not valid, is exit code 2.
 """
 
 import logging
@@ -22,11 +23,16 @@ FAILED, WRONG = 1, 2  # exit codes
 
 
 def main(args: Sequence[str] | None = None, program: str = "client-lib serve") -> int:
-    """Run the command line `args` (None: that of this process); returns its exit code. Help names `program`."""
+    """Run the command line `args` (None: that of this process); returns its exit
+    code. Help names `program`.
+    """
     try:
         return get_command(app).main(args, prog_name=program, standalone_mode=False) or 0
     except typer.TyperException as wrong:
-        print(f"Error: {wrong.format_message()}\n`{program} --help` shows what it takes", file=sys.stderr)
+        print(
+            f"Error: {wrong.format_message()}\n`{program} --help` shows what it takes",
+            file=sys.stderr,
+        )
         return WRONG
     except ClientLibError as error:
         print(f"Error: {error}", file=sys.stderr)
@@ -57,45 +63,69 @@ app = typer.Typer(
 def _group(
     ctx: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version.")
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Show the version."),
     ] = False,
     state_dir: Annotated[
-        Path | None, typer.Option(**_PATH, help="server.json, token, lock and log of this machine and user.")
+        Path | None,
+        typer.Option(**_PATH, help="server.json, token, lock and log of this machine and user."),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(**_PATH, help="Database, jobs, logs, snapshots. Default: STATE_DIR/data.")
+        Path | None,
+        typer.Option(**_PATH, help="Database, jobs, logs, snapshots. Default: STATE_DIR/data."),
     ] = None,
-    host: Annotated[str | None, typer.Option(metavar="HOST", help="Address to listen on. Default: 127.0.0.1.")] = None,
-    port: Annotated[int | None, typer.Option(metavar="PORT", help="Default: 0, which is a free one.")] = None,
-    users_file: Annotated[Path | None, typer.Option(**_PATH, help="TOML of users and digests of their tokens.")] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="HOST", help="Address to listen on. Default: 127.0.0.1.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Default: 0, which is a free one.")
+    ] = None,
+    users_file: Annotated[
+        Path | None, typer.Option(**_PATH, help="TOML of users and digests of their tokens.")
+    ] = None,
     insecure_shared_uid: Annotated[
         bool | None,
         typer.Option(
             "--insecure-shared-uid",
-            help="Let the jobs of all users run as this account, where each can read the others' secrets.",
+            help="Let the jobs of all users run as this account, where each can read the others' "
+            "secrets.",
         ),
     ] = None,
     database_url: Annotated[
         str | None, typer.Option(metavar="URL", help="sqlite:///... or postgresql+psycopg://...")
     ] = None,
     idle_exit_s: Annotated[
-        float | None, typer.Option(metavar="SECONDS", help="End after this time without a job and a request.")
+        float | None,
+        typer.Option(metavar="SECONDS", help="End after this time without a job and a request."),
     ] = None,
     recover: Annotated[
-        bool, typer.Option("--recover", help="Rebuild a lost or damaged database from the files of its jobs.")
+        bool,
+        typer.Option(
+            "--recover", help="Rebuild a lost or damaged database from the files of its jobs."
+        ),
     ] = False,
 ) -> None:
-    """Run a server in the foreground. Every setting is a variable CLIENT_LIB_SERVER_<NAME>; options win."""
-    options = {name: value for name, value in locals().items() if name not in ("ctx", "version", "recover")}
+    """Run a server in the foreground. Every setting is a variable
+    CLIENT_LIB_SERVER_<NAME>; options win.
+    """
+    options = {
+        name: value for name, value in locals().items() if name not in ("ctx", "version", "recover")
+    }
     if ctx.invoked_subcommand is None:
-        _serve({name: value for name, value in options.items() if value is not None}, recover=recover)
+        _serve(
+            {name: value for name, value in options.items() if value is not None}, recover=recover
+        )
 
 
 @app.command()
 def token(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The user.")],
-    users_file: Annotated[Path, typer.Option(**_PATH, help="Gets the token's digest; it is made if it is missing.")],
-    admin: Annotated[bool, typer.Option("--admin", help="The user may see and change the jobs of all users.")] = False,
+    users_file: Annotated[
+        Path, typer.Option(**_PATH, help="Gets the token's digest; it is made if it is missing.")
+    ],
+    admin: Annotated[
+        bool, typer.Option("--admin", help="The user may see and change the jobs of all users.")
+    ] = False,
 ) -> None:
     """Make a token for a user and print it; it is shown once."""
     from server_stub.http import users_file as users
@@ -105,7 +135,9 @@ def token(
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML of a cluster, or TOML of a local server.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="YAML of a cluster, or TOML of a local server.")
+    ],
 ) -> int:
     """Check a catalogue before a server gets it, and print all errors with their lines."""
     from server_stub.runtimes import instance_types
@@ -122,10 +154,14 @@ def check(
 
 
 def _serve(given: dict[str, Any], *, recover: bool) -> None:
-    """Run the server; flags override variables. Raises InvalidRequest with the name of the setting."""
+    """Run the server; flags override variables. Raises InvalidRequest
+    with the name of the setting.
+    """
     _close_inherited()
     for name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
-        os.environ.pop(name, None)  # prometheus-client would keep our counters among the files of who started us
+        os.environ.pop(
+            name, None
+        )  # prometheus-client would keep our counters among the files of who started us
     from pydantic import ValidationError
 
     from client_lib.spec.validation import invalid_request
@@ -144,7 +180,9 @@ def _serve(given: dict[str, Any], *, recover: bool) -> None:
 
 
 def _close_inherited() -> None:
-    """Close every descriptor above stderr: an inherited pipe would keep `client-lib submit | tee` from ending."""
+    """Close every descriptor above stderr: an inherited pipe would keep
+    `client-lib submit | tee` from ending.
+    """
     for name in os.listdir("/dev/fd") if os.path.isdir("/dev/fd") else ():
         if int(name) > 2:
             with suppress(OSError):  # the descriptor of the listing itself

@@ -1,4 +1,5 @@
-"""The application: routes and the layers around them. No sockets, no files: `server_stub.serve` runs it.
+"""The application: routes and the layers around them. No sockets, no files: `server_stub.serve`
+runs it.
 
 AccessLog -> Guard -> http.api.* -> service
           -> Guard -> http.api.public_v2.* -> service, below /public/v2
@@ -33,7 +34,11 @@ def rest_api() -> FastAPI:
         docs_url=None,  # its pages load scripts from elsewhere
         redoc_url=None,
         openapi_url=None,  # the document is docs/openapi.json, made by docs/schemas.py
-        telemetry={"tracing": False, "metrics": False, "logs": False},  # the access log and /metrics are ours
+        telemetry={
+            "tracing": False,
+            "metrics": False,
+            "logs": False,
+        },  # the access log and /metrics are ours
         redirect_slashes=False,  # a redirect drops the body and, in some clients, the token
         strict_content_type=False,  # agents send JSON without a Content-Type
         separate_input_output_schemas=False,
@@ -54,12 +59,18 @@ def openapi(app: FastAPI) -> dict[str, Any]:
     return document
 
 
-def build(parts: Context, log_to: TextIO | None = sys.stderr, app: FastAPI | None = None) -> ASGIApp:
-    """The whole server as one ASGI application. `log_to`: stream of the access log; None: no log."""
+def build(
+    parts: Context, log_to: TextIO | None = sys.stderr, app: FastAPI | None = None
+) -> ASGIApp:
+    """The whole server as one ASGI application. `log_to`: stream of the
+    access log; None: no log.
+    """
     app = app or rest_api()
     app.state.context = parts
     of_user_or_worker = partial(authenticate, parts.users, parts.logins, parts.workers)
-    app.add_middleware(Guard, bodies=parts.bodies, error=answers.error, authenticate=of_user_or_worker)
+    app.add_middleware(
+        Guard, bodies=parts.bodies, error=answers.error, authenticate=of_user_or_worker
+    )
 
     @cache
     def public_v2() -> ASGIApp:

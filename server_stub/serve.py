@@ -1,7 +1,8 @@
 """Runs the application: locks, socket, uvicorn, and an ordered stop.
 
-At SIGTERM or SIGINT `server.json` is removed first (no new client connects), long polls answer, log streams are cut
-without `@end` (their readers resume at the next server), and other responses get STOP_GRACE_S. Workers keep running.
+At SIGTERM or SIGINT `server.json` is removed first (no new client connects), long polls answer, log
+streams are cut without `@end` (their readers resume at the next server), and other responses get
+STOP_GRACE_S. Workers keep running.
 """
 
 from __future__ import annotations
@@ -62,16 +63,21 @@ log = logging.getLogger(__name__)
 def serve(settings: Settings, *, recover: bool = False) -> None:
     """Run until a signal or idleness ends it. `recover`: rebuild a lost or damaged database.
 
-    Raises ClientLibError if it can't start or go on: a busy port, another server, a directory that can't be used.
+    Raises ClientLibError if it can't start or go on: a busy port, another server, a directory that
+    can't be used.
     """
     _raise_open_files()
     server_files.prepare(settings.state_dir, settings.data_dir)
     facts = server_files.facts(__version__, settings.data_dir)
-    with server_files.locked([settings.state_dir, settings.data_dir], facts) as locks, _listen(settings) as listening:
+    with (
+        server_files.locked([settings.state_dir, settings.data_dir], facts) as locks,
+        _listen(settings) as listening,
+    ):
         facts["url"] = _url(listening)
         for lock in locks:
             lock.write(facts)
-        loop = uvloop.new_event_loop()  # run() would wait for threads, perhaps of a file system that does not answer
+        # run() would wait for threads, perhaps of a file system that does not answer
+        loop = uvloop.new_event_loop()
         asyncio.set_event_loop(loop)
         try:
             loop.run_until_complete(_run(settings, listening, facts, locks, recover))
@@ -81,8 +87,8 @@ def serve(settings: Settings, *, recover: bool = False) -> None:
 
 
 def _raise_open_files() -> None:
-    """Raise the soft limit of open files to the hard one: followers, workers and log files are many. Launchers restore
-    the earlier limit for their ranks."""
+    """Raise the soft limit of open files to the hard one: followers, workers and log files are
+    many. Launchers restore the earlier limit for their ranks."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     os.environ[OPEN_FILES] = str(soft)
     try:
@@ -109,27 +115,40 @@ async def _run(
         room.spare,
     )
     if settings.runtime == "kubernetes":
-        from server_stub.runtimes.kube.runtime import assemble  # half a second of imports that others do not need
+        from server_stub.runtimes.kube.runtime import (
+            assemble,
+        )  # half a second of imports that others do not need
 
-        runtime: Runtime = assemble(settings, registry, {team.namespace for team in tokens().teams if team.namespace})
+        runtime: Runtime = assemble(
+            settings, registry, {team.namespace for team in tokens().teams if team.namespace}
+        )
     else:
         runtime = LocalRuntime(LocalOptions(settings, accounts=user_accounts))
     service = Service(settings, runtime, room=room)
     await service.start(recover=recover)  # the database is migrated and running jobs are adopted
-    hub, uploads = LogHub(service.lookup.next_logs), OutputsUpload(settings.outputs_limit_bytes, room)
+    hub, uploads = (
+        LogHub(service.lookup.next_logs),
+        OutputsUpload(settings.outputs_limit_bytes, room),
+    )
     logins = Logins(settings.data_dir / "logins.json", tokens, loopback=is_loopback(settings.host))
     users, bodies = Users(tokens), Bodies(settings.max_snapshot_bytes)
-    parts = Context(settings, service, snapshots, hub, Traffic(), registry, uploads, users, logins, bodies)
+    parts = Context(
+        settings, service, snapshots, hub, Traffic(), registry, uploads, users, logins, bodies
+    )
     try:
         config = uvicorn_config(build(parts))
         server = Server(config, parts)
         watches = [_watch_machine(server, parts, locks), _watch_database(server, parts)]
         tasks = [asyncio.create_task(watch) for watch in watches]
-        gc.freeze()  # what the start has made stays: a full collection that walks it stops all requests for 0.1 s
+        # what the start has made stays: a full collection that walks it stops all requests for 0.1
+        # s
+        gc.freeze()
         listening.listen(BACKLOG)  # connections wait there until uvicorn accepts them
         with server.capture_signals():  # a client may send one as soon as it sees server.json
             server_files.write_server_json(settings.state_dir, facts)
-            log.info("listening on %s, pid %d, data in %s", facts["url"], os.getpid(), settings.data_dir)
+            log.info(
+                "listening on %s, pid %d, data in %s", facts["url"], os.getpid(), settings.data_dir
+            )
             await server.serve([listening])
         for task in tasks:
             task.cancel()
@@ -141,18 +160,20 @@ async def _run(
 
 
 def _users(settings: Settings) -> tuple[CurrentTokens, Callable[[], Mapping[str, str]] | None]:
-    """The tokens of this server, and the names of the accounts under which jobs of their users run; None: all as this
-    server. The data directory is opened to these accounts.
+    """The tokens of this server, and the names of the accounts under which jobs of their users run;
+    None: all as this server. The data directory is opened to these accounts.
 
-    Raises InvalidRequest: other machines could reach it, and it has no users file; or it has one, and jobs of all users
-    would run as one account, or some user has no account, or one that can run no jobs there.
+    Raises InvalidRequest: other machines could reach it, and it has no users file; or it has one,
+    and jobs of all users would run as one account, or some user has no account, or one that can run
+    no jobs there.
     """
     if settings.users_file is None:
         if not is_loopback(settings.host):
             raise InvalidRequest(
-                f"a server that listens on {settings.host} can be reached from other machines and needs --users-file",
-                hint="`client-lib server token NAME --users-file FILE` makes the file and a token; or write a table "
-                "[oidc] with the issuer of your users' tokens",
+                f"a server that listens on {settings.host} can be reached from other machines and "
+                "needs --users-file",
+                hint="`client-lib server token NAME --users-file FILE` makes the file and a token; "
+                "or write a table [oidc] with the issuer of your users' tokens",
             )
         user = users_file.local_user()
         tokens = UserTokens({users_file.digest(server_files.local_token(settings.state_dir)): user})
@@ -161,20 +182,25 @@ def _users(settings: Settings) -> tuple[CurrentTokens, Callable[[], Mapping[str,
         return FileTokens(settings.users_file), None
     if not accounts.are_possible():
         raise InvalidRequest(
-            "jobs of all users in --users-file would run as this account: each can read the others' files and secrets",
-            hint="started as root on Linux, it runs the jobs of each user under an account of its own; "
-            "--insecure-shared-uid starts it for users who trust each other; on Kubernetes jobs are separated",
+            "jobs of all users in --users-file would run as this account: each can read the "
+            "others' files and secrets",
+            hint="started as root on Linux, it runs the jobs of each user under an account of its "
+            "own; --insecure-shared-uid starts it for users who trust each other; on "
+            "Kubernetes jobs are separated",
         )
     separated = FileTokens(settings.users_file, _check_accounts)
     os.umask(0o077)  # of this server's own files; a job has the usual one
     accounts.open_data_dir(settings.data_dir)
     jobs, python = settings.data_dir / "jobs", LocalOptions.python
     found = accounts.of_users(separated().accounts())
-    if why := next(filter(None, (account.why_unusable(jobs, python) for account in found.values())), None):
+    if why := next(
+        filter(None, (account.why_unusable(jobs, python) for account in found.values())), None
+    ):
         raise InvalidRequest(
             why,
-            hint="let everybody enter the folders above it, or choose others: a data directory such as --data-dir "
-            "/var/lib/client_lib, and an installation of Python outside of private homes",
+            hint="let everybody enter the folders above it, or choose others: a data directory "
+            "such as --data-dir /var/lib/client_lib, and an installation of Python outside of "
+            "private homes",
         )
     return separated, lambda: separated().accounts()
 
@@ -183,24 +209,31 @@ def _check_accounts(tokens: UserTokens) -> None:
     """Raises InvalidRequest: a user has no account on this machine."""
     if tokens.oidc is not None:
         raise InvalidRequest(
-            "users of the table [oidc] in --users-file have no accounts on this machine, and their jobs would run as "
-            "this account",
-            hint="--insecure-shared-uid starts it for users who trust each other; on Kubernetes jobs are separated",
+            "users of the table [oidc] in --users-file have no accounts on this machine, and "
+            "their jobs would run as this account",
+            hint="--insecure-shared-uid starts it for users who trust each other; on Kubernetes "
+            "jobs are separated",
         )
     accounts.of_users(tokens.accounts())
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """A bound socket. Raises Conflict: the port is busy; InvalidRequest: the address is not of this machine."""
+    """A bound socket. Raises Conflict: the port is busy; InvalidRequest: the
+    address is not of this machine.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listening = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:  # the latter for a name with two dots in a row
-        raise InvalidRequest(f"host {settings.host!r} is no address to listen on: {error}") from error
+        raise InvalidRequest(
+            f"host {settings.host!r} is no address to listen on: {error}"
+        ) from error
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # the last server's connections may linger
+        listening.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # the last server's connections may linger
         listening.bind(address)
     except OSError as error:
         listening.close()
@@ -236,9 +269,11 @@ def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
     )
 
 
-async def _watch_machine(server: Server, parts: Context, locks: Sequence[server_files.DirectoryLock]) -> None:
-    """Keep the log small, and stop the server when it is idle or its directories were removed: what it writes would be
-    lost."""
+async def _watch_machine(
+    server: Server, parts: Context, locks: Sequence[server_files.DirectoryLock]
+) -> None:
+    """Keep the log small, and stop the server when it is idle or its directories were removed: what
+    it writes would be lost."""
     limit = parts.settings.idle_exit_s
     while True:
         await asyncio.sleep(_LOOK_S if limit is None else min(_LOOK_S, limit / _IDLE_LOOKS))
@@ -256,8 +291,9 @@ async def _watch_machine(server: Server, parts: Context, locks: Sequence[server_
 
 
 async def _watch_database(server: Server, parts: Context) -> None:
-    """Stop the server when another one has taken over its database. While the database is away nothing is decided,
-    because each decision is stored first; the lock is taken again at the first answer."""
+    """Stop the server when another one has taken over its database. While the database is away
+    nothing is decided, because each decision is stored first; the lock is taken again at the first
+    answer."""
     away = False
     while True:
         await asyncio.sleep(_LOOK_S)
@@ -287,7 +323,8 @@ class Server(uvicorn.Server):
         self._loop = asyncio.get_running_loop()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # uvicorn waits until a connection that it accepts in this moment is idle for seconds, unless it is closed here
+        # uvicorn waits until a connection that it accepts in this moment is idle for seconds,
+        # unless it is closed here
         self.server_state.default_headers.append((b"connection", b"close"))
         await super().shutdown(sockets)
 

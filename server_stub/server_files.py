@@ -1,8 +1,9 @@
 """The files that identify the server of this machine: locks, `server.json` and the local token.
 
-Only one server runs per state directory and per data directory: each holds a flock on both, which the kernel releases
-when the process ends in any way. The content of the files is information for people and for the client
-(`client_lib.spec.state_dir` has their names and places); the lock alone decides.
+Only one server runs per state directory and per data directory: each holds a flock on both, which
+the kernel releases when the process ends in any way. The content of the files is information for
+people and for the client (`client_lib.spec.state_dir` has their names and places); the lock alone
+decides.
 """
 
 import fcntl
@@ -36,8 +37,9 @@ class DirectoryLock:
         self._file = -1
 
     def take(self, facts: Facts) -> None:
-        """Take the lock and write the facts of its holder. The file of a dead server is reused. Raises Conflict:
-        another server lives, whose pid and URL are named; ServerError: the directory can't be written."""
+        """Take the lock and write the facts of its holder. The file of a dead server is reused.
+        Raises Conflict: another server lives, whose pid and URL are named; ServerError: the
+        directory can't be written."""
         try:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._wait()
@@ -46,15 +48,20 @@ class DirectoryLock:
             self.release()
             try:
                 told = json.loads(text)
-                holder = ", ".join(filter(None, (f"pid {told['pid']}", told.get("url"), f"host {told['host']}")))
+                holder = ", ".join(
+                    filter(None, (f"pid {told['pid']}", told.get("url"), f"host {told['host']}"))
+                )
             except (ValueError, KeyError):
                 holder = f"{self._path} names it not yet"
             raise Conflict(
                 f"another server ({holder}) works on {self._path.parent}",
-                hint="`client-lib server stop` ends it; another --data-dir and --state-dir keep both",
+                hint="`client-lib server stop` ends it; another --data-dir and --state-dir keep "
+                "both",
             ) from error
         except OSError as error:
-            raise ServerError(f"the directory {self._path.parent} can't be used: {error.strerror}") from error
+            raise ServerError(
+                f"the directory {self._path.parent} can't be used: {error.strerror}"
+            ) from error
         self.write(facts)
 
     def _wait(self) -> None:
@@ -79,8 +86,8 @@ class DirectoryLock:
             os.ftruncate(self._file, len(text))
 
     def check(self) -> None:
-        """Raises ServerError: the directory or its lock file was removed or replaced. Another server may hold the new
-        one, and files that this server writes are lost."""
+        """Raises ServerError: the directory or its lock file was removed or replaced. Another
+        server may hold the new one, and files that this server writes are lost."""
         with suppress(OSError):
             if os.path.samestat(os.fstat(self._file), os.stat(self._path)):
                 return
@@ -90,7 +97,9 @@ class DirectoryLock:
         )
 
     def release(self) -> None:
-        """Release the lock. The file stays: removing it would let two servers hold two locks of one name."""
+        """Release the lock. The file stays: removing it would let two servers
+        hold two locks of one name.
+        """
         os.close(self._file)
 
 
@@ -122,14 +131,16 @@ def facts(version: str, data_dir: Path, url: str | None = None) -> Facts:
 
 
 def prepare(settings_state_dir: Path, data_dir: Path) -> None:
-    """Create both directories with mode 0700. An existing data directory of another user (a volume) stays as it is.
-    Raises ServerError with the directory and what is wrong with it."""
+    """Create both directories with mode 0700. An existing data directory of another user (a volume)
+    stays as it is. Raises ServerError with the directory and what is wrong with it."""
     for directory in (settings_state_dir, data_dir):
         try:
             if directory == settings_state_dir or not directory.exists():
                 state_dir.make_private(directory)
             elif directory.stat().st_uid == os.getuid() and directory.stat().st_mode & 0o066:
-                directory.chmod(0o700)  # 0711 stays: jobs may run below it under accounts of their users
+                directory.chmod(
+                    0o700
+                )  # 0711 stays: jobs may run below it under accounts of their users
         except OSError as error:
             reason = error.strerror or str(error)
             raise ServerError(f"the directory {directory} can't be used: {reason}") from error
@@ -149,8 +160,9 @@ def remove_server_json(directory: Path) -> None:
 
 
 def local_token(directory: Path) -> str:
-    """The token of the local server. Its file is made at the first start, and its mode is set to 0600 at each start.
-    Call it under the lock of the directory: two first servers would make two tokens."""
+    """The token of the local server. Its file is made at the first start, and its mode is set to
+    0600 at each start. Call it under the lock of the directory: two first servers would make two
+    tokens."""
     path = directory / state_dir.TOKEN
     with suppress(FileNotFoundError):
         path.chmod(0o600)

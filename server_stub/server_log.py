@@ -1,7 +1,8 @@
-"""The log of the server: one JSON object per line on stderr, for each record of `logging` and for each request.
+"""The log of the server: one JSON object per line on stderr, for each record of `logging` and for
+each request.
 
-The line of a request holds id, method, path, route, status, milliseconds, bytes sent, client and user. Never a header,
-a query or a body: these can hold tokens and secrets.
+The line of a request holds id, method, path, route, status, milliseconds, bytes sent, client and
+user. Never a header, a query or a body: these can hold tokens and secrets.
 """
 
 import errno
@@ -23,7 +24,8 @@ from client_lib.spec import paths
 from server_stub.http.metrics import Traffic
 
 REQUEST_ID = b"x-request-id"
-UNKNOWN_ROUTE = "(none)"  # one label for all unknown paths: a scanner would make thousands of labels
+# one label for all unknown paths: a scanner would make thousands of labels
+UNKNOWN_ROUTE = "(none)"
 OUT_OF_FILES = os.strerror(errno.EMFILE)
 _OUT_OF_FILES_S = 60.0
 _GIVEN_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -39,7 +41,8 @@ def _line(level: str, event: str, **facts: object) -> str:
 
 
 class OutOfFiles(logging.Filter):
-    """Passes one record a minute of those that say that this process can open no more files, without its traceback.
+    """Passes one record a minute of those that say that this process can open no more files,
+    without its traceback.
 
     Every part of the server meets that error, and some meet it again at once.
     """
@@ -51,22 +54,36 @@ class OutOfFiles(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         message = record.getMessage()
         if OUT_OF_FILES not in message:
-            if not record.exc_info or OUT_OF_FILES not in _FORMATTER.formatException(record.exc_info):
+            if not record.exc_info or OUT_OF_FILES not in _FORMATTER.formatException(
+                record.exc_info
+            ):
                 return True
             message += f": {OUT_OF_FILES}"
         if time.monotonic() < self._silent_until:
             return False
         self._silent_until = time.monotonic() + _OUT_OF_FILES_S
-        record.msg, record.args, record.exc_info = f"{message} (written once a minute at most)", (), None
+        record.msg, record.args, record.exc_info = (
+            f"{message} (written once a minute at most)",
+            (),
+            None,
+        )
         return True
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as time, level, event `log`, logger, message, and the traceback of an exception."""
+    """Formats a record as time, level, event `log`, logger, message, and the
+    traceback of an exception.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         traceback = {"traceback": self.formatException(record.exc_info)} if record.exc_info else {}
-        return _line(record.levelname.lower(), "log", logger=record.name, message=record.getMessage(), **traceback)
+        return _line(
+            record.levelname.lower(),
+            "log",
+            logger=record.name,
+            message=record.getMessage(),
+            **traceback,
+        )
 
 
 def log_to_stderr(level: str) -> None:
@@ -79,10 +96,11 @@ def log_to_stderr(level: str) -> None:
 
 
 def rotate(path: Path, max_bytes: int) -> bool:
-    """Begin a new log file if stdout and stderr go to the file at `path` and it is larger than `max_bytes`.
+    """Begin a new log file if stdout and stderr go to the file at `path` and it is larger than
+    `max_bytes`.
 
-    The old file becomes `<path>.1` and replaces the previous one. A terminal, a pipe or another file stays as it is.
-    Returns True if a new file was begun.
+    The old file becomes `<path>.1` and replaces the previous one. A terminal, a pipe or another
+    file stays as it is. Returns True if a new file was begun.
     """
     new = path.with_name(f"{path.name}.new")
     try:
@@ -100,7 +118,9 @@ def rotate(path: Path, max_bytes: int) -> bool:
 
 
 class AccessLog:
-    """The outermost ASGI layer: gives each request an id, counts it, and writes its line. `out` None: no lines."""
+    """The outermost ASGI layer: gives each request an id, counts it, and writes its
+    line. `out` None: no lines.
+    """
 
     def __init__(self, app: ASGIApp, traffic: Traffic, out: TextIO | None) -> None:
         self._app, self._traffic, self._out = app, traffic, out
@@ -108,14 +128,19 @@ class AccessLog:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began, status, sent, complete = time.perf_counter(), 0, 0, False
         given = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"")
-        request_id = given.decode() if _GIVEN_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"  # no secret
+        request_id = (
+            given.decode() if _GIVEN_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
+        )  # no secret
         scope["request_id"] = request_id
 
         async def note_and_send(message: Message) -> None:
             nonlocal status, sent, complete
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", ()), (REQUEST_ID, request_id.encode())]
+                message["headers"] = [
+                    *message.get("headers", ()),
+                    (REQUEST_ID, request_id.encode()),
+                ]
             else:
                 sent += len(message.get("body", b""))
                 complete = not message.get("more_body", False)
@@ -138,12 +163,27 @@ class AccessLog:
             # as it was declared, so that names of jobs do not become labels
             route = getattr(scope.get("route"), "path", UNKNOWN_ROUTE)
             self._traffic.end(method, route, status, seconds)
-            # of those that come many times a second, of workers and keys typed in a session, only failures
+            # of those that come many times a second, of workers and keys typed in a session, only
+            # failures
             routine = ("attempt" in scope or "routine" in scope) and status < HTTPStatus.BAD_REQUEST
             if self._out is not None and not routine:
                 user, client = scope.get("user"), scope.get("client")
-                facts = {"id": request_id, "method": method, "path": path, "route": route, "status": status}
-                facts |= {"ms": round(seconds * 1000, 2), "bytes": sent, "client": client[0] if client else None}
-                with suppress(OSError, ValueError):  # a full disk or a closed pipe must not fail requests
-                    self._out.write(_line("info", "request", **facts, user=user.name if user else None) + "\n")
+                facts = {
+                    "id": request_id,
+                    "method": method,
+                    "path": path,
+                    "route": route,
+                    "status": status,
+                }
+                facts |= {
+                    "ms": round(seconds * 1000, 2),
+                    "bytes": sent,
+                    "client": client[0] if client else None,
+                }
+                with suppress(
+                    OSError, ValueError
+                ):  # a full disk or a closed pipe must not fail requests
+                    self._out.write(
+                        _line("info", "request", **facts, user=user.name if user else None) + "\n"
+                    )
                     self._out.flush()

@@ -26,4 +26,6 @@ while True:
     time.sleep(0.05)
 print(f"end {rank} of {size}", flush=True)
 """
-"""Counts steps in its checkpoint folder until a file `stop` is there; a file `kill-RANK` kills that rank once."""
+"""Counts steps in its checkpoint folder until a file `stop` is there; a file
+`kill-RANK` kills that rank once.
+"""

@@ -1,6 +1,8 @@
-"""Virtual environments for tests that want other packages than ours, made from their lock files when first needed.
+"""Virtual environments for tests that want other packages than ours, made from their lock files
+when first needed.
 
-They lie beside `.venv` and are kept: `make clean` removes them. Packages come from where pip gets them on this machine.
+They lie beside `.venv` and are kept: `make clean` removes them. Packages come from where pip gets
+them on this machine.
 """
 
 import fcntl
@@ -13,7 +15,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def environment(name: str, *, ours_behind: bool = False) -> Path:
-    """The folder of one with what requirements/<name>.txt pins. Made by one process, however many ask.
+    """The folder of one with what requirements/<name>.txt pins. Made by one process, however many
+    ask.
 
     `ours_behind`: what it has not itself it finds among the packages of this interpreter.
     """
@@ -26,7 +29,13 @@ def environment(name: str, *, ours_behind: bool = False) -> Path:
         fcntl.flock(making, fcntl.LOCK_EX)
         if not ready.exists() or ready.read_text() != wanted:
             behind = ["--behind", sys.prefix] if ours_behind else []
-            install = [sys.executable, str(ROOT / "requirements" / "install.py"), str(folder), str(lock), *behind]
+            install = [
+                sys.executable,
+                str(ROOT / "requirements" / "install.py"),
+                str(folder),
+                str(lock),
+                *behind,
+            ]
             done = subprocess.run(install, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
             ready.write_text(wanted)

@@ -45,7 +45,9 @@ class FakeRuntime:
     _known: set[tuple[str, int]] = field(default_factory=set)
     last: dict[tuple[str, int], Observation] = field(default_factory=dict)
 
-    def check(self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None) -> list[str]:
+    def check(
+        self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None
+    ) -> list[str]:
         if spec.n_workers > 64:
             raise NeverFits(f"n_workers {spec.n_workers}: this place has room for 64")
         return ["base_image is not used here"] if spec.base_image else []
@@ -55,7 +57,9 @@ class FakeRuntime:
 
     def render(self, attempt: Attempt) -> Manifest:
         environment = {**attempt.spec.environment(), **dict.fromkeys(attempt.secret_values, "***")}
-        return Manifest(runtime=self.name, objects=[{"job": attempt.job_name, "environment": environment}])
+        return Manifest(
+            runtime=self.name, objects=[{"job": attempt.job_name, "environment": environment}]
+        )
 
     async def start(self, sink: Sink) -> None:
         self.sink = sink
@@ -83,7 +87,9 @@ class FakeRuntime:
         missing = [StackDump(number, [], why) for number, why in enumerate(self.missing, 1)]
         return [StackDump(0, self.processes or [plain]), *missing]
 
-    async def begin_session(self, job_id: str, attempt: int, request: Mapping[str, Any]) -> socket.socket:
+    async def begin_session(
+        self, job_id: str, attempt: int, request: Mapping[str, Any]
+    ) -> socket.socket:
         raise Conflict("nothing is real here")
 
     def instance_types(self) -> Sequence[InstanceType]:
@@ -109,11 +115,18 @@ class FakeRuntime:
     def runs(self, job_id: str, quiet: Quiet = (), ended: tuple[int, ...] = ()) -> None:
         """`ended`: workers that have ended."""
         running = WorkerInfo(worker=0, state="running")
-        workers = (running, *(WorkerInfo(worker=number, state="ended", exit_code=0) for number in ended))
+        workers = (
+            running,
+            *(WorkerInfo(worker=number, state="ended", exit_code=0) for number in ended),
+        )
         self._see(job_id, "running", Reason.RUNNING, "", workers=workers, quiet=quiet)
 
     def end(
-        self, job_id: str, reason: Reason = Reason.COMPLETED, message: str = "", failing: Failure | None = None
+        self,
+        job_id: str,
+        reason: Reason = Reason.COMPLETED,
+        message: str = "",
+        failing: Failure | None = None,
     ) -> None:
         self._see(job_id, "ended", reason, message, first=failing)
 
@@ -128,7 +141,11 @@ class FakeRuntime:
         quiet: Quiet = (),
     ) -> None:
         number = self.attempts[job_id].number
-        self._send(Observation(job_id, number, phase, reason, message, workers, first_failing=first, quiet=quiet))
+        self._send(
+            Observation(
+                job_id, number, phase, reason, message, workers, first_failing=first, quiet=quiet
+            )
+        )
 
     def _send(self, seen: Observation) -> None:
         before = self.last.get((seen.job_id, seen.attempt))
@@ -159,7 +176,10 @@ class FakeClock(Clock):
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> FakeTimer:
         timer = FakeTimer(callback)
-        heapq.heappush(self._timers, (self._now + timedelta(seconds=max(0.0, delay_s)), next(self._order), timer))
+        heapq.heappush(
+            self._timers,
+            (self._now + timedelta(seconds=max(0.0, delay_s)), next(self._order), timer),
+        )
         return timer
 
     def pass_time(self, seconds: float) -> None:
@@ -178,4 +198,6 @@ class FakeClock(Clock):
     def jump(self, seconds: float) -> None:
         """The wall clock is set; timers don't notice."""
         self._now += timedelta(seconds=seconds)
-        self._timers = [(at + timedelta(seconds=seconds), order, timer) for at, order, timer in self._timers]
+        self._timers = [
+            (at + timedelta(seconds=seconds), order, timer) for at, order, timer in self._timers
+        ]

@@ -1,6 +1,7 @@
 """The Pythons of this machine, so that what must run on them is tested on those that there are.
 
-Looked for when tests are collected: a version that isn't installed is no test, rather than one that is skipped.
+Looked for when tests are collected: a version that isn't installed is no test, rather than one that
+is skipped.
 """
 
 import os
@@ -15,7 +16,9 @@ VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
 
 
 def pythons() -> dict[str, str]:
-    """Version -> interpreter, of those that the worker supports; the one that runs the tests is among them."""
+    """Version -> interpreter, of those that the worker supports; the one that
+    runs the tests is among them.
+    """
     found = ((version, _find(version)) for version in VERSIONS)
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
     return {version: python for version, python in found if python} | {ours: sys.executable}

@@ -1,4 +1,6 @@
-"""A small OpenID Connect issuer on a real socket: discovery, keys that rotate, ID tokens, device flow, refresh."""
+"""A small OpenID Connect issuer on a real socket: discovery, keys that rotate, ID
+tokens, device flow, refresh.
+"""
 
 import base64
 import json
@@ -22,12 +24,17 @@ Answer = tuple[int, dict[str, Any]]
 
 def oidc_table(url: str, **keys: Any) -> str:
     """The table of the users file that has a server take the tokens of this issuer."""
-    lines = [f"{key} = {json.dumps(value)}" for key, value in {"issuer": url, "audience": CLIENT_ID, **keys}.items()]
+    lines = [
+        f"{key} = {json.dumps(value)}"
+        for key, value in {"issuer": url, "audience": CLIENT_ID, **keys}.items()
+    ]
     return "\n".join(["", "[oidc]", *lines, ""])
 
 
 class Issuer:
-    """`claims` are those of the one user. `decision`: `allowed`, or the error that ends the device flow."""
+    """`claims` are those of the one user. `decision`: `allowed`, or the error
+    that ends the device flow.
+    """
 
     def __init__(self, url: str) -> None:
         self.url, self.asked = url, Counter[str]()
@@ -52,16 +59,33 @@ class Issuer:
     def token(self, **claims: Any) -> str:
         """A signed token; a claim of None is left out."""
         (kid, key), now = next(iter(self.keys.items())), time.time()
-        usual = {"iss": self.url, "aud": CLIENT_ID, "sub": "1", "iat": now, "exp": now + self.lifetime_s}
-        payload = {name: value for name, value in (usual | self.claims | claims).items() if value is not None}
+        usual = {
+            "iss": self.url,
+            "aud": CLIENT_ID,
+            "sub": "1",
+            "iat": now,
+            "exp": now + self.lifetime_s,
+        }
+        payload = {
+            name: value
+            for name, value in (usual | self.claims | claims).items()
+            if value is not None
+        }
         return jwt.encode(payload, key, "RS256", {"kid": kid})
 
     def answer(self, path: str, form: dict[str, str]) -> Answer:
         self.asked[path] += 1
         if path == "/.well-known/openid-configuration":
-            ends = {"token_endpoint": "/token", "device_authorization_endpoint": "/device", "jwks_uri": "/keys"}
+            ends = {
+                "token_endpoint": "/token",
+                "device_authorization_endpoint": "/device",
+                "jwks_uri": "/keys",
+            }
             ends["revocation_endpoint"] = "/revoke"
-            known = {"issuer": self.url, "scopes_supported": ["openid", "profile", "groups", "offline_access"]}
+            known = {
+                "issuer": self.url,
+                "scopes_supported": ["openid", "profile", "groups", "offline_access"],
+            }
             if not self.device_flow:
                 del ends["device_authorization_endpoint"]
             return 200, known | {name: self.url + end for name, end in ends.items()}
@@ -85,7 +109,10 @@ class Issuer:
         assert form["client_id"] == CLIENT_ID
         if form["grant_type"] == "refresh_token":
             if form["refresh_token"] not in self.refresh:
-                return 400, {"error": "invalid_grant", "error_description": "the refresh token was used before"}
+                return 400, {
+                    "error": "invalid_grant",
+                    "error_description": "the refresh token was used before",
+                }
             self.refresh.discard(form["refresh_token"])
         else:
             assert (form["grant_type"], form["device_code"]) == (DEVICE, "d")
@@ -95,7 +122,12 @@ class Issuer:
             if self.decision != "allowed":
                 return 400, {"error": self.decision}
         self.refresh.add(new := secrets.token_hex(8))
-        return 200, {"id_token": self.token(), "access_token": "opaque", "refresh_token": new, "expires_in": 1}
+        return 200, {
+            "id_token": self.token(),
+            "access_token": "opaque",
+            "refresh_token": new,
+            "expires_in": 1,
+        }
 
     def _jwk(self, kid: str) -> dict[str, str]:
         numbers = self.keys[kid].public_key().public_numbers()
@@ -110,7 +142,11 @@ class Issuer:
 
 
 def _base64(number: int) -> str:
-    return base64.urlsafe_b64encode(number.to_bytes((number.bit_length() + 7) // 8, "big")).decode().rstrip("=")
+    return (
+        base64.urlsafe_b64encode(number.to_bytes((number.bit_length() + 7) // 8, "big"))
+        .decode()
+        .rstrip("=")
+    )
 
 
 @contextmanager
@@ -118,7 +154,9 @@ def running_issuer() -> Iterator[Issuer]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-            status, answer = issuer.answer(self.path, {key: value[0] for key, value in parse_qs(body).items()})
+            status, answer = issuer.answer(
+                self.path, {key: value[0] for key, value in parse_qs(body).items()}
+            )
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.end_headers()

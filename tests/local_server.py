@@ -1,4 +1,6 @@
-"""Fixtures and helpers of a user of the local server, which itself is a fixture of all tests (conftest.py)."""
+"""Fixtures and helpers of a user of the local server, which itself is a fixture
+of all tests (conftest.py).
+"""
 
 import os
 import signal
@@ -10,7 +12,16 @@ from client_lib.client import Client
 from client_lib.transport import local_server as servers
 from tests.waiting import until
 
-CLIENT_VARIABLES = ("ENDPOINT", "TOKEN", "PROFILE", "CONFIG", "INSECURE", "CA_BUNDLE", "RETRY_S", "STATE_DIR")
+CLIENT_VARIABLES = (
+    "ENDPOINT",
+    "TOKEN",
+    "PROFILE",
+    "CONFIG",
+    "INSECURE",
+    "CA_BUNDLE",
+    "RETRY_S",
+    "STATE_DIR",
+)
 
 
 def stop_server(state: Path) -> None:

@@ -17,16 +17,25 @@ class Request(NamedTuple):
 
 @dataclass
 class OddServer:
-    """Sends the scripted bytes, one item per connection (the last again and again), and remembers what it was asked."""
+    """Sends the scripted bytes, one item per connection (the last again and again), and
+    remembers what it was asked.
+    """
 
     url: str
     answers: list[bytes]
     requests: list[Request] = field(default_factory=list)
 
 
-def http(status: str, body: bytes = b"", content_type: str = "application/json", **headers: str) -> bytes:
+def http(
+    status: str, body: bytes = b"", content_type: str = "application/json", **headers: str
+) -> bytes:
     """A whole answer, as a server that closes the connection sends it."""
-    lines = [f"HTTP/1.1 {status}", f"Content-Type: {content_type}", f"Content-Length: {len(body)}", "Connection: close"]
+    lines = [
+        f"HTTP/1.1 {status}",
+        f"Content-Type: {content_type}",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+    ]
     lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
@@ -51,7 +60,9 @@ def odd_server() -> Iterator[Callable[..., OddServer]]:
         server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
         odd = OddServer(f"http://127.0.0.1:{server.server_address[1]}", list(answers))
-        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        ).start()
         running.append(server)
         return odd
 

@@ -14,7 +14,9 @@ def alive(pid: int) -> bool:
 
 
 def processes_of(folder: Path) -> list[int]:
-    """Pids of servers, launchers and ranks that have this folder in their command line, or work below it (Linux)."""
+    """Pids of servers, launchers and ranks that have this folder in their command line,
+    or work below it (Linux).
+    """
     mark = str(folder).encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):

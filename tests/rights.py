@@ -15,12 +15,18 @@ class _Header(ctypes.Structure):
 
 
 class _Data(ctypes.Structure):
-    _fields_ = (("effective", ctypes.c_uint32), ("permitted", ctypes.c_uint32), ("inheritable", ctypes.c_uint32))
+    _fields_ = (
+        ("effective", ctypes.c_uint32),
+        ("permitted", ctypes.c_uint32),
+        ("inheritable", ctypes.c_uint32),
+    )
 
 
 @contextlib.contextmanager
 def file_modes_hold() -> Iterator[None]:
-    """While it lasts, this thread reads only what its user may; on Linux also where that user is root."""
+    """While it lasts, this thread reads only what its user may; on Linux
+    also where that user is root.
+    """
     if os.geteuid() != 0 or not sys.platform.startswith("linux"):
         yield
         return

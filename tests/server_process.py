@@ -16,22 +16,41 @@ DEADLINE_S = 60.0  # of a start on a busy machine
 
 
 class ServerProcess:
-    """A server with its state directory. `before`: a command that execs what follows it (unshare, prlimit); `python`:
-    another interpreter than ours, which finds this project by its path."""
+    """A server with its state directory. `before`: a command that execs what follows it (unshare,
+    prlimit); `python`: another interpreter than ours, which finds this project by its path."""
 
     def __init__(
-        self, state_dir: Path, *flags: str, before: tuple[str, ...] = (), python: Path | None = None, **variables: str
+        self,
+        state_dir: Path,
+        *flags: str,
+        before: tuple[str, ...] = (),
+        python: Path | None = None,
+        **variables: str,
     ) -> None:
         self.state_dir = state_dir
         self._out = state_dir.with_name(f"{state_dir.name}.out")
-        variables = {"CLIENT_LIB_SERVER_INSECURE_SHARED_UID": "1"} | variables  # for those with a users file
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("CLIENT_LIB_")}
+        variables = {
+            "CLIENT_LIB_SERVER_INSECURE_SHARED_UID": "1"
+        } | variables  # for those with a users file
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith("CLIENT_LIB_")
+        }
         if python is not None:
             variables = {"PYTHONPATH": str(ROOT)} | variables
-        with open(self._out, "ab") as output:  # no pipe: a server that logs much would stall on one that nobody reads
+        with open(
+            self._out, "ab"
+        ) as output:  # no pipe: a server that logs much would stall on one that nobody reads
             self._begin = output.tell()
             self.process = subprocess.Popen(
-                [*before, str(python or sys.executable), "-m", "server_stub", "--state-dir", str(state_dir), *flags],
+                [
+                    *before,
+                    str(python or sys.executable),
+                    "-m",
+                    "server_stub",
+                    "--state-dir",
+                    str(state_dir),
+                    *flags,
+                ],
                 env=clean | variables,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -50,7 +69,9 @@ class ServerProcess:
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self.output
             try:
-                found: dict[str, Any] = json.loads((self.seen_from_here(self.state_dir) / "server.json").read_text())
+                found: dict[str, Any] = json.loads(
+                    (self.seen_from_here(self.state_dir) / "server.json").read_text()
+                )
             except FileNotFoundError:
                 found = {}
             if found.get("pid") == self.process.pid:
@@ -67,7 +88,9 @@ class ServerProcess:
         url = self.facts()["url"]
         token = (self.seen_from_here(self.state_dir) / "token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"} | options.pop("headers", {})
-        return requests.request(method, url + path, headers=headers, **{"timeout": DEADLINE_S} | options)
+        return requests.request(
+            method, url + path, headers=headers, **{"timeout": DEADLINE_S} | options
+        )
 
     def get(self, path: str) -> requests.Response:
         return self.call("GET", path)

@@ -12,9 +12,13 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, options: str) -> Iterator[Path]:
-    """A file system at `folder`; `options` of mount, such as `size=1m`. Skips the test if it may not mount."""
+    """A file system at `folder`; `options` of mount, such as `size=1m`. Skips the
+    test if it may not mount.
+    """
     folder.mkdir()
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True
+    )
     if done.returncode:
         pytest.skip("only root may mount a small file system")
     try:

@@ -1,4 +1,6 @@
-"""What must hold of the project as a whole: what is imported where, what is locked, what the documents say."""
+"""What must hold of the project as a whole: what is imported where, what is
+locked, what the documents say.
+"""
 
 import ast
 import re
@@ -66,11 +68,14 @@ def test_the_public_surface_is_exactly_all() -> None:
 def test_the_worker_imports_the_standard_library_and_itself() -> None:
     for path in sources("client_lib/worker"):
         outside = imported_packages(path) - set(sys.stdlib_module_names)
-        of_ranks = {"torch"} if path.name == "preflight.py" else set()  # run by the interpreter of the ranks alone
+        # run by the interpreter of the ranks alone
+        of_ranks = {"torch"} if path.name == "preflight.py" else set()
         assert outside <= {"client_lib"} | of_ranks, f"{path} imports {outside}"
         assert all(
             module.startswith("client_lib.worker")
-            for module in re.findall(r"^\s*(?:from|import) (client_lib[\w.]*)", path.read_text(), re.MULTILINE)
+            for module in re.findall(
+                r"^\s*(?:from|import) (client_lib[\w.]*)", path.read_text(), re.MULTILINE
+            )
         ), path
 
 
@@ -84,15 +89,27 @@ def test_the_worker_imports_the_standard_library_and_itself() -> None:
 def test_every_imported_library_is_declared(folder: str, declared: list[str]) -> None:
     known = distributions(declared)
     for path in sources(folder):
-        for package in imported_packages(path) - set(sys.stdlib_module_names) - {"client_lib", "server_stub"}:
+        for package in (
+            imported_packages(path) - set(sys.stdlib_module_names) - {"client_lib", "server_stub"}
+        ):
             name = COMES_WITH.get(package, NAME_OF_IMPORT.get(package, package))
-            optional = name in {"torch", "psycopg", "pandas"}  # asked for by name, where they are there
-            optional |= package in {"hydra", "omegaconf", "submitit"} and path.parent.name == "plugins"  # their extras
-            assert optional or name in known, f"{path} imports {package}, which pyproject.toml doesn't name"
+            optional = name in {
+                "torch",
+                "psycopg",
+                "pandas",
+            }  # asked for by name, where they are there
+            optional |= (
+                package in {"hydra", "omegaconf", "submitit"} and path.parent.name == "plugins"
+            )  # their extras
+            assert optional or name in known, (
+                f"{path} imports {package}, which pyproject.toml doesn't name"
+            )
 
 
 def test_lock_files_pin_every_dependency_with_hashes_and_name_no_registry() -> None:
-    declared = PROJECT["dependencies"] + [text for extra in PROJECT["optional-dependencies"].values() for text in extra]
+    declared = PROJECT["dependencies"] + [
+        text for extra in PROJECT["optional-dependencies"].values() for text in extra
+    ]
     assert distributions(declared) - {"client-lib"} <= _locked(ROOT / "requirements" / "dev.txt")
     for lock in LOCKS:
         assert "://" not in lock.read_text(), f"{lock} names an address"
@@ -123,7 +140,9 @@ def test_the_tables_of_the_documents_are_those_of_the_code(monkeypatch: pytest.M
     from tables import DOCUMENTS, with_tables  # type: ignore[import-not-found]
 
     for document in DOCUMENTS:
-        assert with_tables(document.read_text()) == document.read_text(), "make docs writes them anew"
+        assert with_tables(document.read_text()) == document.read_text(), (
+            "make docs writes them anew"
+        )
 
 
 def test_the_reference_names_every_reason_and_exit_code() -> None:

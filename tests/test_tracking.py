@@ -41,7 +41,11 @@ def test_numbers_are_written_with_rank_and_step(pipe: int) -> None:
     run.log({"loss": 0.5, "image": object(), "note": "x", "ok": True})
     client_lib.log({"loss": 0.25})
     client_lib.log({"loss": 0.125}, step=10)
-    assert lines(pipe) == [[3, 0, 0, {"loss": 0.5, "ok": 1.0}], [3, 1, 0, {"loss": 0.25}], [3, 10, 0, {"loss": 0.125}]]
+    assert lines(pipe) == [
+        [3, 0, 0, {"loss": 0.5, "ok": 1.0}],
+        [3, 1, 0, {"loss": 0.25}],
+        [3, 10, 0, {"loss": 0.125}],
+    ]
 
 
 def test_a_full_pipe_drops_values_and_tells_how_many(pipe: int) -> None:

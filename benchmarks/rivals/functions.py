@@ -1,4 +1,6 @@
-"""Functions run by those who need an interpreter of their own (.venv-bench-functions): the command of each."""
+"""Functions run by those who need an interpreter of their own
+(.venv-bench-functions): the command of each.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ PYTHON = Path(__file__).resolve().parents[2] / ".venv-bench-functions" / "bin" /
 
 
 def commands() -> dict[str, list[str]]:
-    """Name -> command; says on stderr which are left out, and why. Each ends with its seconds on stderr."""
+    """Name -> command; says on stderr which are left out, and why. Each ends
+    with its seconds on stderr.
+    """
     here = Path(__file__).parent
     if not PYTHON.exists():
         print(f"TorchDistributor and Kubeflow are left out: there is no {PYTHON}", file=sys.stderr)

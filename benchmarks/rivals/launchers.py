@@ -16,14 +16,18 @@ WORLD_SIZE = 2
 
 
 class RunFailed(RuntimeError):
-    """The job did not end well: PyTorch's gloo threads sometimes abort a process that is leaving (SIGABRT)."""
+    """The job did not end well: PyTorch's gloo threads sometimes abort a process
+    that is leaving (SIGABRT).
+    """
 
 
 def bare(script: Path, scratch: Path) -> None:
     """The floor: two processes, the environment set by hand."""
     port = free_port()
     ranks = [
-        subprocess.Popen([sys.executable, script], env=_environment() | _rank_variables(rank, port), cwd=scratch)
+        subprocess.Popen(
+            [sys.executable, script], env=_environment() | _rank_variables(rank, port), cwd=scratch
+        )
         for rank in range(WORLD_SIZE)
     ]
     if any([rank.wait() for rank in ranks]):
@@ -36,17 +40,41 @@ def torchrun(script: Path, scratch: Path) -> None:
 
 def accelerate(script: Path, scratch: Path) -> None:
     """`--multi_gpu` because on a machine without GPUs `--cpu` starts a single process."""
-    _run(scratch, RUN / "accelerate", "launch", "--multi_gpu", f"--num_processes={WORLD_SIZE}", script)
+    _run(
+        scratch,
+        RUN / "accelerate",
+        "launch",
+        "--multi_gpu",
+        f"--num_processes={WORLD_SIZE}",
+        script,
+    )
 
 
 def torchx(script: Path, scratch: Path) -> None:
-    arguments = ("--scheduler", "local_cwd", f"--scheduler_args=log_dir={scratch / 'torchx'}", "--wait")
-    _run(scratch, TORCHX, "run", *arguments, "dist.ddp", "-j", f"1x{WORLD_SIZE}", "--script", script.name)
+    arguments = (
+        "--scheduler",
+        "local_cwd",
+        f"--scheduler_args=log_dir={scratch / 'torchx'}",
+        "--wait",
+    )
+    _run(
+        scratch,
+        TORCHX,
+        "run",
+        *arguments,
+        "dist.ddp",
+        "-j",
+        f"1x{WORLD_SIZE}",
+        "--script",
+        script.name,
+    )
 
 
 def torchx_echo(scratch: Path) -> None:
     """A job that does nothing, by the command line."""
-    _run(scratch, TORCHX, "run", "--scheduler", "local_cwd", "--wait", "utils.echo", "--msg", "hello")
+    _run(
+        scratch, TORCHX, "run", "--scheduler", "local_cwd", "--wait", "utils.echo", "--msg", "hello"
+    )
 
 
 def _run(scratch: Path, *command: object) -> None:
@@ -64,7 +92,9 @@ def _run(scratch: Path, *command: object) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, but with bytecode written: without it every first import of a file would be measured, in all ways alike."""
+    """Ours, but with bytecode written: without it every first import of a file would be
+    measured, in all ways alike.
+    """
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 

@@ -1,4 +1,5 @@
-"""The floor of `submits.py`: a bare ASGI app that inserts one row per POST. No validation, no auth, not durable.
+"""The floor of `submits.py`: a bare ASGI app that inserts one row per POST. No validation, no auth,
+not durable.
 
 A GET is answered at once.
 """

@@ -1,4 +1,5 @@
-"""The rival of `submits.py`: FastAPI as its tutorial has it: a `def` route, a model, an ORM session per request.
+"""The rival of `submits.py`: FastAPI as its tutorial has it: a `def` route, a model, an ORM session
+per request.
 
 WAL and synchronous FULL: as durable as ours.
 """

@@ -1,6 +1,8 @@
-"""pyspark's TorchDistributor in local mode, run by the interpreter of .venv-bench-functions: seconds on stderr.
+"""pyspark's TorchDistributor in local mode, run by the interpreter of .venv-bench-functions:
+seconds on stderr.
 
-The Spark session, a JVM, runs already, as in a notebook that uses Spark; starting it is not counted.
+The Spark session, a JVM, runs already, as in a notebook that uses Spark; starting it is not
+counted.
 """
 
 import sys
@@ -18,7 +20,9 @@ def train():
 
 
 if __name__ == "__main__":
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    spark = (
+        SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    )
     try:
         began = time.perf_counter()
         value = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(train)

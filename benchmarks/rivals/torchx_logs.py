@@ -1,4 +1,5 @@
-"""The rival of the log benchmarks: TorchX's local scheduler. Run by them, with the interpreter that has torchx.
+"""The rival of the log benchmarks: TorchX's local scheduler. Run by them, with the interpreter that
+has torchx.
 
 torchx_logs.py catchup LINES    prints lines/s
 torchx_logs.py latency LINES    prints the delays in ms as JSON
@@ -16,7 +17,9 @@ from torchx.specs.api import is_terminal
 
 TEXT = "epoch 3 step %8d loss 0.2512345 lr 3.0e-05 tokens/s 123456 "
 PRINT = f"for n in range({{lines}}): print({TEXT!r} % n)"
-TICK = "import time\nfor _ in range({lines}): print(time.monotonic_ns(), flush=True); time.sleep(0.05)"
+TICK = (
+    "import time\nfor _ in range({lines}): print(time.monotonic_ns(), flush=True); time.sleep(0.05)"
+)
 
 
 def start(runner, code: str) -> str:

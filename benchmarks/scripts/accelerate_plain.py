@@ -15,7 +15,9 @@ def main():
     accelerator = Accelerator(cpu=True)
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    data = DataLoader(TensorDataset(torch.randn(400, 8), torch.randn(400, 1)), batch_size=5, shuffle=True)
+    data = DataLoader(
+        TensorDataset(torch.randn(400, 8), torch.randn(400, 1)), batch_size=5, shuffle=True
+    )
     model, optimizer, data = accelerator.prepare(model, optimizer, data)
     bar = tqdm(range(EPOCHS * len(data)), disable=not accelerator.is_local_main_process)
     done = 0

@@ -14,14 +14,19 @@ def main():
     accelerator.init_trackers("tiny", config={"lr": 0.05})
     model = nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    data = DataLoader(TensorDataset(torch.randn(400, 8), torch.randn(400, 1)), batch_size=5, shuffle=True)
+    data = DataLoader(
+        TensorDataset(torch.randn(400, 8), torch.randn(400, 1)), batch_size=5, shuffle=True
+    )
     model, optimizer, data = accelerator.prepare(model, optimizer, data)
     for step, (inputs, wanted) in enumerate(data):
         loss = nn.functional.mse_loss(model(inputs), wanted)
         accelerator.backward(loss)
         optimizer.step()
         optimizer.zero_grad()
-        accelerator.log({"train/loss": loss.item(), "weight": model.state_dict().popitem()[1].norm().item()}, step=step)
+        accelerator.log(
+            {"train/loss": loss.item(), "weight": model.state_dict().popitem()[1].norm().item()},
+            step=step,
+        )
         time.sleep(0.05)
     accelerator.end_training()
 

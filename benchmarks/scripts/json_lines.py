@@ -9,7 +9,11 @@ from record import note
 
 def main():
     for step in range(1, 101):
-        values = {"loss": math.exp(-step / 50) + 1 / 3, "lr": 1e-3 / step, "grad/norm": math.sin(step)}
+        values = {
+            "loss": math.exp(-step / 50) + 1 / 3,
+            "lr": 1e-3 / step,
+            "grad/norm": math.sin(step),
+        }
         print(json.dumps({"step": step, "time": time.time(), **values}), flush=True)
         note(step, **{name: repr(value) for name, value in values.items()})
         time.sleep(0.03)

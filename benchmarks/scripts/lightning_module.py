@@ -20,7 +20,12 @@ class Line(lightning.LightningModule):
 
     def validation_step(self, batch, _):
         inputs, wanted = batch
-        self.log("val_loss", nn.functional.mse_loss(self.layer(inputs), wanted), prog_bar=True, sync_dist=True)
+        self.log(
+            "val_loss",
+            nn.functional.mse_loss(self.layer(inputs), wanted),
+            prog_bar=True,
+            sync_dist=True,
+        )
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.01)

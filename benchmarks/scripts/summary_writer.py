@@ -1,4 +1,6 @@
-"""A loop with PyTorch's SummaryWriter: scalars of both kinds, and a histogram, an image and a text between them."""
+"""A loop with PyTorch's SummaryWriter: scalars of both kinds, and a histogram, an
+image and a text between them.
+"""
 
 import math
 import time

@@ -1,4 +1,5 @@
-"""The command line `client-lib`: arguments to calls of the SDK, answers to text. No rule about jobs lives here.
+"""The command line `client-lib`: arguments to calls of the SDK, answers to text. No rule about jobs
+lives here.
 
 app          the group of commands: its table names the module of each, which is loaded when the command runs
 commands/    the commands, those of one subject in one module
@@ -15,7 +16,8 @@ from enum import IntEnum
 from client_lib import errors
 
 PROGRAM = "client-lib"
-COMPLETION_VARIABLE = "_CLIENT_LIB_COMPLETE"  # set by the lines of `client-lib completion`, named as click and typer do
+# set by the lines of `client-lib completion`, named as click and typer do
+COMPLETION_VARIABLE = "_CLIENT_LIB_COMPLETE"
 
 
 class ExitCode(IntEnum):
@@ -51,7 +53,9 @@ class ExitCode(IntEnum):
             **dict.fromkeys((errors.NeverFits, errors.NotSupported, errors.TooLarge), cls.REFUSED),
             **dict.fromkeys((errors.Unauthorized, errors.Forbidden, errors.NotFound), cls.REFUSED),
             **dict.fromkeys((errors.Conflict, errors.StorageFull), cls.REFUSED),
-            **dict.fromkeys((errors.ServerError, errors.ServerUnreachable, errors.BadResponse), cls.UNREACHABLE),
+            **dict.fromkeys(
+                (errors.ServerError, errors.ServerUnreachable, errors.BadResponse), cls.UNREACHABLE
+            ),
             errors.JobCancelled: cls.CANCELLED,
             errors.WaitTimeout: cls.TIMEOUT,
             errors.ClientLibError: cls.FAILED,
@@ -63,12 +67,15 @@ def main() -> int:
     """Run the command in `sys.argv`; return its exit code."""
     import gc
 
-    gc.set_threshold(100_000, 10, 10)  # imports free hardly anything, and collections would take 4 % of a submit
+    gc.set_threshold(
+        100_000, 10, 10
+    )  # imports free hardly anything, and collections would take 4 % of a submit
     try:
         from client_lib.cli.app import run
 
         code = run()
     except KeyboardInterrupt:  # before a command ran
         code = ExitCode.INTERRUPTED
-    gc.freeze()  # the interpreter would search all objects for garbage when it ends: 6 % of a submit
+    # the interpreter would search all objects for garbage when it ends: 6 % of a submit
+    gc.freeze()
     return code

@@ -1,8 +1,8 @@
 """The group of all commands, and the one `try` around them.
 
-`client-lib --help` loads no command, and a command loads its own module alone: start-up is most of what a user waits
-for (benchmarks/start_up.py). Help is plain text: rich, which typer would draw it with, takes as long to load as all
-else together.
+`client-lib --help` loads no command, and a command loads its own module alone: start-up is most of
+what a user waits for (benchmarks/start_up.py). Help is plain text: rich, which typer would draw it
+with, takes as long to load as all else together.
 """
 
 import os
@@ -72,8 +72,8 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002  typer's signature
         if cmd_name not in COMMANDS:
             return None
-        # pydantic searches every installed distribution for plugins, which takes 15 ms with 190 of them; no job or
-        # server inherits the variable
+        # pydantic searches every installed distribution for plugins, which takes 15 ms with 190 of
+        # them; no job or server inherits the variable
         before = os.environ.get(_PLUGINS)
         os.environ[_PLUGINS] = "__all__"
         try:
@@ -83,9 +83,18 @@ class LazyGroup(TyperGroup):
             if before is not None:
                 os.environ[_PLUGINS] = before
         for info in module.app.registered_commands:
-            if cmd_name in (info.name, info.callback.__name__):  # build only this command of the module
-                return get_command_from_info(info, pretty_exceptions_short=True, rich_markup_mode=None)
-        return next(get_group(info.typer_instance) for info in module.app.registered_groups if info.name == cmd_name)
+            if cmd_name in (
+                info.name,
+                info.callback.__name__,
+            ):  # build only this command of the module
+                return get_command_from_info(
+                    info, pretty_exceptions_short=True, rich_markup_mode=None
+                )
+        return next(
+            get_group(info.typer_instance)
+            for info in module.app.registered_groups
+            if info.name == cmd_name
+        )
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  typer's signature
         with formatter.section("Commands"):
@@ -94,11 +103,15 @@ class LazyGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, *rest = args
         name = ALIASES.get(name, name)
-        if not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing:  # else a shell completes
+        if (
+            not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing
+        ):  # else a shell completes
             from difflib import get_close_matches
 
             near = get_close_matches(name, COMMANDS, n=1)
-            ctx.fail(f"there is no command {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            ctx.fail(
+                f"there is no command {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+            )
         return super().resolve_command(ctx, [name, *rest])
 
 
@@ -133,14 +146,19 @@ def group(
     endpoint: ServerOption = None,
     profile: ProfileOption = None,
 ) -> None:
-    """Run distributed PyTorch scripts as jobs: on this machine, or on a cluster through the same call.
+    """Run distributed PyTorch scripts as jobs: on this machine, or on a cluster through the same
+    call.
 
-    With nothing configured a small local server is started on demand. `client-lib COMMAND --help` shows the options of
-    a command.
+    With nothing configured a small local server is started on demand. `client-lib COMMAND --help`
+    shows the options of a command.
     """
     require_command(ctx)
     # options in front of the command become the defaults of its own
-    given = {name: value for name, value in (("endpoint", endpoint), ("profile", profile)) if value is not None}
+    given = {
+        name: value
+        for name, value in (("endpoint", endpoint), ("profile", profile))
+        if value is not None
+    }
     if given:
         command = str(ctx.invoked_subcommand)
         group: Any = ctx.command  # typer types it as a plain command
@@ -151,31 +169,45 @@ def group(
 
 
 def run(args: list[str] | None = None) -> int:
-    """Run one command line; return the exit code. The one place where errors become text and codes."""
+    """Run one command line; return the exit code. The one place where
+    errors become text and codes.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # it was closed; the next file that is opened must not take its place
+        if (
+            getattr(sys, name) is None
+        ):  # it was closed; the next file that is opened must not take its place
             setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # text that the terminal's encoding can't hold is escaped
+        if hasattr(
+            stream, "reconfigure"
+        ):  # text that the terminal's encoding can't hold is escaped
             stream.reconfigure(errors="backslashreplace")
     try:
         code = _outcome(sys.argv[1:] if args is None else args)
         sys.stdout.flush()
         return code
     except OSError as problem:
-        if problem.filename is None:  # an error of stdout: the interpreter's last flush must not fail
+        if (
+            problem.filename is None
+        ):  # an error of stdout: the interpreter's last flush must not fail
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         if isinstance(problem, BrokenPipeError):
             return ExitCode.BROKEN_PIPE
         is_cwd = isinstance(problem, FileNotFoundError) and problem.filename is None
-        printer.hint("Error: the current folder was removed\nchange to another" if is_cwd else f"Error: {problem}")
+        printer.hint(
+            "Error: the current folder was removed\nchange to another"
+            if is_cwd
+            else f"Error: {problem}"
+        )
         return ExitCode.FAILED
     finally:
         printer.end_notices()
 
 
 def _outcome(args: list[str]) -> int:
-    """Run the command without typer's own main(), which ends the process with 1 when the reader of a pipe is gone."""
+    """Run the command without typer's own main(), which ends the process with 1 when the
+    reader of a pipe is gone.
+    """
     command: Any = get_command(app)
     if instruction := os.environ.get(COMPLETION_VARIABLE):
         from client_lib.cli.commands.setup import answer

@@ -1,4 +1,6 @@
-"""The server that a command talks to. Reads return plain dicts, without pydantic; the SDK makes all other calls."""
+"""The server that a command talks to. Reads return plain dicts, without pydantic; the
+SDK makes all other calls.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ PAGE = 100  # jobs of a list asked for at once
 
 
 class Connection:
-    """Sends nothing until it is used. The local server is started by the first call that needs it."""
+    """Sends nothing until it is used. The local server is started by the
+    first call that needs it.
+    """
 
     def __init__(self, endpoint: str | None = None, profile: str | None = None) -> None:
         self._endpoint, self._profile = endpoint, profile
@@ -48,7 +52,9 @@ class Connection:
         return Rest(lambda: local_server.locate(self.config), self.config, http_client.connect)
 
     def running(self) -> Endpoint:
-        """URL and token of the server, which is not started. Raises ServerUnreachable: the local server doesn't run."""
+        """URL and token of the server, which is not started. Raises ServerUnreachable: the
+        local server doesn't run.
+        """
         if self.config.endpoint:
             return local_server.locate(self.config)
         found = local_server.find(self.config.state_dir)
@@ -59,8 +65,8 @@ class Connection:
     # --- reads
 
     def job(self, name: str | None) -> Json:
-        """One job by its name or an unambiguous beginning of it; None: the newest. Raises NotFound: there is none;
-        names the nearest. InvalidRequest: it is a group."""
+        """One job by its name or an unambiguous beginning of it; None: the newest. Raises NotFound:
+        there is none; names the nearest. InvalidRequest: it is a group."""
         found = self.job_or_group(name)
         if "told" in found:
             raise InvalidRequest(f"{name} is a group; `client-lib list {name}` shows its jobs")
@@ -88,20 +94,27 @@ class Connection:
         raise NotFound("there is no job", hint="`client-lib submit train.py` submits one")
 
     def full_name(self, name: str) -> str:
-        """The one job whose name begins with `name`, which is itself no job's name. Raises NotFound: no job or several
-        begin with it; names the nearest."""
-        found: list[str] = [job["name"] for job in self.jobs(name=name, limit=SHOWN + 1)] if name else []
+        """The one job whose name begins with `name`, which is itself no job's name. Raises
+        NotFound: no job or several begin with it; names the nearest."""
+        found: list[str] = (
+            [job["name"] for job in self.jobs(name=name, limit=SHOWN + 1)] if name else []
+        )
         if len(found) == 1:
             return found[0]
         if found:
             several = ", ".join(found[:SHOWN]) + (" and more" if len(found) > SHOWN else "")
-            raise NotFound(f"no job named {name}; {several} begin so", hint="write more of the name")
+            raise NotFound(
+                f"no job named {name}; {several} begin so", hint="write more of the name"
+            )
         from difflib import get_close_matches
 
         newest = [job["name"] for job in self.jobs(limit=NEAREST_AMONG)]
         near = get_close_matches(name, newest, n=3, cutoff=0.5)
         offer = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise NotFound(f"no job named {shlex.quote(name)}{offer}", hint="`client-lib list` shows the jobs you have")
+        raise NotFound(
+            f"no job named {shlex.quote(name)}{offer}",
+            hint="`client-lib list` shows the jobs you have",
+        )
 
     def jobs(
         self,
@@ -113,18 +126,30 @@ class Connection:
         group: str | None = None,
         grouped: bool = False,
     ) -> list[Json]:
-        """Newest first; all of them where `limit` is None. `name` is the beginning of their names. `group`: members of
-        this one. `grouped`: groups in the place of their members."""
+        """Newest first; all of them where `limit` is None. `name` is the beginning of their names.
+        `group`: members of this one. `grouped`: groups in the place of their members."""
         wanted = [f"{key}={value}" for key, value in (labels or {}).items()]
-        asked = {"state": state, "name": name, "label": wanted, "group": group, "grouped": "true" if grouped else None}
+        asked = {
+            "state": state,
+            "name": name,
+            "label": wanted,
+            "group": group,
+            "grouped": "true" if grouped else None,
+        }
         found: list[Json] = []
         cursor: str | None = ""
         while cursor is not None and (limit is None or len(found) < limit):
             size = PAGE if limit is None else min(PAGE, limit - len(found))
-            params = {key: value for key, value in {**asked, "limit": str(size), "cursor": cursor}.items() if value}
+            params = {
+                key: value
+                for key, value in {**asked, "limit": str(size), "cursor": cursor}.items()
+                if value
+            }
             page = self.rest.read(paths.JOBS, "jobs", params)
             both = [*page["jobs"], *map(table.group_as_job, page.get("groups", []))]
-            found += sorted(both, key=lambda job: job["created_at"], reverse=True) if grouped else both
+            found += (
+                sorted(both, key=lambda job: job["created_at"], reverse=True) if grouped else both
+            )
             cursor = page.get("next_cursor")
         return found
 
@@ -142,7 +167,11 @@ class Connection:
 
     def each_member(self, names: Sequence[str] | None) -> list[str]:
         """The names, with the members of a group in the place of its name."""
-        return [each for name in names or () for each in [job["name"] for job in self.members(name)] or [name]]
+        return [
+            each
+            for name in names or ()
+            for each in [job["name"] for job in self.members(name)] or [name]
+        ]
 
     def server_info(self) -> Json:
         return self.rest.read(paths.INFO, "runtime")

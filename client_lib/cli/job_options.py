@@ -1,5 +1,5 @@
-"""The options of a job: one for each field of JobSpec, made from the field itself, so that none is missing and each
-has the text of the spec. Loads pydantic.
+"""The options of a job: one for each field of JobSpec, made from the field itself, so that none is
+missing and each has the text of the spec. Loads pydantic.
 """
 
 import inspect
@@ -26,21 +26,61 @@ from client_lib.transport.config import BOOLEANS
 POSITIONAL = frozenset({"script", "args"})
 
 HEADINGS: dict[str, tuple[str, ...]] = {
-    # heading in the help of a command: the fields under it, in this order; every field stands under one
+    # heading in the help of a command: the fields under it, in this order; every field stands under
+    # one
     "Common options of a job": (
-        *("n_workers", "processes_per_worker", "instance_type", "type", "base_image", "env_variables", "secrets"),
+        *(
+            "n_workers",
+            "processes_per_worker",
+            "instance_type",
+            "type",
+            "base_image",
+            "env_variables",
+            "secrets",
+        ),
         *("name", "labels", "requirements"),
     ),
     "Code": (
-        *("code", "working_dir", "flags", "setup", "outputs", "log_file", "checkpoint_dir", "checkpoint_from"),
+        *(
+            "code",
+            "working_dir",
+            "flags",
+            "setup",
+            "outputs",
+            "log_file",
+            "checkpoint_dir",
+            "checkpoint_from",
+        ),
         *("conda_env", "warm", "pytorch_use_env", "observe", "metrics", "preflight_check", "smoke"),
     ),
     "Resources, queue and end": (
-        *("gpus", "volumes", "priority_class", "after", "max_retry", "retry_on", "retry_reset_steps"),
-        *("max_infrastructure_retry", "stop_timer", "grace_s", "health_params", "hang_action", "notify"),
+        *(
+            "gpus",
+            "volumes",
+            "priority_class",
+            "after",
+            "max_retry",
+            "retry_on",
+            "retry_reset_steps",
+        ),
+        *(
+            "max_infrastructure_retry",
+            "stop_timer",
+            "grace_s",
+            "health_params",
+            "hang_action",
+            "notify",
+        ),
         *("elastic_min_workers", "elastic_max_workers", "elastic_max_restarts"),
     ),
-    "Kubernetes": ("include_nodes", "exclude_nodes", "queue_name", "internet", "shm_size_class", "tmp_storage"),
+    "Kubernetes": (
+        "include_nodes",
+        "exclude_nodes",
+        "queue_name",
+        "internet",
+        "shm_size_class",
+        "tmp_storage",
+    ),
     "ML Space platform": ("region", "allocation_name", "logs_dir", "job_desc"),
 }
 
@@ -50,7 +90,10 @@ MORE_HELP = {
     "health_params": "As in log_period=30,action=restart.",
 }
 
-NONE = {"flags": "KEY alone", "log_file": "''"}  # texts that give the value None, where a missing option gives another
+NONE = {
+    "flags": "KEY alone",
+    "log_file": "''",
+}  # texts that give the value None, where a missing option gives another
 
 
 class Reading(NamedTuple):
@@ -94,18 +137,30 @@ def _watchdog(text: str) -> dict[str, Any]:
 
 
 _SCRIPT = Annotated[
-    str | None, Argument(metavar="[SCRIPT]", help="Path of the script, or the line of a launcher.", show_default=False)
+    str | None,
+    Argument(
+        metavar="[SCRIPT]",
+        help="Path of the script, or the line of a launcher.",
+        show_default=False,
+    ),
 ]
-_ARGS = Annotated[list[str] | None, Argument(metavar="[ARGS]...", help="Arguments of the script, as they are.")]
+_ARGS = Annotated[
+    list[str] | None, Argument(metavar="[ARGS]...", help="Arguments of the script, as they are.")
+]
 ConfigOption = Annotated[
     str | None,
-    Option("-c", "--config", metavar="FILE", help="A YAML file with fields of the job; options win over it."),
+    Option(
+        "-c",
+        "--config",
+        metavar="FILE",
+        help="A YAML file with fields of the job; options win over it.",
+    ),
 ]
 
 
 class JobCommand(Command):
-    """A command with the options of a job. Their texts are loaded only for help and completion: loading them takes
-    30 ms, and a submit shows none."""
+    """A command with the options of a job. Their texts are loaded only for help and completion:
+    loading them takes 30 ms, and a submit shows none."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self._describe()
@@ -130,9 +185,12 @@ class JobCommand(Command):
             parameter.help = said  # type: ignore[attr-defined]  # all of them are options
 
 
-def job_command(app: CommandApp, name: str | None = None, *, examples: str = "") -> Callable[[F], F]:
-    """Register a command with SCRIPT, ARGS and an option for each field of the spec as its `**values`; what
-    is not given arrives as None. Our options end at SCRIPT, and what follows is its own, as with torchrun."""
+def job_command(
+    app: CommandApp, name: str | None = None, *, examples: str = ""
+) -> Callable[[F], F]:
+    """Register a command with SCRIPT, ARGS and an option for each field of the spec as its
+    `**values`; what is not given arrives as None. Our options end at SCRIPT, and what follows is
+    its own, as with torchrun."""
     end_at_script = {"allow_interspersed_args": False}
     register = app.command(name, cls=JobCommand, context_settings=end_at_script, examples=examples)
 
@@ -142,7 +200,11 @@ def job_command(app: CommandApp, name: str | None = None, *, examples: str = "")
         parameters = [
             inspect.Parameter("script", keyword, default=None, annotation=_SCRIPT),
             inspect.Parameter("args", keyword, default=None, annotation=_ARGS),
-            *(parameter.replace(kind=keyword) for parameter in own if parameter.kind is not parameter.VAR_KEYWORD),
+            *(
+                parameter.replace(kind=keyword)
+                for parameter in own
+                if parameter.kind is not parameter.VAR_KEYWORD
+            ),
             *_parameters(),
         ]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # typer reads it
@@ -158,17 +220,23 @@ def _parameters() -> tuple[inspect.Parameter, ...]:
         reading, names = reading_of(name), option_names(name)
         if reading.kind is bool:
             names = (f"{names[0]}/--no-{names[0].removeprefix('--')}",)
-        option = Option(*names, metavar=reading.metavar, parser=reading.parse, rich_help_panel=heading)
+        option = Option(
+            *names, metavar=reading.metavar, parser=reading.parse, rich_help_panel=heading
+        )
         kind = list[reading.kind] if reading.container else reading.kind  # type: ignore[name-defined]
         annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
-        found.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation))
+        found.append(
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+            )
+        )
     return tuple(found)
 
 
 @cache
 def reading_of(name: str) -> Reading:
-    """The way in which the option of a field reads its text. Raises TypeError for a type that no option can read yet:
-    a new kind of field needs an entry here."""
+    """The way in which the option of a field reads its text. Raises TypeError for a type that no
+    option can read yet: a new kind of field needs an entry here."""
     annotation = JobSpec.model_fields[name].annotation
     held = next((leaf for leaf in _leaves(annotation) if get_origin(leaf) in (list, dict)), None)
     container = get_origin(held)
@@ -177,9 +245,13 @@ def reading_of(name: str) -> Reading:
         return Reading(str, *special.get(name, (key_value, "KEY=VALUE")), dict)
     leaves = _leaves(get_args(held)[0] if container is list else annotation)
     if container is list and leaves == [int]:
-        return Reading(str, lambda text: [_whole(part) for part in text.split(",")], "NUMBERS", list)
+        return Reading(
+            str, lambda text: [_whole(part) for part in text.split(",")], "NUMBERS", list
+        )
     if leaves == [int, Literal["default"]]:
-        return Reading(str, lambda text: text if text == "default" else _whole(text), "NUMBER|default")
+        return Reading(
+            str, lambda text: text if text == "default" else _whole(text), "NUMBER|default"
+        )
     if leaves == [HealthParams]:
         return Reading(str, _watchdog, "KEY=VALUE,...")
     kind, *others = leaves
@@ -207,7 +279,9 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
             reading = reading_of(name)
             if reading.container is dict:
                 value = dict(value)
-            elif reading.container is list and reading.parse:  # each use of the option gives several
+            elif (
+                reading.container is list and reading.parse
+            ):  # each use of the option gives several
                 value = list(chain.from_iterable(value))
             found[name] = value
     if found.get("log_file") == "":
@@ -216,9 +290,9 @@ def given(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changes(texts: Sequence[str], spec: JobSpec) -> dict[str, Any]:
-    """The fields that `--set FIELD=VALUE` sets; the value is read as the field's own option reads it. A list is
-    replaced by all values that are given, a mapping gets one key. An empty value means the default. Raises
-    InvalidRequest."""
+    """The fields that `--set FIELD=VALUE` sets; the value is read as the field's own option reads
+    it. A list is replaced by all values that are given, a mapping gets one key. An empty value
+    means the default. Raises InvalidRequest."""
     found: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -252,7 +326,9 @@ def _set(name: str, text: str, so_far: Any, stored: Any) -> Any:
     except typer.BadParameter as wrong:
         raise InvalidRequest(f"--set {name}: {wrong.message}") from wrong
     except (KeyError, ValueError):
-        wants = {bool: "neither true nor false", int: "not a whole number"}.get(kind, "not a number")
+        wants = {bool: "neither true nor false", int: "not a whole number"}.get(
+            kind, "not a number"
+        )
         raise InvalidRequest(f"--set {name}: {text!r} is {wants}") from None
     if container is dict:
         return {**(stored if so_far is None else so_far), **dict([value])}
@@ -262,9 +338,13 @@ def _set(name: str, text: str, so_far: Any, stored: Any) -> Any:
 
 
 def merged(file: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, Any]:
-    """The command line over the file: a field wins whole; of a mapping each key by itself (`-e` sets one variable)."""
+    """The command line over the file: a field wins whole; of a mapping each key by itself
+    (`-e` sets one variable).
+    """
     both = dict(file)
     for name, value in line.items():
         below = file.get(name)
-        both[name] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
+        both[name] = (
+            {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
+        )
     return both

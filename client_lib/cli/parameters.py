@@ -1,4 +1,6 @@
-"""Parameters that many commands share: which server, form of output, names of jobs (with their completion)."""
+"""Parameters that many commands share: which server, form of output, names of
+jobs (with their completion).
+"""
 
 import inspect
 from collections.abc import Callable
@@ -19,18 +21,24 @@ COMPLETION_S = 1.0  # longest wait for the server while a user types
 
 
 class Command(TyperCommand):
-    """A command whose help is plain text, its options under the headings that they name as `rich_help_panel`."""
+    """A command whose help is plain text, its options under the headings that they
+    name as `rich_help_panel`.
+    """
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
-        except typer.TyperException as wrong:  # typer knows no command for an option that lacks its value
+        except (
+            typer.TyperException
+        ) as wrong:  # typer knows no command for an option that lacks its value
             if getattr(wrong, "ctx", ctx) is None:
                 ctx.fail(wrong.format_message())
             raise
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]  # NAME, where typer writes {NAME}
+        return [
+            piece.strip("{}") for piece in super().collect_usage_pieces(ctx)
+        ]  # NAME, where typer writes {NAME}
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -51,9 +59,11 @@ class CommandApp(typer.Typer):
     def __init__(self, **settings: Any) -> None:
         super().__init__(add_completion=False, rich_markup_mode=None, **settings)
 
-    def command(self, name: str | None = None, *, examples: str = "", **settings: Any) -> Callable[[F], F]:
-        """Without `name` the command is called as its function is. A parameter `connection` of the function becomes the
-        options --endpoint and --profile. `examples`: lines below the help."""
+    def command(
+        self, name: str | None = None, *, examples: str = "", **settings: Any
+    ) -> Callable[[F], F]:
+        """Without `name` the command is called as its function is. A parameter `connection` of the
+        function becomes the options --endpoint and --profile. `examples`: lines below the help."""
         epilog = f"\b\nExamples:{examples}" if examples else None
         register = super().command(name, **{"cls": Command, "epilog": epilog, **settings})
         return lambda command: register(_connected(command))
@@ -67,7 +77,9 @@ def require_command(ctx: typer.Context) -> None:
 
 
 def profile_names(incomplete: str) -> list[str]:
-    """Names of profiles that begin with `incomplete`; none if the configuration file can't be read."""
+    """Names of profiles that begin with `incomplete`; none if the
+    configuration file can't be read.
+    """
     from client_lib.errors import ClientLibError
     from client_lib.transport import config
 
@@ -79,7 +91,10 @@ def profile_names(incomplete: str) -> list[str]:
 
 
 ServerOption = Annotated[
-    str | None, Option(metavar="URL", help="The server, or `local`. Default: the profile's, else this machine's.")
+    str | None,
+    Option(
+        metavar="URL", help="The server, or `local`. Default: the profile's, else this machine's."
+    ),
 ]
 ProfileOption = Annotated[
     str | None,
@@ -92,9 +107,13 @@ ProfileOption = Annotated[
 
 
 def _connected(command: F) -> F:
-    """The command with options for the server in the place of its parameter `connection`, if it has one."""
+    """The command with options for the server in the place of its parameter
+    `connection`, if it has one.
+    """
     signature = inspect.signature(command, eval_str=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.name != "connection"]
+    own = [
+        parameter for parameter in signature.parameters.values() if parameter.name != "connection"
+    ]
     if len(own) == len(signature.parameters):
         return command
 
@@ -125,14 +144,15 @@ _COLLAPSE = "Print identical lines of several ranks once: [0-3] loading."
 Collapse = Annotated[bool, Option("--collapse", help=_COLLAPSE)]
 CollapseFollowed = Annotated[bool, Option("--collapse", help=f"With -f: {_COLLAPSE}")]
 Follow = Annotated[
-    bool, Option("-f", "--follow", help="Print its logs until it has ended; the exit code is the job's.")
+    bool,
+    Option("-f", "--follow", help="Print its logs until it has ended; the exit code is the job's."),
 ]
 
 
 def _offering(*kinds: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
     def offered(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-        """Names of `jobs` or `groups` that begin with `incomplete`. A shell waits: no server is started, no request
-        repeated, and no error printed, which would stand in the line."""
+        """Names of `jobs` or `groups` that begin with `incomplete`. A shell waits: no server is
+        started, no request repeated, and no error printed, which would stand in the line."""
         from client_lib.cli.connection import Connection
         from client_lib.errors import ClientLibError
         from client_lib.spec import paths
@@ -167,8 +187,12 @@ JobOrNewest = Annotated[str | None, _names("[NAME]", _NEWEST, "jobs")]
 JobGroupOrNewest = Annotated[str | None, _names("[NAME]", _NEWEST, "groups", "jobs")]
 GroupOrAll = Annotated[str | None, _names("[GROUP]", "Show the members of this group.", "groups")]
 JobOrAll = Annotated[str | None, _names("[NAME]", f"{_BEGINNING} Default: all jobs.", "jobs")]
-WholeNames = Annotated[list[str], _names("NAME...", "Names of the jobs, in full.", "groups", "jobs")]
-WholeNamesOrNewest = Annotated[list[str] | None, _names("[NAME]...", _WHOLE_NEWEST, "groups", "jobs")]
+WholeNames = Annotated[
+    list[str], _names("NAME...", "Names of the jobs, in full.", "groups", "jobs")
+]
+WholeNamesOrNewest = Annotated[
+    list[str] | None, _names("[NAME]...", _WHOLE_NEWEST, "groups", "jobs")
+]
 NamesOrNewest = Annotated[list[str] | None, _names("[NAME]...", _SEVERAL, "groups", "jobs")]
 
 

@@ -1,7 +1,7 @@
 """The one place that prints: data on stdout, hints for a human on stderr.
 
-A table is drawn by rich on a terminal and is aligned plain text in a pipe; `-o json` and `-o name` look the same in
-both. rich is loaded only where it draws.
+A table is drawn by rich on a terminal and is aligned plain text in a pipe; `-o json` and `-o name`
+look the same in both. rich is loaded only where it draws.
 """
 
 from __future__ import annotations
@@ -37,10 +37,17 @@ STATE_COLOURS = {
     "FAILED": "red",
     "CANCELLED": "magenta",
 }
-STYLES = {"summary": "1;31", "exception": "1", "hint": "33", "next": "2"}  # bold red, bold, yellow, dim
+STYLES = {
+    "summary": "1;31",
+    "exception": "1",
+    "hint": "33",
+    "next": "2",
+}  # bold red, bold, yellow, dim
 _FIELD = re.compile(r"\b(?P<field>[a-z_]+)=(?:\['(?P<items>[^\]]*)'\]|(?P<value>'[^']*'|\d+\b))")
 _undo: list[Callable[[], None]] = []  # ends the notices
-_shown: list[Callable[[str], None]] = []  # each changes the text of a block of `progress`; the last: the innermost's
+_shown: list[
+    Callable[[str], None]
+] = []  # each changes the text of a block of `progress`; the last: the innermost's
 
 
 def data(text: str) -> None:
@@ -65,7 +72,9 @@ def data_json(value: Any) -> None:
 
 
 def hint(text: str) -> None:
-    """Print on stderr what helps a human and would be in the way of a program: the next command, a notice."""
+    """Print on stderr what helps a human and would be in the way of a program:
+    the next command, a notice.
+    """
     sys.stdout.flush()  # keeps the order of both streams on a shared terminal
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
@@ -84,15 +93,17 @@ def error(problem: ClientLibError) -> None:
 
 
 def failure(info: JobInfo, file: TextIO, before: str = "", *, printed: bool = False) -> None:
-    """Print the report of a failed job, with commands as next steps. `printed`: see `failure_report`."""
+    """Print the report of a failed job, with commands as next steps.
+    `printed`: see `failure_report`.
+    """
     from client_lib.reports.explanation import SHELL, advice, failure_report
 
     report([*failure_report(info, printed=printed), *advice(info, SHELL)], file, before)
 
 
 def report(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
-    """Print a report or an explanation. On a terminal it has colours (unless NO_COLOR is set, or TERM=dumb), and advice
-    is wrapped between words. `before`: text in front of the first line."""
+    """Print a report or an explanation. On a terminal it has colours (unless NO_COLOR is set, or
+    TERM=dumb), and advice is wrapped between words. `before`: text in front of the first line."""
     from client_lib.log_reading import text_output
 
     width = max(20, text_output.width(file) - 1) if file.isatty() else None
@@ -103,7 +114,11 @@ def report(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
         before = ""
         if width and is_advice:
             lines = textwrap.wrap(
-                " ".join(lines), width, subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
+                " ".join(lines),
+                width,
+                subsequent_indent="      ",
+                break_long_words=False,
+                break_on_hyphens=False,
             )
         style = STYLES.get(part.kind) if coloured else None
         for line in (harmless(without_colours(line)) for line in lines):
@@ -112,7 +127,9 @@ def report(parts: Iterable[Part], file: TextIO, before: str = "") -> None:
 
 
 def _option(found: re.Match[str]) -> str:
-    """`requirements=['x']` -> `--requirement x`: the server spells the fields of its hints as Python does."""
+    """`requirements=['x']` -> `--requirement x`: the server spells the fields of
+    its hints as Python does.
+    """
     from client_lib.spec.command_line import option_names
     from client_lib.spec.job import JobSpec
 
@@ -142,7 +159,9 @@ def count_submit() -> None:
 
 
 def _submits() -> tuple[Path, int]:
-    """The file beside the configuration file that has one character for each submit, and their number."""
+    """The file beside the configuration file that has one character for each
+    submit, and their number.
+    """
     from client_lib.transport.config import config_file
 
     file = config_file().with_name(f".{config_file().name}.runs")
@@ -155,7 +174,9 @@ def _submits() -> tuple[Path, int]:
 
 
 def show_notices() -> None:
-    """Show what the SDK logs (a retry, files left out) as hints, and its steps (DEBUG) in the block of `progress`."""
+    """Show what the SDK logs (a retry, files left out) as hints, and its steps (DEBUG)
+    in the block of `progress`.
+    """
     import logging
 
     class Hints(logging.Handler):
@@ -179,8 +200,9 @@ def end_notices() -> None:
 
 
 def table(columns: Row, rows: Iterable[Row], *, cut: Row = (), whole: bool = False) -> None:
-    """Print rows below the headings `columns`. Control characters are shown as escapes. On a terminal a row is one
-    line: the columns of `cut` end with an ellipsis; without `cut` the last one is wrapped. `whole`: as in a pipe."""
+    """Print rows below the headings `columns`. Control characters are shown as escapes. On a
+    terminal a row is one line: the columns of `cut` end with an ellipsis; without `cut` the last
+    one is wrapped. `whole`: as in a pipe."""
     cells = [[one_line(cell) for cell in row] for row in rows]
     if sys.stdout.isatty() and not whole:
         _draw(columns, cells, cut)
@@ -198,7 +220,9 @@ def _draw(columns: Row, rows: Sequence[Row], cut: Row) -> None:
         # the first column is what one copies into the next command: never cut
         drawn.add_column(heading, no_wrap=heading not in (cut or columns[-1:]), overflow="fold")
     for row in rows:
-        texts = [Text("" if cell == "-" else cell, style=STATE_COLOURS.get(cell, "")) for cell in row]
+        texts = [
+            Text("" if cell == "-" else cell, style=STATE_COLOURS.get(cell, "")) for cell in row
+        ]
         for heading, text in zip(columns, texts, strict=True):
             if heading in cut:
                 text.no_wrap, text.overflow = True, "ellipsis"
@@ -208,7 +232,9 @@ def _draw(columns: Row, rows: Sequence[Row], cut: Row) -> None:
 
 @contextmanager
 def progress(doing: str) -> Iterator[Callable[[str], None]]:
-    """On a terminal, show `doing` on stderr after 0.3 s of the block, which gets a function that changes the text."""
+    """On a terminal, show `doing` on stderr after 0.3 s of the block, which gets a
+    function that changes the text.
+    """
     if not sys.stderr.isatty():
         yield lambda _: None
         return
@@ -249,16 +275,26 @@ def progress(doing: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def transfer(title: str) -> Iterator[Callable[[Progress], None]]:
-    """Draw a bar on stderr if it is a terminal. The block gets a function that takes how far the transfer is."""
+    """Draw a bar on stderr if it is a terminal. The block gets a function that
+    takes how far the transfer is.
+    """
     if not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-    from rich.progress import Progress as Bar
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress as Bar,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
 
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
-    with Bar(*columns, TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True)) as bar:
+    with Bar(
+        *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True)
+    ) as bar:
         task = bar.add_task(title, total=None)
 
         def update(now: Progress) -> None:
@@ -270,7 +306,9 @@ def transfer(title: str) -> Iterator[Callable[[Progress], None]]:
 
 @contextmanager
 def hint_on_interrupt(name: str) -> Iterator[None]:
-    """Ctrl-C in the block stops following the job `name`; print that the job keeps running, and how to stop it."""
+    """Ctrl-C in the block stops following the job `name`; print that the job keeps
+    running, and how to stop it.
+    """
     try:
         yield
     except KeyboardInterrupt:

@@ -1,6 +1,7 @@
 """The steps that `submit`, `render` and `run` share: from a command line to a job.
 
-For `client_lib.launch_lines`, which knows the launchers, this module reads the files and cores of this machine.
+For `client_lib.launch_lines`, which knows the launchers, this module reads the files and cores of
+this machine.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ from client_lib.spec.wire import JobInfo
 if TYPE_CHECKING:
     from client_lib.launch_lines import LaunchLine
 
-NoCheck = Annotated[bool, Option("--no-check", help="Submit without checking the script (jobs of this machine).")]
+NoCheck = Annotated[
+    bool, Option("--no-check", help="Submit without checking the script (jobs of this machine).")
+]
 _COMMANDS = (JobType.BINARY.value, JobType.BINARY_EXP.value)
 _READ_BEFORE = ("args", "instance_type")
 _CORES = re.compile(r"\.(\d+)C(?:\.|$)")  # of cpu.8C.32G, a100.1gpu.80vG.12C.96G
@@ -45,16 +48,21 @@ class DescribedJob(NamedTuple):
 
     @property
     def python(self) -> str:
-        """The interpreter of the job: the one that the line names, else that of the user's shell."""
+        """The interpreter of the job: the one that the line names, else
+        that of the user's shell.
+        """
         return self.named_python or find_python(os.environ)
 
 
-def job_of(ctx: typer.Context, connection: Connection, config: str | None, values: Mapping[str, Any]) -> DescribedJob:
-    """The job that the command line and the file `config` describe; nothing is sent yet. A launcher's line in the place
-    of the script is read, and shown on stderr as our own options.
+def job_of(
+    ctx: typer.Context, connection: Connection, config: str | None, values: Mapping[str, Any]
+) -> DescribedJob:
+    """The job that the command line and the file `config` describe; nothing is sent yet. A
+    launcher's line in the place of the script is read, and shown on stderr as our own options.
 
     Raises:
-        InvalidRequest: an unknown key of the file, a wrong value, or a launcher's line that contradicts the options.
+        InvalidRequest: an unknown key of the file, a wrong value, or a launcher's line that
+            contradicts the options.
         TyperException: neither names a script.
     """
     fields = line = job_options.given(values)
@@ -63,32 +71,42 @@ def job_of(ctx: typer.Context, connection: Connection, config: str | None, value
     if "script" not in fields:
         ctx.fail("which SCRIPT? Give its path, or `script:` in the file of -c")
     # Job checks all others; these two are read before, and a file may hold anything
-    early = {name: fields[name] for name in fields if name not in JobSpec.model_fields or name in _READ_BEFORE}
+    early = {
+        name: fields[name]
+        for name in fields
+        if name not in JobSpec.model_fields or name in _READ_BEFORE
+    }
     validated(JobSpec, {"script": "any", **early})
     python = None
     if "script" in line:
         fields, python = _without_launcher(fields, local=connection.config.endpoint is None)
         script, args = Path(fields["script"]), fields.get("args", ())
-        ours = {name for parameter in ctx.command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+        ours = {
+            name
+            for parameter in ctx.command.params
+            for name in (*parameter.opts, *parameter.secondary_opts)
+        }
         behind = [word.partition("=")[0] for word in args if word.startswith("-")]
         ours_behind = [option for option in behind if option in ours]
         if ours_behind and script.suffix == ".py" and os.path.isfile(script):
             with suppress(OSError):  # the submit says why it can't be read
                 for option in undeclared(script.read_text("utf-8", "replace"), ours_behind):
                     printer.hint(
-                        f"{option} behind {script} goes to the script, which does not declare it; options of "
-                        "client-lib stand before the script"
+                        f"{option} behind {script} goes to the script, which does not declare it; "
+                        "options of client-lib stand before the script"
                     )
     return DescribedJob(Job(**fields, client=connection.api), python)
 
 
 def read_job_file(path: str) -> dict[str, Any]:
-    """The fields of a spec in a file of YAML, and so of JSON. Unknown ones are left for the spec to refuse; relative
-    paths (`script`, `working_dir`) are relative to the file, so that it works from every folder. Raises InvalidRequest
-    naming the file, and the line where YAML is broken."""
+    """The fields of a spec in a file of YAML, and so of JSON. Unknown ones are left for the spec to
+    refuse; relative paths (`script`, `working_dir`) are relative to the file, so that it works from
+    every folder. Raises InvalidRequest naming the file, and the line where YAML is broken."""
     content = parse_yaml(read_text(path), path)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise InvalidRequest(f"{path} holds no fields", hint="it needs lines like `script: train.py`, `n_workers: 2`")
+        raise InvalidRequest(
+            f"{path} holds no fields", hint="it needs lines like `script: train.py`, `n_workers: 2`"
+        )
     folder = Path(path).parent
     script, working_dir = content.get("script"), content.get("working_dir")
     if isinstance(script, str):  # a command that is found by PATH stays as it is
@@ -107,14 +125,20 @@ def read_text(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidRequest(f"can't read {path}: {getattr(error, 'strerror', 'it is no UTF-8 text')}") from error
+        raise InvalidRequest(
+            f"can't read {path}: {getattr(error, 'strerror', 'it is no UTF-8 text')}"
+        ) from error
 
 
 def undeclared(source: str, options: list[str]) -> list[str]:
-    """The options that a script mentions nowhere: neither as in `add_argument("--name")`, nor as a name, from which
-    some parsers make options."""
+    """The options that a script mentions nowhere: neither as in `add_argument("--name")`, nor as a
+    name, from which some parsers make options."""
     words = set(re.findall(r"[\w-]+", source))
-    return [option for option in options if words.isdisjoint((option, option.lstrip("-").replace("-", "_")))]
+    return [
+        option
+        for option in options
+        if words.isdisjoint((option, option.lstrip("-").replace("-", "_")))
+    ]
 
 
 def submit(described: DescribedJob, check: bool) -> JobInfo:
@@ -131,8 +155,8 @@ def submit(described: DescribedJob, check: bool) -> JobInfo:
 
 
 def end_of_followed(job: Job) -> JobInfo:
-    """Wait for the end of a job whose log was just printed; Ctrl-C prints that the job keeps running. Raises JobFailed
-    or JobCancelled; the report does not repeat the log."""
+    """Wait for the end of a job whose log was just printed; Ctrl-C prints that the job keeps
+    running. Raises JobFailed or JobCancelled; the report does not repeat the log."""
     with printer.hint_on_interrupt(job.name or ""):
         try:
             return job.wait()
@@ -141,9 +165,10 @@ def end_of_followed(job: Job) -> JobInfo:
 
 
 def find_python(environ: Mapping[str, str]) -> str:
-    """Absolute path of the `python` of VIRTUAL_ENV, else of CONDA_PREFIX, else of PATH: what the user gets by typing
-    `python`, and never that of this program, which may be installed in an environment of its own (pipx), without torch.
-    Links are not resolved: Python finds a virtual environment by the path of the link.
+    """Absolute path of the `python` of VIRTUAL_ENV, else of CONDA_PREFIX, else of PATH: what the
+    user gets by typing `python`, and never that of this program, which may be installed in an
+    environment of its own (pipx), without torch. Links are not resolved: Python finds a virtual
+    environment by the path of the link.
 
     Raises InvalidRequest if there is none.
     """
@@ -151,26 +176,36 @@ def find_python(environ: Mapping[str, str]) -> str:
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         below = "" if windows and variable == "CONDA_PREFIX" else "Scripts" if windows else "bin"
         path = os.path.join(environ.get(variable, ""), below, "python.exe" if windows else "python")
-        if environ.get(variable) and os.path.exists(path):  # a shell may name an environment that was removed
+        if environ.get(variable) and os.path.exists(
+            path
+        ):  # a shell may name an environment that was removed
             return os.path.abspath(path)
     for name in ("python", "python3"):
         if found := shutil.which(name, path=environ.get("PATH", "")):
             return os.path.abspath(found)
-    raise InvalidRequest("there is no python in PATH", hint="activate the environment that the script needs")
+    raise InvalidRequest(
+        "there is no python in PATH", hint="activate the environment that the script needs"
+    )
 
 
 # --- a launcher's line in the place of SCRIPT
 
 
 def _without_launcher(fields: dict[str, Any], local: bool) -> tuple[dict[str, Any], str | None]:
-    """Read a launcher's line, compare it with the options and show what it means. Returns the fields of the job, and
-    the absolute path of the interpreter that the line names. `local`: workers run on this machine.
+    """Read a launcher's line, compare it with the options and show what it means. Returns the
+    fields of the job, and the absolute path of the interpreter that the line names. `local`:
+    workers run on this machine.
 
-    A script is returned unchanged. With a type of `binary` the launcher itself is the command. Raises InvalidRequest or
-    NotSupported: the line can't be read, or it contradicts the options.
+    A script is returned unchanged. With a type of `binary` the launcher itself is the command.
+    Raises InvalidRequest or NotSupported: the line can't be read, or it contradicts the options.
     """
     script = fields["script"]
-    if script.endswith(".py") or not script.strip() or fields.get("type") in _COMMANDS or os.path.isfile(script):
+    if (
+        script.endswith(".py")
+        or not script.strip()
+        or fields.get("type") in _COMMANDS
+        or os.path.isfile(script)
+    ):
         return fields, None
     from client_lib import launch_lines  # here: a script, the usual case, needs none of it
 
@@ -196,7 +231,10 @@ def _without_launcher(fields: dict[str, Any], local: bool) -> tuple[dict[str, An
     if python:
         python = os.path.abspath(python)
         if not local:
-            printer.hint(f"{python} is this machine's: on another one the script runs with its image's python")
+            printer.hint(
+                f"{python} is this machine's: on another one the script runs with its image's "
+                "python"
+            )
     return merged, python
 
 
@@ -225,14 +263,19 @@ def _shown(reading: LaunchLine, merged: Mapping[str, Any]) -> str:
         if isinstance(value, dict):
             options += [word for key, text in value.items() for word in (option, f"{key}={text}")]
         else:
-            options += [option, ",".join(map(str, value)) if isinstance(value, list) else str(value)]
+            options += [
+                option,
+                ",".join(map(str, value)) if isinstance(value, list) else str(value),
+            ]
     line = shlex.join([PROGRAM, "submit", *options])
-    return f"{reading.launcher} line read as: {line} {merged['script']} {shlex.join(merged['args'])}".rstrip()
+    return (
+        f"{reading.launcher} line read as: {line} {merged['script']} {shlex.join(merged['args'])}"
+    ).rstrip()
 
 
 def _accelerate_config(path: str | None) -> Mapping[str, Any]:
-    """Read the file that accelerate would read: the one that is named, else the one that `accelerate config` wrote.
-    Raises InvalidRequest: it can't be read."""
+    """Read the file that accelerate would read: the one that is named, else the one that
+    `accelerate config` wrote. Raises InvalidRequest: it can't be read."""
     caches = os.environ.get("XDG_CACHE_HOME", "~/.cache")
     home = os.environ.get("HF_HOME", os.path.join(caches, "huggingface"))
     file = os.path.expanduser(path or os.path.join(home, "accelerate", "default_config.yaml"))
@@ -244,10 +287,14 @@ def _accelerate_config(path: str | None) -> Mapping[str, Any]:
         with open(file, encoding="utf-8") as opened:
             values = json.load(opened) if file.endswith(".json") else yaml.safe_load(opened)
     except OSError as error:
-        raise InvalidRequest(f"accelerate's config file {file} can't be read: {error.strerror}") from error
+        raise InvalidRequest(
+            f"accelerate's config file {file} can't be read: {error.strerror}"
+        ) from error
     except (ValueError, yaml.YAMLError, RecursionError) as error:
         found = " ".join(str(error).split())
-        raise InvalidRequest(f"accelerate's config file {file} is not valid JSON or YAML: {found}") from error
+        raise InvalidRequest(
+            f"accelerate's config file {file} is not valid JSON or YAML: {found}"
+        ) from error
     if not isinstance(values, dict):
         raise InvalidRequest(f"accelerate's config file {file} holds no settings")
     return values

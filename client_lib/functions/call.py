@@ -1,6 +1,8 @@
-"""The call that every rank makes: a function with its arguments, checked before anything travels. Pure.
+"""The call that every rank makes: a function with its arguments, checked before anything travels.
+Pure.
 
-Parameters named `rank`, `local_rank`, `world_size` or `size` that the arguments leave open are filled in each rank.
+Parameters named `rank`, `local_rank`, `world_size` or `size` that the arguments leave open are
+filled in each rank.
 """
 
 import inspect
@@ -23,7 +25,9 @@ _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True)
 class ResultOf:
-    """A placeholder for what rank 0 of another job returned; the function gets that value instead."""
+    """A placeholder for what rank 0 of another job returned; the
+    function gets that value instead.
+    """
 
     place: int
     """The place of the other job in `after`."""
@@ -55,8 +59,14 @@ class Call:
 
     @property
     def shown(self) -> list[str]:
-        """The arguments as people read them, each cut (`epochs=3`), without those that each rank fills."""
-        shown = [short_repr(value) for place, value in enumerate(self.args) if str(place) not in self.fill]
+        """The arguments as people read them, each cut (`epochs=3`), without
+        those that each rank fills.
+        """
+        shown = [
+            short_repr(value)
+            for place, value in enumerate(self.args)
+            if str(place) not in self.fill
+        ]
         shown += [f"{name}={short_repr(value)}" for name, value in self.kwargs.items()]
         return shown if len(shown) <= _MOST_SHOWN else [*shown[:_MOST_SHOWN], "…"]
 
@@ -73,12 +83,18 @@ def name_of(function: Callable[..., Any]) -> str:
     return getattr(function, "__name__", None) or type(function).__name__
 
 
-def call_of(function: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None) -> Call:
-    """Raises InvalidRequest: the function does not take these arguments, or can't be called in a rank."""
+def call_of(
+    function: Callable[..., Any], args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+) -> Call:
+    """Raises InvalidRequest: the function does not take these arguments, or
+    can't be called in a rank.
+    """
     function = getattr(function, "__client_lib_function__", function)
     name = name_of(function)
     if inspect.iscoroutinefunction(function):
-        raise InvalidRequest(f"{name} is an async function", hint="submit a function that calls asyncio.run(...)")
+        raise InvalidRequest(
+            f"{name} is an async function", hint="submit a function that calls asyncio.run(...)"
+        )
     args = () if args is None else args
     if isinstance(args, str | bytes) or not isinstance(args, Iterable):
         raise InvalidRequest(f"args={args!r}: give the arguments of {name} as a tuple, ({args!r},)")
@@ -99,7 +115,9 @@ def call_of(function: Callable[..., Any], args: Sequence[Any] | None, kwargs: Ma
         return found, [p.name for p in found if p.default is p.empty and p.name not in RANKS]
 
     unbound, missing = left_open()
-    if missing:  # the arguments may stand around the parameters of RANKS: `f(rank, lr)` called with `(0.1,)`
+    if (
+        missing
+    ):  # the arguments may stand around the parameters of RANKS: `f(rank, lr)` called with `(0.1,)`
         given, places = places, []
         for parameter in parameters:
             if parameter.kind not in _POSITIONAL or not given:
@@ -124,8 +142,9 @@ def call_of(function: Callable[..., Any], args: Sequence[Any] | None, kwargs: Ma
 
 
 def taken_from(given: dict[str, Any]) -> Call | None:
-    """The call, if `script` of these arguments of a Job is a function; they are then those of a spec, in place.
-    Raises InvalidRequest: something is given that only a script, or only a function, has."""
+    """The call, if `script` of these arguments of a Job is a function; they are then those of a
+    spec, in place. Raises InvalidRequest: something is given that only a script, or only a
+    function, has."""
     function, kwargs = given["script"], given.pop("kwargs")
     if not callable(function):
         if kwargs is not None:
@@ -136,7 +155,8 @@ def taken_from(given: dict[str, Any]) -> Call | None:
         return None
     if given["flags"]:
         raise InvalidRequest(
-            f"flags={given['flags']!r} are of a script, and script is a function", hint="give kwargs={'lr': 0.1}"
+            f"flags={given['flags']!r} are of a script, and script is a function",
+            hint="give kwargs={'lr': 0.1}",
         )
     call = call_of(function, given["args"], kwargs)
     given.update(script=call.script, args=call.shown)

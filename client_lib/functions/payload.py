@@ -1,4 +1,5 @@
-"""A call as a file, which every rank reads by `client_lib.worker.function_runner`, and the results that come back.
+"""A call as a file, which every rank reads by `client_lib.worker.function_runner`, and the results
+that come back.
 
 Loads cloudpickle, which no other part of a submit needs.
 """
@@ -29,7 +30,15 @@ from typing import IO, Any, cast
 
 import cloudpickle
 
-from client_lib.errors import BadResponse, Forbidden, InvalidRequest, JobFailed, NoResult, RemoteError, TooLarge
+from client_lib.errors import (
+    BadResponse,
+    Forbidden,
+    InvalidRequest,
+    JobFailed,
+    NoResult,
+    RemoteError,
+    TooLarge,
+)
 from client_lib.functions.call import Call, ResultOf
 from client_lib.spec.request import FunctionCode
 from client_lib.spec.wire import JobInfo
@@ -44,8 +53,11 @@ _registry = threading.Lock()  # cloudpickle's list of modules to send by value i
 
 
 @contextmanager
-def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Iterator[tuple[Path, FunctionCode]]:
-    """The call in a temporary file. `root`: the folder of the snapshot that travels with it, None: it runs in place.
+def written(
+    call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES
+) -> Iterator[tuple[Path, FunctionCode]]:
+    """The call in a temporary file. `root`: the folder of the snapshot that travels with it, None:
+    it runs in place.
 
     Raises:
         TooLarge: more than `limit_bytes`; names the largest things that the function needs.
@@ -69,21 +81,26 @@ def written(call: Call, root: str | None, limit_bytes: int = LIMIT_BYTES) -> Ite
                 found.dump((call.function, call.args, call.kwargs))
                 sources = _sources(found.sources, root is not None)
                 needs = {"function": call.function, "main": found.main, "sources": sources}
-                if found.main:  # relative imports inside of its functions, where it was run by `python -m`
+                if (
+                    found.main
+                ):  # relative imports inside of its functions, where it was run by `python -m`
                     needs["package"] = vars(sys.modules["__main__"]).get("__package__")
                 pickler = _Pickler(bounded)
                 pickler.dump(needs)
                 pickler.dump((call.args, call.kwargs))
             except _Full:
-                limit = f"{call.name} with what it needs is larger than the {megabytes(limit_bytes)} that may travel"
+                limit = (
+                    f"{call.name} with what it needs is larger than the {megabytes(limit_bytes)} "
+                    "that may travel"
+                )
                 raise too_large(call, limit) from None
             except OSError:  # the disk is full
                 raise
             except Exception as error:  # pickling runs the code of any class
                 culprits = [name for name, value in _parts(call) if _size(value) is None]
                 raise InvalidRequest(
-                    f"{', '.join(culprits)}{' of ' if culprits else ''}{call.name} can't be pickled: "
-                    f"{type(error).__name__}: {error}",
+                    f"{', '.join(culprits)}{' of ' if culprits else ''}{call.name} can't be "
+                    f"pickled: {type(error).__name__}: {error}",
                     hint="make locks, files, connections and the like inside the function",
                 ) from error
         file.flush()
@@ -104,15 +121,23 @@ def _zipped_cloudpickle() -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(folder.glob("*.py")):
-            entry = zipfile.ZipInfo(f"{folder.name}/{file.name}")  # without the file's time: the same call, same bytes
+            entry = zipfile.ZipInfo(
+                f"{folder.name}/{file.name}"
+            )  # without the file's time: the same call, same bytes
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, file.read_bytes())
     return packed.getvalue()
 
 
 def _sources(names: set[str], elsewhere: bool) -> dict[str, str]:
-    """The text of files that workers can't read, for tracebacks: cells of a notebook; all if they are `elsewhere`."""
-    texts = {name: "".join(linecache.getlines(name)) for name in names if elsewhere or not os.path.exists(name)}
+    """The text of files that workers can't read, for tracebacks: cells of a notebook;
+    all if they are `elsewhere`.
+    """
+    texts = {
+        name: "".join(linecache.getlines(name))
+        for name in names
+        if elsewhere or not os.path.exists(name)
+    }
     return {name: text for name, text in texts.items() if 0 < len(text) <= _SOURCE_MAX}
 
 
@@ -123,7 +148,11 @@ def _by_value(modules: list[ModuleType]) -> Iterator[None]:
         return
     with _registry:
         already = cloudpickle.list_registry_pickle_by_value()
-        new = [module for module in modules if module.__name__ not in already and module.__name__ in sys.modules]
+        new = [
+            module
+            for module in modules
+            if module.__name__ not in already and module.__name__ in sys.modules
+        ]
         for module in new:
             cloudpickle.register_pickle_by_value(module)
         try:
@@ -138,7 +167,9 @@ class _Full(Exception):
 
 
 class _Counted:
-    """Counts the bytes written, at most `limit`; computes their digest and passes them on if there is a `file`."""
+    """Counts the bytes written, at most `limit`; computes their digest and passes
+    them on if there is a `file`.
+    """
 
     def __init__(self, limit: float = math.inf, file: Any = None) -> None:
         self._file, self._limit = file, limit
@@ -156,10 +187,13 @@ class _Counted:
 
 
 def too_large(call: Call, limit: str) -> TooLarge:
-    """The error with the largest parts of the payload. `limit`: a sentence without its full stop."""
+    """The error with the largest parts of the payload. `limit`: a
+    sentence without its full stop.
+    """
     largest = heapq.nlargest(_LARGEST, ((_size(value) or 0, name) for name, value in _parts(call)))
     return TooLarge(
-        f"{limit}. The largest:\n" + "\n".join(f"  {megabytes(size):>12}  {name}" for size, name in largest),
+        f"{limit}. The largest:\n"
+        + "\n".join(f"  {megabytes(size):>12}  {name}" for size, name in largest),
         hint="put data into a file that the workers can read, and load it inside the function",
     )
 
@@ -192,11 +226,15 @@ def _size(value: Any) -> int | None:
 
 # --- pickling
 
-_DATA = frozenset({"Tensor", "Parameter", "UntypedStorage", "ndarray", "DataFrame", "Series", "Table"})
+_DATA = frozenset(
+    {"Tensor", "Parameter", "UntypedStorage", "ndarray", "DataFrame", "Series", "Table"}
+)
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc,unused-ignore]
-    """Pickles for a worker. Several calls of `dump` share a memo, as one Unpickler's calls of `load` do."""
+    """Pickles for a worker. Several calls of `dump` share a memo, as one
+    Unpickler's calls of `load` do.
+    """
 
     def __init__(self, file: _Counted) -> None:
         super().__init__(cast(IO[bytes], file))
@@ -226,7 +264,11 @@ class _Finder(_Pickler):
 
     def persistent_id(self, obj: Any) -> Any:
         kind = type(obj)
-        return "data" if kind is ResultOf or kind.__name__ in _DATA or kind in (bytes, bytearray) else None
+        return (
+            "data"
+            if kind is ResultOf or kind.__name__ in _DATA or kind in (bytes, bytearray)
+            else None
+        )
 
 
 class _MainNamespace:
@@ -240,8 +282,8 @@ class _MainNamespace:
 
 
 def _path_entries(root: str | None) -> list[str]:
-    """The caller's own entries of sys.path, those of no installation. `root`: of a snapshot, and then they are relative
-    to it and those outside are left out; None: in place, absolute."""
+    """The caller's own entries of sys.path, those of no installation. `root`: of a snapshot, and
+    then they are relative to it and those outside are left out; None: in place, absolute."""
     own = [os.path.abspath(entry) for entry in sys.path if not _installed(os.path.abspath(entry))]
     if root is None:
         return list(dict.fromkeys(own))
@@ -250,7 +292,9 @@ def _path_entries(root: str | None) -> list[str]:
 
 
 def _modules_elsewhere(root: str) -> list[ModuleType]:
-    """Top-level modules of the caller's that lie neither in the snapshot's folder nor in an installation."""
+    """Top-level modules of the caller's that lie neither in the snapshot's
+    folder nor in an installation.
+    """
     found = []
     for name, module in list(sys.modules.items()):
         if "." in name or name in ("__main__", "__mp_main__", "client_lib"):
@@ -274,7 +318,9 @@ def _installations() -> tuple[str, ...]:
     paths = sysconfig.get_paths()
     found = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     found += [*site.getsitepackages(), site.getusersitepackages()]
-    found += [os.path.join(sys.base_prefix, folder) for folder in dict.fromkeys((sys.platlibdir, "lib"))]
+    found += [
+        os.path.join(sys.base_prefix, folder) for folder in dict.fromkeys((sys.platlibdir, "lib"))
+    ]
     return tuple(dict.fromkeys(map(os.path.abspath, found)))
 
 
@@ -290,7 +336,9 @@ _LINES = 20
 
 @dataclass(frozen=True)
 class Outcome:
-    """The results of a job that has ended: of each rank a value, or the exception that it raised."""
+    """The results of a job that has ended: of each rank a value, or the
+    exception that it raised.
+    """
 
     api: Api
     info: JobInfo
@@ -307,7 +355,9 @@ class Outcome:
         return [self._value(*each) for each in (first, *others)]
 
     def failure(self, ended: JobFailed) -> BaseException:
-        """The exception for a failed job: that of its function in the first failing rank, with `ended` as its cause."""
+        """The exception for a failed job: that of its function in the first failing rank,
+        with `ended` as its cause.
+        """
         failure = self.info.failure
         if failure is None or failure.rank is None or self.info.function is None:
             return ended
@@ -323,7 +373,9 @@ class Outcome:
         message = f"rank {rank} of job {self.info.name} raised\n\n{header['text'].rstrip()}"
         before = [*takewhile(lambda line: line != _TRACEBACK, failure.last_lines)][-_LINES:]
         if before:
-            message += "\n\nIts last lines before that:\n" + "\n".join(f"    {line}" for line in before)
+            message += "\n\nIts last lines before that:\n" + "\n".join(
+                f"    {line}" for line in before
+            )
         error = None
         with suppress(NoResult):
             error = self._load(header, pickled)
@@ -336,17 +388,22 @@ class Outcome:
         return error
 
     def _read(self, rank: int) -> tuple[dict[str, Any], bytes]:
-        """The header of a rank's result, see `client_lib.worker.function_runner`, and the pickle after it."""
+        """The header of a rank's result, see
+        `client_lib.worker.function_runner`, and the pickle after it.
+        """
         info = self.info
         if not self.trust and self.api.server_info().user != info.owner:
             raise Forbidden(
-                f"the results of job {info.name} were written by code of {info.owner}, and reading them runs such code",
+                f"the results of job {info.name} were written by code of {info.owner}, and "
+                "reading them runs such code",
                 hint="read them with trust=True if you trust it",
             )
         first, _, pickled = self.api.job_result(info.name, rank, owner=info.owner).partition(b"\n")
         try:
             header = json.loads(first)
-            needed = {name: header[name] for name in ("rank", "outcome", "text")}  # raises if one is missing
+            needed = {
+                name: header[name] for name in ("rank", "outcome", "text")
+            }  # raises if one is missing
             return {**header, **needed}, pickled
         except (ValueError, KeyError, TypeError) as error:
             raise BadResponse("what the server sent is no result of a function") from error

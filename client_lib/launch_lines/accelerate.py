@@ -1,8 +1,9 @@
 """A line of `accelerate launch` and its configuration file as fields of a job. Pure.
 
-num_processes is the total, as accelerate counts. Every option and every key of the file stands in a table, and tests
-compare with accelerate 1.15: its parser, commands/config/config_args.py, and the variables that it sets for its library
-(utils/launch.py, prepare_multi_gpu_env and prepare_simple_launcher_cmd_env).
+num_processes is the total, as accelerate counts. Every option and every key of the file stands in a
+table, and tests compare with accelerate 1.15: its parser, commands/config/config_args.py, and the
+variables that it sets for its library (utils/launch.py, prepare_multi_gpu_env and
+prepare_simple_launcher_cmd_env).
 """
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,7 +11,15 @@ from typing import Any
 
 from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.launch_lines import lines
-from client_lib.launch_lines.lines import LaunchLine, Machine, OptionTable, dropped, split, what_runs, whole_number
+from client_lib.launch_lines.lines import (
+    LaunchLine,
+    Machine,
+    OptionTable,
+    dropped,
+    split,
+    what_runs,
+    whole_number,
+)
 
 LAUNCHER = "accelerate launch"
 FILE = "accelerate's config file"
@@ -68,7 +77,9 @@ PRECISIONS = ("no", "fp16", "bf16", "fp8")
 DROPPED = lines.by_name(
     {
         lines.ONE_SUBMIT: "machine-rank",
-        lines.RENDEZVOUS: "main-process-ip main-process-port same-network rdzv-backend rdzv-conf mpirun-hostfile",
+        lines.RENDEZVOUS: (
+            "main-process-ip main-process-port same-network rdzv-backend rdzv-conf mpirun-hostfile"
+        ),
         lines.LOGS: "tee log-dir",
         lines.PROGRAM: "role monitor-interval quiet",
         lines.TPU: "main-training-function downcast-bf16 vm env no-tpu-cluster tpu-use-sudo",
@@ -81,19 +92,39 @@ REFUSED: dict[str, str] = {
     "use-deepspeed": _PLUGIN.format("deepspeed_plugin=DeepSpeedPlugin(...)"),
     "use-megatron-lm": _PLUGIN.format("megatron_lm_plugin=MegatronLMPlugin(...)"),
     "use-parallelism-config": _PLUGIN.format("parallelism_config=ParallelismConfig(...)"),
-    **lines.by_name({_NO_TPU: "tpu tpu-cluster", _NO_SAGEMAKER: "aws-access-key-id aws-secret-access-key"}),
+    **lines.by_name(
+        {_NO_TPU: "tpu tpu-cluster", _NO_SAGEMAKER: "aws-access-key-id aws-secret-access-key"}
+    ),
     "help": "`client-lib submit --help` lists the options of a job",
 }
 _FLAGS = frozenset(
     {"cpu", "multi-gpu", "module", "no-python", "debug", "enable-cpu-affinity", "use-fsdp"}
-    | {"fp8-use-autocast-during-eval", "dynamo-use-fullgraph", "dynamo-use-dynamic", "dynamo-use-regional-compilation"}
+    | {
+        "fp8-use-autocast-during-eval",
+        "dynamo-use-fullgraph",
+        "dynamo-use-dynamic",
+        "dynamo-use-regional-compilation",
+    }
     | {"same-network", "quiet", "downcast-bf16", "no-tpu-cluster", "tpu-use-sudo"}
     | (REFUSED.keys() - {"aws-access-key-id", "aws-secret-access-key"})
 )
 _VALUED = frozenset(
-    {"config-file", "num-processes", "num-machines", "gpu-ids", "max-restarts", "num-cpu-threads-per-process"}
+    {
+        "config-file",
+        "num-processes",
+        "num-machines",
+        "gpu-ids",
+        "max-restarts",
+        "num-cpu-threads-per-process",
+    }
     | {"mixed-precision", "dynamo-backend", FP8_LINEAR}
-    | (FSDP.keys() - {"fsdp-ignored-modules"} | FP8.keys() | DYNAMO.keys() | DROPPED.keys() | REFUSED.keys())
+    | (
+        FSDP.keys() - {"fsdp-ignored-modules"}
+        | FP8.keys()
+        | DYNAMO.keys()
+        | DROPPED.keys()
+        | REFUSED.keys()
+    )
 )
 TABLE = OptionTable(
     LAUNCHER,
@@ -108,7 +139,15 @@ TABLE = OptionTable(
 # --- all keys of the configuration file
 
 FILE_READ = frozenset(
-    {"compute_environment", "distributed_type", "num_processes", "num_machines", "gpu_ids", "mixed_precision", "fp16"}
+    {
+        "compute_environment",
+        "distributed_type",
+        "num_processes",
+        "num_machines",
+        "gpu_ids",
+        "mixed_precision",
+        "fp16",
+    }
     | {"use_cpu", "debug", "enable_cpu_affinity", "dynamo_backend"}
 )
 SECTIONS: dict[str, tuple[str, Collection[str], str]] = {
@@ -120,7 +159,9 @@ SECTIONS: dict[str, tuple[str, Collection[str], str]] = {
 FILE_DROPPED = lines.by_name(
     {
         lines.ONE_SUBMIT: "machine_rank",
-        lines.RENDEZVOUS: "main_process_ip main_process_port rdzv_backend same_network mpirun_config",
+        lines.RENDEZVOUS: (
+            "main_process_ip main_process_port rdzv_backend same_network mpirun_config"
+        ),
         lines.TPU: "main_training_function downcast_bf16 commands command_file "
         "tpu_name tpu_zone tpu_vm tpu_env tpu_use_cluster tpu_use_sudo",
         "only distributed_type: DEEPSPEED reads it": "deepspeed_config",
@@ -137,9 +178,15 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
     """`python`: the interpreter that the line names.
     Raises InvalidRequest or NotSupported: see `client_lib.launch_lines.read`."""
     given, _, rest = split(words, TABLE)
-    chosen = [f"--{name}" for name in ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp") if name in given]
+    chosen = [
+        f"--{name}"
+        for name in ("cpu", "multi-gpu", "tpu", "use-deepspeed", "use-fsdp")
+        if name in given
+    ]
     if len(chosen) > 1:
-        raise InvalidRequest(f"{LAUNCHER}: {' and '.join(chosen)} exclude each other", hint="keep one of them")
+        raise InvalidRequest(
+            f"{LAUNCHER}: {' and '.join(chosen)} exclude each other", hint="keep one of them"
+        )
     for name in given.keys() & REFUSED.keys():
         raise NotSupported(f"{LAUNCHER} --{name} is not supported here", hint=REFUSED[name])
     path = given.get("config-file")
@@ -153,7 +200,9 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
     wants_fsdp = "use-fsdp" in given or str(config.get("distributed-type")) == "FSDP"
     fsdp = wants_fsdp and not {"cpu", "multi-gpu"} & given.keys()
     variables = _variables({**config, **given}, given, fsdp=fsdp)
-    inert = _without_effect(file, fsdp=fsdp, fp8=variables.get("ACCELERATE_MIXED_PRECISION") == "fp8")
+    inert = _without_effect(
+        file, fsdp=fsdp, fp8=variables.get("ACCELERATE_MIXED_PRECISION") == "fp8"
+    )
     fields = {**what_runs(LAUNCHER, given, rest, python), **counted}
     return LaunchLine(
         LAUNCHER,
@@ -166,7 +215,9 @@ def read(words: Sequence[str], machine: Machine, python: str | None) -> LaunchLi
 
 
 def _check_file(file: Mapping[str, Any], given: Mapping[str, str]) -> None:
-    """Raises NotSupported: the file asks for a service or library that isn't here. `given`: options of the line."""
+    """Raises NotSupported: the file asks for a service or library that isn't here.
+    `given`: options of the line.
+    """
     if str(file.get("compute_environment", "LOCAL_MACHINE")) != "LOCAL_MACHINE":
         raise NotSupported(
             f"{FILE} asks for compute_environment={file['compute_environment']}",
@@ -174,7 +225,12 @@ def _check_file(file: Mapping[str, Any], given: Mapping[str, str]) -> None:
         )
     if {"multi-gpu", "use-fsdp"} & given.keys():
         return
-    kinds = {"DEEPSPEED": "use-deepspeed", "MEGATRON_LM": "use-megatron-lm", "XLA": "tpu", "TPU": "tpu"}
+    kinds = {
+        "DEEPSPEED": "use-deepspeed",
+        "MEGATRON_LM": "use-megatron-lm",
+        "XLA": "tpu",
+        "TPU": "tpu",
+    }
     kind = str(file.get("distributed_type"))
     asks, refused = f"asks for distributed_type={kind},", kinds.get(kind)
     if refused is None and file.get("parallelism_config"):
@@ -204,30 +260,44 @@ def _inner(section: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str, 
         yield f"{section}.{key}", option.replace("_", "-"), value
 
 
-def _counted(given: Mapping[str, str], config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def _counted(
+    given: Mapping[str, str], config: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, str]]:
     """The fields that hold numbers, and the words that say each."""
 
     def words(option: str) -> str:
         name = option.replace("-", "_")
-        return f"--{name} {given[option]}" if option in given else f"{name}: {config[option]} of {FILE}"
+        return (
+            f"--{name} {given[option]}"
+            if option in given
+            else f"{name}: {config[option]} of {FILE}"
+        )
 
     total, machines = (_number(name, given, config) for name in ("num-processes", "num-machines"))
     fields: dict[str, Any] = {}
     given_by: dict[str, str] = {}
     if total or machines:
         fields["n_workers"] = machines or 1
-        given_by["n_workers"] = words("num-machines") if machines else f"{LAUNCHER} without --num_machines"
+        given_by["n_workers"] = (
+            words("num-machines") if machines else f"{LAUNCHER} without --num_machines"
+        )
     if total:
         share, left = divmod(total, machines or 1)
         if left:
             raise InvalidRequest(
-                f"--num_processes {total} is the total, and {machines} machines can't share it evenly",
+                f"--num_processes {total} is the total, and {machines} machines can't share it "
+                "evenly",
                 hint=f"write --num_processes {max(machines or 1, total - left)}",
             )
-        fields["processes_per_worker"], given_by["processes_per_worker"] = share, words("num-processes")
+        fields["processes_per_worker"], given_by["processes_per_worker"] = (
+            share,
+            words("num-processes"),
+        )
     indices = str(given.get("gpu-ids", config.get("gpu-ids", "all")))
     if indices != "all":
-        fields["gpus"] = [whole_number("--gpu_ids", index.strip(), 0) for index in indices.split(",")]
+        fields["gpus"] = [
+            whole_number("--gpu_ids", index.strip(), 0) for index in indices.split(",")
+        ]
         given_by["gpus"] = words("gpu-ids")
     if "max-restarts" in given:
         fields["max_retry"] = whole_number("--max_restarts", given["max-restarts"], 0)
@@ -243,15 +313,24 @@ def _number(name: str, given: Mapping[str, str], config: Mapping[str, Any]) -> i
     return whole_number(f"{name} of {FILE}", str(config[name]), 1) if name in config else None
 
 
-def _variables(settings: Mapping[str, Any], line: Mapping[str, str], *, fsdp: bool) -> dict[str, str]:
-    """The variables that the launcher would set for `settings`, in which options of the line override the file's. A
-    flag has the value ''. An option that is not given sets no variable, as the library has the launcher's defaults.
-    Raises InvalidRequest for values that accelerate refuses."""
-    found = {name: value for key, (name, value) in _SWITCHES.items() if key in line or settings.get(key) is True}
+def _variables(
+    settings: Mapping[str, Any], line: Mapping[str, str], *, fsdp: bool
+) -> dict[str, str]:
+    """The variables that the launcher would set for `settings`, in which options of the line
+    override the file's. A flag has the value ''. An option that is not given sets no variable, as
+    the library has the launcher's defaults. Raises InvalidRequest for values that accelerate
+    refuses."""
+    found = {
+        name: value
+        for key, (name, value) in _SWITCHES.items()
+        if key in line or settings.get(key) is True
+    }
     precision = str(settings.get("mixed-precision", "")).lower()
     if precision:
         if precision not in PRECISIONS:
-            raise InvalidRequest(f"--mixed_precision {precision!r}: it is one of {', '.join(PRECISIONS)}")
+            raise InvalidRequest(
+                f"--mixed_precision {precision!r}: it is one of {', '.join(PRECISIONS)}"
+            )
         found["ACCELERATE_MIXED_PRECISION"] = precision
     if precision == "fp8":
         found |= _texts(FP8, settings)
@@ -259,7 +338,8 @@ def _variables(settings: Mapping[str, Any], line: Mapping[str, str], *, fsdp: bo
         parts = [str(part) for part in value] if isinstance(value, list) else str(value).split(",")
         if len(parts) != 3:
             raise InvalidRequest(
-                f"--fp8_override_linear_precision {value}: it is three of true and false, as in true,false,false"
+                f"--fp8_override_linear_precision {value}: it is three of true and false, as in "
+                "true,false,false"
             )
         for name, part in zip(("FPROP", "DGRAD", "WGRAD"), parts, strict=True):
             is_on = part.strip().lower() in ("true", "1", "yes", "y", "t", "on")
@@ -269,7 +349,9 @@ def _variables(settings: Mapping[str, Any], line: Mapping[str, str], *, fsdp: bo
         found |= _texts(DYNAMO, settings)
     if fsdp:
         found.pop("ACCELERATE_USE_CPU", None)
-        if settings.get("fsdp-sync-module-states") is False and settings.get("fsdp-cpu-ram-efficient-loading", True):
+        if settings.get("fsdp-sync-module-states") is False and settings.get(
+            "fsdp-cpu-ram-efficient-loading", True
+        ):
             raise InvalidRequest(
                 f"{FILE} has fsdp_cpu_ram_efficient_loading without fsdp_sync_module_states",
                 hint="the first needs the second: set it to true",
@@ -296,7 +378,9 @@ def _texts(
 
 
 def _without_effect(file: Mapping[str, Any], *, fsdp: bool, fp8: bool) -> dict[str, str]:
-    """Keys that have no effect, with the reason for each. Keys with their usual value are left out."""
+    """Keys that have no effect, with the reason for each. Keys with their
+    usual value are left out.
+    """
     reasons: dict[str, str] = {}
     in_use = {"fsdp_config": fsdp, "fp8_config": fp8}
     for name, value in file.items():
@@ -305,7 +389,11 @@ def _without_effect(file: Mapping[str, Any], *, fsdp: bool, fp8: bool) -> dict[s
         if not in_use.get(name, True):
             reasons[name] = f"only {SECTIONS[name][2]} reads it"
         elif name in SECTIONS and isinstance(value, Mapping):
-            reasons |= {key: _UNKNOWN for key, option, _ in _inner(name, value) if option not in SECTIONS[name][1]}
+            reasons |= {
+                key: _UNKNOWN
+                for key, option, _ in _inner(name, value)
+                if option not in SECTIONS[name][1]
+            }
         else:
             reasons[name] = FILE_DROPPED.get(name, _UNKNOWN)
     if file.get("fp16") and "mixed_precision" in file:

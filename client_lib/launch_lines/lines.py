@@ -1,4 +1,6 @@
-"""The meaning of a launcher's command line for a job, and helpers that the readers of all launchers share. Pure."""
+"""The meaning of a launcher's command line for a job, and helpers that the readers of
+all launchers share. Pure.
+"""
 
 import difflib
 import shlex
@@ -14,9 +16,13 @@ from client_lib.errors import InvalidRequest
 class Machine:
     cores: int | None = None  # those of one worker, for `--nproc-per-node=cpu`; None: not known
     accelerate_config: Callable[[str | None], Mapping[str, Any]] = lambda _: {}
-    """(path given on the line, or None for accelerate's default one) -> its values; {}: there is no default one."""
+    """(path given on the line, or None for accelerate's default one) -> its values;
+    {}: there is no default one.
+    """
     is_file: Callable[[str], bool] = lambda _: False
-    environment: Mapping[str, str] = field(default_factory=dict)  # the shell's, with options of torchrun (PET_NNODES)
+    environment: Mapping[str, str] = field(
+        default_factory=dict
+    )  # the shell's, with options of torchrun (PET_NNODES)
 
 
 @dataclass(frozen=True)
@@ -24,24 +30,38 @@ class LaunchLine:
     """A line, read. `fields`, `defaults` and `given_by` are keyed by fields of the job spec."""
 
     launcher: str
-    fields: Mapping[str, Any]  # those that the line sets; a different option of the job contradicts it
+    fields: Mapping[
+        str, Any
+    ]  # those that the line sets; a different option of the job contradicts it
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """The launcher's defaults for fields that the line leaves out; an option of the job overrides them."""
-    given_by: Mapping[str, str] = field(default_factory=dict)  # field -> the words of the line that say it
-    notices: Sequence[str] = ()  # a sentence for each thing that is read otherwise than the launcher would
+    """The launcher's defaults for fields that the line leaves out; an option
+    of the job overrides them.
+    """
+    given_by: Mapping[str, str] = field(
+        default_factory=dict
+    )  # field -> the words of the line that say it
+    notices: Sequence[
+        str
+    ] = ()  # a sentence for each thing that is read otherwise than the launcher would
     python: str | None = None  # the interpreter that the line names; None: the shell's
 
 
-def what_runs(launcher: str, given: Mapping[str, str], rest: Sequence[str], python: str | None) -> dict[str, Any]:
-    """`script` and `args` from the options of a launcher and the words after them. `python`: the interpreter that the
-    line names.
-    Raises InvalidRequest: there are no such words, or both a module and no Python are given."""
+def what_runs(
+    launcher: str, given: Mapping[str, str], rest: Sequence[str], python: str | None
+) -> dict[str, Any]:
+    """`script` and `args` from the options of a launcher and the words after them. `python`: the
+    interpreter that the line names. Raises InvalidRequest: there are no such words, or both a
+    module and no Python are given."""
     module, no_python, python = "module" in given, "no-python" in given, python or "python"
     if module and no_python:
-        raise InvalidRequest(f"{launcher}: --module and --no-python exclude each other", hint="keep one of them")
+        raise InvalidRequest(
+            f"{launcher}: --module and --no-python exclude each other", hint="keep one of them"
+        )
     if not rest:
         what = "module" if module else "script"
-        raise InvalidRequest(f"the {launcher} line names no {what}", hint=f"{launcher} [OPTIONS] SCRIPT [ARGS]")
+        raise InvalidRequest(
+            f"the {launcher} line names no {what}", hint=f"{launcher} [OPTIONS] SCRIPT [ARGS]"
+        )
     if module:
         script = shlex.join([python, "-m", rest[0]])
     elif no_python:
@@ -76,14 +96,19 @@ def by_name(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def dropped(given: Iterable[str], reasons: Mapping[str, str], form: str = "--{}") -> list[str]:
-    """One sentence for all settings that have no effect for the same reason. `form`: `{}` is the name of one."""
+    """One sentence for all settings that have no effect for the same reason.
+    `form`: `{}` is the name of one.
+    """
     of_reason: dict[str, list[str]] = {}
     for name in given:
         if name in reasons:
             of_reason.setdefault(reasons[name], []).append(name)
     ours, _, rest = form.partition("{}")
     return [
-        f"{', '.join(ours + name for name in names)}{rest} {'has' if len(names) == 1 else 'have'} no effect here: {why}"
+        (
+            f"{', '.join(ours + name for name in names)}{rest} "
+            f"{'has' if len(names) == 1 else 'have'} no effect here: {why}"
+        )
         for why, names in of_reason.items()
     ]
 
@@ -93,18 +118,24 @@ def dropped(given: Iterable[str], reasons: Mapping[str, str], form: str = "--{}"
 
 @dataclass(frozen=True)
 class OptionTable:
-    """The options that a launcher knows, without their dashes, written with `-` (`_` means the same)."""
+    """The options that a launcher knows, without their dashes, written with
+    `-` (`_` means the same).
+    """
 
     launcher: str
     flags: frozenset[str]
     valued: frozenset[str]
     families: tuple[str, ...] = ()  # options that begin so take a value, too
-    short: Mapping[str, str] = field(default_factory=dict)  # one letter -> the option that it stands for
+    short: Mapping[str, str] = field(
+        default_factory=dict
+    )  # one letter -> the option that it stands for
     misspelt: Mapping[str, str] = field(default_factory=dict)
     abbreviations: bool = True
 
     def find(self, written: str) -> str:
-        """The option that is written so, with its dashes. Raises InvalidRequest: none or several are meant."""
+        """The option that is written so, with its dashes. Raises InvalidRequest:
+        none or several are meant.
+        """
         if not written.startswith("--"):
             if written[1:] in self.short:
                 return self.short[written[1:]]
@@ -118,18 +149,26 @@ class OptionTable:
         if len(near) == 1:
             return near[0]
         if near:
-            raise InvalidRequest(f"{self.launcher}: {written} may be --{' or --'.join(near)}", hint="write more of it")
+            raise InvalidRequest(
+                f"{self.launcher}: {written} may be --{' or --'.join(near)}",
+                hint="write more of it",
+            )
         like = difflib.get_close_matches(name, known, n=1)
         raise InvalidRequest(
             f"{self.launcher} has no option {written}",
-            hint=f"did you mean --{like[0]}?" if like else "options of client-lib stand before the launcher's name",
+            hint=f"did you mean --{like[0]}?"
+            if like
+            else "options of client-lib stand before the launcher's name",
         )
 
 
-def split(words: Sequence[str], table: OptionTable) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Split a launcher's line as argparse would: the value of each option ('' of a flag; the last counts), the option
-    that each misspelt one means, and the words of what the launcher starts.
-    Raises InvalidRequest: an unknown option, a value that is missing or that a flag does not take."""
+def split(
+    words: Sequence[str], table: OptionTable
+) -> tuple[dict[str, str], dict[str, str], list[str]]:
+    """Split a launcher's line as argparse would: the value of each option ('' of a flag; the last
+    counts), the option that each misspelt one means, and the words of what the launcher starts.
+    Raises InvalidRequest: an unknown option, a value that is missing or that a flag does not take.
+    """
     given: dict[str, str] = {}
     misspelt: dict[str, str] = {}
     rest = deque(words)
@@ -147,7 +186,9 @@ def split(words: Sequence[str], table: OptionTable) -> tuple[dict[str, str], dic
             misspelt[written] = name
         if name in table.flags:
             if value is not None:
-                raise InvalidRequest(f"{table.launcher}: {written} takes no value, and {value!r} is given")
+                raise InvalidRequest(
+                    f"{table.launcher}: {written} takes no value, and {value!r} is given"
+                )
             value = ""
         elif value is None:
             if not rest or (rest[0].startswith("-") and not rest[0][1:].isdigit()):

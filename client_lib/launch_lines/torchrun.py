@@ -9,17 +9,27 @@ from typing import Any
 
 from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.launch_lines import lines
-from client_lib.launch_lines.lines import LaunchLine, Machine, OptionTable, dropped, split, what_runs, whole_number
+from client_lib.launch_lines.lines import (
+    LaunchLine,
+    Machine,
+    OptionTable,
+    dropped,
+    split,
+    what_runs,
+    whole_number,
+)
 
 FLAGS = frozenset({"standalone", "module", "no-python", "run-path"})
 READ = frozenset({"nnodes", "nproc-per-node", "max-restarts", "shutdown-timeout"})
 
 DROPPED = lines.by_name(
     {
-        lines.RENDEZVOUS: "rdzv-backend rdzv-endpoint rdzv-id rdzv-conf master-addr master-port local-addr",
+        lines.RENDEZVOUS: (
+            "rdzv-backend rdzv-endpoint rdzv-id rdzv-conf master-addr master-port local-addr"
+        ),
         lines.ONE_SUBMIT: "node-rank",
-        lines.LOGS: "log-dir redirects tee log-line-prefix-template local-ranks-filter duplicate-stdout-filters "
-        "duplicate-stderr-filters logs-specs",
+        lines.LOGS: "log-dir redirects tee log-line-prefix-template local-ranks-filter "
+        "duplicate-stdout-filters duplicate-stderr-filters logs-specs",
         lines.PROGRAM: "role monitor-interval start-method event-log-handler signals-to-handle",
         "ranks are not bound to NUMA nodes": "numa-binding",
     }
@@ -87,7 +97,9 @@ def _variable(option: str) -> str:
 
 
 def _workers(given: Mapping[str, str]) -> dict[str, Any]:
-    """`--nnodes 2` or `--nnodes 1:4`. Raises InvalidRequest: no such numbers, or several nodes with --standalone."""
+    """`--nnodes 2` or `--nnodes 1:4`. Raises InvalidRequest: no such numbers, or
+    several nodes with --standalone.
+    """
     if "nnodes" not in given:
         return {}
     text = given["nnodes"]
@@ -95,23 +107,36 @@ def _workers(given: Mapping[str, str]) -> dict[str, Any]:
     low = whole_number("--nnodes", least, 1)
     high = whole_number("--nnodes", most, low) if most else low
     if high > 1 and "standalone" in given:
-        raise InvalidRequest(f"--standalone is one node, and --nnodes {text} are several", hint="leave one of them out")
+        raise InvalidRequest(
+            f"--standalone is one node, and --nnodes {text} are several",
+            hint="leave one of them out",
+        )
     if low == high:
         return {"n_workers": high}
-    return {"type": "pytorch_elastic", "n_workers": high, "elastic_min_workers": low, "elastic_max_workers": high}
+    return {
+        "type": "pytorch_elastic",
+        "n_workers": high,
+        "elastic_min_workers": low,
+        "elastic_max_workers": high,
+    }
 
 
 def _processes(text: str, cores: int | None, notices: list[str]) -> int | str:
-    """`gpu` is the job's own default: one per GPU of the worker. Raises InvalidRequest for what is no number."""
+    """`gpu` is the job's own default: one per GPU of the worker. Raises
+    InvalidRequest for what is no number.
+    """
     if text == "gpu":
         return "default"
     if text == "auto":
-        notices.append("--nproc-per-node=auto is one process per GPU of a worker, and one where it has none")
+        notices.append(
+            "--nproc-per-node=auto is one process per GPU of a worker, and one where it has none"
+        )
         return "default"
     if text == "cpu":
         if cores is None:
             raise InvalidRequest(
-                "--nproc-per-node=cpu: how many cores a worker has is not known here", hint="give the number"
+                "--nproc-per-node=cpu: how many cores a worker has is not known here",
+                hint="give the number",
             )
         notices.append(f"--nproc-per-node=cpu is {cores}, the cores of a worker")
         return cores

@@ -1,4 +1,5 @@
-"""A job's log in a notebook's cell: lines as ordinary output, above them one area with the state and the progress bars.
+"""A job's log in a notebook's cell: lines as ordinary output, above them one area with the state
+and the progress bars.
 
     RUNNING train-x7k2m
     [0]  62%|██████▏   | 620/1000                  redrawn in place, at most every 0.2 s, later less often
@@ -6,7 +7,8 @@
 
     [0] epoch 1 loss 0.25                          the first lines, below them one area with the last ones
 
-No widget is needed, and the saved notebook stays small: at most three outputs, with HEAD_LINES and TAIL_LINES lines.
+No widget is needed, and the saved notebook stays small: at most three outputs, with HEAD_LINES and
+TAIL_LINES lines.
 """
 
 from __future__ import annotations
@@ -34,11 +36,14 @@ _MAX_MESSAGES = 5
 _STATE = {"state", "reason", "message", "attempt"}
 _PAUSE_S = 0.2  # between two drawings: the interval at which a kernel sends printed text
 _LONGEST_PAUSE_S = 5.0
-_SLOWER = 100  # the pause is this part of the time since the first drawing: an hour has some 600 drawings
+# the pause is this part of the time since the first drawing: an hour has some 600 drawings
+_SLOWER = 100
 
 
 class Interrupted(KeyboardInterrupt):
-    """The kernel was interrupted while a cell followed a job. The cell shows the message without a traceback."""
+    """The kernel was interrupted while a cell followed a job. The cell shows the
+    message without a traceback.
+    """
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]
@@ -46,9 +51,13 @@ class Interrupted(KeyboardInterrupt):
 
 @contextmanager
 def in_cell_or_terminal(info: JobInfo, file: object | None) -> Iterator[CellOutput | None]:
-    """Yield the output of a notebook's cell for a followed job; None: the text goes to a terminal, `file` or %%capture.
-    Ctrl-C in the block prints that the job keeps running."""
-    cell = CellOutput(info) if file is None and type(sys.stdout).__module__ == "ipykernel.iostream" else None
+    """Yield the output of a notebook's cell for a followed job; None: the text goes to a terminal,
+    `file` or %%capture. Ctrl-C in the block prints that the job keeps running."""
+    cell = (
+        CellOutput(info)
+        if file is None and type(sys.stdout).__module__ == "ipykernel.iostream"
+        else None
+    )
     try:
         yield cell
     except KeyboardInterrupt:
@@ -62,7 +71,9 @@ def in_cell_or_terminal(info: JobInfo, file: object | None) -> Iterator[CellOutp
 
 
 class CellOutput:
-    """A text file for the lines of the log, and a place for messages and progress beside them. Ends with `close`."""
+    """A text file for the lines of the log, and a place for messages and progress
+    beside them. Ends with `close`.
+    """
 
     def __init__(self, info: JobInfo) -> None:
         self._name = info.name
@@ -72,7 +83,8 @@ class CellOutput:
         self._tail: deque[str] = deque(maxlen=TAIL_LINES)
         self._in_tail = 0
         self._ipython: Any = importlib.import_module("IPython.display")
-        self._context = contextvars.copy_context()  # tells the kernel to which cell the drawings belong
+        # tells the kernel to which cell the drawings belong
+        self._context = contextvars.copy_context()
         self._lock = threading.RLock()
         self._handles: dict[str, Any] = {}
         self._drawn: dict[str, Bundle] = {}
@@ -84,8 +96,8 @@ class CellOutput:
     # --- methods of a text file
 
     def write(self, text: str) -> None:
-        """Print lines as ordinary output as long as there is room; the first that does not fit and all later ones go to
-        the tail."""
+        """Print lines as ordinary output as long as there is room; the first that does not fit and
+        all later ones go to the tail."""
         before = self._in_tail
         for line in text.splitlines(keepends=True):
             if self._in_tail or self._lines_left == 0 or len(line) > self._characters_left:
@@ -100,7 +112,9 @@ class CellOutput:
             self._draw("tail", display.tail_bundle(self._name, hidden, list(self._tail)))
 
     def flush(self) -> None:
-        """Do nothing: the kernel sends written text a few times a second, and each flush would be a message."""
+        """Do nothing: the kernel sends written text a few times a second, and each
+        flush would be a message.
+        """
 
     def isatty(self) -> bool:
         return False
@@ -121,7 +135,9 @@ class CellOutput:
         self._show(bars=tuple(bars))
 
     def end(self, info: JobInfo) -> None:
-        self._shown["took"] = display.ran_for(info, info.finished_at or info.created_at) if info.state.final else ""
+        self._shown["took"] = (
+            display.ran_for(info, info.finished_at or info.created_at) if info.state.final else ""
+        )
         self.state(info.model_dump(include=_STATE))
 
     def close(self) -> None:

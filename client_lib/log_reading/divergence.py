@@ -1,9 +1,10 @@
 """The first line in which the ranks of a job differ: entries in, places out. Pure.
 
-The ranks are compared line by line, each of stdout and stderr for itself, because the order of lines in both is chance.
-Lines are the same if only numbers, times and addresses in them differ. Rank 0 may print more than the others
-(`if rank == 0:`): only a line of theirs that it never prints is a difference.
-The client compares, so that it works with every server: the log is read twice, and eight bytes are held per line.
+The ranks are compared line by line, each of stdout and stderr for itself, because the order of
+lines in both is chance. Lines are the same if only numbers, times and addresses in them differ.
+Rank 0 may print more than the others (`if rank == 0:`): only a line of theirs that it never prints
+is a difference. The client compares, so that it works with every server: the log is read twice, and
+eight bytes are held per line.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from client_lib.spec.states import spans
 from client_lib.worker.format import GOES_ON, MAX_TEXT, PROGRESS
 
 BEFORE, AFTER = 2, 6
-"""Lines that are kept before the one that differs, and from it on: the end of a short traceback is among them."""
+"""Lines that are kept before the one that differs, and from it on: the end of a
+short traceback is among them.
+"""
 _SIDES_MAX = 8  # in a text
 _COMPARED = ("stdout", "stderr")
 _VARIES = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|[-+]?\d[\d.,:_]*(?:e[-+]?\d+)?", re.IGNORECASE)
@@ -49,8 +52,8 @@ class Divergence(NamedTuple):
 
 
 def find(read: Callable[[], Iterable[LogEntry]], ranks: Collection[int]) -> list[Divergence]:
-    """The first difference in each stream that has one, the earliest first. `read` returns the entries of one attempt
-    at each call; `ranks` take part even if they print nothing."""
+    """The first difference in each stream that has one, the earliest first. `read` returns the
+    entries of one attempt at each call; `ranks` take part even if they print nothing."""
     printed = {stream: {rank: array("q") for rank in ranks} for stream in _COMPARED}
     for rank, entry in _lines(read()):
         printed[entry.stream].setdefault(rank, array("q")).append(hash(_masked(entry.text)))
@@ -58,7 +61,9 @@ def find(read: Callable[[], Iterable[LogEntry]], ranks: Collection[int]) -> list
     if not places:
         return []
     seen: Counter[tuple[str, int]] = Counter()
-    near: defaultdict[tuple[str, int], tuple[list[LogEntry], list[LogEntry]]] = defaultdict(lambda: ([], []))
+    near: defaultdict[tuple[str, int], tuple[list[LogEntry], list[LogEntry]]] = defaultdict(
+        lambda: ([], [])
+    )
     for rank, entry in _lines(read()):
         number = seen[entry.stream, rank]
         seen[entry.stream, rank] += 1
@@ -82,8 +87,8 @@ def find(read: Callable[[], Iterable[LogEntry]], ranks: Collection[int]) -> list
 
 
 def _place(printed: Mapping[int, array[int]]) -> tuple[int, dict[int, int]] | None:
-    """Number of lines on which all ranks agree, and for each rank the index of the line that follows them; None: the
-    ranks differ nowhere. `printed`: the lines of each rank, as numbers."""
+    """Number of lines on which all ranks agree, and for each rank the index of the line that
+    follows them; None: the ranks differ nowhere. `printed`: the lines of each rank, as numbers."""
     others = {rank: lines for rank, lines in printed.items() if rank != 0}
     length = max(map(len, others.values()), default=0)
     rows = zip_longest(*others.values())
@@ -106,10 +111,19 @@ def _place(printed: Mapping[int, array[int]]) -> tuple[int, dict[int, int]] | No
 
 def as_text(found: Divergence) -> list[str]:
     """Lines for people: those of each side under `[ranks]`, and a `>` at the one that differs."""
-    lines = [f"{found.stream}: the ranks differ after {found.agreed} equal lines, at {found.time:%Y-%m-%dT%H:%M:%SZ}"]
+    lines = [
+        (
+            f"{found.stream}: the ranks differ after {found.agreed} equal lines, at "
+            f"{found.time:%Y-%m-%dT%H:%M:%SZ}"
+        )
+    ]
     for side in found.sides[:_SIDES_MAX]:
         place, *rest = side["after"] or ["(no more lines)"]
-        shown = [f"  {text}" for text in side["before"]] + [f"> {place}"] + [f"  {text}" for text in rest]
+        shown = (
+            [f"  {text}" for text in side["before"]]
+            + [f"> {place}"]
+            + [f"  {text}" for text in rest]
+        )
         lines += [f"[{spans(side['ranks'])}] {text}" for text in shown]
     left_out = [rank for side in found.sides[_SIDES_MAX:] for rank in side["ranks"]]
     return [*lines, *([f"[{spans(left_out)}] print other lines again"] if left_out else [])]

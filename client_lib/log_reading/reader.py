@@ -1,6 +1,6 @@
-"""The log of a job for a client: entries with all the facts about a line, or plain lines. The caller passes the
-connection as an `OpenStream`; a broken one is resumed at the cursor. Format: client_lib.spec.paths,
-client_lib.worker.format. Standard library only."""
+"""The log of a job for a client: entries with all the facts about a line, or plain lines. The
+caller passes the connection as an `OpenStream`; a broken one is resumed at the cursor. Format:
+client_lib.spec.paths, client_lib.worker.format. Standard library only."""
 
 import json
 import random
@@ -20,16 +20,20 @@ from client_lib.worker.format import GOES_ON, NO_RANK, PROGRESS
 
 Params = Mapping[str, str | list[str]]
 OpenStream = Callable[[Params], Iterable[bytes]]
-"""Function that requests /jobs/{name}/logs as frames with these parameters and yields the bytes of the body as soon as
-they arrive, in pieces of any length. A ClientLibError is final; after Transient, OSError or a body that ends too early
-the request is repeated. A generator is closed when its reader stops."""
+"""Function that requests /jobs/{name}/logs as frames with these parameters and yields the bytes of
+the body as soon as they arrive, in pieces of any length. A ClientLibError is final; after
+Transient, OSError or a body that ends too early the request is repeated. A generator is closed when
+its reader stops."""
 
 MAX_FRAME = 16 * 2**20
 MAX_LINE = 2**20  # bytes; a longer line is given in pieces
-# each pattern matches a whole record, so that a scan reads no byte twice and skips bytes that no launcher wrote
+# each pattern matches a whole record, so that a scan reads no byte twice and skips bytes that no
+# launcher wrote
 _FIELDS = re.compile(log_format.RECORD)
 _ORIGIN = {"rank": f"({log_format.RANK}", "stream": f"{log_format.STREAM})"}  # one group
-_PIECES = re.compile(log_format.pattern(**_ORIGIN, mark=f"({log_format.MARK})", text="(.*)").encode())
+_PIECES = re.compile(
+    log_format.pattern(**_ORIGIN, mark=f"({log_format.MARK})", text="(.*)").encode()
+)
 _OF_LAUNCHER = f"{NO_RANK} {log_format.LAUNCHER}".encode()
 _EPOCH = datetime.fromtimestamp(0, timezone.utc)
 
@@ -58,12 +62,14 @@ class JobStatus(NamedTuple):
 
 Frame = Records | Gap | JobStatus
 OnState = Callable[["dict[str, Any]"], None]
-"""Function that receives state, reason, message and attempt: at the beginning, and at each change."""
+"""Function that receives state, reason, message and attempt: at the
+beginning, and at each change.
+"""
 
 
 def read_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
-    """The whole frames in a body; an incomplete last one is left out. Unknown frames of a newer server are skipped.
-    Raises BadResponse: this is no log stream."""
+    """The whole frames in a body; an incomplete last one is left out. Unknown frames of a newer
+    server are skipped. Raises BadResponse: this is no log stream."""
     rest = b""
     for chunk in chunks:
         buffer = rest + chunk if rest else chunk
@@ -103,7 +109,9 @@ def _head(line: bytes) -> tuple[int, Frame | None]:
 
 
 def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterator[Frame]:
-    """The frames of one job's log, each exactly once, over as many connections as needed. Raises as `log_entries`."""
+    """The frames of one job's log, each exactly once, over as many connections as
+    needed. Raises as `log_entries`.
+    """
     wanted, offsets = dict(params), dict[Position, int]()  # the offsets are the cursor
     lost_at, pause_s = time.monotonic(), FIRST_PAUSE_S
     while True:
@@ -111,22 +119,30 @@ def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterato
         body: Iterator[bytes] = iter(())
         failure: Exception = BadResponse("the log stream ended in the middle")
         try:
-            body = iter(open_stream(wanted | ({"cursor": format_cursor(offsets)} if offsets else {})))
+            body = iter(
+                open_stream(wanted | ({"cursor": format_cursor(offsets)} if offsets else {}))
+            )
             for frame in read_frames(body):
                 came.add(type(frame))
                 if isinstance(frame, Records):
                     offsets[frame.attempt, frame.worker] = frame.end
                 elif isinstance(frame, JobStatus):
-                    # the cursor of the first one stands after the lines that tail and since skipped: a request that
-                    # repeats them would skip lines that came meanwhile
+                    # the cursor of the first one stands after the lines that tail and since
+                    # skipped: a request that repeats them would skip lines that came meanwhile
                     offsets.update(parse_cursor(frame.facts.pop("cursor", "")))
-                    wanted = {name: value for name, value in wanted.items() if name not in ("tail", "since")}
+                    wanted = {
+                        name: value
+                        for name, value in wanted.items()
+                        if name not in ("tail", "since")
+                    }
                 yield frame
                 if isinstance(frame, JobStatus) and frame.last:
                     return
         except Transient as error:
             failure = error.error
-        except ClientLibError:  # also ServerUnreachable, which is an OSError: `open_stream` has retried it
+        except (
+            ClientLibError
+        ):  # also ServerUnreachable, which is an OSError: `open_stream` has retried it
             raise
         except OSError as error:
             failure = error
@@ -134,7 +150,9 @@ def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterato
             if isinstance(body, Generator):
                 body.close()
         now = time.monotonic()
-        if came - {JobStatus} or (came and now - began > LONGEST_PAUSE_S):  # each connection begins with a status
+        if came - {JobStatus} or (
+            came and now - began > LONGEST_PAUSE_S
+        ):  # each connection begins with a status
             lost_at, pause_s = now, FIRST_PAUSE_S
         elif now - lost_at + pause_s > retry_s:
             raise failure
@@ -159,8 +177,8 @@ class LogEntry(NamedTuple):
     stream: str
     """stdout, stderr, train.log or launcher."""
     kind: str
-    """LINE: a whole line, or the last piece of one. GOES_ON: the next entry of this rank and stream continues it.
-    PROGRESS: a later entry of this rank and stream replaces it."""
+    """LINE: a whole line, or the last piece of one. GOES_ON: the next entry of this rank and stream
+    continues it. PROGRESS: a later entry of this rank and stream replaces it."""
     text: str
 
 
@@ -175,7 +193,9 @@ def log_params(
     grep: str | None = None,
     context: int | None = None,
 ) -> dict[str, str | list[str]]:
-    """The parameters of GET /jobs/{name}/logs; what is None or an empty list isn't sent. The server checks them."""
+    """The parameters of GET /jobs/{name}/logs; what is None or an empty list isn't
+    sent. The server checks them.
+    """
     ranks = [rank] if isinstance(rank, int) else rank
     lists = {"rank": ranks, "stream": [stream] if isinstance(stream, str) else stream}
     words = {"tail": tail, "since": since, "attempt": attempt, "grep": grep, "context": context}
@@ -194,15 +214,18 @@ def log_entries(
     on_gap: Callable[[Gap], None] | None = None,
     retry_s: float = 30.0,
 ) -> Iterator[LogEntry]:
-    """Every entry, as soon as it exists; ends after the last one (`follow`: when the job is final as well). Messages of
-    the launcher are included, as stream `launcher`. Survives broken connections and restarts of the server without
-    losing or repeating an entry. Raises the errors of `open_stream`, and the last failure after `retry_s` in which
-    connections broke off at once and brought nothing new."""
+    """Every entry, as soon as it exists; ends after the last one (`follow`: when the job is final
+    as well). Messages of the launcher are included, as stream `launcher`. Survives broken
+    connections and restarts of the server without losing or repeating an entry. Raises the errors
+    of `open_stream`, and the last failure after `retry_s` in which connections broke off at once
+    and brought nothing new."""
     stamp, moment = "", _EPOCH
     facts: dict[str, Any] = {}
     for frame in _resumed(open_stream, params, retry_s):
         if isinstance(frame, JobStatus):
-            if on_state and frame.facts != facts:  # each connection begins with a status, each stream ends so
+            if (
+                on_state and frame.facts != facts
+            ):  # each connection begins with a status, each stream ends so
                 on_state(frame.facts)
             facts = frame.facts
             continue
@@ -211,27 +234,36 @@ def log_entries(
                 on_gap(frame)
             continue
         attempt, worker, _, data = frame
-        for seq, written, rank, stream, kind, text in _FIELDS.findall(data.decode("utf-8", "replace")):
+        for seq, written, rank, stream, kind, text in _FIELDS.findall(
+            data.decode("utf-8", "replace")
+        ):
             if written != stamp:
                 stamp, moment = written, _EPOCH
-                with suppress(ValueError):  # else no launcher wrote this: the line is kept without its time
+                with suppress(
+                    ValueError
+                ):  # else no launcher wrote this: the line is kept without its time
                     moment = datetime.fromisoformat(written[:-1] + "+00:00")
             number = None if rank == NO_RANK else int(rank)
             yield LogEntry(moment, worker, number, attempt, int(seq), stream, kind, text)
 
 
 def log_lines(open_stream: OpenStream, params: Params, *, retry_s: float = 30.0) -> Iterator[str]:
-    """Every line's text, whole (up to MAX_LINE bytes), without its end. Of a run of progress only the last one.
-    Only the job's own lines, unless `params` name streams. Otherwise as `log_entries`."""
+    """Every line's text, whole (up to MAX_LINE bytes), without its end. Of a run of progress only
+    the last one. Only the job's own lines, unless `params` name streams. Otherwise as
+    `log_entries`."""
     own = "stream" not in params
-    if own and "tail" in params:  # the server counts the tail; without one it is cheaper to send everything
+    if (
+        own and "tail" in params
+    ):  # the server counts the tail; without one it is cheaper to send everything
         params = {**params, "stream": list(log_format.JOB_STREAMS)}
     for line in _whole_lines(_resumed(open_stream, params, retry_s), own):
         yield line.decode("utf-8", "replace")
 
 
 def _whole_lines(received: Iterator[Frame], own: bool) -> Iterator[bytes]:
-    """Join records into lines. Holds unfinished lines (MAX_LINE each) and the last progress, nothing else."""
+    """Join records into lines. Holds unfinished lines (MAX_LINE each) and the
+    last progress, nothing else.
+    """
     unfinished: dict[tuple[int, bytes], bytes] = {}
     progress: dict[tuple[int, bytes], bytes] = {}
     newest = 0
@@ -270,7 +302,9 @@ def _whole_lines(received: Iterator[Frame], own: bool) -> Iterator[bytes]:
 
 
 def settled_entries(entries: Iterable[LogEntry]) -> Iterator[LogEntry]:
-    """Entries for an output that can't be redrawn: each run of progress gives its last entry, when the run is over."""
+    """Entries for an output that can't be redrawn: each run of progress gives its last
+    entry, when the run is over.
+    """
     held: dict[tuple[int, int, int | None, str], LogEntry] = {}
     for entry in entries:
         source = (entry.attempt, entry.worker, entry.rank, entry.stream)

@@ -5,7 +5,8 @@
     [1] …done                      and its continuation
     [train.log] epoch 1            a line of no rank: its stream, and its worker after the first one (`train.log 1`)
 
-Progress (tqdm) is redrawn in place at the bottom of a terminal; elsewhere the last line of a progress bar is printed.
+Progress (tqdm) is redrawn in place at the bottom of a terminal; elsewhere the last line of a
+progress bar is printed.
 """
 
 from __future__ import annotations
@@ -40,14 +41,18 @@ MAX_BARS = 8
 FEW = 4  # ranks; from here on one bar is drawn for all
 _MAX_HELD = 1000  # held lines
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 95)  # of ranks, steady; red is for failures
-_STEP = re.compile(r".*(?<![\d.])(\d+)/\d")  # the last: `580/1000` of tqdm's `Epoch 1/3: 58%|...| 580/1000`
+_STEP = re.compile(
+    r".*(?<![\d.])(\d+)/\d"
+)  # the last: `580/1000` of tqdm's `Epoch 1/3: 58%|...| 580/1000`
 _PREFIX = re.compile(r"(\d\S*Z )?(?P<head>\[(?P<rank>\d+)\])")
 
 _Source = tuple[int, int, "int | None", str]
 
 
 def several_ranks(spec: Mapping[str, Any]) -> bool:
-    """The fields of this job spec leave room for more than one rank: then lines need their rank before them."""
+    """The fields of this job spec leave room for more than one rank: then lines
+    need their rank before them.
+    """
     processes = spec.get("processes_per_worker", "default")
     if spec.get("n_workers", 1) > 1:
         return True
@@ -80,13 +85,15 @@ OpenLogs = Callable[..., Iterator[bytes]]
 
 
 class _OutputGone(Exception):
-    """Wraps an OSError of the output: inside the stream it would count as a lost connection, and be retried."""
+    """Wraps an OSError of the output: inside the stream it would count as a lost
+    connection, and be retried.
+    """
 
 
 @dataclass
 class LogOutput:
-    """Prints the log of the job `name`, once. The thread that reads the stream is blocked while no line comes; what has
-    to appear then is written by timers."""
+    """Prints the log of the job `name`, once. The thread that reads the stream is blocked while no
+    line comes; what has to appear then is written by timers."""
 
     name: str
     out: TextOut
@@ -99,7 +106,9 @@ class LogOutput:
     collapse: bool = False
     """Print identical lines of several ranks as one; each line waits a moment for its twins."""
     beside: CellOutput | None = None
-    """A place beside the lines. Without one, messages go to stderr and a progress bar becomes a line when it ends."""
+    """A place beside the lines. Without one, messages go to stderr and a progress bar
+    becomes a line when it ends.
+    """
     waits_for: str = ""
     """Message about a job that runs and is silent from its start; "": none."""
 
@@ -120,7 +129,9 @@ class LogOutput:
         )
 
     def write(self, open_logs: OpenLogs, params: Params) -> None:
-        """Print the lines as they arrive. Raises WaitTimeout at the deadline, and the errors of the server."""
+        """Print the lines as they arrive. Raises WaitTimeout at the deadline, and
+        the errors of the server.
+        """
 
         def blocks(wanted: Params) -> Iterator[bytes]:
             if self.deadline is not None and time.monotonic() >= self.deadline:
@@ -134,9 +145,13 @@ class LogOutput:
                     raise _OutputGone(error) from error
 
         def say_gap(gap: Gap) -> None:
-            self.say(f"{gap.records} lines of worker {gap.worker} in attempt {gap.attempt} are gone\n")
+            self.say(
+                f"{gap.records} lines of worker {gap.worker} in attempt {gap.attempt} are gone\n"
+            )
 
-        entries = log_entries(blocks, params, on_state=self._on_state, on_gap=say_gap, retry_s=self.retry_s)
+        entries = log_entries(
+            blocks, params, on_state=self._on_state, on_gap=say_gap, retry_s=self.retry_s
+        )
         try:
             with closing(entries):  # type: ignore[type-var]
                 for entry in entries:
@@ -147,7 +162,9 @@ class LogOutput:
         except _OutputGone as gone:
             raise gone.args[0] from None
         except (KeyboardInterrupt, ClientLibError):
-            self._write(self._printer.close())  # held lines, and the end of the line of a progress bar
+            self._write(
+                self._printer.close()
+            )  # held lines, and the end of the line of a progress bar
             raise
         finally:
             with self._lock:
@@ -157,7 +174,9 @@ class LogOutput:
         self.out.flush()
 
     def say(self, text: str) -> None:
-        """Print a message that is no line of the job: on stderr, so that it is never taken for one."""
+        """Print a message that is no line of the job: on stderr, so that
+        it is never taken for one.
+        """
         with self._lock:
             if self.beside:
                 self.beside.say(text)
@@ -187,7 +206,9 @@ class LogOutput:
                 self.say(f"job {self.name} RUNNING: {self.waits_for}\n")
 
     def _feed(self, entry: LogEntry, *, is_live: bool) -> None:
-        """`is_live`: held lines are written when no line comes, as the next one may come much later."""
+        """`is_live`: held lines are written when no line comes, as the
+        next one may come much later.
+        """
         with self._lock:
             self._write(self._printer.feed(entry))
             self._fed_at = time.monotonic()
@@ -195,8 +216,13 @@ class LogOutput:
                 self._idle = started_timer(COLLAPSE.total_seconds(), self._write_held)
 
     def _write_held(self) -> None:
-        """Write held lines if no line came for COLLAPSE, else look again when it may have passed."""
-        with self._lock, suppress(OSError):  # the reading thread's next write fails likewise, and its caller is told
+        """Write held lines if no line came for COLLAPSE, else look
+        again when it may have passed.
+        """
+        with (
+            self._lock,
+            suppress(OSError),
+        ):  # the reading thread's next write fails likewise, and its caller is told
             if self._idle is None or self._idle.finished.is_set():  # the log has ended meanwhile
                 return
             left_s = self._fed_at + COLLAPSE.total_seconds() - time.monotonic()
@@ -231,7 +257,10 @@ def started_timer(delay_s: float, act: Callable[[], None]) -> threading.Timer:
 
 def keeps_running(name: str) -> str:
     """The message for a user who stops following a job."""
-    again, stop = f"`client-lib logs -f {name}` shows it again", f"`client-lib cancel {name}` stops it"
+    again, stop = (
+        f"`client-lib logs -f {name}` shows it again",
+        f"`client-lib cancel {name}` stops it",
+    )
     return f"\njob {name} keeps running; {again}, {stop}\n"
 
 
@@ -240,7 +269,9 @@ def keeps_running(name: str) -> str:
 
 @dataclass
 class LogPrinter:
-    """Renders one job's entries, in their order. `feed` and `close` return the text to write now, with line ends."""
+    """Renders one job's entries, in their order. `feed` and `close` return the text to
+    write now, with line ends.
+    """
 
     prefix: bool = True
     timestamps: bool = False
@@ -253,7 +284,8 @@ class LogPrinter:
     """`[rank]` has the colour of its rank."""
 
     def __post_init__(self) -> None:
-        self._held: deque[_Line] = deque()  # for COLLAPSE, so that the same line of other ranks can join
+        # for COLLAPSE, so that the same line of other ranks can join
+        self._held: deque[_Line] = deque()
         self._going_on: set[_Source] = set()
         self._bars: dict[_Source, str] = {}
         self._drawn = 0
@@ -270,9 +302,18 @@ class LogPrinter:
         ended = [] if bar is None or self.columns is not None or self.bars_beside else [f"{bar}\n"]
         starts_inside = source in self._going_on
         (self._going_on.add if entry.kind == GOES_ON else self._going_on.discard)(source)
-        likeness = (entry.text, entry.stream, entry.kind, entry.attempt, starts_inside, entry.rank is None)
+        likeness = (
+            entry.text,
+            entry.stream,
+            entry.kind,
+            entry.attempt,
+            starts_inside,
+            entry.rank is None,
+        )
         line = _Line(entry, starts_inside, [entry.rank], likeness)
-        return self._write(ended + self._rendered(self._released(line) if self.collapse else [line]))
+        return self._write(
+            ended + self._rendered(self._released(line) if self.collapse else [line])
+        )
 
     def idle(self) -> str:
         """Release held lines: no line came for a moment."""
@@ -285,8 +326,8 @@ class LogPrinter:
         return self.idle() + self._write([f"{self._painted(bar)}\n" for bar in bars])
 
     def _released(self, line: _Line) -> list[_Line]:
-        """Hold the line, or join it to the same one of other ranks; the lines that wait no longer. Each rank's own
-        order is kept."""
+        """Hold the line, or join it to the same one of other ranks; the lines that wait no longer.
+        Each rank's own order is kept."""
         rank, twin = line.entry.rank, None
         for held in reversed(self._held) if rank is not None else ():
             if rank in held.ranks:  # a twin never stands before another line of the same rank
@@ -298,7 +339,9 @@ class LogPrinter:
         else:
             self._held.append(line)
         aged, now = [], line.entry.time
-        while self._held and (now - self._held[0].entry.time > COLLAPSE or len(self._held) > _MAX_HELD):
+        while self._held and (
+            now - self._held[0].entry.time > COLLAPSE or len(self._held) > _MAX_HELD
+        ):
             aged.append(self._held.popleft())
         return aged
 
@@ -313,7 +356,11 @@ class LogPrinter:
 
     def _head(self, entry: LogEntry, ranks: Iterable[int | None]) -> str:
         """The stamp and the origin of a line. In a snapshot each worker has its own train.log."""
-        stamp = f"{entry.time.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} " if self.timestamps else ""
+        stamp = (
+            f"{entry.time.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} "
+            if self.timestamps
+            else ""
+        )
         place = f"{entry.stream} {entry.worker}" if entry.worker else entry.stream
         return f"{stamp}[{spans(ranks) or place}] " if self.prefix else stamp
 
@@ -331,9 +378,12 @@ class LogPrinter:
     # --- progress
 
     def bars(self, width: int | None = None) -> list[str]:
-        """The running progress bars, by rank, each cut to `width`. From FEW ranks on it is the first rank's with the
-        lowest and highest step of all, unless a bar shows no step."""
-        sources = sorted(self._bars, key=lambda source: (-1 if source[2] is None else source[2], source[1], source[3]))
+        """The running progress bars, by rank, each cut to `width`. From FEW ranks on it is the
+        first rank's with the lowest and highest step of all, unless a bar shows no step."""
+        sources = sorted(
+            self._bars,
+            key=lambda source: (-1 if source[2] is None else source[2], source[1], source[3]),
+        )
         bars = [self._bars[source] for source in sources]
         ranks = {source[2] for source in sources if source[2] is not None}
         steps = [int(found.group(1)) for bar in bars if (found := _STEP.match(bar))]
@@ -344,7 +394,9 @@ class LogPrinter:
         return [(first + spread)[:width]]
 
     def clear(self) -> str:
-        """Erase the bars until the next `feed`: other text is about to be written to the terminal."""
+        """Erase the bars until the next `feed`: other text is about to
+        be written to the terminal.
+        """
         drawn, self._drawn = self._drawn, 0
         up = f"\x1b[{drawn - 1}A" if drawn > 1 else ""
         return f"\r{up}\x1b[J" if drawn else ""
@@ -364,4 +416,6 @@ class _Line(NamedTuple):
     ranks: list[int | None]
     """Those of its twins, too."""
     likeness: tuple[Any, ...]
-    """Equal for lines of several ranks that may become one. A line of no rank becomes part of no other."""
+    """Equal for lines of several ranks that may become one. A line of no rank
+    becomes part of no other.
+    """

@@ -1,7 +1,7 @@
 """Enums that scripts of the platform use, and the variables that it sets in its notebooks.
 
-The enums are all str, so that JSON and f-strings give the value. The variables never choose a server: that is
-CLIENT_LIB_ENDPOINT, or the configuration file.
+The enums are all str, so that JSON and f-strings give the value. The variables never choose a
+server: that is CLIENT_LIB_ENDPOINT, or the configuration file.
 """
 
 import os
@@ -41,7 +41,9 @@ RegionMT = RegionEnum
 
 
 class Environment:
-    """The variables as they are now; None: not set. After a change assign a new object to `client_lib.environment`."""
+    """The variables as they are now; None: not set. After a change assign a new object to
+    `client_lib.environment`.
+    """
 
     def __init__(self) -> None:
         get = os.environ.get
@@ -50,12 +52,17 @@ class Environment:
         self.GWAPI_V2_URL = get("GWAPI_V2_URL")
         self.CLUSTER_KEY = get("CLUSTER_KEY")
         self.NB_PREFIX = get("NB_PREFIX")
-        parts = (self.NB_PREFIX or "").split("/")[2:]  # of `/ns/ai0001011-05040/lab` or `/ns/notebook/ai01.../lab`
-        self.NAMESPACE = get("NAMESPACE") or next((part for part in parts if part != "notebook"), "") or None
+        parts = (self.NB_PREFIX or "").split("/")[
+            2:
+        ]  # of `/ns/ai0001011-05040/lab` or `/ns/notebook/ai01.../lab`
+        self.NAMESPACE = (
+            get("NAMESPACE") or next((part for part in parts if part != "notebook"), "") or None
+        )
         self.WORKSPACE_ID = get("WORKSPACE_ID")
 
     def __repr__(self) -> str:
-        return f"Environment(NAMESPACE={self.NAMESPACE!r}, WORKSPACE_ID={self.WORKSPACE_ID!r})"  # the key is a secret
+        # the key is a secret
+        return f"Environment(NAMESPACE={self.NAMESPACE!r}, WORKSPACE_ID={self.WORKSPACE_ID!r})"
 
 
 environment = Environment()

@@ -1,1 +1,3 @@
-"""Plugins of other tools, which these load: submitit and Hydra. Each needs its extra (`client-lib[submitit]`)."""
+"""Plugins of other tools, which these load: submitit and Hydra. Each needs its extra
+(`client-lib[submitit]`).
+"""

@@ -1,7 +1,9 @@
-"""Hydra's launcher `client_lib`: `python train.py --multirun hydra/launcher=client_lib lr=0.1,0.01` runs each as a job.
+"""Hydra's launcher `client_lib`: `python train.py --multirun hydra/launcher=client_lib lr=0.1,0.01`
+runs each as a job.
 
-The wheel has this file also as hydra_plugins/client_lib_launcher.py: Hydra looks for launchers in that package alone,
-and loads it in each program, so that what is slow to import is imported in `launch`.
+The wheel has this file also as hydra_plugins/client_lib_launcher.py: Hydra looks for launchers in
+that package alone, and loads it in each program, so that what is slow to import is imported in
+`launch`.
 """
 
 import logging
@@ -17,8 +19,9 @@ from hydra.plugins.launcher import Launcher
 from omegaconf import open_dict
 
 _OPTIONS = (
-    "instance_type n_workers processes_per_worker type base_image code env_variables secrets requirements setup "
-    "outputs volumes gpus priority_class queue_name labels max_retry stop_timer"
+    "instance_type n_workers processes_per_worker type base_image code env_variables secrets "
+    "requirements setup outputs volumes gpus priority_class queue_name labels max_retry "
+    "stop_timer"
 )
 """Arguments of Job that need no `+` on the command line."""
 _log = logging.getLogger(__name__)
@@ -31,10 +34,14 @@ class ClientLibLauncher(Launcher):
         """`options`: arguments of Job; None: not given."""
         self._options = {name: value for name, value in options.items() if value is not None}
 
-    def setup(self, *, hydra_context: Any, task_function: Callable[[Any], Any], config: Any) -> None:
+    def setup(
+        self, *, hydra_context: Any, task_function: Callable[[Any], Any], config: Any
+    ) -> None:
         self._context, self._function, self._config = hydra_context, task_function, config
 
-    def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
+    def launch(
+        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
+    ) -> Sequence[JobReturn]:
         from client_lib import Executor
 
         setup_globals()
@@ -46,11 +53,18 @@ class ClientLibLauncher(Launcher):
         with Executor(**self._options) as executor:
             futures = []
             for number, overrides in enumerate(job_overrides, initial_job_idx):
-                config = self._context.config_loader.load_sweep_config(self._config, list(overrides))
+                config = self._context.config_loader.load_sweep_config(
+                    self._config, list(overrides)
+                )
                 with open_dict(config):
                     config.hydra.job.id = config.hydra.job.num = number
                 futures.append(executor.submit(run, config))
-                _log.info("\t#%d : %s : %s", number, futures[-1].job.name, " ".join(filter_overrides(overrides)))
+                _log.info(
+                    "\t#%d : %s : %s",
+                    number,
+                    futures[-1].job.name,
+                    " ".join(filter_overrides(overrides)),
+                )
             return [future.result() for future in futures]
 
 
@@ -68,4 +82,6 @@ def _run(context: Any, function: Callable[[Any], Any], state: Any) -> Callable[[
 
 _TARGET = "hydra_plugins.client_lib_launcher.ClientLibLauncher"
 _NODE = {"_target_": _TARGET, "_convert_": "all", **dict.fromkeys(_OPTIONS.split())}
-ConfigStore.instance().store(group="hydra/launcher", name="client_lib", node=_NODE, provider="client_lib")
+ConfigStore.instance().store(
+    group="hydra/launcher", name="client_lib", node=_NODE, provider="client_lib"
+)

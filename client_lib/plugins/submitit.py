@@ -1,7 +1,8 @@
-"""The cluster `client_lib` of submitit: `AutoExecutor(folder, cluster="client_lib")` runs functions as jobs.
+"""The cluster `client_lib` of submitit: `AutoExecutor(folder, cluster="client_lib")` runs functions
+as jobs.
 
-submitit finds both classes by the entry points of its group. Results and logs are the server's: the workers need
-neither the folder nor submitit, except for `JobEnvironment` and checkpoints.
+submitit finds both classes by the entry points of its group. Results and logs are the server's: the
+workers need neither the folder nor submitit, except for `JobEnvironment` and checkpoints.
 """
 
 import os
@@ -87,12 +88,14 @@ class ClientLibJob(core.Job):
         return failed
 
     def _get_logs_string(self, name: str) -> str:
-        return "".join(f"{line}\n" for line in self.job.log_lines(follow=False, rank=self.task_id, stream=name))
+        return "".join(
+            f"{line}\n" for line in self.job.log_lines(follow=False, rank=self.task_id, stream=name)
+        )
 
 
 class ClientLibExecutor(core.Executor):
-    """submitit's executor. `update_parameters` takes its generic parameters, and without AutoExecutor (which refuses a
-    prefix with an underscore) all arguments of Job."""
+    """submitit's executor. `update_parameters` takes its generic parameters, and without
+    AutoExecutor (which refuses a prefix with an underscore) all arguments of Job."""
 
     job_class = ClientLibJob
 
@@ -122,20 +125,28 @@ class ClientLibExecutor(core.Executor):
 
     def _internal_update_parameters(self, **kwargs: Any) -> None:
         if kwargs.get("processes_per_worker", 1) in (None, "default"):
-            raise InvalidRequest("submitit counts the tasks of a job: processes_per_worker must be a number")
+            raise InvalidRequest(
+                "submitit counts the tasks of a job: processes_per_worker must be a number"
+            )
         Executor(**self.parameters | kwargs)  # raises for a wrong one
         super()._internal_update_parameters(**kwargs)
 
-    def _internal_process_submissions(self, delayed_submissions: Sequence[Any]) -> list[ClientLibJob]:
+    def _internal_process_submissions(
+        self, delayed_submissions: Sequence[Any]
+    ) -> list[ClientLibJob]:
         options = {"processes_per_worker": 1} | self.parameters
         own = {"SUBMITIT_EXECUTOR": _NAME, "SUBMITIT_FOLDER": str(self.folder)}
         options["env_variables"] = own | dict(options.get("env_variables") or {})
         found = []
         for delayed in delayed_submissions:
-            if hasattr(delayed.function, "checkpoint") or hasattr(delayed.function, "__submitit_checkpoint__"):
+            if hasattr(delayed.function, "checkpoint") or hasattr(
+                delayed.function, "__submitit_checkpoint__"
+            ):
                 job: Job[Any] = Job(script=_resumable(delayed), **options)
             else:
-                job = Job(script=delayed.function, args=delayed.args, kwargs=delayed.kwargs, **options)
+                job = Job(
+                    script=delayed.function, args=delayed.args, kwargs=delayed.kwargs, **options
+                )
             submitted(job)
             assert job.name
             tasks = job.spec.n_workers * int(job.spec.processes_per_worker)
@@ -166,7 +177,9 @@ class ClientLibJobEnvironment(job_environment.JobEnvironment):
 
 
 def _resumable(delayed: Any) -> Callable[[], Any]:
-    """The call of a function with checkpoints: a stopped rank 0 leaves one, from which the next attempt goes on."""
+    """The call of a function with checkpoints: a stopped rank 0 leaves one, from which
+    the next attempt goes on.
+    """
 
     def run() -> Any:  # travels by value
         import signal

@@ -1,1 +1,3 @@
-"""Text and HTML about a job for people: its display in a notebook, explanations, failure reports."""
+"""Text and HTML about a job for people: its display in a notebook,
+explanations, failure reports.
+"""

@@ -16,7 +16,9 @@ _SHOWN, _WIDE = 8, 200  # changes of one part in a sentence, and characters of e
 
 
 class Ran(NamedTuple):
-    """All that is known of one job. `texts`: of the files of its snapshot; {}: they need not be compared."""
+    """All that is known of one job. `texts`: of the files of its snapshot; {}:
+    they need not be compared.
+    """
 
     info: JobInfo
     provenance: JobProvenance
@@ -30,11 +32,11 @@ class JobDiff(NamedTuple):
     first: str
     second: str
     parts: dict[str, list[str]]
-    """`name: before -> after` by `code`, `fields` (also arguments and variables), `seeds`, `packages`, `hardware`,
-    `metrics`; `not compared` has reasons."""
+    """`name: before -> after` by `code`, `fields` (also arguments and variables), `seeds`,
+    `packages`, `hardware`, `metrics`; `not compared` has reasons."""
     files: dict[str, str]
-    """The files of two snapshots, or else of the uncommitted changes, that differ: unified differences of up to 200
-    lines."""
+    """The files of two snapshots, or else of the uncommitted changes, that differ: unified
+    differences of up to 200 lines."""
 
     def __str__(self) -> str:
         parts = ["\n    ".join([f"{part}:", *lines]) for part, lines in self.parts.items()]
@@ -54,20 +56,33 @@ class JobDiff(NamedTuple):
 
 
 def compare(first: Ran, second: Ran) -> JobDiff:
-    """A part that is known of one job alone, as an older client or worker recorded none, is left out."""
+    """A part that is known of one job alone, as an older client or worker
+    recorded none, is left out.
+    """
     parts = {"code": [], "fields": differences(first.info.spec, second.info.spec)}
     before, after = _facts(first), _facts(second)
     for part in before:
         old, new = before[part], after[part]
-        names = sorted(old.keys() & new.keys() if part == "metrics" else old.keys() | new.keys()) if old and new else []
+        names = (
+            sorted(old.keys() & new.keys() if part == "metrics" else old.keys() | new.keys())
+            if old and new
+            else []
+        )
         pairs = [(name, old.get(name, "none"), new.get(name, "none")) for name in names]
         parts[part] = [f"{name}: {one} -> {other}" for name, one, other in pairs if one != other]
     was, now = first.texts, second.texts
     if not all(isinstance(ran.info.code, CodeSnapshot) for ran in (first, second)):
         was, now, parts["not compared"] = _patches(first, second)
-    files = {name: _unified(name, was.get(name, ""), now.get(name, "")) for name in sorted({*was, *now})}
+    files = {
+        name: _unified(name, was.get(name, ""), now.get(name, "")) for name in sorted({*was, *now})
+    }
     parts = {part: lines for part, lines in parts.items() if lines}
-    return JobDiff(first.info.name, second.info.name, parts, {name: text for name, text in files.items() if text})
+    return JobDiff(
+        first.info.name,
+        second.info.name,
+        parts,
+        {name: text for name, text in files.items() if text},
+    )
 
 
 def _patches(*both: Ran) -> tuple[Mapping[str, str], Mapping[str, str], list[str]]:
@@ -75,7 +90,8 @@ def _patches(*both: Ran) -> tuple[Mapping[str, str], Mapping[str, str], list[str
     submitted = [ran.provenance.submitted or Provenance() for ran in both]
     unknown = [each.diff is None for each in submitted]
     old, new = (
-        {names[-1]: part for names, part in files_of("" if any(unknown) else each.diff or "")} for each in submitted
+        {names[-1]: part for names, part in files_of("" if any(unknown) else each.diff or "")}
+        for each in submitted
     )
     why = [
         f"{ran.info.name}: {each.missing or 'its uncommitted changes are not recorded'}"
@@ -88,12 +104,16 @@ def _patches(*both: Ran) -> tuple[Mapping[str, str], Mapping[str, str], list[str
 def _facts(ran: Ran) -> dict[str, dict[str, str]]:
     """Values by part and name."""
     code, submitted, machines = ran.info.code, ran.provenance.submitted, ran.provenance.machines
-    source = {"snapshot" if isinstance(code, CodeSnapshot) else "script": (code.sha256 or "none")[:12]}
+    source = {
+        "snapshot" if isinstance(code, CodeSnapshot) else "script": (code.sha256 or "none")[:12]
+    }
     if submitted and submitted.commit:
         source |= {"commit": submitted.commit[:12], "branch": submitted.branch or ""}
     hardware: dict[str, str] = {}
     for name, value in (item for machine in machines for item in machine.hardware.items()):
-        hardware[name] = ", ".join(dict.fromkeys([*filter(None, hardware.get(name, "").split(", ")), value]))
+        hardware[name] = ", ".join(
+            dict.fromkeys([*filter(None, hardware.get(name, "").split(", ")), value])
+        )
     if ran.provenance.images:
         hardware["image"] = ", ".join(ran.provenance.images)
     rows = curves.rows(ran.metrics.model_dump(mode="json")) if ran.metrics else []
@@ -107,6 +127,11 @@ def _facts(ran: Ran) -> dict[str, dict[str, str]]:
 
 
 def _unified(name: str, before: str, after: str) -> str:
-    lines = difflib.unified_diff(before.splitlines(), after.splitlines(), f"a/{name}", f"b/{name}", n=2, lineterm="")
-    shown = after.splitlines() if not before and after.startswith("diff --git ") else list(lines)  # a patch as it is
-    return "\n".join([*shown[:_LINES], *([f"... {len(shown) - _LINES} more lines"] if shown[_LINES:] else [])])
+    lines = difflib.unified_diff(
+        before.splitlines(), after.splitlines(), f"a/{name}", f"b/{name}", n=2, lineterm=""
+    )
+    # a patch as it is
+    shown = after.splitlines() if not before and after.startswith("diff --git ") else list(lines)
+    return "\n".join(
+        [*shown[:_LINES], *([f"... {len(shown) - _LINES} more lines"] if shown[_LINES:] else [])]
+    )

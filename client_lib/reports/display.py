@@ -1,4 +1,6 @@
-"""A job in a notebook: a card, and the text around its lines while it is followed. Pure; every value is escaped."""
+"""A job in a notebook: a card, and the text around its lines while it is followed.
+Pure; every value is escaped.
+"""
 
 import html
 import re
@@ -24,20 +26,30 @@ _SGR = re.compile("(\x1b\\[[0-9;:?]*[A-Za-z])")
 _SGR_STYLES = {"1": "font-weight:bold"} | {
     str(base + code): f"color:{colour}"
     for base in (30, 90)
-    for code, colour in enumerate(("#555", "#dc322f", "#2e8b57", "#b58900", "#268bd2", "#a347ba", "#2aa198", "#777"))
+    for code, colour in enumerate(
+        ("#555", "#dc322f", "#2e8b57", "#b58900", "#268bd2", "#a347ba", "#2aa198", "#777")
+    )
 }
 
 Bundle = dict[str, str]  # MIME type -> what is shown
 MAX_BARS = 16
 _PLAIN = (Reason.RUNNING, Reason.COMPLETED, Reason.CANCELLED)  # their states say the same
 _FONT = "font:13px/1.45 system-ui,sans-serif"
-_PRE = "<pre style='margin:0;padding:6px 8px;max-height:16em;overflow:auto;background:#8881;font-size:12px'>{}</pre>"
+_PRE = (
+    "<pre style='margin:0;padding:6px "
+    "8px;max-height:16em;overflow:auto;background:#8881;font-size:12px'>{}</pre>"
+)
 _CARD = (
-    "<div style='border:1px solid #8884;border-left:4px solid {colour};border-radius:4px;padding:6px 12px;"
-    f"max-width:60em;{_FONT}'>{{inner}}</div>"
+    "<div style='border:1px solid #8884;border-left:4px solid "
+    f"{{colour}};border-radius:4px;padding:6px 12px;max-width:60em;{_FONT}'>{{inner}}</div>"
 )
 _NEXT = "<span style='opacity:.7'>next: {}</span>"
-_PARTS = {"log": _PRE, "line": "{}", "hint": "<b>hint:</b> {}", "next": _NEXT}  # other parts of a report are bold
+_PARTS = {
+    "log": _PRE,
+    "line": "{}",
+    "hint": "<b>hint:</b> {}",
+    "next": _NEXT,
+}  # other parts of a report are bold
 _PILL = "color:#fff;padding:1px 8px;border-radius:9px;font-size:11px"
 _BAR = "display:inline-block;vertical-align:middle;width:12em;height:6px;margin-right:8px;background:#8884"
 _FILLED = f"height:6px;background:{_COLOURS[State.RUNNING]}"
@@ -45,17 +57,27 @@ _CUT = "max-width:36em;overflow:hidden;text-overflow:ellipsis"
 _CELL = "text-align:left;padding:3px 14px 3px 0;white-space:nowrap"
 
 
-def as_html(info: JobInfo, now: datetime | None = None, note: str = "", lines: Sequence[str] = ()) -> str:
-    """A card of what a user asks first. `note`: why this may be out of date. `lines`: the last of its log."""
+def as_html(
+    info: JobInfo, now: datetime | None = None, note: str = "", lines: Sequence[str] = ()
+) -> str:
+    """A card of what a user asks first. `note`: why this may be out of date.
+    `lines`: the last of its log.
+    """
     job, at = info.model_dump(mode="json"), now or datetime.now(timezone.utc)
     span = ran_for(info, at) + (f", attempt {info.attempt}" if info.attempt > 1 else "")
     head = f"{_pill(info.state)} <b>{html.escape(info.name)}</b> {_faint(f'{span} {note}'.strip())}"
     states = Counter(worker.state for worker in info.workers)
     workers = f"{info.spec.n_workers} of {info.spec.instance_type or 'this machine'}"
-    workers += (": " if states else "") + ", ".join(f"{count} {state}" for state, count in states.items())
+    workers += (": " if states else "") + ", ".join(
+        f"{count} {state}" for state, count in states.items()
+    )
     what = f"<code>{html.escape(table.script(job['spec']))}</code> {_faint(f'on {workers}')}"
     done = (job.get("progress") or {}).get("done")
-    bar = "" if done is None else f"<div style='{_BAR}'><div style='width:{100 * done:.0f}%;{_FILLED}'></div></div>"
+    bar = (
+        ""
+        if done is None
+        else f"<div style='{_BAR}'><div style='width:{100 * done:.0f}%;{_FILLED}'></div></div>"
+    )
     bar += html.escape(table.progress(job))
     hint = info.failure.hint if info.failure else None
     below = [bar, html.escape(table.why(job)), f"<b>hint:</b> {html.escape(hint)}" if hint else ""]
@@ -65,7 +87,9 @@ def as_html(info: JobInfo, now: datetime | None = None, note: str = "", lines: S
 
 
 def report_as_html(parts: Sequence[tuple[str, str]], state: str) -> str:
-    """The report of a job that ended in this state, as pairs of a kind and a text (`explanation.Part`), as a card."""
+    """The report of a job that ended in this state, as pairs of a kind and a text
+    (`explanation.Part`), as a card.
+    """
     shown: list[str] = []
     for kind, same in groupby(parts, key=lambda part: part[0]):
         text = coloured("\n".join(text for _, text in same))
@@ -74,7 +98,9 @@ def report_as_html(parts: Sequence[tuple[str, str]], state: str) -> str:
 
 
 def _card(state: str, *parts: str) -> str:
-    """A frame with an edge in the colour of the state; its other colours are those of the notebook, light or dark."""
+    """A frame with an edge in the colour of the state; its other colours are those of
+    the notebook, light or dark.
+    """
     inner = "".join(f"<div style='margin:3px 0'>{part}</div>" for part in parts if part)
     return _CARD.format(colour=_COLOURS.get(state, "#888"), inner=inner)
 
@@ -89,7 +115,9 @@ def _faint(text: str) -> str:
 
 
 def coloured(text: str) -> str:
-    """Escaped HTML of a terminal's text: of its escape sequences the 16 colours and bold are kept."""
+    """Escaped HTML of a terminal's text: of its escape sequences the 16
+    colours and bold are kept.
+    """
     shown, spans = "", 0
     for place, part in enumerate(_SGR.split(text)):
         if place % 2 == 0:  # text; the odd ones are escape sequences
@@ -106,14 +134,20 @@ def coloured(text: str) -> str:
 def jobs_as_text(infos: Sequence[JobInfo], limit: int, now: datetime) -> str:
     """The table of `client-lib list`; the rest after `limit` jobs is only mentioned."""
     cells = [[table.one_line(cell) for cell in row] for row in _rows(infos, limit, now)]
-    return table.aligned([table.USUAL, *cells]) + ("\n…" if len(infos) > limit else "") if infos else "no jobs"
+    return (
+        table.aligned([table.USUAL, *cells]) + ("\n…" if len(infos) > limit else "")
+        if infos
+        else "no jobs"
+    )
 
 
 def jobs_as_html(infos: Sequence[JobInfo], limit: int, now: datetime) -> str:
     """The same as a table whose states have their colours."""
     if not infos:
         return "no jobs"
-    head = "".join(f"<th style='{_CELL};opacity:.7;font-weight:normal'>{name}</th>" for name in table.USUAL)
+    head = "".join(
+        f"<th style='{_CELL};opacity:.7;font-weight:normal'>{name}</th>" for name in table.USUAL
+    )
     body = ""
     for row in _rows(infos, limit, now):
         cells = ""
@@ -121,7 +155,9 @@ def jobs_as_html(infos: Sequence[JobInfo], limit: int, now: datetime) -> str:
             inner = f"<b style='color:{_COLOURS[text]}'>{text}</b>" if text in _COLOURS else text
             cells += f"<td style='{_CELL};{_CUT}' title='{text}'>{inner}</td>"
         body += f"<tr>{cells}</tr>"
-    return f"<table style='{_FONT};color:inherit'><tr>{head}</tr>{body}</table>" + ("…" if len(infos) > limit else "")
+    return f"<table style='{_FONT};color:inherit'><tr>{head}</tr>{body}</table>" + (
+        "…" if len(infos) > limit else ""
+    )
 
 
 def _rows(infos: Sequence[JobInfo], limit: int, now: datetime) -> list[table.Row]:
@@ -142,7 +178,9 @@ def live_bundle(
     bars: Sequence[str] = (),
     said: Sequence[str] = (),
 ) -> Bundle:
-    """The text above the lines. `took`: the running time, if it is over. `said`: sentences that aren't the job's."""
+    """The text above the lines. `took`: the running time, if it is over. `said`:
+    sentences that aren't the job's.
+    """
     more = f", attempt {attempt}" if attempt > 1 else ""
     more += f" ({reason})" if reason and reason not in _PLAIN else ""
     more += (f" in {took}" if took else "") + (f": {message}" if message else "")
@@ -157,7 +195,11 @@ def live_bundle(
 
 def tail_bundle(name: str, hidden: int, lines: Sequence[str]) -> Bundle:
     """The last lines of a log that is too long for a cell."""
-    above = [f"… {hidden:,} lines are not shown here; `client-lib logs {name}` shows all of them"] if hidden else []
+    above = (
+        [f"… {hidden:,} lines are not shown here; `client-lib logs {name}` shows all of them"]
+        if hidden
+        else []
+    )
     return {"text/plain": "\n".join([*above, *lines])}
 
 

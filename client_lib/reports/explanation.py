@@ -1,7 +1,9 @@
-"""Explanations of a job that waits, runs or ended, and the report of its failure: JobInfo and events to text. Pure.
+"""Explanations of a job that waits, runs or ended, and the report of its failure: JobInfo and
+events to text. Pure.
 
-They are the same for both runtimes, which put their observations into reason, message and events. `wait()` raises the
-report. The server finds the causes and hints, because it has the reports of the ranks.
+They are the same for both runtimes, which put their observations into reason, message and events.
+`wait()` raises the report. The server finds the causes and hints, because it has the reports of the
+ranks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -62,27 +64,33 @@ _LOGS = "{logs} has what it printed"
 NEXT: dict[Reason, str] = {  # the next step for every reason
     # while it waits
     Reason.QUEUED: "it starts by itself as soon as there is room; {instances} shows what there is",
-    Reason.UNSCHEDULABLE: "it starts by itself as soon as there is what the message names; {instances} "
-    "shows what there is. A smaller instance type, fewer workers or other nodes may fit now",
-    Reason.IMAGE_PULL: "an image with a wrong name needs a new submit with the right one; one of a private registry "
-    "needs a pull secret in the server's catalogue",
+    Reason.UNSCHEDULABLE: "it starts by itself as soon as there is what the message names; {instances} shows what "
+    "there is. A smaller instance type, fewer workers or other nodes may fit now",
+    Reason.IMAGE_PULL: "an image with a wrong name needs a new submit with the right one; one of a private "
+    "registry needs a pull secret in the server's catalogue",
     Reason.CODE_FETCH: "if it takes long, {doctor} checks whether workers reach the server",
     Reason.STARTING: "{follow} prints its lines as soon as there are some",
     # while it runs
     Reason.RUNNING: "{follow} follows it",
-    Reason.HUNG: "{stacks} shows every rank, {cancel} ends it; hang_action='stop' or hang_action='retry' stops such "
-    "an attempt",
+    Reason.HUNG: "{stacks} shows every rank, {cancel} ends it; hang_action='stop' or hang_action='retry' "
+    "stops such an attempt",
     Reason.STOPPING: "nothing: what doesn't stop by itself is killed when grace_s is over",
     # why an attempt or the job ended
     Reason.COMPLETED: _LOGS,
     Reason.PREEMPTED: f"{_MORE_RETRIES}; a higher priority_class makes it rarer",
     Reason.NODE_LOST: _MORE_RETRIES,
-    Reason.OUT_OF_MEMORY: f"a larger instance type, smaller batches or fewer processes per worker; {_LOGS}",
+    Reason.OUT_OF_MEMORY: (
+        f"a larger instance type, smaller batches or fewer processes per worker; {_LOGS}"
+    ),
     Reason.EXIT_CODE: _LOGS,
     Reason.SIGNAL: _LOGS,
     Reason.LAUNCHER_LOST: f"{_LOGS}; {{doctor}} checks the place where it ran",
-    Reason.START_FAILED: "correct what the message names and submit it again; {doctor} checks the server",
-    Reason.PREFLIGHT_FAILED: f"repair or exclude the machine that the message names, and submit it again; {_LOGS}",
+    Reason.START_FAILED: (
+        "correct what the message names and submit it again; {doctor} checks the server"
+    ),
+    Reason.PREFLIGHT_FAILED: (
+        f"repair or exclude the machine that the message names, and submit it again; {_LOGS}"
+    ),
     Reason.SETUP_FAILED: f"correct its command setup and submit it again; {_LOGS}",
     Reason.STORAGE_FULL: "make room on the disk that the message names, or take a larger tmp_storage, then "
     f"{_RUN_AGAIN}; {{delete}} removes finished jobs, {{doctor}} checks the server's disk",
@@ -91,19 +99,31 @@ NEXT: dict[Reason, str] = {  # the next step for every reason
     Reason.HUNG_SILENT: f"{_LOGS}; if silence is normal for it, raise or drop health_params",
     Reason.CANCELLED: _RUN_AGAIN,
     Reason.DELETED_EXTERNALLY: f"{_RUN_AGAIN}; ask who works on the cluster beside the server",
-    Reason.DEPENDENCY_FAILED: "run the job that the message names again, then this one after that: {resubmit_after}",
+    Reason.DEPENDENCY_FAILED: (
+        "run the job that the message names again, then this one after that: {resubmit_after}"
+    ),
 }
 
 
-def explain(info: JobInfo, events: Sequence[Event], now: datetime, spelling: Spelling = PYTHON) -> list[Part]:
+def explain(
+    info: JobInfo, events: Sequence[Event], now: datetime, spelling: Spelling = PYTHON
+) -> list[Part]:
     """The state with its reason, the workers' messages, the last events and the next step."""
-    parts = failure_report(info) if info.state is State.FAILED else [Part("line", _summary(info, events, now))]
+    parts = (
+        failure_report(info)
+        if info.state is State.FAILED
+        else [Part("line", _summary(info, events, now))]
+    )
     if info.state in (State.CANCELLED, State.RESTARTING):  # the report of a failure has them
         parts += _stack_lines(info)
-    lines = [f"worker {each.worker} {each.state}: {each.message}" for each in _workers_with_message(info)]
+    lines = [
+        f"worker {each.worker} {each.state}: {each.message}" for each in _workers_with_message(info)
+    ]
     lines += ["what happened:"] if events else []
     if len(events) > EVENTS:
-        lines.append(f"    {len(events) - EVENTS} earlier: {spelling['events'].format(name=info.name)}")
+        lines.append(
+            f"    {len(events) - EVENTS} earlier: {spelling['events'].format(name=info.name)}"
+        )
     several = len({event.attempt for event in events}) > 1
     for event in events[-EVENTS:]:
         attempt = f"attempt {event.attempt} " if several else ""
@@ -112,7 +132,9 @@ def explain(info: JobInfo, events: Sequence[Event], now: datetime, spelling: Spe
     return [*parts, *(Part("line", line) for line in lines), *advice(info, spelling)]
 
 
-def explained(info: JobInfo, events: Sequence[Event], now: datetime, spelling: Spelling = PYTHON) -> Explanation:
+def explained(
+    info: JobInfo, events: Sequence[Event], now: datetime, spelling: Spelling = PYTHON
+) -> Explanation:
     """The same as data, with all events."""
     return Explanation(
         job=info.name,
@@ -148,7 +170,9 @@ def _state_since(info: JobInfo, events: Sequence[Event]) -> datetime:
 
 def _workers_with_message(info: JobInfo) -> list[WorkerInfo]:
     """Those whose message is not part of the job's."""
-    return [worker for worker in info.workers if worker.message and worker.message not in info.message]
+    return [
+        worker for worker in info.workers if worker.message and worker.message not in info.message
+    ]
 
 
 def advice(info: JobInfo, spelling: Spelling = PYTHON) -> list[Part]:
@@ -157,7 +181,9 @@ def advice(info: JobInfo, spelling: Spelling = PYTHON) -> list[Part]:
         return [Part("next", "nothing: the whole gang is started again by itself")]
     rank = info.failure.rank if info.failure else None
     given = {"name": info.name, "rank": "" if rank is None else spelling["rank"].format(rank=rank)}
-    step = NEXT.get(info.reason, _LOGS).format(**{key: words.format(**given) for key, words in spelling.items()})
+    step = NEXT.get(info.reason, _LOGS).format(
+        **{key: words.format(**given) for key, words in spelling.items()}
+    )
     known = info.failure.hint if info.failure else None
     seen = (info.progress.nan, info.progress.slow) if info.progress else ()
     return [*(Part("hint", hint) for hint in (known, *seen) if hint), Part("next", step)]
@@ -186,13 +212,20 @@ def _card(state: str, parts: list[Part]) -> str:
 
 
 def failure_report(info: JobInfo, *, printed: bool = False) -> list[Part]:
-    """The report, first a complete summary. `printed`: no last lines, because the whole log was just printed."""
+    """The report, first a complete summary. `printed`: no last lines, because the
+    whole log was just printed.
+    """
     failure = info.failure
     parts = [Part("summary", summary(info)), *_stack_lines(info)]
     if failure and failure.exception:
         parts.append(Part("exception", failure.exception))
     if failure and failure.last_lines and not printed:
-        parts.append(Part("line", f"The last lines{'' if failure.rank is None else f' of rank {failure.rank}'}:"))
+        parts.append(
+            Part(
+                "line",
+                f"The last lines{'' if failure.rank is None else f' of rank {failure.rank}'}:",
+            )
+        )
         parts += [Part("log", f"    {line}") for line in failure.last_lines[-FAILURE_LINES:]]
     return parts
 

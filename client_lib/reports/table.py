@@ -1,7 +1,8 @@
-"""Jobs as a table, and what all texts about a job share: its command line, sizes, durations and times. Pure.
+"""Jobs as a table, and what all texts about a job share: its command line, sizes, durations and
+times. Pure.
 
-Plain dicts of the server's JSON and not JobInfo, so that `client-lib list` loads no pydantic. A field that an older
-server does not send is not shown.
+Plain dicts of the server's JSON and not JobInfo, so that `client-lib list` loads no pydantic. A
+field that an older server does not send is not shown.
 """
 
 import re
@@ -28,7 +29,8 @@ class Column(NamedTuple):
     """A column of the table of jobs."""
 
     text: Callable[[Json, datetime], str]
-    key: Callable[[Json, datetime], Any] | None = None  # value by which jobs are sorted; None: the text
+    # value by which jobs are sorted; None: the text
+    key: Callable[[Json, datetime], Any] | None = None
 
 
 COLUMNS: dict[str, Column] = {
@@ -37,11 +39,15 @@ COLUMNS: dict[str, Column] = {
     "TOOK": Column(lambda job, now: took(job, now), lambda job, now: _seconds(job, now) or 0.0),
     "AGE": Column(lambda job, now: duration(_age(job, now)), lambda job, now: _age(job, now)),
     "SIZE": Column(lambda job, _: size(job), lambda job, _: workers_and_processes(job)),
-    "SCRIPT": Column(lambda job, _: script({**job["spec"], "script": _FOLDER.sub("", job["spec"]["script"])})),
+    "SCRIPT": Column(
+        lambda job, _: script({**job["spec"], "script": _FOLDER.sub("", job["spec"]["script"])})
+    ),
     "WHY": Column(lambda job, _: why(job) or progress(job)),
     "INSTANCE": Column(lambda job, _: str(job["spec"].get("instance_type") or "")),
     "LABELS": Column(lambda job, _: labels(job["spec"])),
-    "ATTEMPT": Column(lambda job, _: str(job.get("attempt", 1)), lambda job, _: job.get("attempt", 1)),
+    "ATTEMPT": Column(
+        lambda job, _: str(job.get("attempt", 1)), lambda job, _: job.get("attempt", 1)
+    ),
     "REASON": Column(lambda job, _: job.get("reason", "")),
     "DESCRIPTION": Column(lambda job, _: str(job["spec"].get("job_desc") or "")),
     "OWNER": Column(lambda job, _: job.get("owner", "")),
@@ -66,7 +72,9 @@ def group_as_job(group: Json) -> dict[str, Any]:
     return {**group, "group": group, "told": told, "spec": {"script": group["script"]}}
 
 
-def sorted_by(jobs: Sequence[J], column: str, now: datetime, *, descending: bool = False) -> list[J]:
+def sorted_by(
+    jobs: Sequence[J], column: str, now: datetime, *, descending: bool = False
+) -> list[J]:
     """The jobs by the value in a column: numbers and durations by their size, all else as text."""
     found = COLUMNS[column]
     return sorted(jobs, key=lambda job: (found.key or found.text)(job, now), reverse=descending)
@@ -76,12 +84,15 @@ def aligned(cells: Sequence[Row]) -> str:
     """Columns two spaces apart, nothing cut off, no tab, no space at a line's end."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
     )
 
 
 def one_line(text: str) -> str:
-    """`text` with its white space folded and its control characters made harmless; `-` if nothing is left."""
+    """`text` with its white space folded and its control characters made
+    harmless; `-` if nothing is left.
+    """
     return harmless(" ".join(text.split())) or "-"
 
 
@@ -99,10 +110,16 @@ def harmless(text: str) -> str:
 
 
 def why(job: Json) -> str:
-    """The reason why the job waits or did not succeed, with the failing rank and its exception; "": all is well."""
+    """The reason why the job waits or did not succeed, with the failing rank and its
+    exception; "": all is well.
+    """
     if "told" in job:  # a group
         return str(job["told"])
-    reason, message, failure = job.get("reason", ""), str(job.get("message", "")), job.get("failure") or {}
+    reason, message, failure = (
+        job.get("reason", ""),
+        str(job.get("message", "")),
+        job.get("failure") or {},
+    )
     if job["state"] == "SUCCEEDED" or (job["state"], reason) == ("RUNNING", "Running"):
         return ""
     if failure.get("exception"):
@@ -121,18 +138,25 @@ def progress(job: Json) -> str:
 
 
 def progress_facts(job: Json) -> tuple[str, str]:
-    """Progress with its speed and the range of the time left, and the newest values of all metrics."""
+    """Progress with its speed and the range of the time left, and the
+    newest values of all metrics.
+    """
     found = job.get("progress") or {}
     parts = _done(found)
     if found.get("left_s") is not None:
         parts[-1] += f" ({about(found['left_from_s'])} to {about(found['left_to_s'])})"
         parts += [f"{number(found['rate'])} steps/s"] if found.get("rate") is not None else []
-    return " · ".join(parts), ", ".join(f"{k} {number(v)}" for k, v in (found.get("metrics") or {}).items())
+    return " · ".join(parts), ", ".join(
+        f"{k} {number(v)}" for k, v in (found.get("metrics") or {}).items()
+    )
 
 
 def _done(found: Json) -> list[str]:
     done, left_s = found.get("done"), found.get("left_s")
-    return [*([] if done is None else [f"{int(100 * done)}%"]), *([] if left_s is None else [f"{about(left_s)} left"])]
+    return [
+        *([] if done is None else [f"{int(100 * done)}%"]),
+        *([] if left_s is None else [f"{about(left_s)} left"]),
+    ]
 
 
 def number(value: float | str) -> str:
@@ -141,7 +165,9 @@ def number(value: float | str) -> str:
 
 
 def state(job: Json, now: datetime) -> str:
-    """`SUCCEEDED in 1m05s`, `FAILED after 5s`, `RUNNING for 2m03s`; a state without a duration alone."""
+    """`SUCCEEDED in 1m05s`, `FAILED after 5s`, `RUNNING for 2m03s`; a state
+    without a duration alone.
+    """
     word = {"SUCCEEDED": "in", "RUNNING": "for"}.get(job["state"], "after")
     span = took(job, now) if job.get("finished_at") or job["state"] == "RUNNING" else ""
     return f"{job['state']} {word} {span}" if span else str(job["state"])
@@ -165,7 +191,9 @@ def _age(job: Json, now: datetime) -> float:
 
 
 def size(job: Json) -> str:
-    """`2x8`: workers and processes of each; `2`: one each, or as many as only the server knows; a group's `10 jobs`."""
+    """`2x8`: workers and processes of each; `2`: one each, or as many as only the server
+    knows; a group's `10 jobs`.
+    """
     if "told" in job:
         return f"{job['size']} jobs"
     workers, processes = workers_and_processes(job)
@@ -177,7 +205,9 @@ def workers_and_processes(job: Json) -> tuple[int, int]:
     spec = job["spec"]
     processes = spec.get("processes_per_worker", "default")
     if processes == "default":
-        on_cpu = spec.get("type") == "nogpu" or any(_ON_CPU in notice for notice in job.get("notices", []))
+        on_cpu = spec.get("type") == "nogpu" or any(
+            _ON_CPU in notice for notice in job.get("notices", [])
+        )
         gpus = None if on_cpu else _GPUS.search(spec.get("instance_type") or "")
         processes = max(1, int(gpus.group(1))) if gpus else 1
     return spec.get("n_workers", 1), processes
@@ -187,7 +217,10 @@ def script(spec: Json) -> str:
     """The command line as a user would type it; of a function its call."""
     if spec["script"].endswith("()"):
         return f"{spec['script'][:-1]}{', '.join(spec.get('args', []))})"
-    flags = [f"--{key}" if value is None else f"--{key}={value}" for key, value in spec.get("flags", {}).items()]
+    flags = [
+        f"--{key}" if value is None else f"--{key}={value}"
+        for key, value in spec.get("flags", {}).items()
+    ]
     words = [*spec.get("args", []), *flags]
     return " ".join([spec["script"], *map(shlex.quote, words)])
 
@@ -206,7 +239,9 @@ def time(text: str) -> datetime:
 
 
 def stamp(at: str | datetime | None) -> str:
-    """`2026-01-02T03:04:05Z`: every time that people read is UTC, says so, and can be given to `--since`."""
+    """`2026-01-02T03:04:05Z`: every time that people read is UTC, says so, and
+    can be given to `--since`.
+    """
     if not at:
         return ""
     then = time(at) if isinstance(at, str) else at

@@ -1,4 +1,5 @@
-"""Texts that users write: a script's words, by shell rules and without a shell; names of jobs and options; TOML, YAML.
+"""Texts that users write: a script's words, by shell rules and without a shell; names of jobs and
+options; TOML, YAML.
 
 Pure. Loads nothing but the standard library, and PyYAML for YAML.
 """
@@ -17,10 +18,12 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./ -]*")
 
 
 def split_script(script: str) -> list[str]:
-    """The words of `script` by shell rules. A script that ends in .py and holds no quotes is tried as one path by the
-    client before it is sent (an existing path wins over splitting; the client quotes it then).
+    """The words of `script` by shell rules. A script that ends in .py and holds no quotes is tried
+    as one path by the client before it is sent (an existing path wins over splitting; the client
+    quotes it then).
 
-    Raises ValueError: unbalanced quotes, or unquoted shell syntax (`&|;<>$` or a back-tick), with the way out."""
+    Raises ValueError: unbalanced quotes, or unquoted shell syntax (`&|;<>$` or a back-tick), with
+    the way out."""
     return list(_words(script))
 
 
@@ -92,13 +95,15 @@ def check_name(name: str) -> None:
         raise ValueError(f"{name!r} has {len(name)} characters; at most {NAME_MAX} are allowed")
     if not _NAME.fullmatch(name):
         raise ValueError(
-            f"{name!r} is not a DNS label: lower-case letters, digits and '-', beginning with a letter, "
-            "ending with a letter or digit"
+            f"{name!r} is not a DNS label: lower-case letters, digits and '-', beginning with a "
+            "letter, ending with a letter or digit"
         )
 
 
 def name_for(script: str, suffix: str) -> str:
-    """`<script's stem>-<suffix>`, a DNS label: `my Model_v2.py --lr 1` and `x7k2m` give `my-model-v2-x7k2m`."""
+    """`<script's stem>-<suffix>`, a DNS label: `my Model_v2.py --lr 1` and `x7k2m`
+    give `my-model-v2-x7k2m`.
+    """
     stem = os.path.splitext(os.path.basename(_program(split_script(script))))[0]
     label = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
     if not label[:1].isalpha():
@@ -108,7 +113,11 @@ def name_for(script: str, suffix: str) -> str:
 
 def _program(words: list[str]) -> str:
     """The first word that is neither an interpreter nor an option of one."""
-    named = (w for w in words if not w.startswith("-") and not _INTERPRETERS.fullmatch(os.path.basename(w)))
+    named = (
+        w
+        for w in words
+        if not w.startswith("-") and not _INTERPRETERS.fullmatch(os.path.basename(w))
+    )
     found = next(named, words[0])
     return found if re.fullmatch(r"[\w./ -]+", found) else words[0]  # `bash -c '...'` is named bash
 
@@ -127,12 +136,14 @@ def parse_toml(text: str, what: object) -> dict[str, Any]:
 
 
 def parse_yaml(text: str, what: object) -> Any:
-    """The value of a text of YAML. Raises InvalidRequest, which names `what`: it is not valid, or has a key twice in
-    one table, which YAML forbids, and of which PyYAML keeps the last."""
+    """The value of a text of YAML. Raises InvalidRequest, which names `what`: it is not valid, or
+    has a key twice in one table, which YAML forbids, and of which PyYAML keeps the last."""
     import yaml  # 20 ms
 
     class UniqueKeys(yaml.SafeLoader):
-        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        def construct_mapping(
+            self, node: yaml.MappingNode, deep: bool = False
+        ) -> dict[Hashable, Any]:
             keys = [key.value for key, _ in node.value if key.value != "<<"]
             twice = next((key for key in keys if keys.count(key) > 1), None)
             if twice is not None:

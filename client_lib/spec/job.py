@@ -1,10 +1,12 @@
 """The job spec: every field a user can set, with its type, unit, default and meaning.
 
-Strict: an unknown field is an error. The JSON Schema under `docs/` is generated from this module. Nothing here touches
-the machine: what needs one (does the script exist, does the job fit) is checked by the client or the runtime.
+Strict: an unknown field is an error. The JSON Schema under `docs/` is generated from this module.
+Nothing here touches the machine: what needs one (does the script exist, does the job fit) is
+checked by the client or the runtime.
 """
 
-# without `from __future__ import annotations`: pydantic would compile each annotation from its text, 3 % of a submit
+# without `from __future__ import annotations`: pydantic would compile each annotation from its
+# text, 3 % of a submit
 
 import re
 import shlex
@@ -37,22 +39,35 @@ WORKERS_MAX = 9999
 GPUS_MAX = 1024
 LABELS_MAX = 256
 AFTER_MAX = 1000  # a group counts as one
-STOP_TIMER_MAX = 10 * 366 * 24 * 60  # ten years: a date that far ahead exists, and a timer can wait for it
+# ten years: a date that far ahead exists, and a timer can wait for it
+STOP_TIMER_MAX = 10 * 366 * 24 * 60
 RESTARTS_MAX = 1_000_000
 STEPS_MAX = 10**15
 _ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 SECRET_NAME = re.compile(r"TOKEN|KEY|SECRET|PASSWORD", re.IGNORECASE)
-OUR_RANK_VARIABLES = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"})
+OUR_RANK_VARIABLES = frozenset(
+    {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK"}
+)
 MASK = "***"
 SLACK = "slack+"
 """Begin of a URL in `notify` that gets Slack's form."""
 PIP_OPTIONS = (
-    *("--index-url", "-i", "--extra-index-url", "--find-links", "-f", "--no-index", "--trusted-host"),
+    *(
+        "--index-url",
+        "-i",
+        "--extra-index-url",
+        "--find-links",
+        "-f",
+        "--no-index",
+        "--trusted-host",
+    ),
     *("--pre", "--prefer-binary", "--only-binary", "--no-binary"),
 )
 
 Condition = Literal["ok", "any", "failed"]
-"""The end of a job that lets one start which waits for it: SUCCEEDED, in whatever state, or FAILED."""
+"""The end of a job that lets one start which waits for it: SUCCEEDED, in
+whatever state, or FAILED.
+"""
 _CONDITIONS: dict[str, Condition] = {"": "ok", "ok:": "ok", "failed:": "failed", "any:": "any"}
 
 
@@ -74,16 +89,21 @@ class JobType(TextEnum):
 
 
 REFUSED_TYPES: dict[str, str] = {
-    "horovod": "there is no MPI launcher here; type='pytorch2' starts the processes of a torch.distributed script, "
-    "type='binary' any command, with the rank variables of MPI",
+    "horovod": "there is no MPI launcher here; type='pytorch2' starts the processes of a "
+    "torch.distributed script, type='binary' any command, with the rank variables of MPI",
     "spark": "this service runs no Spark; type='binary' runs any command line",
-    "cce": "the clusters of that type are gone; type='nogpu' or 'binary' with an instance type like cpu.8C.32G",
+    "cce": (
+        "the clusters of that type are gone; type='nogpu' or 'binary' with an instance type like "
+        "cpu.8C.32G"
+    ),
 }
 """Types of the ML Space platform that are known and not offered -> the way out."""
 
 
 class PriorityClass(TextEnum):
-    """Order in the queue. Members are written as constants, and as the ML Space platform writes them."""
+    """Order in the queue. Members are written as constants, and as the ML
+    Space platform writes them.
+    """
 
     SHARED_LOW = "shared-low"
     SHARED_MEDIUM = "shared-medium"
@@ -127,7 +147,9 @@ class HealthParams(Strict):
     log_period: Annotated[int, Field(ge=1, le=24 * 60)]
     """Minutes without any output after which the job counts as hung."""
     action: HealthAction | None = None
-    """`delete`: the job is FAILED with reason HungSilent. `restart`: a new attempt, counted in max_retry."""
+    """`delete`: the job is FAILED with reason HungSilent. `restart`: a new
+    attempt, counted in max_retry.
+    """
     sub_actions: Annotated[list[HealthSubAction], up_to(MANY_MAX)] = []
     """`notify`: an event, and nothing else happens unless `action` says so."""
 
@@ -162,7 +184,9 @@ def _check_after(after: list[str]) -> None:
 
 def _check_glob(glob: str) -> None:
     if not glob.strip("./") or glob.startswith(("/", "~")) or ".." in glob.split("/"):
-        raise ValueError(f"{glob!r} must name files below the working directory: `*.pt`, `out/**/*.json`")
+        raise ValueError(
+            f"{glob!r} must name files below the working directory: `*.pt`, `out/**/*.json`"
+        )
 
 
 def _check_flag(name: str) -> None:
@@ -173,7 +197,9 @@ def _check_flag(name: str) -> None:
 def check_env_name(name: str) -> None:
     """Raises ValueError for a name that no environment can hold, or that belongs to the ranks."""
     if not _ENV_NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not a name for an environment variable (letters, digits and '_')")
+        raise ValueError(
+            f"{name!r} is not a name for an environment variable (letters, digits and '_')"
+        )
     if name in OUR_RANK_VARIABLES:
         raise ValueError(f"{name} is set for each process by the launcher and can't be given")
 
@@ -189,8 +215,8 @@ def _each(check: Callable[[str], None]) -> Bound:
 
 
 def check_metrics(expression: str) -> None:
-    """Raises ValueError unless `expression` is a regular expression with a named group for a metric. How long it takes
-    for a line can't be foreseen: the launcher bounds that."""
+    """Raises ValueError unless `expression` is a regular expression with a named group for a
+    metric. How long it takes for a line can't be foreseen: the launcher bounds that."""
     try:
         names = re.compile(expression).groupindex
     except (re.error, RecursionError, OverflowError) as error:
@@ -200,17 +226,25 @@ def check_metrics(expression: str) -> None:
 
 
 def check_webhook(url: str) -> None:
-    """Raises ValueError unless `url` is an address for `notify`. It is not shown: who has it can write there."""
+    """Raises ValueError unless `url` is an address for `notify`. It is not shown:
+    who has it can write there.
+    """
     if url == MASK:  # of a spec that is shown
         return
     try:
         parts = urlsplit(url.removeprefix(SLACK))
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not parts.username
+        usable = (
+            parts.scheme in ("http", "https")
+            and parts.hostname
+            and parts.port != 0
+            and not parts.username
+        )
     except ValueError:
         usable = False
     if not usable or not url.isascii() or " " in url:
         raise ValueError(
-            "is no URL of a webhook: write https://host/path, without a user; `slack+https://...` for Slack's format"
+            "is no URL of a webhook: write https://host/path, without a user; `slack+https://...` "
+            "for Slack's format"
         )
 
 
@@ -221,19 +255,28 @@ def _int_not_bool(value: Any) -> Any:
 
 
 def check_requirement(line: str) -> None:
-    """Raises ValueError for a text that is no line of a requirements file, or refers to the submitter's machine."""
+    """Raises ValueError for a text that is no line of a requirements file, or refers
+    to the submitter's machine.
+    """
     if not line.strip() or not line.isprintable():
         raise ValueError(f"{line!r} is no requirement")
     if line.strip().startswith("-"):
         try:
-            options = {word.split("=", 1)[0] for word in shlex.split(line) if word.startswith("-")}  # as pip splits it
+            options = {
+                word.split("=", 1)[0] for word in shlex.split(line) if word.startswith("-")
+            }  # as pip splits it
         except ValueError:
             options = {line}
         if not options <= set(PIP_OPTIONS):
             known = ", ".join(PIP_OPTIONS)
-            raise ValueError(f"{line!r} can't be used in a worker; of pip's options these can: {known}")
+            raise ValueError(
+                f"{line!r} can't be used in a worker; of pip's options these can: {known}"
+            )
     if re.search(r"https?://[^/@ ]+@", line):  # not shown: it may be a token
-        raise ValueError("an address holds a password, and the spec is shown; give it as PIP_INDEX_URL among `secrets`")
+        raise ValueError(
+            "an address holds a password, and the spec is shown; give it as PIP_INDEX_URL among "
+            "`secrets`"
+        )
 
 
 WholeNumber = Annotated[int, BeforeValidator(_int_not_bool)]
@@ -250,10 +293,12 @@ class JobSpec(Strict):
 
     # --- what runs
     script: Annotated[Text, Bound(_check_script)]
-    """Path of a .py file, arguments may follow; for the binary types, and where it is no .py file, any command line.
-    It is split by shell rules and run without a shell."""
+    """Path of a .py file, arguments may follow; for the binary types, and where it is no .py file,
+    any command line. It is split by shell rules and run without a shell."""
     base_image: Annotated[Line, Bound(_check_image)] | None = None
-    """Container image; None: the catalogue's default. The local runtime runs the submitter's interpreter instead."""
+    """Container image; None: the catalogue's default. The local runtime runs the
+    submitter's interpreter instead.
+    """
     type: Annotated[JobType, Bound(_check_type, first=True)] = JobType.PYTORCH2
     """Way of starting the processes of a worker."""
     args: Annotated[list[Text], up_to(ARGUMENTS_MAX)] = empty(list)
@@ -263,61 +308,83 @@ class JobSpec(Strict):
     env_variables: Annotated[_Values, _each(check_env_name)] = empty(dict)
     """In every process. The user's win over ours; those of the ranks are refused. None: not set."""
     secrets: Annotated[_Names, _each(check_env_name)] = empty(list)
-    """Names of variables whose values travel and are stored outside the spec, and are never shown."""
+    """Names of variables whose values travel and are stored outside the
+    spec, and are never shown.
+    """
     code: Literal["auto", "in_place", "snapshot"] = "auto"
-    """Place of the code: "in_place" runs it where it is, on a server that shares the folder; "snapshot" uploads a copy;
-    "auto" is in place if the server proves that it shares the folder, else a snapshot."""
+    """Place of the code: "in_place" runs it where it is, on a server that shares the folder;
+    "snapshot" uploads a copy; "auto" is in place if the server proves that it shares the folder,
+    else a snapshot."""
     working_dir: Line | None = None
-    """Working directory of the processes; None: in place the caller's, in a snapshot the caller's if inside the root,
-    else the script's folder."""
+    """Working directory of the processes; None: in place the caller's, in a snapshot the caller's
+    if inside the root, else the script's folder."""
     warm: bool | None = None
-    """False: start every process from scratch. None: fork them from a process that has torch and the other packages
-    imported, where the runtime has one that suits this job (local runtime only)."""
+    """False: start every process from scratch. None: fork them from a process that has torch and
+    the other packages imported, where the runtime has one that suits this job (local runtime only).
+    """
     observe: bool = True
-    """False: nothing is prepared to take stacks (`client-lib stacks`), and its metrics and progress are not read."""
+    """False: nothing is prepared to take stacks (`client-lib stacks`), and its metrics
+    and progress are not read.
+    """
     metrics: Annotated[Line, Bound(check_metrics)] | None = None
-    """Regular expression whose named groups are metrics, and `step` their step, in each line of the output: as in
-    `ppl (?P<perplexity>[0-9.]+)`. It adds to what is found without it."""
+    """Regular expression whose named groups are metrics, and `step` their step, in each line of the
+    output: as in `ppl (?P<perplexity>[0-9.]+)`. It adds to what is found without it."""
     conda_env: Line | None = None
     """Name or path of a conda environment whose python runs the script."""
     pytorch_use_env: bool | None = None
-    """None: `--local_rank` is passed where the script declares that option; True: never; False: always."""
+    """None: `--local_rank` is passed where the script declares that option;
+    True: never; False: always.
+    """
     log_file: Line | None = "train.log"
-    """File (or glob) that the script writes beside its stdout; tailed as stream `train.log`. None: nothing."""
+    """File (or glob) that the script writes beside its stdout; tailed as stream
+    `train.log`. None: nothing.
+    """
     checkpoint_dir: Line | None = None
-    """Handed to the script as CLIENT_LIB_CHECKPOINT_DIR; None: one directory per job, kept over its attempts."""
+    """Handed to the script as CLIENT_LIB_CHECKPOINT_DIR; None: one directory per
+    job, kept over its attempts.
+    """
     checkpoint_from: Label | None = None
-    """Name of an earlier job of the same user: this one starts with a copy of its checkpoints, made when it starts. One
-    that has not ended must stand in `after`, too."""
+    """Name of an earlier job of the same user: this one starts with a copy of its checkpoints, made
+    when it starts. One that has not ended must stand in `after`, too."""
     outputs: Annotated[_Lines, _each(_check_glob)] | None = None
-    """Globs of files that are kept for download, relative to the working directory (`**`: any folders); of them what
-    the ranks create or change. None: in a snapshot all of that, in place none: they stay where they are. []: none."""
+    """Globs of files that are kept for download, relative to the working directory (`**`: any
+    folders); of them what the ranks create or change. None: in a snapshot all of that, in place
+    none: they stay where they are. []: none."""
     requirements: Annotated[list[_Requirement], up_to(ARGUMENTS_MAX)] | None = None
-    """Extra packages, as lines of pip's requirements files: installed before the script starts, beside those that its
-    interpreter has, which stay as they are."""
+    """Extra packages, as lines of pip's requirements files: installed before the script starts,
+    beside those that its interpreter has, which stay as they are."""
     setup: Text | None = None
-    """Command for `sh -e`, of one line or several: run once on each worker before the script, in each attempt, in the
-    working directory and environment of the processes, without the variables of a rank. stop_timer limits it too."""
+    """Command for `sh -e`, of one line or several: run once on each worker before the script, in
+    each attempt, in the working directory and environment of the processes, without the variables
+    of a rank. stop_timer limits it too."""
     preflight_check: bool = False
-    """True: check the machines before the script, in each attempt: all ranks meet and sum tensors; disks, shared
-    memory, GPUs and clocks are tried. A failing worker ends the job with reason PreflightFailed; `status` and
-    the log name a slow one."""
+    """True: check the machines before the script, in each attempt: all ranks meet and sum tensors;
+    disks, shared memory, GPUs and clocks are tried. A failing worker ends the job with reason
+    PreflightFailed; `status` and the log name a slow one."""
     smoke: bool = False
-    """True: a short trial. When rank 0 has logged 3 values of a metric, or 3 marks of progress, or after 60 s of
-    running, all ranks are stopped, and the job is SUCCEEDED if nothing has failed."""
+    """True: a short trial. When rank 0 has logged 3 values of a metric, or 3 marks of progress, or
+    after 60 s of running, all ranks are stopped, and the job is SUCCEEDED if nothing has failed."""
 
     # --- where and how much
     instance_type: Label | None = None
-    """A name of the server's catalogue, or where the server parses them, of the form `a100.8gpu`, `cpu.8C.32G`.
-    None: the catalogue's default; locally this machine: all free GPUs, else the CPU."""
+    """A name of the server's catalogue, or where the server parses them, of the form `a100.8gpu`,
+    `cpu.8C.32G`. None: the catalogue's default; locally this machine: all free GPUs, else the CPU.
+    """
     n_workers: Annotated[WholeNumber, Field(ge=1, le=WORKERS_MAX)] = 1
     """Machines (pods; locally process groups). Worker 0 computes too."""
-    processes_per_worker: Annotated[WholeNumber, Field(ge=1, le=1024)] | Literal["default"] = "default"
+    processes_per_worker: Annotated[WholeNumber, Field(ge=1, le=1024)] | Literal["default"] = (
+        "default"
+    )
     """Ranks per worker; "default": the GPUs of the instance type, at least 1."""
-    gpus: Annotated[list[Annotated[WholeNumber, Field(ge=0), within(0, GPUS_MAX)]], up_to(GPUS_MAX)] | None = None
+    gpus: (
+        Annotated[list[Annotated[WholeNumber, Field(ge=0), within(0, GPUS_MAX)]], up_to(GPUS_MAX)]
+        | None
+    ) = None
     """Indices of this machine's GPUs to use (local runtime only)."""
     volumes: _Lines = empty(list)
-    """`name:path[:ro]` of the server's catalogue, mounted in every worker; locally the path must be the host's own."""
+    """`name:path[:ro]` of the server's catalogue, mounted in every worker; locally the
+    path must be the host's own.
+    """
     shm_size_class: Literal["small", "medium", "large"] | None = None
     """/dev/shm: 16, 32, 64 GiB per GPU."""
     tmp_storage: Label | None = None
@@ -339,38 +406,46 @@ class JobSpec(Strict):
     allocation_name: Label | None = None
     """Reserved capacity of the ML Space platform."""
     after: Annotated[list[Label], up_to(AFTER_MAX), Bound(_check_after)] = empty(list)
-    """Jobs or groups that it waits for, without taking resources: `NAME` or `ok:NAME` until it SUCCEEDED, `failed:NAME`
-    until it FAILED, `any:NAME` until it has ended. If that can't come any more, the job is FAILED with reason
-    DependencyFailed. A cancelled job has neither succeeded nor failed."""
+    """Jobs or groups that it waits for, without taking resources: `NAME` or `ok:NAME` until it
+    SUCCEEDED, `failed:NAME` until it FAILED, `any:NAME` until it has ended. If that can't come any
+    more, the job is FAILED with reason DependencyFailed. A cancelled job has neither succeeded nor
+    failed."""
 
     # --- how it ends
     max_retry: Annotated[WholeNumber, Field(ge=0, le=100)] | None = None
     """New attempts of the whole gang after a failed one; None: none."""
     retry_on: _Failures | None = None
-    """Failures after which max_retry, which must be given too, makes a new attempt: reasons such as `NodeLost`,
-    `Preempted`, `Hung`, and `exit:N`, the exit code of the first failing rank. None: all. What
-    max_infrastructure_retry, hang_action and health_params retry needs no place in it. `Hung` stops and retries an
-    attempt after a minute, whatever hang_action says; `HungSilent` needs health_params with an action."""
+    """Failures after which max_retry, which must be given too, makes a new attempt: reasons such as
+    `NodeLost`, `Preempted`, `Hung`, and `exit:N`, the exit code of the first failing rank. None:
+    all. What max_infrastructure_retry, hang_action and health_params retry needs no place in it.
+    `Hung` stops and retries an attempt after a minute, whatever hang_action says; `HungSilent`
+    needs health_params with an action."""
     retry_reset_steps: Annotated[WholeNumber, Field(ge=1), within(1, STEPS_MAX)] | None = None
-    """Steps by which an attempt must get further than all before it: then max_retry and max_infrastructure_retry count
-    from 0 again. Its step is the largest of the metrics of rank 0, or without such metrics that of its progress bar;
-    an attempt with neither changes nothing. None: they count all attempts."""
+    """Steps by which an attempt must get further than all before it: then max_retry and
+    max_infrastructure_retry count from 0 again. Its step is the largest of the metrics of rank 0,
+    or without such metrics that of its progress bar; an attempt with neither changes nothing. None:
+    they count all attempts."""
     max_infrastructure_retry: Annotated[WholeNumber, Field(ge=0, le=100)] = 3
-    """New attempts after one that ended because a node was lost, or evicted or refused a worker, because another job
-    took its place, or locally because of a reboot. max_retry does not count them, and applies after the last one."""
+    """New attempts after one that ended because a node was lost, or evicted or refused a worker,
+    because another job took its place, or locally because of a reboot. max_retry does not count
+    them, and applies after the last one."""
     stop_timer: Annotated[WholeNumber, Field(ge=0), within(0, STOP_TIMER_MAX)] | None = None
-    """Minutes of running, at most ten years, after which the job is stopped and FAILED with reason Timeout; None or 0:
-    never."""
+    """Minutes of running, at most ten years, after which the job is stopped and FAILED with reason
+    Timeout; None or 0: never."""
     health_params: HealthParams | None = None
     """The watchdog on silence; None: off."""
     hang_action: Literal["report", "stop", "retry"] = "report"
-    """The watchdog on ranks that wait in a collective for one that does nothing. `report`: the job's message names it;
-    `stop`: after a minute the job is FAILED with reason Hung; `retry`: then a new attempt, counted in max_retry."""
+    """The watchdog on ranks that wait in a collective for one that does nothing. `report`: the
+    job's message names it; `stop`: after a minute the job is FAILED with reason Hung; `retry`: then
+    a new attempt, counted in max_retry."""
     notify: Annotated[Line, Bound(check_webhook)] | None = Field(default=None, repr=False)
-    """URL of a webhook. The server posts JSON to it when the job ends, hangs, or resumes after a hang; in Slack's
-    format to hooks.slack.com and to a URL that begins with `slack+`. It is shown as `***`. None: the profile's."""
+    """URL of a webhook. The server posts JSON to it when the job ends, hangs, or resumes after a
+    hang; in Slack's format to hooks.slack.com and to a URL that begins with `slack+`. It is shown
+    as `***`. None: the profile's."""
     grace_s: Annotated[float, Field(ge=0, le=3600)] = 30.0
-    """Seconds between SIGTERM and SIGKILL, at cancel, at the failure of another rank, at pre-emption."""
+    """Seconds between SIGTERM and SIGKILL, at cancel, at the failure of
+    another rank, at pre-emption.
+    """
     elastic_min_workers: _ElasticWorkers = None
     """Workers of `pytorch_elastic` that are enough to go on; None or "default": n_workers."""
     elastic_max_workers: _ElasticWorkers = None
@@ -380,34 +455,53 @@ class JobSpec(Strict):
 
     # --- what it is called
     name: Annotated[Label, Bound(check_name)] | None = None
-    """DNS-1035 label of at most 50 characters, unique among one's jobs; None: made from the script's name."""
+    """DNS-1035 label of at most 50 characters, unique among one's jobs; None:
+    made from the script's name.
+    """
     job_desc: Text | None = None
     """Free text."""
     labels: Annotated[dict[Label, Label], up_to(LABELS_MAX, "object")] = empty(dict)
-    """Free key-value pairs to find jobs by: at most 256, keys and values of at most 255 characters."""
+    """Free key-value pairs to find jobs by: at most 256, keys and values
+    of at most 255 characters.
+    """
     logs_dir: Line | None = None
     """Directory of log files on the ML Space platform; here logs are read with `logs`."""
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
         if self.checkpoint_from is not None and self.checkpoint_dir is not None:
-            raise ValueError("checkpoint_from copies to the job's own directory: leave checkpoint_dir out")
+            raise ValueError(
+                "checkpoint_from copies to the job's own directory: leave checkpoint_dir out"
+            )
         if self.type is JobType.PYTORCH_ELASTIC:
             bounds = (self.elastic_min_workers, self.elastic_max_workers)
             least, most = (value if isinstance(value, int) else self.n_workers for value in bounds)
             if not 1 <= least <= self.n_workers <= most:
-                raise ValueError(f"elastic_min_workers={least} <= n_workers={self.n_workers} <= {most} does not hold")
+                raise ValueError(
+                    f"elastic_min_workers={least} <= n_workers={self.n_workers} <= {most} does "
+                    "not hold"
+                )
         if self.retry_on is not None and self.max_retry is None:
             raise ValueError("retry_on needs max_retry, the number of new attempts: max_retry=3")
-        if Reason.HUNG_SILENT in (self.retry_on or ()) and not (self.health_params and self.health_params.action):
-            raise ValueError("HungSilent in retry_on needs health_params with log_period and action='restart'")
+        if Reason.HUNG_SILENT in (self.retry_on or ()) and not (
+            self.health_params and self.health_params.action
+        ):
+            raise ValueError(
+                "HungSilent in retry_on needs health_params with log_period and action='restart'"
+            )
         if self.retry_reset_steps and not self.observe:
-            raise ValueError("retry_reset_steps needs observe=True: the steps are found in the metrics")
+            raise ValueError(
+                "retry_reset_steps needs observe=True: the steps are found in the metrics"
+            )
         return self
 
     def command(self) -> list[str]:
-        """The script's words, then args, then flags: the arguments of the interpreter, or the whole command."""
-        flags = [f"--{key}" if value is None else f"--{key}={value}" for key, value in self.flags.items()]
+        """The script's words, then args, then flags: the arguments of the
+        interpreter, or the whole command.
+        """
+        flags = [
+            f"--{key}" if value is None else f"--{key}={value}" for key, value in self.flags.items()
+        ]
         return [*split_script(self.script), *self.args, *flags]
 
     @property
@@ -421,7 +515,9 @@ class JobSpec(Strict):
         return {key: str(value) for key, value in self.env_variables.items() if value is not None}
 
     def masked(self) -> Self:
-        """The spec for display: `notify`, and values of variables that SECRET_NAME finds, are `***`."""
+        """The spec for display: `notify`, and values of variables that
+        SECRET_NAME finds, are `***`.
+        """
         secret = [name for name in self.env_variables if SECRET_NAME.search(name)]
         masks: dict[str, Any] = {"notify": MASK} if self.notify else {}
         if secret:
@@ -432,7 +528,10 @@ class JobSpec(Strict):
 @cache  # pydantic inspects the factory of a default at each call
 def defaults() -> dict[str, Any]:
     """The default of each field."""
-    return {name: field.get_default(call_default_factory=True) for name, field in JobSpec.model_fields.items()}
+    return {
+        name: field.get_default(call_default_factory=True)
+        for name, field in JobSpec.model_fields.items()
+    }
 
 
 def split_dependency(entry: str) -> tuple[Condition, str]:
@@ -440,6 +539,8 @@ def split_dependency(entry: str) -> tuple[Condition, str]:
     head, colon, name = entry.rpartition(":")
     found = _CONDITIONS.get(head + colon)
     if found is None:
-        raise ValueError(f"{entry!r}: {head!r} is no condition; write NAME, ok:NAME, failed:NAME or any:NAME")
+        raise ValueError(
+            f"{entry!r}: {head!r} is no condition; write NAME, ok:NAME, failed:NAME or any:NAME"
+        )
     check_name(name)
     return found, name

@@ -14,7 +14,9 @@ class Curve(WithNan):
 
     name: str
     rank: int | None = None
-    """None: the lines belong to no rank, as those of train.log. A worker's number, if the workers were asked for."""
+    """None: the lines belong to no rank, as those of train.log. A worker's number, if
+    the workers were asked for.
+    """
     axis: Literal["step", "epoch", "count"] | str = "step"
     """The steps are those of the script, or its epochs; `count`: the values are numbered from 1."""
     steps: list[float]
@@ -22,7 +24,9 @@ class Curve(WithNan):
     """Seconds since 1970, in which the values were printed."""
     values: list[float]
     points: int
-    """Number of values that are kept. If the answer has fewer, the smallest and largest of each part are in it."""
+    """Number of values that are kept. If the answer has fewer, the smallest and
+    largest of each part are in it.
+    """
     thinned: bool = False
     """The script has more values than are kept."""
 
@@ -53,7 +57,9 @@ class JobMetrics(WithNan):
         return list(dict.fromkeys(curve.name for curve in self.curves))
 
     def to_pandas(self) -> Any:
-        """A pandas.DataFrame with one row per value: name, rank, step, time (UTC), value. Needs pandas."""
+        """A pandas.DataFrame with one row per value: name, rank, step, time
+        (UTC), value. Needs pandas.
+        """
         import pandas as pd  # type: ignore[import-untyped]  # an optional library
 
         rows: list[tuple[Any, ...]] = [
@@ -67,8 +73,8 @@ class JobMetrics(WithNan):
 
 
 class JobGoodput(Lenient):
-    """Seconds of a job from its submit to its end, or until now, by what they were used for: the answer of `GET
-    /jobs/{name}/goodput`. `str()` has the parts in percent."""
+    """Seconds of a job from its submit to its end, or until now, by what they were used for: the
+    answer of `GET /jobs/{name}/goodput`. `str()` has the parts in percent."""
 
     job: str
     attempt: int
@@ -97,8 +103,20 @@ class JobGoodput(Lenient):
         return {name: getattr(self, f"{name}_s") / (self.wall_s or 1.0) for name in PARTS}
 
     def __str__(self) -> str:
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in self.parts().items() if share >= 0.005)
+        shares = ", ".join(
+            f"{name} {share:.0%}" for name, share in self.parts().items() if share >= 0.005
+        )
         return f"{duration(self.wall_s)}: {shares}"
 
 
-PARTS = ("queued", "starting", "steps", "lag", "checkpoints", "repeated", "script", "ending", "unknown")
+PARTS = (
+    "queued",
+    "starting",
+    "steps",
+    "lag",
+    "checkpoints",
+    "repeated",
+    "script",
+    "ending",
+    "unknown",
+)

@@ -1,7 +1,9 @@
-"""The words of the ML Space platform where they meet ours: types, regions, statuses, dates, sentences. Pure.
+"""The words of the ML Space platform where they meet ours: types, regions, statuses, dates,
+sentences. Pure.
 
-The server's `/public/v2` and the SDK's platform-shaped names both translate by these tables, so that they agree. Shapes
-of requests and answers are in `server_stub.http.api.public_v2`. Facts are from the platform's public documents.
+The server's `/public/v2` and the SDK's platform-shaped names both translate by these tables, so
+that they agree. Shapes of requests and answers are in `server_stub.http.api.public_v2`. Facts are
+from the platform's public documents.
 """
 
 from datetime import datetime, timezone
@@ -29,7 +31,9 @@ class PlatformType(TextEnum):
 
 
 class Status(TextEnum):
-    """Statuses as lists, filters and the SDK write them; `GET /jobs/{name}` writes them in lower case."""
+    """Statuses as lists, filters and the SDK write them; `GET /jobs/{name}`
+    writes them in lower case.
+    """
 
     COMPLETED = "Completed"
     COMPLETING = "Completing"
@@ -50,7 +54,8 @@ _OF_STATE = {
     State.RESTARTING: Status.RESTARTING,
     State.SUCCEEDED: Status.COMPLETED,
     State.FAILED: Status.FAILED,
-    State.CANCELLED: Status.DELETED,  # a kill is a logical delete there: the job can still be requested
+    # a kill is a logical delete there: the job can still be requested
+    State.CANCELLED: Status.DELETED,
 }
 
 STATES_OF: dict[Status, frozenset[State]] = {
@@ -61,7 +66,8 @@ STATES_OF: dict[Status, frozenset[State]] = {
     Status.STOPPED: frozenset({State.CANCELLED}),
     Status.TERMINATED: frozenset({State.CANCELLED}),
     Status.PENDING: frozenset({State.PENDING}),
-    # the platform's clients can't ask for Restarting: who looks for what is alive asks for Pending and Running
+    # the platform's clients can't ask for Restarting: who looks for what is alive asks for Pending
+    # and Running
     Status.RUNNING: frozenset({State.RUNNING, State.RESTARTING}),
     Status.RESTARTING: frozenset({State.RESTARTING}),
     Status.TERMINATING: frozenset({State.RUNNING}),
@@ -78,9 +84,11 @@ def listed_status(state: State, reason: Reason) -> Status:
 
 
 def shown_status(state: State) -> Status:
-    """Status of one job that is requested by name, and of the SDK's `status()`: one that every client knows.
+    """Status of one job that is requested by name, and of the SDK's `status()`: one that every
+    client knows.
 
-    A job between two attempts is Running: the platform's command line follows logs only while it reads exactly that.
+    A job between two attempts is Running: the platform's command line follows logs only while it
+    reads exactly that.
     """
     return Status.RUNNING if state is State.RESTARTING else _of_state(state)
 
@@ -100,7 +108,9 @@ def iso(time: datetime | None) -> str | None:
 
 
 def duration(started_at: datetime | None, ended_at: datetime | None, now: datetime) -> str:
-    """`125s`: whole seconds of running; `0s` before. The platform's command line fails on null and on a fraction."""
+    """`125s`: whole seconds of running; `0s` before. The platform's command line fails
+    on null and on a fraction.
+    """
     seconds = 0.0 if started_at is None else ((ended_at or now) - started_at).total_seconds()
     return f"{max(0, int(seconds))}s"
 

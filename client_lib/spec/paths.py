@@ -1,19 +1,23 @@
-"""Every path, header and content type of `/api/v1`, and the framed log stream between the server and a follower.
+"""Every path, header and content type of `/api/v1`, and the framed log stream between the server
+and a follower.
 
-`GET /jobs/{name}/logs` with `Accept: application/vnd.client-lib.log-frames` answers a chunked body of frames. Each
-frame is one ASCII header line, and `@log` frames carry `size` bytes of records after it:
+`GET /jobs/{name}/logs` with `Accept: application/vnd.client-lib.log-frames` answers a chunked body
+of frames. Each frame is one ASCII header line, and `@log` frames carry `size` bytes of records
+after it:
 
     @log <attempt> <worker> <next_offset> <size>\\n<size bytes: whole records, see client_lib.worker.format>
     @state {"state": …, "reason": …, "message": …, "attempt": …}\\n   first, and whenever one of them changes (follow)
-                                            the first has a `cursor`, too, where tail or since skipped something
+                                            the first has a `cursor`, too, where tail or since
+                                            skipped something
     @gap <attempt> <worker> <lines>\\n      so many lines of the log are gone (its size limit, or a lost machine)
     @ping\\n                                nothing happened for 15 s
     @end {"state": …, …}\\n                 the last frame: all lines were sent (follow: and the job is final). A body
                                             without it was interrupted: resume.
 
-`next_offset` is where to go on in that worker's log after this frame, filtered-out lines included; the newest one of
-each (attempt, worker) is the cursor: `1.0:1234,1.1:532`. A reader that reconnects with its cursor loses and repeats no
-line; it leaves out tail and since then, which would skip lines that came meanwhile.
+`next_offset` is where to go on in that worker's log after this frame, filtered-out lines included;
+the newest one of each (attempt, worker) is the cursor: `1.0:1234,1.1:532`. A reader that reconnects
+with its cursor loses and repeats no line; it leaves out tail and since then, which would skip lines
+that came meanwhile.
 
 Standard library only: the fast reads of the command line share it.
 """
@@ -50,19 +54,39 @@ NDJSON = "application/x-ndjson"
 RESULT = "application/vnd.client-lib.result"  # see client_lib.worker.function_runner
 
 WORKERS = f"{JOBS}/{{name}}/attempts/{{attempt}}/workers/{{worker}}"
-"""Endpoints of workers on other machines (pods); `client_lib.worker.pod.server_channel` calls them."""
-POD_UID, POD_NAME, POD_START, WORKER_PROTOCOL = "X-Pod-Uid", "X-Pod-Name", "X-Pod-Start", "X-Worker-Protocol"
+"""Endpoints of workers on other machines (pods);
+`client_lib.worker.pod.server_channel` calls them.
+"""
+POD_UID, POD_NAME, POD_START, WORKER_PROTOCOL = (
+    "X-Pod-Uid",
+    "X-Pod-Name",
+    "X-Pod-Start",
+    "X-Worker-Protocol",
+)
 
 NO_SUCH_PATH = "there is nothing at"
-"""Beginning of the message of a server that does not know a path, as older servers do not know newer ones."""
+"""Beginning of the message of a server that does not know a path, as older
+servers do not know newer ones.
+"""
 
 JobPart = Literal[
-    "cancel", "events", "goodput", "logs", "manifest", "metrics", "outputs", "provenance", "request", "stacks"
+    "cancel",
+    "events",
+    "goodput",
+    "logs",
+    "manifest",
+    "metrics",
+    "outputs",
+    "provenance",
+    "request",
+    "stacks",
 ]
 
 
 def job(name: str, part: JobPart | None = None) -> str:
-    """Path of a job or a part of it. `request`: as it was stored, without secrets; its owner may submit it again."""
+    """Path of a job or a part of it. `request`: as it was stored, without secrets; its
+    owner may submit it again.
+    """
     path = f"{JOBS}/{quote(name, safe='', errors='surrogateescape')}"
     return f"{path}/{part}" if part else path
 
@@ -93,11 +117,15 @@ def worker(name: str, attempt: int, number: int) -> str:
 
 def is_of_workers(path: str) -> bool:
     """True for paths of workers, where the token of an attempt is needed instead of a user's."""
-    return path.startswith(f"{JOBS}/") and path[len(JOBS) + 1 :].partition("/")[2].startswith("attempts/")
+    return path.startswith(f"{JOBS}/") and path[len(JOBS) + 1 :].partition("/")[2].startswith(
+        "attempts/"
+    )
 
 
 def is_loopback(host: str) -> bool:
-    """This machine by its address, or `localhost`; other names may mean another machine tomorrow."""
+    """This machine by its address, or `localhost`; other names may mean
+    another machine tomorrow.
+    """
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -117,7 +145,9 @@ _CURSOR = re.compile(r"([0-9]{1,9})\.([0-9]{1,9}):([0-9]{1,18})")
 
 
 def format_cursor(offsets: Mapping[Position, int]) -> str:
-    return ",".join(f"{attempt}.{worker}:{offset}" for (attempt, worker), offset in sorted(offsets.items()))
+    return ",".join(
+        f"{attempt}.{worker}:{offset}" for (attempt, worker), offset in sorted(offsets.items())
+    )
 
 
 def parse_cursor(text: str) -> dict[Position, int]:

@@ -3,7 +3,8 @@
 The programs in the workers (client_lib.worker) read and write their messages as plain JSON.
 """
 
-# without `from __future__ import annotations`: pydantic would compile each annotation from its text, 3 % of a submit
+# without `from __future__ import annotations`: pydantic would compile each annotation from its
+# text, 3 % of a submit
 
 from typing import Annotated, Literal
 
@@ -36,11 +37,14 @@ MEMBERS_MAX = MANY_MAX
 GROUP_BYTES_MAX = 32 * 2**20  # of the requests of all members
 MEMBER_NUMBERS = 100_000  # those of resubmitted members among them
 GROUP_NAME_MAX = NAME_MAX - len(f"-{MEMBER_NUMBERS - 1}")
-_ARGV_MAX = 32 * 1024  # of a session: its order is one line of up to 512 KiB (client_lib.worker.control)
+# of a session: its order is one line of up to 512 KiB (client_lib.worker.control)
+_ARGV_MAX = 32 * 1024
 
 
 class SharedFolderProof(Strict):
-    """A file that the client wrote into the script's folder: the server shares it if it reads the same nonce."""
+    """A file that the client wrote into the script's folder: the server shares it
+    if it reads the same nonce.
+    """
 
     path: Line
     nonce: Label
@@ -58,7 +62,9 @@ class CodeInPlace(Strict):
 
 def _check_inside(path: str) -> None:
     if path.startswith(("/", "~")) or ".." in path.split("/"):
-        raise ValueError(f"{path!r} does not lie below the root of the snapshot; give a path relative to it")
+        raise ValueError(
+            f"{path!r} does not lie below the root of the snapshot; give a path relative to it"
+        )
 
 
 _Inside = Annotated[Line, Bound(_check_inside)]
@@ -86,7 +92,9 @@ Code = Annotated[CodeInPlace | CodeSnapshot, Field(discriminator="mode")]
 
 
 class FunctionCode(Strict):
-    """A pickled function with its arguments, uploaded before as a snapshot is; every rank calls it."""
+    """A pickled function with its arguments, uploaded before as a
+    snapshot is; every rank calls it.
+    """
 
     sha256: Annotated[str, Field(pattern=SHA256)]
     """Digest of the uploaded file; `client_lib.worker.function_runner` describes its contents."""
@@ -101,9 +109,12 @@ class FunctionCode(Strict):
 
 def _can_be_set(variables: dict[str, str]) -> dict[str, str]:
     for name, value in variables.items():
-        if not name or "=" in name or not is_storable(name + value):  # the value is not shown: it may be a token
+        if (
+            not name or "=" in name or not is_storable(name + value)
+        ):  # the value is not shown: it may be a token
             raise ValueError(
-                f"{name!r} can't be set: no name is empty or holds '=', nothing holds a NUL byte or half of a character"
+                f"{name!r} can't be set: no name is empty or holds '=', nothing holds a NUL byte "
+                "or half of a character"
             )
     return variables
 
@@ -124,11 +135,15 @@ class Submitter(Strict):
     working_dir: Line | None = None
     """Absolute; the caller's."""
     gpus: Annotated[list[Label], up_to(GPUS_MAX)] | None = None
-    """Device indices or UUIDs that the caller may use (CUDA_VISIBLE_DEVICES, SLURM); None: no bound."""
+    """Device indices or UUIDs that the caller may use
+    (CUDA_VISIBLE_DEVICES, SLURM); None: no bound.
+    """
 
 
 class Provenance(Strict):
-    """Origin of the code of a job, as its submitter saw it; None: not known, or it is in no git repository."""
+    """Origin of the code of a job, as its submitter saw it; None: not known, or
+    it is in no git repository.
+    """
 
     command_line: Line = ""
     """The command that submitted it; values that are named like secrets are `***`."""
@@ -143,13 +158,17 @@ class Provenance(Strict):
 
 
 class Dependency(Lenient):
-    """A job or group that another job waits for, by its id: names are used again after a deletion."""
+    """A job or group that another job waits for, by its id: names are
+    used again after a deletion.
+    """
 
     name: str
     id: str
     condition: Condition
     ended: SentState | None = None
-    """The state in which it ended; None: not yet. DELETED: it was removed before the server noted how it ended."""
+    """The state in which it ended; None: not yet. DELETED: it was removed before the
+    server noted how it ended.
+    """
 
 
 class SubmitRequest(Strict):
@@ -158,19 +177,25 @@ class SubmitRequest(Strict):
     spec: JobSpec
     code: Code
     function: FunctionCode | None = None
-    """The function that runs instead of a script: `spec.script` is then a name for people, and `code` is its place."""
+    """The function that runs instead of a script: `spec.script` is then a name for
+    people, and `code` is its place.
+    """
     submitter: Submitter = Submitter()
     secret_values: Variables = empty(dict)
-    """Values for `spec.secrets`; names that are missing here are looked up in the server's catalogue."""
+    """Values for `spec.secrets`; names that are missing here are looked up
+    in the server's catalogue.
+    """
     checkpoints_of: Annotated[str, Field(pattern=JOB_ID)] | None = None
-    """`id` of a job of the same user, which has ended: this one starts with a copy of its checkpoints, where neither
-    names a `checkpoint_dir`."""
+    """`id` of a job of the same user, which has ended: this one starts with a copy of its
+    checkpoints, where neither names a `checkpoint_dir`."""
     checkpoints_name: Line | None = None
     """Name of that job. The server sets it."""
     dependencies: Annotated[list[Dependency], up_to(AFTER_MAX)] = []
     """The jobs and groups of `spec.after`. The server sets them."""
     namespace: Line | None = None
-    """Namespace of the cluster in which the job runs, its owner's team's; None: the server's. The server sets it."""
+    """Namespace of the cluster in which the job runs, its owner's team's; None: the
+    server's. The server sets it.
+    """
     provenance: Provenance | None = None
     """None: an earlier client sent the request."""
 
@@ -191,7 +216,9 @@ class GroupRequest(Strict):
     """`POST /groups`: a job and its runs, which differ in their arguments."""
 
     name: Annotated[Label, Bound(check_name), Field(max_length=GROUP_NAME_MAX)]
-    """Unique among one's jobs and groups. The members are called `<name>-0`, `<name>-1` and so on."""
+    """Unique among one's jobs and groups. The members are called
+    `<name>-0`, `<name>-1` and so on.
+    """
     request: SubmitRequest
     """The job; each member has a `spec.name` and `spec.args` of its own."""
     members: Annotated[list[GroupMember], Field(min_length=1), up_to(MEMBERS_MAX)]
@@ -223,7 +250,9 @@ class SessionRequest(Strict):
     rank: Annotated[int, Field(ge=0)] | None = None
     """The command gets the environment of this rank, on its worker."""
     worker: Annotated[int, Field(ge=0)] | None = None
-    """The command gets the environment of this worker, without the variables of a rank. Default: worker 0."""
+    """The command gets the environment of this worker, without the variables of
+    a rank. Default: worker 0.
+    """
     terminal: SessionTerminal | None = None
     """None: the command gets pipes."""
 
@@ -232,7 +261,9 @@ class SessionRequest(Strict):
         if self.rank is not None and self.worker is not None:
             raise ValueError("give a rank or a worker, not both")
         if sum(map(len, self.argv)) > _ARGV_MAX:
-            raise ValueError(f"the command is longer than {_ARGV_MAX} characters: write it to a script")
+            raise ValueError(
+                f"the command is longer than {_ARGV_MAX} characters: write it to a script"
+            )
         return self
 
 
@@ -246,7 +277,9 @@ class WorkerSays(Lenient):
     signs_of_life: int = 0
     """Changes whenever a rank has written something."""
     stacks: str | None = None
-    """Mark of the last order for stacks that it has received; None: its version cannot take them."""
+    """Mark of the last order for stacks that it has received; None: its
+    version cannot take them.
+    """
     quiet: dict[int, Annotated[float, Field(ge=0, le=1e9)]] = {}
     """Its ranks that do nothing, and for how many seconds."""
     sessions: bool = False
@@ -260,7 +293,9 @@ class WorkerOrder(Lenient):
     grace_s: float | None = None
     """Seconds between SIGTERM and SIGKILL of a `stop`; None: the time in its plan."""
     stacks: str | None = None
-    """Mark of an order to send the stacks of its ranks, which does not change what the worker does; None: none."""
+    """Mark of an order to send the stacks of its ranks, which does not change what
+    the worker does; None: none.
+    """
     session: str | None = None
     """Mark of a session of a user to take up; None: none."""
 

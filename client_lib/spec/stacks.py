@@ -1,5 +1,5 @@
-"""Stacks of the processes of a running job: the answer of `GET /jobs/{name}/stacks`, how it is read from the text that
-faulthandler writes, and how it is shown. Pure."""
+"""Stacks of the processes of a running job: the answer of `GET /jobs/{name}/stacks`, how it is read
+from the text that faulthandler writes, and how it is shown. Pure."""
 
 import posixpath
 import re
@@ -11,12 +11,20 @@ from client_lib.spec.states import spans
 from client_lib.spec.validation import Lenient
 
 _HEADER = re.compile(
-    r"(?P<kind>Current thread|Thread) (?P<id>0x[0-9a-f]+)(?: \[(?P<name>.*)\])? \(most recent call first"
+    r"(?P<kind>Current thread|Thread) (?P<id>0x[0-9a-f]+)(?: \[(?P<name>.*)\])? \(most recent "
+    r"call first"
 )
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 _INSTALLED = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d")
-_WRAPPERS = ("wrapper", "decorate_context", "inner")  # functions of torch around the one that was called
-_RUNNERS = ("rank_runner.py", "function_runner.py")  # of client_lib.worker: their frames are below the script's
+_WRAPPERS = (
+    "wrapper",
+    "decorate_context",
+    "inner",
+)  # functions of torch around the one that was called
+_RUNNERS = (
+    "rank_runner.py",
+    "function_runner.py",
+)  # of client_lib.worker: their frames are below the script's
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -68,11 +76,16 @@ class ProcessStacks(Lenient):
 
     @property
     def main_thread(self) -> ThreadStack | None:
-        return next((thread for thread in self.threads if thread.main), self.threads[-1] if self.threads else None)
+        return next(
+            (thread for thread in self.threads if thread.main),
+            self.threads[-1] if self.threads else None,
+        )
 
     @property
     def script_frames(self) -> Sequence[Frame]:
-        """Frames of the main thread above multiprocessing's own: a forked child has all of the call that forked it."""
+        """Frames of the main thread above multiprocessing's own: a forked child has all
+        of the call that forked it.
+        """
         frames = self.main_thread.frames if self.main_thread else []
         of_process = [frame.file.endswith("/multiprocessing/process.py") for frame in frames]
         return frames[: of_process.index(True)] or frames if True in of_process else frames
@@ -87,7 +100,9 @@ class RankStacks(Lenient):
 
 
 class JobStacks(Lenient):
-    """The stacks of all processes of a job at one moment. `str()` groups the ranks that do the same."""
+    """The stacks of all processes of a job at one moment. `str()` groups
+    the ranks that do the same.
+    """
 
     job: str
     attempt: int
@@ -114,31 +129,55 @@ def read_worker(worker: int, processes: Iterable[dict[str, Any]]) -> list[RankSt
 
 
 def read_process(sent: dict[str, Any]) -> ProcessStacks:
-    """The process as a launcher has sent it (client_lib.worker.stacks). Raises ValueError for other content."""
+    """The process as a launcher has sent it (client_lib.worker.stacks). Raises
+    ValueError for other content.
+    """
     facts: dict[str, Any] = {name: sent.get(name) for name in ("pid", "parent", "wchan", "cpu_s")}
-    name, state, threads = str(sent.get("name", "")), str(sent.get("state", "")), parse(str(sent.get("dump") or ""))
+    name, state, threads = (
+        str(sent.get("name", "")),
+        str(sent.get("state", "")),
+        parse(str(sent.get("dump") or "")),
+    )
     problem = None if threads else str(sent.get("why") or "it has no Python threads")
-    shown = {"name": name, "state": _STATES.get(state, state), "problem": problem, "threads": threads}
+    shown = {
+        "name": name,
+        "state": _STATES.get(state, state),
+        "problem": problem,
+        "threads": threads,
+    }
     return ProcessStacks.model_validate(facts | shown)
 
 
 def parse(text: str) -> list[ThreadStack]:
-    """The threads in a text of faulthandler, without frames and threads of our own runners; other lines are ignored."""
+    """The threads in a text of faulthandler, without frames and threads of our own
+    runners; other lines are ignored.
+    """
     threads: list[ThreadStack] = []
     for line in text.splitlines():
         if header := _HEADER.match(line):
             is_main = header["kind"] != "Thread"
-            threads.append(ThreadStack(id=header["id"], name=header["name"] or None, main=is_main, frames=[]))
+            threads.append(
+                ThreadStack(id=header["id"], name=header["name"] or None, main=is_main, frames=[])
+            )
         elif threads and (frame := _FRAME.match(line)):
             number = int(frame["line"]) if frame["line"].isdigit() else None
-            threads[-1].frames.append(Frame(function=frame["function"], file=frame["file"], line=number))
+            threads[-1].frames.append(
+                Frame(function=frame["function"], file=frame["file"], line=number)
+            )
     shown = [thread.model_copy(update={"frames": _of_script(thread.frames)}) for thread in threads]
-    return [ours for ours, read in zip(shown, threads, strict=True) if ours.main or ours.frames or not read.frames]
+    return [
+        ours
+        for ours, read in zip(shown, threads, strict=True)
+        if ours.main or ours.frames or not read.frames
+    ]
 
 
 def _of_script(frames: list[Frame]) -> list[Frame]:
     """The frames above that of the runner that has started the script."""
-    runner = next((n for n, f in enumerate(frames) if _base(f) == _RUNNERS[0] and f.function == "_run"), len(frames))
+    runner = next(
+        (n for n, f in enumerate(frames) if _base(f) == _RUNNERS[0] and f.function == "_run"),
+        len(frames),
+    )
     end = next((n for n in range(runner, 0, -1) if _base(frames[n - 1]) not in _RUNNERS), 0)
     return frames[:end]
 
@@ -151,7 +190,9 @@ def _base(frame: Frame) -> str:
 
 
 def groups(ranks: Iterable[RankStacks]) -> list[str]:
-    """A line for all ranks with the same stack of the main thread, the largest group first; then their children."""
+    """A line for all ranks with the same stack of the main thread, the largest group
+    first; then their children.
+    """
     own = [(rank.rank, process) for rank in ranks for process in rank.processes[:1]]
     children = [(rank.rank, process) for rank in ranks for process in rank.processes[1:]]
     lines = [f"{named(numbers)}: {what}" for numbers, what in _same(own)]
@@ -165,14 +206,20 @@ def _same(processes: Sequence[tuple[int, ProcessStacks]]) -> list[tuple[list[int
     found: dict[object, list[tuple[int, ProcessStacks]]] = {}
     for rank, process in processes:
         thread = process.main_thread
-        key = tuple((f.function, f.file, f.line) for f in thread.frames) if thread else _without_stack(process)
+        key = (
+            tuple((f.function, f.file, f.line) for f in thread.frames)
+            if thread
+            else _without_stack(process)
+        )
         found.setdefault(key, []).append((rank, process))
     members = sorted(found.values(), key=lambda same: (-len(same), same[0][0]))
     return [([rank for rank, _ in same], place(same[0][1])) for same in members]
 
 
 def place(process: ProcessStacks) -> str:
-    """The place of the main thread on a line: the innermost function, and the user's lines that lead to it."""
+    """The place of the main thread on a line: the innermost function, and the
+    user's lines that lead to it.
+    """
     frames = process.script_frames
     if not frames:
         return "no Python code" if process.main_thread else _without_stack(process)
@@ -187,7 +234,9 @@ class Place(NamedTuple):
     """The place of a main thread, as a sentence names it."""
 
     function: str
-    """Function that the user's line has called; the user's own function if that is the innermost one."""
+    """Function that the user's line has called; the user's own function if
+    that is the innermost one.
+    """
     line: str
     """`train.py:41`: the innermost line of the user's code."""
     below: Sequence[Frame]
@@ -202,7 +251,10 @@ def call(process: ProcessStacks) -> Place | None:
     frames = process.script_frames
     if not frames:
         return None
-    own = next((number for number, frame in enumerate(frames) if not _INSTALLED.search(frame.file)), len(frames) - 1)
+    own = next(
+        (number for number, frame in enumerate(frames) if not _INSTALLED.search(frame.file)),
+        len(frames) - 1,
+    )
     below = frames[:own]
     called = [frame.function for frame in reversed(below) if frame.function not in _WRAPPERS]
     public = [name for name in called if not name.startswith("_")]
@@ -232,12 +284,18 @@ def details(rank: RankStacks) -> list[str]:
     for process in rank.processes:
         where = f" in {process.wchan}" if process.wchan else ""
         used = "" if process.cpu_s is None else f", {process.cpu_s:.2f} s of CPU"
-        lines.append(f"rank {rank.rank}, process {process.pid} ({process.name}): {process.state}{where}{used}")
+        lines.append(
+            f"rank {rank.rank}, process {process.pid} ({process.name}): "
+            f"{process.state}{where}{used}"
+        )
         lines += [f"  {process.problem}"] if process.problem else []
         for thread in sorted(process.threads, key=lambda each: not each.main):
             name = f" {thread.name}" if thread.name else ""
             lines.append(f"  {'main thread' if thread.main else 'thread'} {thread.id}{name}")
-            lines += [f"    {frame.function} ({frame.file}:{frame.line or '?'})" for frame in thread.frames]
+            lines += [
+                f"    {frame.function} ({frame.file}:{frame.line or '?'})"
+                for frame in thread.frames
+            ]
             lines += [] if thread.frames else ["    no Python code"]
     return lines
 

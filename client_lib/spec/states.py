@@ -1,4 +1,5 @@
-"""The states of a job, the reasons beside them, the one table of legal transitions, and sentences about them.
+"""The states of a job, the reasons beside them, the one table of legal transitions, and sentences
+about them.
 
 Pure and standard library only. The store refuses the transitions that `check_transition` refuses.
 """
@@ -52,7 +53,8 @@ class Reason(TextEnum):
     STARTING = "Starting"  # workers are being started
     # while it runs
     RUNNING = "Running"
-    HUNG = "Hung"  # ranks wait in a collective for one that does nothing; also why an attempt was stopped
+    # ranks wait in a collective for one that does nothing; also why an attempt was stopped
+    HUNG = "Hung"
     STOPPING = "Stopping"  # asked to stop; the grace period runs
     # why an attempt or the job ended
     COMPLETED = "Completed"  # every rank ended with exit code 0
@@ -65,26 +67,46 @@ class Reason(TextEnum):
     START_FAILED = "StartFailed"  # a process could not be started at all
     SETUP_FAILED = "SetupFailed"  # the job's command before its ranks failed
     PREFLIGHT_FAILED = "PreflightFailed"  # the check of the machines before the script failed
-    STORAGE_FULL = "StorageFull"  # a disk had no room for the code, its packages or the files of a worker
-    SERVER_ERROR = "ServerError"  # an error of the server while it handled the job, or its stored data can't be read
+    # a disk had no room for the code, its packages or the files of a worker
+    STORAGE_FULL = "StorageFull"
+    # an error of the server while it handled the job, or its stored data can't be read
+    SERVER_ERROR = "ServerError"
     TIMEOUT = "Timeout"  # stop_timer
     HUNG_SILENT = "HungSilent"  # health_params: no line for too long
     CANCELLED = "Cancelled"
     DELETED_EXTERNALLY = "DeletedExternally"
-    DEPENDENCY_FAILED = "DependencyFailed"  # a job in `after` did not end as required; this one never started
+    # a job in `after` did not end as required; this one never started
+    DEPENDENCY_FAILED = "DependencyFailed"
 
 
 FAILURES = (
-    *(Reason.EXIT_CODE, Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.NODE_LOST, Reason.PREEMPTED, Reason.UNSCHEDULABLE),
-    *(Reason.HUNG, Reason.HUNG_SILENT, Reason.LAUNCHER_LOST, Reason.START_FAILED, Reason.SETUP_FAILED),
+    *(
+        Reason.EXIT_CODE,
+        Reason.SIGNAL,
+        Reason.OUT_OF_MEMORY,
+        Reason.NODE_LOST,
+        Reason.PREEMPTED,
+        Reason.UNSCHEDULABLE,
+    ),
+    *(
+        Reason.HUNG,
+        Reason.HUNG_SILENT,
+        Reason.LAUNCHER_LOST,
+        Reason.START_FAILED,
+        Reason.SETUP_FAILED,
+    ),
     *(Reason.PREFLIGHT_FAILED, Reason.STORAGE_FULL, Reason.DELETED_EXTERNALLY),
 )
-"""Reasons for the end of an attempt that `retry_on` can name; Cancelled and Timeout are never retried."""
+"""Reasons for the end of an attempt that `retry_on` can name; Cancelled and
+Timeout are never retried.
+"""
 _EXIT = re.compile(r"exit:([1-9]\d{0,2})")
 
 
 def check_failure(word: str) -> None:
-    """Raises ValueError unless `word` is one of FAILURES, or `exit:N` for an exit code from 1 to 255."""
+    """Raises ValueError unless `word` is one of FAILURES, or `exit:N` for
+    an exit code from 1 to 255.
+    """
     code = _EXIT.fullmatch(word)
     if word in FAILURES or (code and int(code[1]) <= 255):
         return
@@ -93,12 +115,15 @@ def check_failure(word: str) -> None:
     words = [*map(str, FAILURES), "exit:N"]
     near = get_close_matches(word, words, n=1)
     way_out = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(words)}"
-    raise ValueError(f"{word!r} is no failure of an attempt; {way_out}" + " (N: 1 to 255)" * ("exit:N" in way_out))
+    raise ValueError(
+        f"{word!r} is no failure of an attempt; {way_out}"
+        + " (N: 1 to 255)" * ("exit:N" in way_out)
+    )
 
 
 def as_sent(kind: type[E], value: str) -> E:
-    """The member with this value; for a value that only a newer server knows, a stand-in that prints as it was sent.
-    A stand-in equals its text, is no member, and is not final."""
+    """The member with this value; for a value that only a newer server knows, a stand-in that
+    prints as it was sent. A stand-in equals its text, is no member, and is not final."""
     try:
         return kind(value)
     except ValueError:
@@ -108,10 +133,15 @@ def as_sent(kind: type[E], value: str) -> E:
 
 
 TRANSITIONS: dict[State, frozenset[State]] = {
-    # a pending job may change its reason, start, fail to start, start over or be cancelled; it never succeeds directly:
-    # an attempt that ends between two observations passes through RUNNING in the same transaction
-    State.PENDING: frozenset({State.PENDING, State.RUNNING, State.RESTARTING, State.FAILED, State.CANCELLED}),
-    State.RUNNING: frozenset({State.RUNNING, State.RESTARTING, State.SUCCEEDED, State.FAILED, State.CANCELLED}),
+    # a pending job may change its reason, start, fail to start, start over or be cancelled; it
+    # never succeeds directly: an attempt that ends between two observations passes through RUNNING
+    # in the same transaction
+    State.PENDING: frozenset(
+        {State.PENDING, State.RUNNING, State.RESTARTING, State.FAILED, State.CANCELLED}
+    ),
+    State.RUNNING: frozenset(
+        {State.RUNNING, State.RESTARTING, State.SUCCEEDED, State.FAILED, State.CANCELLED}
+    ),
     # RESTARTING is the wait for the next attempt: of the whole gang
     State.RESTARTING: frozenset({State.RESTARTING, State.RUNNING, State.FAILED, State.CANCELLED}),
     State.SUCCEEDED: frozenset(),
@@ -126,7 +156,9 @@ def state_of_group(members: Collection[State]) -> State:
         return State.PENDING
     if not all(state.final for state in members):
         return State.RUNNING
-    return next((state for state in (State.FAILED, State.CANCELLED) if state in members), State.SUCCEEDED)
+    return next(
+        (state for state in (State.FAILED, State.CANCELLED) if state in members), State.SUCCEEDED
+    )
 
 
 class IllegalTransition(AssertionError):
@@ -143,7 +175,9 @@ def check_transition(before: State, after: State) -> None:
 
 
 def summary(info: JobInfo, lasts_s: float | None = None) -> str:
-    """State, reason and message of a job. `lasts_s`: seconds since it entered its state; None: not told."""
+    """State, reason and message of a job. `lasts_s`: seconds since it entered
+    its state; None: not told.
+    """
     because = f": {info.message}" if info.message else ""
     if info.state is State.FAILED:
         last = f" in attempt {info.attempt}" if info.attempt > 1 else ""
@@ -154,8 +188,13 @@ def summary(info: JobInfo, lasts_s: float | None = None) -> str:
             code = "" if failure.exit_code is None else f" with exit code {failure.exit_code}"
             end = f"rank {failure.rank}{worker} ended{code}{in_brackets(failure.meaning)}"
         if end:  # the message, which it replaces, has `retry` too
-            return f"job {info.name} FAILED ({info.reason}): {end}{last}{f'; {info.retry}' if info.retry else ''}"
-        return f"job {info.name} FAILED ({info.reason}): {info.message or 'no reason is known'}{last}"
+            return (
+                f"job {info.name} FAILED ({info.reason}): "
+                f"{end}{last}{f'; {info.retry}' if info.retry else ''}"
+            )
+        return (
+            f"job {info.name} FAILED ({info.reason}): {info.message or 'no reason is known'}{last}"
+        )
     if info.state is State.SUCCEEDED and info.finished_at:
         took = info.finished_at - (info.started_at or info.created_at)
         return f"job {info.name} SUCCEEDED in {duration(took.total_seconds())}{because}"
@@ -170,14 +209,21 @@ def in_brackets(words: str | None) -> str:
 def spans(ranks: Iterable[int | None], between: str = ",") -> str:
     """Format ranks as `0-3,7`; "" for no rank."""
     known = sorted(rank for rank in ranks if rank is not None)
-    runs = [[rank for _, rank in run] for _, run in groupby(enumerate(known), lambda pair: pair[1] - pair[0])]
+    runs = [
+        [rank for _, rank in run]
+        for _, run in groupby(enumerate(known), lambda pair: pair[1] - pair[0])
+    ]
     return between.join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs)
 
 
 def duration(seconds: float) -> str:
     """`42s`, `3m12s`, `2h05m`, `4d03h`; never negative, whatever two clocks say."""
     whole = max(0, round(seconds))
-    for unit, length, below, part in (("d", 86400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1)):
+    for unit, length, below, part in (
+        ("d", 86400, "h", 3600),
+        ("h", 3600, "m", 60),
+        ("m", 60, "s", 1),
+    ):
         if whole >= length:
             return f"{whole // length}{unit}{whole % length // part:02d}{below}"
     return f"{whole}s"

@@ -1,10 +1,12 @@
-"""Bounds of the values in a request as types, bases of the models, and the errors of pydantic as sentences.
+"""Bounds of the values in a request as types, bases of the models, and the errors of pydantic as
+sentences.
 
-Processes, file names and databases can hold each value within the bounds. An earlier version had none, so stored
-requests are read without them: `model_validate_json(text, context=STORED)`.
+Processes, file names and databases can hold each value within the bounds. An earlier version had
+none, so stored requests are read without them: `model_validate_json(text, context=STORED)`.
 """
 
-# without `from __future__ import annotations`: pydantic would compile each annotation from its text, 3 % of a submit
+# without `from __future__ import annotations`: pydantic would compile each annotation from its
+# text, 3 % of a submit
 
 import ast
 import difflib
@@ -38,7 +40,9 @@ M = TypeVar("M", bound=BaseModel)
 A = TypeVar("A", bound="Lenient")
 
 STORED = {"stored": True}
-"""Context for the validation of stored requests and of answers: the bounds of this version do not apply to them."""
+"""Context for the validation of stored requests and of answers: the bounds of this
+version do not apply to them.
+"""
 
 ARGUMENT_MAX = 2**17 - 1  # Linux: the longest argument of a process
 PATH_MAX = 4096
@@ -54,15 +58,26 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 class Bound:
     """Metadata of a type: `check` raises ValueError for a value that is over the bound."""
 
-    def __init__(self, check: Callable[[Any], None], *, first: bool = False, **schema: object) -> None:
-        """`first`: check before the entries of a list or mapping are checked. `schema`: the bound as JSON Schema."""
+    def __init__(
+        self, check: Callable[[Any], None], *, first: bool = False, **schema: object
+    ) -> None:
+        """`first`: check before the entries of a list or mapping are checked. `schema`:
+        the bound as JSON Schema.
+        """
         self.check, self._first, self._schema = check, first, schema
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        before, after = core_schema.with_info_before_validator_function, core_schema.with_info_after_validator_function
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        before, after = (
+            core_schema.with_info_before_validator_function,
+            core_schema.with_info_after_validator_function,
+        )
         return (before if self._first else after)(self._checked, handler(source))
 
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         return handler(schema) | self._schema
 
     def _checked(self, value: T, info: ValidationInfo) -> T:
@@ -94,13 +109,18 @@ def up_to(most: int, kind: str = "array") -> Bound:
 def _text(most: int, *, is_line: bool = False) -> Bound:
     def check(value: str) -> None:
         if not is_storable(value):  # it is not shown: it may be a secret
-            raise ValueError("holds a NUL byte or half of a character; no process, file name or database can hold one")
+            raise ValueError(
+                "holds a NUL byte or half of a character; no process, file name or database can "
+                "hold one"
+            )
         if len(value) > most:
             raise ValueError(f"has {len(value)} characters; at most {most} are allowed")
         if is_line and (found := _CONTROL.search(value)):  # like a newline
             raise ValueError(f"holds the control character {found.group()!r}")
 
-    return Bound(check, maxLength=most, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$" if is_line else r"^[^\x00]*$")
+    return Bound(
+        check, maxLength=most, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$" if is_line else r"^[^\x00]*$"
+    )
 
 
 def is_storable(text: str) -> bool:
@@ -137,7 +157,9 @@ class Described(BaseModel):
     """Base of models whose JSON Schema has these descriptions."""
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         found = handler(schema)
         properties = handler.resolve_ref_schema(found)["properties"]
         for name, text in descriptions(cls).items():
@@ -152,12 +174,16 @@ class Strict(Described):
 
 
 def empty(kind: type[list[Any]] | type[dict[Any, Any]]) -> Any:
-    """A field that is [] or {} by default, made for each object: pydantic would copy a default deeply, in Python."""
+    """A field that is [] or {} by default, made for each object: pydantic would copy a
+    default deeply, in Python.
+    """
     return Field(default_factory=kind, json_schema_extra={"default": kind()})
 
 
 class Lenient(Described):
-    """Base of answers: frozen, an unknown field is ignored, and the bounds of requests do not hold."""
+    """Base of answers: frozen, an unknown field is ignored, and the
+    bounds of requests do not hold.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -171,14 +197,17 @@ class Lenient(Described):
 
 
 class Seldom(Lenient):
-    """Base of answers that a submit does not read: pydantic builds them at their first use, not at the import.
-    The body of a request must not have this base: FastAPI would warn at each start of the server."""
+    """Base of answers that a submit does not read: pydantic builds them at their first use, not at
+    the import. The body of a request must not have this base: FastAPI would warn at each start of
+    the server."""
 
     model_config = ConfigDict(defer_build=True)
 
 
 class WithNan(Lenient):
-    """Base of answers with measured values: in JSON, NaN and the infinities are the strings "NaN" and "Infinity"."""
+    """Base of answers with measured values: in JSON, NaN and the infinities are the
+    strings "NaN" and "Infinity".
+    """
 
     model_config = ConfigDict(ser_json_inf_nan="strings")
 
@@ -193,9 +222,10 @@ SentReason = Annotated[Reason, BeforeValidator(partial(_lenient, Reason))]
 
 @cache
 def descriptions(model: type[BaseModel]) -> dict[str, str]:
-    """The text below each field of `model`, also of those that it inherits; nothing where the source isn't there.
-    Only documents and help texts need it: pydantic's `use_attribute_docstrings`, which reads it at each import, takes a
-    quarter of the time of an import of the spec."""
+    """The text below each field of `model`, also of those that it inherits; nothing where the
+    source isn't there. Only documents and help texts need it: pydantic's
+    `use_attribute_docstrings`, which reads it at each import, takes a quarter of the time of an
+    import of the spec."""
     found: dict[str, str] = {}
     for kind in reversed(model.__mro__):
         if not vars(kind).get("__pydantic_fields__"):
@@ -214,7 +244,8 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
 
 _VALUE_SHOWN = 80  # characters of a wrong value in a message
 _SENTENCE_SHOWN = 1000
-_FINDINGS_SHOWN = 20  # a request may hold thousands of unknown fields, each of which is compared with all known ones
+# a request may hold thousands of unknown fields, each of which is compared with all known ones
+_FINDINGS_SHOWN = 20
 _PRIVATE = frozenset({"secret_values", "env_variables", "environment", "submitter", "notify"})
 """Fields whose values, or those below, may be secrets: they are named and not shown."""
 
@@ -230,8 +261,12 @@ def validated(model: type[M], values: Mapping[str, Any]) -> M:
         raise invalid_request(error, model) from None
 
 
-def invalid_request(error: ValidationError, model: type[BaseModel], place: Place = lambda _: "") -> InvalidRequest:
-    """All of `error`, a line per field. `model` is what was validated: its fields are offered for a misspelt one."""
+def invalid_request(
+    error: ValidationError, model: type[BaseModel], place: Place = lambda _: ""
+) -> InvalidRequest:
+    """All of `error`, a line per field. `model` is what was validated: its fields are
+    offered for a misspelt one.
+    """
     return refused(error.errors(include_url=False), model, place)
 
 
@@ -251,8 +286,12 @@ def refused(
 
 
 def _where(loc: Iterable[int | str]) -> str:
-    """`spec.n_workers`, without the names of union members that pydantic adds. A key of a mapping may hold anything."""
-    parts = [_cut(str(part), _VALUE_SHOWN) for part in loc if not any(c in str(part) for c in "[(' ")]
+    """`spec.n_workers`, without the names of union members that pydantic adds. A key of a
+    mapping may hold anything.
+    """
+    parts = [
+        _cut(str(part), _VALUE_SHOWN) for part in loc if not any(c in str(part) for c in "[(' ")
+    ]
     return ".".join(part if part.isprintable() else repr(part) for part in parts)
 
 
@@ -268,14 +307,18 @@ def _sentence(finding: Mapping[str, Any], model: type[BaseModel]) -> str:
     message, shown = str(finding["msg"]), _shown(finding)
     if finding["type"] != "value_error":
         return f"{path}{shown}: {message[:1].lower()}{message[1:]}"
-    message = message.removeprefix("Value error, ")  # a sentence of ours: it begins with the thing that it names
+    message = message.removeprefix(
+        "Value error, "
+    )  # a sentence of ours: it begins with the thing that it names
     if not path:  # of several fields together, which it names
         return message
     return f"{path}: {message}" if shown[1:] in message else f"{path}{shown}: {message}"
 
 
 def _shown(finding: Mapping[str, Any]) -> str:
-    """`=<value>`, cut short; "" where the value may hold a secret: of a mapping the entries beside the wrong one."""
+    """`=<value>`, cut short; "" where the value may hold a secret: of a mapping the
+    entries beside the wrong one.
+    """
     value = finding["input"]
     if not _PRIVATE.isdisjoint(map(str, finding["loc"])) or isinstance(value, Mapping):
         return ""
@@ -290,7 +333,9 @@ def _cut(text: str, most: int) -> str:
 
 
 def _holder(model: type[BaseModel], loc: Sequence[int | str]) -> type[BaseModel]:
-    """The model in which the last part of `loc` stands; an outer one where a union leaves open which it is."""
+    """The model in which the last part of `loc` stands; an outer one where a
+    union leaves open which it is.
+    """
     for part in loc[:-1]:
         field = model.model_fields.get(str(part))
         inner = _models(field.annotation) if field else []
@@ -306,5 +351,10 @@ def _models(annotation: Any) -> list[type[BaseModel]]:
 
 def _names(model: type[BaseModel]) -> list[str]:
     nested = (field.annotation for field in model.model_fields.values())
-    inner = [name for kind in nested if isinstance(kind, type) and issubclass(kind, BaseModel) for name in _names(kind)]
+    inner = [
+        name
+        for kind in nested
+        if isinstance(kind, type) and issubclass(kind, BaseModel)
+        for name in _names(kind)
+    ]
     return [*model.model_fields, *inner]

@@ -1,10 +1,11 @@
 """Answers of `/api/v1`.
 
-They are lenient, so that an older client understands a newer server: unknown fields are ignored, and unknown states and
-reasons are kept as they were sent. Times are aware UTC.
+They are lenient, so that an older client understands a newer server: unknown fields are ignored,
+and unknown states and reasons are kept as they were sent. Times are aware UTC.
 """
 
-# without `from __future__ import annotations`: pydantic would compile each annotation from its text, 3 % of a submit
+# without `from __future__ import annotations`: pydantic would compile each annotation from its
+# text, 3 % of a submit
 
 import textwrap
 from collections.abc import Callable, Mapping
@@ -40,14 +41,25 @@ def _without_newer_fields(value: Any, check: Callable[[Any], Any]) -> Any:
 
 
 SINCE_0_1 = (
-    *("max_infrastructure_retry", "observe", "hang_action", "setup", "notify", "metrics", "preflight_check", "after"),
+    *(
+        "max_infrastructure_retry",
+        "observe",
+        "hang_action",
+        "setup",
+        "notify",
+        "metrics",
+        "preflight_check",
+        "after",
+    ),
     *("retry_on", "retry_reset_steps", "checkpoint_from", "smoke"),
 )
-"""Fields of the spec that a client of version 0.1.0 does not know. It refuses a job with one of them, so that each is
-left out of answers where it has its default."""
+"""Fields of the spec that a client of version 0.1.0 does not know. It refuses a job with one of
+them, so that each is left out of answers where it has its default."""
 
 
-def _without_newer_defaults(spec: JobSpec, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+def _without_newer_defaults(
+    spec: JobSpec, serialize: SerializerFunctionWrapHandler
+) -> dict[str, Any]:
     sent: dict[str, Any] = serialize(spec)
     for name in newer_defaults(spec):
         sent.pop(name, None)
@@ -59,7 +71,9 @@ def newer_defaults(spec: JobSpec) -> set[str]:
     return {name for name in SINCE_0_1 if getattr(spec, name) == defaults()[name]}
 
 
-SentSpec = Annotated[JobSpec, WrapValidator(_without_newer_fields), WrapSerializer(_without_newer_defaults)]
+SentSpec = Annotated[
+    JobSpec, WrapValidator(_without_newer_fields), WrapSerializer(_without_newer_defaults)
+]
 
 
 def brief(kind: str, name: str, facts: str) -> str:
@@ -69,7 +83,9 @@ def brief(kind: str, name: str, facts: str) -> str:
 
 class WorkerInfo(Lenient):
     worker: int
-    state: Annotated[Literal["waiting", "starting", "running", "ended"], WrapValidator(_text_as_sent)] = "waiting"
+    state: Annotated[
+        Literal["waiting", "starting", "running", "ended"], WrapValidator(_text_as_sent)
+    ] = "waiting"
     host: str | None = None
     message: str | None = None
     exit_code: int | None = None
@@ -77,7 +93,9 @@ class WorkerInfo(Lenient):
     warm: bool | None = None
     """Its ranks came out of the warm pool. None: not started, or not known any more."""
     threads: int | None = None
-    """OMP_NUM_THREADS of its processes: its cores, shared among them. None: not started, or the job sets it."""
+    """OMP_NUM_THREADS of its processes: its cores, shared among them. None: not
+    started, or the job sets it.
+    """
 
 
 class Failure(Lenient):
@@ -113,7 +131,9 @@ class JobProgress(WithNan):
     nan: str | None = None
     """The first metric of rank 0 that was NaN, and its step; also of a job that has ended."""
     slow: str | None = None
-    """The rank for which the others wait, and the part of the time that it costs; also of a job that has ended."""
+    """The rank for which the others wait, and the part of the time that it costs;
+    also of a job that has ended.
+    """
 
 
 class Membership(Lenient):
@@ -144,11 +164,15 @@ class JobInfo(Lenient):
     infrastructure_retries: int = 0
     """Number of new attempts after `retries_from` that max_infrastructure_retry has allowed."""
     retries_from: int = 1
-    """The attempt after which retries are counted: the newest that got further by retry_reset_steps, else the first."""
+    """The attempt after which retries are counted: the newest that got further by
+    retry_reset_steps, else the first.
+    """
     furthest_step: float = 0.0
     """The largest step of the attempts that failed, if `retry_reset_steps` is given."""
     retry: str = ""
-    """The retry that the newest attempt is, as in "1 of 3 retries", or the reason why a failed job was not retried."""
+    """The retry that the newest attempt is, as in "1 of 3 retries", or the reason why a
+    failed job was not retried.
+    """
     spec: SentSpec
     code: Code
     function: FunctionCode | None = None
@@ -162,8 +186,8 @@ class JobInfo(Lenient):
     """The runtime's messages about fields that it interprets differently."""
     failure: Failure | None = None
     stacks: list[str] = []
-    """The places of the ranks before the last attempt was stopped, if they had printed nothing for 10 s: a line for all
-    ranks that were at the same place."""
+    """The places of the ranks before the last attempt was stopped, if they had printed nothing for
+    10 s: a line for all ranks that were at the same place."""
     group: Membership | None = None
     """None: the job was submitted alone."""
     dependencies: list[Dependency] = []
@@ -179,7 +203,9 @@ class JobInfo(Lenient):
 
     @property
     def warm(self) -> bool | None:
-        """All ranks of the newest attempt came out of the warm pool; None: not started, or not known any more."""
+        """All ranks of the newest attempt came out of the warm pool; None: not
+        started, or not known any more.
+        """
         known = [worker.warm for worker in self.workers]
         return None if not known or None in known else all(known)
 
@@ -281,7 +307,9 @@ class OutputFile(Seldom):
     """One file that a rank wrote and that is kept for download."""
 
     path: str
-    """Relative to the working directory, with slashes; `worker-<n>/...` where several workers wrote different ones."""
+    """Relative to the working directory, with slashes; `worker-<n>/...` where several
+    workers wrote different ones.
+    """
     size: int
     sha256: str
     modified_at: datetime
@@ -306,7 +334,9 @@ class OutputList(Seldom):
     """Sorted by path."""
     left_out: list[OutputLeftOut] = []
     in_place: str | None = None
-    """The folder that the job runs in, where it runs in place: all that it writes is found there."""
+    """The folder that the job runs in, where it runs in place: all that
+    it writes is found there.
+    """
     final: bool
     """The job has ended: nothing more comes."""
 
@@ -395,8 +425,8 @@ class DoctorReport(Seldom):
 
 
 class Manifest(Seldom):
-    """A view of what a submit would create: locally worker plans, on Kubernetes objects. Secrets are masked, and binary
-    files are shown by their size and digest."""
+    """A view of what a submit would create: locally worker plans, on Kubernetes objects. Secrets
+    are masked, and binary files are shown by their size and digest."""
 
     runtime: str
     objects: list[dict[str, Any]]

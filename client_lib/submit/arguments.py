@@ -1,5 +1,5 @@
-"""The spec of a Job made from its arguments: today's, and those of earlier years of the ML Space platform, which give a
-DeprecationWarning that names today's argument; a few are refused."""
+"""The spec of a Job made from its arguments: today's, and those of earlier years of the ML Space
+platform, which give a DeprecationWarning that names today's argument; a few are refused."""
 
 import inspect
 import os
@@ -19,7 +19,9 @@ C = TypeVar("C")
 
 
 def checked_spec(values: dict[str, Any]) -> JobSpec:
-    """Return the spec of the values that differ from the defaults, so that an older server understands it."""
+    """Return the spec of the values that differ from the defaults, so that an
+    older server understands it.
+    """
     given: dict[str, Any] = {}
     for name, value in values.items():
         if (value is None and name != "log_file") or value == defaults()[name]:
@@ -46,63 +48,88 @@ def checked_spec(values: dict[str, Any]) -> JobSpec:
 class OldArguments(TypedDict, total=False):
     """The arguments with their types and their replacements today. None counts as not given."""
 
-    cpu_limit: Annotated[Any, "the instance_type sets the cores of a worker, for example 'cpu.8C.32G'"]
+    cpu_limit: Annotated[
+        Any, "the instance_type sets the cores of a worker, for example 'cpu.8C.32G'"
+    ]
     cuda11: Annotated[bool | None, "the image brings its CUDA"]
     detached: Annotated[bool | None, "submit() returns at once, and logs() follows"]
     forbid_internet: Annotated[bool | None, "write internet=False"]
     forbid_s3: Annotated[bool | None, "internet=False forbids all outbound access"]
-    in_communal_cluster: Annotated[bool | None, "priority_class and allocation_name say whose capacity it is"]
-    memory_limit: Annotated[Any, "the instance_type sets the memory of a worker, for example 'cpu.8C.32G'"]
+    in_communal_cluster: Annotated[
+        bool | None, "priority_class and allocation_name say whose capacity it is"
+    ]
+    memory_limit: Annotated[
+        Any, "the instance_type sets the memory of a worker, for example 'cpu.8C.32G'"
+    ]
     n_gpus: Annotated[int | None, "write instance_type='gpu.4gpu' for 4 of any card"]
     spark_executor_memory: Annotated[float | None, "there is no Spark here"]
     warm_cache: Annotated[bool | None, "images are cached by the nodes that have run them"]
 
 
 TODAY: dict[str, str] = {
-    name: hint.__metadata__[0] for name, hint in get_type_hints(OldArguments, include_extras=True).items()
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(OldArguments, include_extras=True).items()
 }
 """Each of them -> its replacement today."""
 
 
 def documented(kind: type[C]) -> type[C]:
-    """Complete what tools read of a class of jobs: the docstring by the descriptions of the spec's fields, and the
-    signature by the old arguments, as tools for the platform drop those that it lacks."""
+    """Complete what tools read of a class of jobs: the docstring by the descriptions of the spec's
+    fields, and the signature by the old arguments, as tools for the platform drop those that it
+    lacks."""
 
     class Documentation:
         before = kind.__doc__
 
-        def __get__(self, *_: object) -> str:  # at the first look: to read the descriptions takes 30 ms
-            texts = [f"{name}: {' '.join(text.split())}" for name, text in descriptions(JobSpec).items()]
+        def __get__(
+            self, *_: object
+        ) -> str:  # at the first look: to read the descriptions takes 30 ms
+            texts = [
+                f"{name}: {' '.join(text.split())}" for name, text in descriptions(JobSpec).items()
+            ]
             wrapped = textwrap.TextWrapper(120, " " * 8, " " * 12, break_on_hyphens=False)
             return "\n".join([f"{self.before}\n    Parameters:", *map(wrapped.fill, texts)])
 
     kind.__doc__ = Documentation()  # type: ignore[assignment]  # a type calls `__get__` of what it finds there
     init: Any = kind.__init__
     signature = inspect.signature(init)
-    kept = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    kept = [
+        one
+        for one in signature.parameters.values()
+        if one.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
     old = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in TODAY]
     init.__signature__ = signature.replace(parameters=[*kept, *old])
     return kind
 
 
 def translate(given: Mapping[str, Any], earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the spec that old arguments become, and warn of each old argument. `given`: today's
-    arguments of a Job, by name; `earlier`: all others.
-    Raises TypeError: Job never had it; NotSupported, InvalidRequest: it asks for something that does not exist here."""
+    """Return the fields of the spec that old arguments become, and warn of each old argument.
+    `given`: today's arguments of a Job, by name; `earlier`: all others. Raises TypeError: Job never
+    had it; NotSupported, InvalidRequest: it asks for something that does not exist here."""
     unknown = sorted(earlier.keys() - TODAY.keys())
     if unknown:
         raise TypeError(f"Job() got an unexpected keyword argument {unknown[0]!r}")
     old = {name: value for name, value in sorted(earlier.items()) if value is not None}
     if old.get("warm_cache"):
-        raise NotSupported("warm_cache=True is not supported: nodes cache the images that they ran", hint="omit it")
+        raise NotSupported(
+            "warm_cache=True is not supported: nodes cache the images that they ran", hint="omit it"
+        )
     fields: dict[str, Any] = {}
     for name, value in old.items():
         today = {"n_gpus": "instance_type", "forbid_internet": "internet"}.get(name)
-        if name == "n_gpus" and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
-            raise InvalidRequest(f"n_gpus={value!r} is no number of GPUs", hint="write instance_type='gpu.4gpu'")
+        if name == "n_gpus" and (
+            isinstance(value, bool) or not isinstance(value, int) or value < 0
+        ):
+            raise InvalidRequest(
+                f"n_gpus={value!r} is no number of GPUs", hint="write instance_type='gpu.4gpu'"
+            )
         becomes = f"gpu.{value}gpu" if name == "n_gpus" else not value
         if name == "detached" and not value:
-            text = "detached=False is deprecated: call submit(), then logs(), which follows until the job ends"
+            text = (
+                "detached=False is deprecated: call submit(), then logs(), which follows until "
+                "the job ends"
+            )
         elif today is None:
             text = f"{name} is deprecated and has no effect: {TODAY[name]}"
         elif given[today] is not None:

@@ -1,7 +1,8 @@
-"""Checks a command before it is submitted to this machine: its program; or a script: its syntax, imports and arguments.
+"""Checks a command before it is submitted to this machine: its program; or a script: its syntax,
+imports and arguments.
 
-Only what every run of the script does is judged: imports at its top level, and options where the script has one parser
-of argparse whose calls of `add_argument` name them literally.
+Only what every run of the script does is judged: imports at its top level, and options where the
+script has one parser of argparse whose calls of `add_argument` name them literally.
 """
 
 import ast
@@ -23,49 +24,85 @@ from client_lib.submit.source import Source
 BYTES_MAX = 96 * 1024  # larger scripts are not checked: it would take longer than 50 ms
 _ANYWAY = "check=False (--no-check) submits it as it is"
 _OURS = {option for field in JobSpec.model_fields for option in option_names(field)}
-"""Options of client-lib, which names them itself where they stand behind a script that does not declare them."""
+"""Options of client-lib, which names them itself where they stand behind a script
+that does not declare them.
+"""
 _GROUPS = ("add_argument_group", "add_mutually_exclusive_group")
-_FREE = {"fromfile_prefix_chars", "parents", "prefix_chars", None}  # settings of parsers that take other options, too
-_LENIENT = {"parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args", "add_subparsers", "argv"}
+_FREE = {
+    "fromfile_prefix_chars",
+    "parents",
+    "prefix_chars",
+    None,
+}  # settings of parsers that take other options, too
+_LENIENT = {
+    "parse_known_args",
+    "parse_intermixed_args",
+    "parse_known_intermixed_args",
+    "add_subparsers",
+    "argv",
+}
 
 
-def check(script: Path, arguments: Sequence[str], python: str | None, *, imports: bool) -> list[str]:
-    """Warnings about a script that the interpreter `python` will run on this machine; None: another one than that of
-    this process. `imports`: the job's environment has the packages that the interpreter has, and no others.
-    Raises InvalidRequest for an error of syntax if `python` is the interpreter of this process."""
+def check(
+    script: Path, arguments: Sequence[str], python: str | None, *, imports: bool
+) -> list[str]:
+    """Warnings about a script that the interpreter `python` will run on this machine; None: another
+    one than that of this process. `imports`: the job's environment has the packages that the
+    interpreter has, and no others. Raises InvalidRequest for an error of syntax if `python` is the
+    interpreter of this process."""
     source = script.read_bytes()
     if len(source) > BYTES_MAX:
         return []
-    is_ours = python == sys.executable or (python is not None and _place(python) == _place(sys.executable))
+    is_ours = python == sys.executable or (
+        python is not None and _place(python) == _place(sys.executable)
+    )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the run of the script shows them
             tree = ast.parse(source, str(script))
-            compile(tree, str(script), "exec", dont_inherit=True)  # finds a `return` outside of functions, and the like
+            compile(
+                tree, str(script), "exec", dont_inherit=True
+            )  # finds a `return` outside of functions, and the like
     except SyntaxError as error:
-        where = f"{script}:{error.lineno}: {error.msg}" + (f": {error.text.strip()}" if error.text else "")
+        where = f"{script}:{error.lineno}: {error.msg}" + (
+            f": {error.text.strip()}" if error.text else ""
+        )
         if is_ours:
             raise InvalidRequest(where, hint=f"correct it; {_ANYWAY}") from None
-        return [f"{where} (by Python {sys.version_info[0]}.{sys.version_info[1]}; the job has another interpreter)"]
+        return [
+            (
+                f"{where} (by Python {sys.version_info[0]}.{sys.version_info[1]}; the job has "
+                "another interpreter)"
+            )
+        ]
     except (ValueError, RecursionError, MemoryError):  # the run of the script reports it
         return []
-    missing = _missing(tree, script.parent) if imports and is_ours and b"sys.path" not in source else ()
-    return [f"{script}:{line}: {finding}" for line, finding in (*missing, *_refused(tree, arguments))]
+    missing = (
+        _missing(tree, script.parent) if imports and is_ours and b"sys.path" not in source else ()
+    )
+    return [
+        f"{script}:{line}: {finding}" for line, finding in (*missing, *_refused(tree, arguments))
+    ]
 
 
 def _place(python: str) -> tuple[str, str]:
-    """Interpreters at the same place have the same packages. Virtual environments share the program."""
+    """Interpreters at the same place have the same packages. Virtual
+    environments share the program.
+    """
     return os.path.dirname(os.path.abspath(python)), os.path.realpath(python)
 
 
 def check_program(source: Source, path: str | None) -> None:
-    """Raises InvalidRequest unless the program of a command is there. `path`: PATH of the job, which runs here."""
+    """Raises InvalidRequest unless the program of a command is there. `path`: PATH of
+    the job, which runs here.
+    """
     program = split_script(source.text)[0]
     names = (program, "python3") if program == "python" else (program,)  # the worker takes either
     if not any(shutil.which(name, path=path) for name in names):
         where = "" if os.sep in program else " on PATH"
         raise InvalidRequest(
-            f"script={source.text!r}: there is no program {program!r}{where}, and the job runs on this machine",
+            f"script={source.text!r}: there is no program {program!r}{where}, and the job runs on "
+            "this machine",
             hint="give its path; a shell's own commands run with bash -c",
         )
 
@@ -83,14 +120,22 @@ def _missing(tree: ast.Module, folder: Path) -> Iterator[tuple[int, str]]:
             names = [statement.module]
         for name in (name.partition(".")[0] for name in names):
             if not _is_there(name, folder):
-                way_out = f"install it there, or for this job with requirements=['{name}'] (--requirement {name})"
-                yield statement.lineno, f"there is no module {name!r} in {sys.executable}: {way_out}"
+                way_out = (
+                    f"install it there, or for this job with requirements=['{name}'] "
+                    f"(--requirement {name})"
+                )
+                yield (
+                    statement.lineno,
+                    f"there is no module {name!r} in {sys.executable}: {way_out}",
+                )
 
 
 def _is_there(name: str, folder: Path) -> bool:
     if name in sys.modules or name in sys.stdlib_module_names:
         return True
-    if (folder / name).is_dir() or any(folder.glob(f"{name}.*")):  # a script finds modules beside it
+    if (folder / name).is_dir() or any(
+        folder.glob(f"{name}.*")
+    ):  # a script finds modules beside it
         return True
     try:
         return find_spec(name) is not None
@@ -102,13 +147,17 @@ def _is_there(name: str, folder: Path) -> bool:
 
 
 def _refused(tree: ast.Module, arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Options among the arguments that the script's parser will refuse, with the line that does so."""
+    """Options among the arguments that the script's parser will refuse,
+    with the line that does so.
+    """
     own = takewhile(lambda word: word != "--", arguments)
     given = [word.partition("=")[0] for word in own if word.startswith("--") and " " not in word]
     given = [option for option in given if option not in _OURS]
     line, options = _declared(list(ast.walk(tree))) if given else (0, set())
     for option in given if line else ():
-        if any(name.startswith(option) for name in options):  # argparse takes the beginning of a name
+        if any(
+            name.startswith(option) for name in options
+        ):  # argparse takes the beginning of a name
             continue
         near = get_close_matches(option[2:], [name[2:] for name in options], n=1)
         known = f"did you mean --{near[0]}?" if near else f"it takes {', '.join(sorted(options))}"
@@ -116,23 +165,36 @@ def _refused(tree: ast.Module, arguments: Sequence[str]) -> Iterator[tuple[int, 
 
 
 def _declared(nodes: Sequence[ast.AST]) -> tuple[int, set[str]]:
-    """The line of `parse_args()`, and the options that it takes; 0: its parser may take others, too."""
+    """The line of `parse_args()`, and the options that it takes; 0: its
+    parser may take others, too.
+    """
     unknown: tuple[int, set[str]] = (0, set())
     calls = [(_name(node.func), node) for node in nodes if isinstance(node, ast.Call)]
     parsers = [call for name, call in calls if name == "ArgumentParser"]
     parses = [call for name, call in calls if name == "parse_args"]
     if len(parsers) != 1 or not parses or any(call.args or call.keywords for call in parses):
         return unknown
-    if any(_name(node) in _LENIENT for node in nodes) or {each.arg for each in parsers[0].keywords} & _FREE:
+    if (
+        any(_name(node) in _LENIENT for node in nodes)
+        or {each.arg for each in parsers[0].keywords} & _FREE
+    ):
         return unknown
     made_by = parsers[0].func  # another library's parser may have options of its own
-    is_imported = any(isinstance(node, ast.ImportFrom) and node.module == "argparse" for node in nodes)
-    is_of_argparse = _name(made_by.value) == "argparse" if isinstance(made_by, ast.Attribute) else is_imported
+    is_imported = any(
+        isinstance(node, ast.ImportFrom) and node.module == "argparse" for node in nodes
+    )
+    is_of_argparse = (
+        _name(made_by.value) == "argparse" if isinstance(made_by, ast.Attribute) else is_imported
+    )
     if not is_of_argparse or _leaves(calls, nodes):
         return unknown
     options = {"--help"}
     for call in (call for name, call in calls if name == "add_argument"):
-        names = [word.value for word in call.args if isinstance(word, ast.Constant) and isinstance(word.value, str)]
+        names = [
+            word.value
+            for word in call.args
+            if isinstance(word, ast.Constant) and isinstance(word.value, str)
+        ]
         if len(names) != len(call.args) or any(_takes_the_rest(each) for each in call.keywords):
             return unknown
         options |= {name for name in names if name.startswith("--")}
@@ -144,13 +206,21 @@ def _declared(nodes: Sequence[ast.AST]) -> tuple[int, set[str]]:
 def _leaves(calls: Sequence[tuple[str | None, ast.Call]], nodes: Sequence[ast.AST]) -> bool:
     """True: other code gets the parser or a group of it, and may declare options."""
     made = {id(call) for name, call in calls if name in ("ArgumentParser", *_GROUPS)}
-    used = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}  # `parser` of `parser.add_argument`
+    used = {
+        id(node.value) for node in nodes if isinstance(node, ast.Attribute)
+    }  # `parser` of `parser.add_argument`
     names = set()
     for node in nodes:
-        if isinstance(node, ast.Assign) and id(node.value) in made and isinstance(node.targets[0], ast.Name):
+        if (
+            isinstance(node, ast.Assign)
+            and id(node.value) in made
+            and isinstance(node.targets[0], ast.Name)
+        ):
             names.add(node.targets[0].id)
             used.add(id(node.value))
-    loads = (node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+    loads = (
+        node for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    )
     return not made <= used or any(node.id in names and id(node) not in used for node in loads)
 
 

@@ -1,6 +1,7 @@
-"""The rules for the files of a folder that are code: `.gitignore` and `.clientlibignore` of each directory, by git's
-rules, and names that never travel (version control, virtual environments, caches, `.env`). Rules of a deeper file
-override those above it, and within a directory `.clientlibignore` overrides `.gitignore`."""
+"""The rules for the files of a folder that are code: `.gitignore` and `.clientlibignore` of each
+directory, by git's rules, and names that never travel (version control, virtual environments,
+caches, `.env`). Rules of a deeper file override those above it, and within a directory
+`.clientlibignore` overrides `.gitignore`."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 FILES = (".gitignore", ".clientlibignore")
-PROOF_PREFIX = ".client-lib-proof-"  # see client_lib.submit.source: lies beside the script for a moment
+# see client_lib.submit.source: lies beside the script for a moment
+PROOF_PREFIX = ".client-lib-proof-"
 _NEVER = frozenset({".env", ".envrc", ".netrc", ".eggs"})
 
 
@@ -25,12 +27,15 @@ class Ignore:
     """The rules that hold in one directory: its own and those of the directories above it."""
 
     def __init__(self, rules: tuple[tuple[str, GitIgnoreSpec], ...] = ()) -> None:
-        """`rules`: the innermost first, each with its directory relative to the root, as in `inside`."""
+        """`rules`: the innermost first, each with its directory relative to
+        the root, as in `inside`.
+        """
         self._rules = rules
 
     def inside(self, directory: Path, relative: str, files: Sequence[str] = FILES) -> Ignore:
-        """The rules in `directory`, whose path from the root is `relative` (with a slash at its end; "" for the root).
-        Raises InvalidRequest for an ignore file that can't be read or understood."""
+        """The rules in `directory`, whose path from the root is `relative` (with a slash at its
+        end; "" for the root). Raises InvalidRequest for an ignore file that can't be read or
+        understood."""
         lines: list[str] = []
         for path in (directory / name for name in files):
             try:
@@ -46,17 +51,23 @@ class Ignore:
         try:
             spec = GitIgnoreSpec.from_lines(lines, backend="simple")
         except ValueError as error:
-            raise InvalidRequest(f"an ignore file in {directory} can't be understood: {error}") from error
+            raise InvalidRequest(
+                f"an ignore file in {directory} can't be understood: {error}"
+            ) from error
         return Ignore(((relative, spec), *self._rules))
 
     def matches(self, path: str) -> bool:
-        """Return True if `path` (relative to the root; a directory with a slash at its end) is ignored."""
+        """Return True if `path` (relative to the root; a directory with a
+        slash at its end) is ignored.
+        """
         found = (spec.check_file(path[len(base) :]).include for base, spec in self._rules)
         return next((include for include in found if include is not None), False)
 
 
 def may_travel(root: Path) -> Callable[[str], bool]:
-    """Tells of paths that git has listed in `root` whether they are code. `.gitignore` has been applied by git."""
+    """Tells of paths that git has listed in `root` whether they are code.
+    `.gitignore` has been applied by git.
+    """
 
     @cache
     def rules(folder: str) -> Ignore | None:  # None: nothing in it is code

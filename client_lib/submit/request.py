@@ -1,5 +1,6 @@
-"""Make a request from a spec and send it: the script is resolved, the server is shown that it shares the folder, or a
-snapshot is uploaded. One idempotency key covers all steps: a repeated step never makes a second job."""
+"""Make a request from a spec and send it: the script is resolved, the server is shown that it
+shares the folder, or a snapshot is uploaded. One idempotency key covers all steps: a repeated step
+never makes a second job."""
 
 from __future__ import annotations
 
@@ -27,7 +28,14 @@ from client_lib.spec.request import (
 from client_lib.spec.validation import validated
 from client_lib.spec.wire import GroupInfo, JobInfo, Manifest
 from client_lib.submit.caller import requirements_of, requirements_within, submitter
-from client_lib.submit.source import GitReading, Source, place_in_root, resolve, shared_folder_proof, snapshot_root
+from client_lib.submit.source import (
+    GitReading,
+    Source,
+    place_in_root,
+    resolve,
+    shared_folder_proof,
+    snapshot_root,
+)
 from client_lib.transport.api import Api
 from client_lib.transport.rest import OnUpload
 from client_lib.worker.disk import megabytes
@@ -40,25 +48,37 @@ Code = CodeInPlace | CodeSnapshot
 Post = Callable[[SubmitRequest], T]
 Upload = Callable[[Path, str, bool], None]
 """Sends a file of this digest; with True it first asks the server, which may have it already."""
-_SENT_UNASKED = 64 * 1024  # bytes; a smaller call is sent without that question, as it is nearly always new
+# bytes; a smaller call is sent without that question, as it is nearly always new
+_SENT_UNASKED = 64 * 1024
 _MEMBER_DIFF_MAX = 16 * 1024  # a group has up to 1000 jobs, each with a request of its own
 _log = logging.getLogger("client_lib")
 
 
-def prepare(api: Api, spec: JobSpec, script: str, python: str | None = None, call: Call | None = None) -> Submission:
-    """Look at the script, the caller's directory and environment. `python`: see `client_lib.submit.caller`.
-    Raises InvalidRequest for a script that can't run."""
+def prepare(
+    api: Api, spec: JobSpec, script: str, python: str | None = None, call: Call | None = None
+) -> Submission:
+    """Look at the script, the caller's directory and environment. `python`: see
+    `client_lib.submit.caller`. Raises InvalidRequest for a script that can't run."""
     cwd = Path.cwd()
-    source = Source(call.script, None, cwd) if call else resolve(script, spec.type, cwd, spec.conda_env is not None)
+    source = (
+        Source(call.script, None, cwd)
+        if call
+        else resolve(script, spec.type, cwd, spec.conda_env is not None)
+    )
     reading = GitReading(source.folder)
     if not (call or source.script or spec.conda_env or spec.requirements) and api.runs_here():
         from client_lib.submit import checks
 
         checks.check_program(source, spec.environment().get("PATH", os.environ.get("PATH")))
-    changed: dict[str, Any] = {"script": source.text, "requirements": _requirements(spec, source.script)}
+    changed: dict[str, Any] = {
+        "script": source.text,
+        "requirements": _requirements(spec, source.script),
+    }
     if spec.notify is None and api.config.notify:
         changed["notify"] = api.config.notify
-    spec = spec.model_copy(update={name: value for name, value in changed.items() if value != getattr(spec, name)})
+    spec = spec.model_copy(
+        update={name: value for name, value in changed.items() if value != getattr(spec, name)}
+    )
     return Submission(api, spec, source, _submitter(api, python), call, reading)
 
 
@@ -74,7 +94,9 @@ class Submission:
     git: GitReading
 
     def check_script(self) -> None:
-        """Check a script that will run on this machine, and warn of what it will fail at. Raises InvalidRequest."""
+        """Check a script that will run on this machine, and warn of what it will fail
+        at. Raises InvalidRequest.
+        """
         source, spec, python = self.source, self.spec, self.submitter.python
         if source.script is None or python is None:
             return
@@ -90,7 +112,9 @@ class Submission:
         return self._send(lambda job: self.api.submit_request(self._recorded(job), key), on_upload)
 
     def submit_group(self, group: GroupRequest, key: str) -> GroupInfo:
-        """The group, accepted; its `request` is replaced by that of this job. Raises as `submit`."""
+        """The group, accepted; its `request` is replaced by that of
+        this job. Raises as `submit`.
+        """
 
         def post(job: SubmitRequest) -> GroupInfo:
             asked = group.model_copy(update={"request": self._recorded(job, _MEMBER_DIFF_MAX)})
@@ -105,7 +129,9 @@ class Submission:
         return self._send(self.api.render_request, is_dry=True)
 
     def _recorded(self, request: SubmitRequest, most: int = DIFF_MAX) -> SubmitRequest:
-        """The request with its provenance, without a patch that is longer than `most` characters."""
+        """The request with its provenance, without a patch that is
+        longer than `most` characters.
+        """
         ran = self.git.result
         if len(ran.diff or "") > most:
             missing = "the uncommitted changes are too large to be kept with each job of a group"
@@ -113,8 +139,8 @@ class Submission:
         return request.model_copy(update={"provenance": ran})
 
     def _send(self, post: Post[T], on_upload: OnUpload | None = None, *, is_dry: bool = False) -> T:
-        """Send the code as `spec.code` asks: in place if the server shares the folder, else (unless in_place is
-        required) as a snapshot. `is_dry`: upload nothing."""
+        """Send the code as `spec.code` asks: in place if the server shares the folder, else (unless
+        in_place is required) as a snapshot. `is_dry`: upload nothing."""
 
         def upload(path: Path, sha256: str, ask: bool) -> None:
             if not is_dry and not (ask and self.api.has_snapshot(sha256)):
@@ -133,7 +159,8 @@ class Submission:
         with shared_folder_proof(folder) as proof, self._function(None, upload) as function:
             if proof is None:
                 raise NotShared(
-                    f"nothing can be written to {folder}, so the server can't be shown that it shares it",
+                    f"nothing can be written to {folder}, so the server can't be shown that it "
+                    "shares it",
                     hint="make it writable, or give code='snapshot'",
                 )
             code = CodeInPlace(mode="in_place", sha256=self.source.sha256(), proof=proof)
@@ -148,16 +175,28 @@ class Submission:
         with packed(root) as archive, self._function(str(root), upload) as function:
             spec = self.spec
             if script is not None:
-                why = f"{script} is ignored in {root}, so a snapshot would not hold the script itself"
+                why = (
+                    f"{script} is ignored in {root}, so a snapshot would not hold the script itself"
+                )
                 _check_packed(script, archive, root, why)
-            if spec.requirements is not None:  # packages of the project itself are installed out of the snapshot
+            if (
+                spec.requirements is not None
+            ):  # packages of the project itself are installed out of the snapshot
                 lines = requirements_within(spec.requirements, root)
                 for line in (line[2:] for line in lines if line.startswith("./")):
-                    why = f"requirements: {line} is not in the snapshot of {root}: it isn't there, or is ignored"
+                    why = (
+                        f"requirements: {line} is not in the snapshot of {root}: it isn't there, "
+                        "or is ignored"
+                    )
                     _check_packed(line, archive, root, why)
                 spec = spec.model_copy(update={"requirements": lines})
             files, size = len(archive.names), megabytes(archive.size)
-            _log.info("snapshot of %s: %s, %s packed", root, "1 file" if files == 1 else f"{files} files", size)
+            _log.info(
+                "snapshot of %s: %s, %s packed",
+                root,
+                "1 file" if files == 1 else f"{files} files",
+                size,
+            )
             for sentence in archive.skipped:
                 _log.warning("%s", sentence)
             upload(archive.path, archive.sha256, True)
@@ -184,7 +223,9 @@ class Submission:
             try:
                 upload(path, code.sha256, code.size > _SENT_UNASKED)
             except TooLarge as refused:  # by a server whose own bound is lower
-                raise too_large(self.call, f"{self.call.name} with what it needs: {refused.message}") from refused
+                raise too_large(
+                    self.call, f"{self.call.name} with what it needs: {refused.message}"
+                ) from refused
             yield code
 
 
@@ -202,10 +243,19 @@ def _check_packed(name: str, archive: Packed, root: Path, why: str) -> None:
 
 
 def resubmit(
-    api: Api, stored: SubmitRequest, spec: JobSpec, key: str, python: str | None = None, before: JobInfo | None = None
+    api: Api,
+    stored: SubmitRequest,
+    spec: JobSpec,
+    key: str,
+    python: str | None = None,
+    before: JobInfo | None = None,
 ) -> JobInfo:
-    """The same code as a new job of the caller as it is now. `before`: the job whose checkpoints are handed on."""
-    if spec.requirements != stored.spec.requirements:  # the stored ones are resolved: `./one.whl` is in the snapshot
+    """The same code as a new job of the caller as it is now. `before`: the job whose
+    checkpoints are handed on.
+    """
+    if (
+        spec.requirements != stored.spec.requirements
+    ):  # the stored ones are resolved: `./one.whl` is in the snapshot
         spec = spec.model_copy(update={"requirements": _requirements(spec, None)})
     ran = GitReading(Path(stored.spec.python_script or "x").absolute().parent).result
     if isinstance(stored.code, CodeSnapshot) and stored.provenance:
@@ -219,7 +269,9 @@ def resubmit(
     if isinstance(stored.code, CodeSnapshot):
         return send(stored.code)
     if spec.python_script is not None:  # the server knows the script
-        return send(stored.code.model_copy(update={"sha256": script_digest(stored) or stored.code.sha256}))
+        return send(
+            stored.code.model_copy(update={"sha256": script_digest(stored) or stored.code.sha256})
+        )
     with shared_folder_proof(Path.cwd()) as proof:
         return send(stored.code.model_copy(update={"proof": proof}))
 
@@ -233,13 +285,17 @@ def script_digest(stored: SubmitRequest) -> str | None:
 
 
 def _requirements(spec: JobSpec, script: Path | None) -> list[str] | None:
-    """The field `requirements` after files and the script's header are read. Raises InvalidRequest."""
+    """The field `requirements` after files and the script's header are
+    read. Raises InvalidRequest.
+    """
     found = requirements_of(spec.requirements, script, Path.cwd())
     validated(JobSpec, {"script": "any", "requirements": found})
     return found
 
 
 def _submitter(api: Api, python: str | None) -> Submitter:
-    """The caller's environment for a server of this machine; another server gets the working directory only."""
+    """The caller's environment for a server of this machine; another server gets
+    the working directory only.
+    """
     cwd = os.getcwd()
     return submitter(os.environ, cwd, python) if api.runs_here() else Submitter(working_dir=cwd)

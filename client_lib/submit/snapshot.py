@@ -1,5 +1,6 @@
-"""The code as it is now, in one archive: the same files give the same bytes and so the same digest, on any machine.
-Times, owners and the order of a directory are not in it. `ignore` decides what is; `worker.archive` unpacks it."""
+"""The code as it is now, in one archive: the same files give the same bytes and so the same digest,
+on any machine. Times, owners and the order of a directory are not in it. `ignore` decides what is;
+`worker.archive` unpacks it."""
 
 import gzip
 import heapq
@@ -21,14 +22,23 @@ from client_lib.worker.disk import megabytes
 from client_lib.worker.outputs import ENVIRONMENT_MARKS
 
 LIMIT_FILES = 200_000  # in the archive that a worker unpacks
-LIMIT_BYTES = 2 * 2**30  # of all files together; a server's own bound is on the archive and has the same default
+# of all files together; a server's own bound is on the archive and has the same default
+LIMIT_BYTES = 2 * 2**30
 TRIES = 3  # packing starts over when a file was changed meanwhile
-_EPOCH = 315_619_200  # 1980-01-02: zip files, which user code may write from these, know no earlier day
+# 1980-01-02: zip files, which user code may write from these, know no earlier day
+_EPOCH = 315_619_200
 _BLOCK = 1024 * 1024
 _LEVEL = 3  # of gzip; 6 takes twice as long for 5 % less
-_FLAGS = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))  # not all on each system
+_FLAGS = sum(
+    getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK")
+)  # not all on each system
 _LEAVE_OUT = "leave data out with .clientlibignore (the syntax of .gitignore)"
-_KINDS = {stat.S_IFSOCK: "socket", stat.S_IFIFO: "named pipe", stat.S_IFBLK: "device", stat.S_IFCHR: "device"}
+_KINDS = {
+    stat.S_IFSOCK: "socket",
+    stat.S_IFIFO: "named pipe",
+    stat.S_IFBLK: "device",
+    stat.S_IFCHR: "device",
+}
 
 
 class Entry(NamedTuple):
@@ -55,7 +65,8 @@ def packed(root: Path, limit_bytes: int = LIMIT_BYTES) -> Iterator[Packed]:
 
     Raises:
         TooLarge: more than `limit_bytes`; names the largest files.
-        InvalidRequest: a file can't be read, or is changed each time it is packed; or the disk is full.
+        InvalidRequest: a file can't be read, or is changed each time it is packed; or the disk is
+            full.
     """
     with tempfile.TemporaryDirectory(prefix="client-lib-") as folder:
         archive = Path(folder, "code.tar.gz")
@@ -73,7 +84,9 @@ def packed(root: Path, limit_bytes: int = LIMIT_BYTES) -> Iterator[Packed]:
                     ) from changed
             except OSError as error:
                 message = f"there is no room for a snapshot of {root} in {folder}: {error.strerror}"
-                raise InvalidRequest(message, hint="set TMPDIR to a folder on another disk") from error
+                raise InvalidRequest(
+                    message, hint="set TMPDIR to a folder on another disk"
+                ) from error
         names = frozenset(entry.name for entry in entries if stat.S_ISREG(entry.mode))
         yield Packed(archive, sha256_of(archive), archive.stat().st_size, names, tuple(skipped))
 
@@ -82,8 +95,9 @@ def packed(root: Path, limit_bytes: int = LIMIT_BYTES) -> Iterator[Packed]:
 
 
 def list_files(root: Path) -> tuple[list[Entry], list[str]]:
-    """All below `root` that is not ignored, in a fixed order, and a sentence for each link out of it and special file,
-    which are left out. No file's content is read but that of the ignore files."""
+    """All below `root` that is not ignored, in a fixed order, and a sentence for each link out of
+    it and special file, which are left out. No file's content is read but that of the ignore files.
+    """
     listed: list[Entry] = []
     skipped: list[str] = []
     resolved = os.path.realpath(root)
@@ -115,7 +129,10 @@ def list_files(root: Path) -> tuple[list[Entry], list[str]]:
                 if stat.S_ISLNK(status.st_mode):
                     taken = _link(entry.path, name, resolved)
                 elif not stat.S_ISREG(status.st_mode):
-                    taken = f"a {_KINDS.get(stat.S_IFMT(status.st_mode), 'special file')} can't be packed"
+                    taken = (
+                        f"a {_KINDS.get(stat.S_IFMT(status.st_mode), 'special file')} can't be "
+                        "packed"
+                    )
                 if isinstance(taken, Entry):
                     listed.append(taken)
                 else:
@@ -126,8 +143,8 @@ def list_files(root: Path) -> tuple[list[Entry], list[str]]:
 
 
 def _link(path: str, name: str, root: str) -> Entry | str:
-    """A link stays a link where it leads to something inside the root; it is never followed, so a loop is harmless.
-    For any other the reason why it is left out."""
+    """A link stays a link where it leads to something inside the root; it is never followed, so a
+    loop is harmless. For any other the reason why it is left out."""
     target = os.path.realpath(path)
     if not os.path.lexists(target) or os.path.islink(target):
         return f"a link to {os.readlink(path)}, which leads nowhere"
@@ -138,15 +155,23 @@ def _link(path: str, name: str, root: str) -> Entry | str:
 
 
 def check_size(entries: Sequence[Entry], limit_bytes: int) -> None:
-    """Raises TooLarge, with the largest files, if they are more than `limit_bytes` together; or too many."""
+    """Raises TooLarge, with the largest files, if they are more than
+    `limit_bytes` together; or too many.
+    """
     if len(entries) > LIMIT_FILES:
-        raise TooLarge(f"the code has {len(entries):,} files; {LIMIT_FILES:,} are allowed", hint=_LEAVE_OUT)
-    total, files = sum(entry.size for entry in entries), [entry for entry in entries if stat.S_ISREG(entry.mode)]
+        raise TooLarge(
+            f"the code has {len(entries):,} files; {LIMIT_FILES:,} are allowed", hint=_LEAVE_OUT
+        )
+    total, files = (
+        sum(entry.size for entry in entries),
+        [entry for entry in entries if stat.S_ISREG(entry.mode)],
+    )
     if total > limit_bytes:
         largest = heapq.nlargest(5, files, key=lambda entry: entry.size)
         raise TooLarge(
-            f"the code has {megabytes(total)} in {len(files)} files; {megabytes(limit_bytes)} are allowed. "
-            "The largest:\n" + "\n".join(f"  {megabytes(entry.size):>12}  {entry.name}" for entry in largest),
+            f"the code has {megabytes(total)} in {len(files)} files; {megabytes(limit_bytes)} are "
+            "allowed. The largest:\n"
+            + "\n".join(f"  {megabytes(entry.size):>12}  {entry.name}" for entry in largest),
             hint=_LEAVE_OUT,
         )
 
@@ -176,7 +201,9 @@ def _write(entries: Sequence[Entry], archive: Path) -> list[str]:
 
 
 def _header(entry: Entry, size: int = 0) -> bytes:
-    """The header of an entry: its kind, size and whether it is executable. TarFile.addfile takes twice as long."""
+    """The header of an entry: its kind, size and whether it is executable.
+    TarFile.addfile takes twice as long.
+    """
     header = tarfile.TarInfo(entry.name)
     header.mtime, header.size = _EPOCH, size
     header.mode = 0o755 if entry.mode & 0o111 else 0o644
@@ -188,7 +215,9 @@ def _header(entry: Entry, size: int = 0) -> bytes:
 
 
 def _add_file(tar: IO[bytes], entry: Entry) -> list[str]:
-    """Add the file as it is. A log that grew meanwhile is taken as far as it went; any other change is a _Changed."""
+    """Add the file as it is. A log that grew meanwhile is taken as far as it went; any
+    other change is a _Changed.
+    """
     try:
         descriptor = os.open(entry.path, _FLAGS)
     except FileNotFoundError:
@@ -207,7 +236,12 @@ def _add_file(tar: IO[bytes], entry: Entry) -> list[str]:
         tar.write(bytes(-before.st_size % tarfile.BLOCKSIZE))
         after = os.fstat(file.fileno())
     if after.st_size > before.st_size:
-        return [f"{entry.name} grew while it was packed; the snapshot has its first {before.st_size} bytes"]
+        return [
+            (
+                f"{entry.name} grew while it was packed; the snapshot has its first "
+                f"{before.st_size} bytes"
+            )
+        ]
     if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
         raise _Changed(entry.path)
     return []
@@ -215,5 +249,6 @@ def _add_file(tar: IO[bytes], entry: Entry) -> list[str]:
 
 def _unreadable(path: str, error: OSError) -> InvalidRequest:
     return InvalidRequest(
-        f"{path} can't be packed: {error.strerror}", hint="make it readable, or add it to .clientlibignore"
+        f"{path} can't be packed: {error.strerror}",
+        hint="make it readable, or add it to .clientlibignore",
     )

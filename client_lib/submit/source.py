@@ -1,5 +1,5 @@
-"""The source of a job: the words of `script` become a file or a command, and its folder the root of a snapshot. Also
-reads where the code comes from: commit, branch, remote and uncommitted changes."""
+"""The source of a job: the words of `script` become a file or a command, and its folder the root of
+a snapshot. Also reads where the code comes from: commit, branch, remote and uncommitted changes."""
 
 import difflib
 import hashlib
@@ -32,7 +32,9 @@ class Source:
     """The script or command on the caller's machine."""
 
     text: str
-    """The script field as it is sent: a file's absolute path, quoted, with its arguments; or the command."""
+    """The script field as it is sent: a file's absolute path, quoted, with its
+    arguments; or the command.
+    """
     script: Path | None
     """The .py file, absolute, links not resolved; None: a command."""
     cwd: Path  # the caller's
@@ -46,10 +48,13 @@ class Source:
 
 
 def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -> Source:
-    """Find what `script` means: an existing path, relative to `cwd`, or else a command of several words. `in_conda`:
-    the job names a conda environment, whose python runs a .py file also for the binary types.
-    Raises InvalidRequest: there is no such script (names the nearest), or it can't be read or needs a shell."""
-    whole = _absolute(script.strip(), cwd)  # too long for a file name, perhaps: Path.is_file would raise OSError
+    """Find what `script` means: an existing path, relative to `cwd`, or else a command of several
+    words. `in_conda`: the job names a conda environment, whose python runs a .py file also for the
+    binary types. Raises InvalidRequest: there is no such script (names the nearest), or it can't be
+    read or needs a shell."""
+    whole = _absolute(
+        script.strip(), cwd
+    )  # too long for a file name, perhaps: Path.is_file would raise OSError
     try:
         words = [script.strip()] if os.path.isfile(whole) else split_script(script)
     except ValueError as error:
@@ -61,9 +66,13 @@ def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -
         except FileNotFoundError:
             raise InvalidRequest(f"script: there is no {path}", hint=_nearest(path)) from None
         except NotADirectoryError:
-            raise InvalidRequest(f"script: there is no {path}; {path.parent} is no folder") from None
+            raise InvalidRequest(
+                f"script: there is no {path}; {path.parent} is no folder"
+            ) from None
         except IsADirectoryError:
-            raise InvalidRequest(f"script: {path} is a directory", hint=_nearest(path / "train.py")) from None
+            raise InvalidRequest(
+                f"script: {path} is a directory", hint=_nearest(path / "train.py")
+            ) from None
         except OSError as error:
             raise InvalidRequest(f"script: {path} can't be read: {error.strerror}") from None
         return Source(shlex.join([str(path), *words[1:]]), path, cwd)
@@ -73,12 +82,16 @@ def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -
         if os.sep in word and not os.path.isabs(word):
             raise InvalidRequest(f"script={word!r}: there is no {path}", hint=_nearest(path))
         return Source(script, None, cwd)
-    # a file of the caller's directory is named as a shell would want it, so that it is found and started
+    # a file of the caller's directory is named as a shell would want it, so that it is found and
+    # started
     started = [word if os.sep in word else f"./{word}", *words[1:]]
     if not os.access(path, os.X_OK):
         interpreter = {".sh": "bash", ".py": "python" if in_conda else None}.get(path.suffix)
         if interpreter is None:
-            what = f"script={script!r}: {path} can't be executed, and type={str(job_type)!r} runs a command"
+            what = (
+                f"script={script!r}: {path} can't be executed, and type={str(job_type)!r} runs a "
+                "command"
+            )
             fix = f"python {script}" if path.suffix == ".py" else f"chmod +x {path}"
             raise InvalidRequest(what, hint=f"write {fix}")
         started.insert(0, interpreter)
@@ -91,7 +104,10 @@ def _nearest(path: Path) -> str:
         names = sorted(entry.name for entry in os.scandir(path.parent) if entry.is_file())
     except OSError:
         return f"the folder {path.parent} isn't there either"
-    near = difflib.get_close_matches(path.name, names, n=3) or [name for name in names if name.endswith(".py")][:5]
+    near = (
+        difflib.get_close_matches(path.name, names, n=3)
+        or [name for name in names if name.endswith(".py")][:5]
+    )
     return f"{path.parent} has: {', '.join(near)}" if near else f"{path.parent} has no Python file"
 
 
@@ -104,8 +120,8 @@ def _absolute(path: str, cwd: Path) -> Path:
 
 @contextmanager
 def shared_folder_proof(folder: Path) -> Iterator[SharedFolderProof | None]:
-    """A file with a secret in `folder`, for as long as the block runs: who reads it there shares the folder.
-    None: nothing can be written there, so nothing can be proven."""
+    """A file with a secret in `folder`, for as long as the block runs: who reads it there shares
+    the folder. None: nothing can be written there, so nothing can be proven."""
     nonce = secrets.token_hex(16)
     path = folder / f"{PROOF_PREFIX}{secrets.token_hex(8)}"
     proof = None
@@ -124,8 +140,8 @@ def shared_folder_proof(folder: Path) -> Iterator[SharedFolderProof | None]:
 
 
 def snapshot_root(start: Path, home: Path) -> Path:
-    """The nearest of `start` and the folders above it with .git or pyproject.toml, else `start`; links resolved.
-    Raises InvalidRequest where that would be the home directory or `/`."""
+    """The nearest of `start` and the folders above it with .git or pyproject.toml, else `start`;
+    links resolved. Raises InvalidRequest where that would be the home directory or `/`."""
     start, home = start.resolve(), home.resolve()
     forbidden = {home, *home.parents}
     for folder in (start, *start.parents):
@@ -134,7 +150,8 @@ def snapshot_root(start: Path, home: Path) -> Path:
     if start in forbidden:
         which = "is your home directory" if start == home else "contains your home directory"
         raise InvalidRequest(
-            f"{start} {which}: a snapshot would hold everything in it", hint="put the code in a folder of its own"
+            f"{start} {which}: a snapshot would hold everything in it",
+            hint="put the code in a folder of its own",
         )
     return start
 
@@ -144,7 +161,9 @@ def place_in_root(source: Source, spec: JobSpec, root: Path) -> tuple[str | None
     Raises InvalidRequest for a `working_dir` that is not in the root."""
     script = _relative(source.script, root) if source.script else None
     if spec.working_dir is None:
-        return script, _relative(source.cwd, root) or (os.path.dirname(script) if script else "") or "."
+        return script, _relative(source.cwd, root) or (
+            os.path.dirname(script) if script else ""
+        ) or "."
     wanted = _absolute(spec.working_dir, source.cwd)
     inside = _relative(wanted, root)
     if inside is None:
@@ -156,7 +175,9 @@ def place_in_root(source: Source, spec: JobSpec, root: Path) -> tuple[str | None
 
 
 def _relative(path: Path, root: Path) -> str | None:
-    """None: not in the root. The folder's links are resolved, the file's own are not: it is run by the name given."""
+    """None: not in the root. The folder's links are resolved, the file's own are not: it
+    is run by the name given.
+    """
     for found in (path.parent.resolve() / path.name, path.resolve()):
         if found.is_relative_to(root):
             return found.relative_to(root).as_posix()
@@ -166,12 +187,15 @@ def _relative(path: Path, root: Path) -> str | None:
 # --- where the code comes from
 
 PATIENCE_S = 0.010
-_GIT = "git -c core.fsmonitor=false -c core.quotePath=false"  # else git runs a program that the configuration names
-# The clean filters of the configuration do run, as with each `git diff`: git-lfs keeps its contents out by one.
+# else git runs a program that the configuration names
+_GIT = "git -c core.fsmonitor=false -c core.quotePath=false"
+# The clean filters of the configuration do run, as with each `git diff`: git-lfs keeps its contents
+# out by one.
 _DIFF = f"{_GIT} diff --no-ext-diff --no-textconv --no-color --src-prefix=a/ --dst-prefix=b/"
 _NEW = f"{_GIT} ls-files --others --exclude-standard --exclude='{PROOF_PREFIX}*' -z"
 _PARTS = (f"exec {_DIFF} --binary HEAD", f"{_NEW} | xargs -0 -n 1 {_DIFF} --no-index -- /dev/null")
-_ALONE = "unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE; export GIT_OPTIONAL_LOCKS=0; "  # a hook of git may submit
+# a hook of git may submit
+_ALONE = "unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE; export GIT_OPTIONAL_LOCKS=0; "
 _CREDENTIALS = re.compile(r"(?<=://)[^/]*@|\?.*")
 _MOVED = re.compile(r"^(?:rename|copy) (?:from|to) (.+)$", re.MULTILINE)
 _NAMED = rf"(?:{SECRET_NAME.pattern}|notify)[\w-]*"
@@ -180,8 +204,9 @@ _NAME = re.compile(rf"(?:-[\w.-]*|[\w-]*){_NAMED}", re.IGNORECASE)
 
 
 class GitReading:
-    """A reading of the folder of a script by git. git runs beside the other steps of a submit, which waits at most
-    PATIENCE_S for it: what it has not printed until then is not recorded, and a git that fails is no error."""
+    """A reading of the folder of a script by git. git runs beside the other steps of a submit,
+    which waits at most PATIENCE_S for it: what it has not printed until then is not recorded, and a
+    git that fails is no error."""
 
     def __init__(self, folder: Path) -> None:
         self._root = next((each for each in (folder, *folder.parents) if _is_root(each)), None)
@@ -205,7 +230,10 @@ class GitReading:
         commit, branch, remote = map(_line, _head(self._root) if self._root else ("", "", ""))
         missing = None
         if any(thread.is_alive() for thread in self._threads):
-            missing = "the uncommitted changes are not known: git took more than the 10 ms that a submit waits for it"
+            missing = (
+                "the uncommitted changes are not known: git took more than the 10 ms that a "
+                "submit waits for it"
+            )
         elif len(diff) > DIFF_MAX or any(len(printed) > 4 * DIFF_MAX for printed in self._printed):
             missing = f"of the uncommitted changes the first {DIFF_MAX} characters are recorded"
         return Provenance(
@@ -219,9 +247,14 @@ class GitReading:
 
     def _read(self, number: int, part: str) -> None:
         command = ["sh", "-c", _ALONE + part]
-        with suppress(OSError), Popen(command, cwd=self._root, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL) as git:
+        with (
+            suppress(OSError),
+            Popen(command, cwd=self._root, stdin=DEVNULL, stdout=PIPE, stderr=DEVNULL) as git,
+        ):
             assert git.stdout is not None
-            while len(self._printed[number]) <= 4 * DIFF_MAX and (block := os.read(git.stdout.fileno(), 65536)):
+            while len(self._printed[number]) <= 4 * DIFF_MAX and (
+                block := os.read(git.stdout.fileno(), 65536)
+            ):
                 self._printed[number] += block
             git.stdout.close()  # git ends at its next write
 
@@ -235,7 +268,9 @@ def _is_root(folder: Path) -> bool:
 
 
 def _head(root: Path) -> tuple[str, str, str]:
-    """Commit, branch and URL, read from git's files: that takes 0.2 ms, and a process of git 2 ms. "": not known."""
+    """Commit, branch and URL, read from git's files: that takes 0.2 ms, and a process
+    of git 2 ms. "": not known.
+    """
     folder = root / ".git"
     if os.path.isfile(folder):  # of a worktree or a submodule
         folder = root / _content(folder).removeprefix("gitdir: ")
@@ -244,9 +279,13 @@ def _head(root: Path) -> tuple[str, str, str]:
     ref = head.removeprefix("ref: ")
     commit = head if ref == head else _content(common / ref)
     if not commit:  # the file of all packed refs may be large
-        packed = re.search(rf"^(\S+) {re.escape(ref)}$", _content(common / "packed-refs"), re.MULTILINE)
+        packed = re.search(
+            rf"^(\S+) {re.escape(ref)}$", _content(common / "packed-refs"), re.MULTILINE
+        )
         commit = packed[1] if packed else ""
-    url = re.search(r'^\[remote "origin"\][^\[]*?^\s*url\s*=\s*(.+)$', _content(common / "config"), re.MULTILINE)
+    url = re.search(
+        r'^\[remote "origin"\][^\[]*?^\s*url\s*=\s*(.+)$', _content(common / "config"), re.MULTILINE
+    )
     return commit, ref.removeprefix("refs/heads/") if ref != head else "", url[1] if url else ""
 
 
@@ -259,7 +298,10 @@ def _content(path: Path) -> str:
 def _masked(words: list[str]) -> list[str]:
     """A value follows the name of a secret in the same word, up to its end, or is the next word."""
     names = [False, *(_NAME.fullmatch(word) for word in words)]
-    return [MASK if named else _VALUE.sub(rf"\1{MASK}", word) for word, named in zip(words, names, strict=False)]
+    return [
+        MASK if named else _VALUE.sub(rf"\1{MASK}", word)
+        for word, named in zip(words, names, strict=False)
+    ]
 
 
 def _line(text: str) -> str:
@@ -270,14 +312,21 @@ def _line(text: str) -> str:
 
 
 def files_of(patch: str) -> list[tuple[list[str], str]]:
-    """Names (of a file that was moved the old and the new one) and part of the patch, for each file in it."""
+    """Names (of a file that was moved the old and the new one) and part of the
+    patch, for each file in it.
+    """
     found = []
     for part in re.split(r"^(?=diff --git )", patch, flags=re.MULTILINE)[1:]:
         names = [_unquoted(name) for name in _MOVED.findall(part.partition("\n@@ ")[0])]
         if not names:
             header = part.partition("\n")[0].removeprefix("diff --git ")
-            before, after = _unquoted(header[: len(header) // 2]), _unquoted(header[len(header) // 2 + 1 :])
-            names = [after if before == after else after[2:]]  # the same: a patch without `a/` and `b/`
+            before, after = (
+                _unquoted(header[: len(header) // 2]),
+                _unquoted(header[len(header) // 2 + 1 :]),
+            )
+            names = [
+                after if before == after else after[2:]
+            ]  # the same: a patch without `a/` and `b/`
         found.append((names, part))
     return found
 
@@ -287,4 +336,8 @@ def _unquoted(name: str) -> str:
     if not (len(name) > 1 and name[0] == name[-1] == '"'):
         return name
     escaped = name[1:-1].encode("utf-8", "backslashreplace")
-    return escaped.decode("unicode_escape", "replace").encode("latin-1", "replace").decode("utf-8", "replace")
+    return (
+        escaped.decode("unicode_escape", "replace")
+        .encode("latin-1", "replace")
+        .decode("utf-8", "replace")
+    )

@@ -26,16 +26,20 @@ def values(text: str) -> list[Any]:
         ends = _RANGE.fullmatch(part)
         numbers: Sequence[Any] = range(int(ends[1]), int(ends[2]) + 1) if ends else [part]
         if not numbers or part == "":
-            raise InvalidRequest(f"{part!r} in {text!r} is no value", hint="write values as 0.1,0.01 or 0..4")
+            raise InvalidRequest(
+                f"{part!r} in {text!r} is no value", hint="write values as 0.1,0.01 or 0..4"
+            )
         if len(found) + len(numbers) > MEMBERS_MAX:
-            raise InvalidRequest(f"{text!r} has more than {MEMBERS_MAX} values, which is the most that a group has")
+            raise InvalidRequest(
+                f"{text!r} has more than {MEMBERS_MAX} values, which is the most that a group has"
+            )
         found += numbers
     return found
 
 
 def rows(text: str, name: str) -> list[dict[str, Any]]:
-    """The runs in a file of this name: CSV whose first line names the arguments, or `*.jsonl` with an object per line.
-    Raises InvalidRequest with the line that is wrong."""
+    """The runs in a file of this name: CSV whose first line names the arguments, or `*.jsonl` with
+    an object per line. Raises InvalidRequest with the line that is wrong."""
     if name.endswith(".jsonl"):
         found = []
         for number, line in enumerate(text.split("\n"), 1):
@@ -59,17 +63,22 @@ def rows(text: str, name: str) -> list[dict[str, Any]]:
     for number, row in lines:
         if len(row) != len(header[1]) or "" in row:
             got = sum(value != "" for value in row)
-            raise InvalidRequest(f"{name}, line {number} has {got} values; it needs one for each of: {names}")
+            raise InvalidRequest(
+                f"{name}, line {number} has {got} values; it needs one for each of: {names}"
+            )
     return [dict(zip(header[1], row, strict=True)) for _, row in lines]
 
 
 def members(args: Sequence[str], each: Each) -> list[GroupMember]:
-    """A run for each combination, of which the last name varies first, or for each of the given ones. `{name}` in
-    `args` becomes the value, a name that stands nowhere is appended as `--name value`; `{{name}}` becomes `{name}`.
-    Raises InvalidRequest: no, too many, equal or unequal runs, a wrong name, a place without values."""
+    """A run for each combination, of which the last name varies first, or for each of the given
+    ones. `{name}` in `args` becomes the value, a name that stands nowhere is appended as
+    `--name value`; `{{name}}` becomes `{name}`. Raises InvalidRequest: no, too many, equal or
+    unequal runs, a wrong name, a place without values."""
     if isinstance(each, Mapping):
         if texts := [name for name, tried in each.items() if isinstance(tried, str)]:
-            raise InvalidRequest(f"{texts[0]}={each[texts[0]]!r} is one text", hint="give a list of values")
+            raise InvalidRequest(
+                f"{texts[0]}={each[texts[0]]!r} is one text", hint="give a list of values"
+            )
         if unused := [name for name, tried in each.items() if not tried]:
             raise InvalidRequest(f"{unused[0]} has no values, so there is nothing to run")
         count = prod(map(len, each.values())) if each else 0
@@ -85,13 +94,19 @@ def members(args: Sequence[str], each: Each) -> list[GroupMember]:
         for number, run in enumerate(runs, 1):
             if run.keys() != runs[0].keys():
                 shown = [", ".join(map(str, one)) or "nothing" for one in (run, runs[0])]
-                raise InvalidRequest(f"run {number} has values for {shown[0]}, and run 1 for {shown[1]}")
+                raise InvalidRequest(
+                    f"run {number} has values for {shown[0]}, and run 1 for {shown[1]}"
+                )
             if (first := runs.index(run) + 1) < number:
-                raise InvalidRequest(f"run {number} repeats run {first}: {run}", hint="give each its own seed")
+                raise InvalidRequest(
+                    f"run {number} repeats run {first}: {run}", hint="give each its own seed"
+                )
     names = list(runs[0])
     for name in names:
         if not (isinstance(name, str) and _NAME.fullmatch(name)):
-            raise InvalidRequest(f"{name!r} can't be the name of an argument", hint="letters, digits, '_' and '-'")
+            raise InvalidRequest(
+                f"{name!r} can't be the name of an argument", hint="letters, digits, '_' and '-'"
+            )
     places = {found[2] for arg in args for found in _PLACE.finditer(arg) if found[2]}
     if unknown := sorted(places - set(names)):
         raise InvalidRequest(
@@ -103,4 +118,12 @@ def members(args: Sequence[str], each: Each) -> list[GroupMember]:
 
 def _filled(args: Sequence[str], run: Mapping[str, Any], places: set[str]) -> list[str]:
     filled = [_PLACE.sub(lambda found: found[1] or str(run[found[2]]), arg) for arg in args]
-    return [*filled, *(word for name, value in run.items() if name not in places for word in (f"--{name}", str(value)))]
+    return [
+        *filled,
+        *(
+            word
+            for name, value in run.items()
+            if name not in places
+            for word in (f"--{name}", str(value))
+        ),
+    ]

@@ -1,1 +1,3 @@
-"""HTTP to the server: configuration, connections, retries, the REST calls, the local server, downloads."""
+"""HTTP to the server: configuration, connections, retries, the REST calls,
+the local server, downloads.
+"""

@@ -1,5 +1,6 @@
-"""The typed calls of one server: wire models in, wire models out, one method per path of `/api/v1`. Answers are read
-leniently, so that an older client understands a newer server. How a call travels and fails is `rest`."""
+"""The typed calls of one server: wire models in, wire models out, one method per path of `/api/v1`.
+Answers are read leniently, so that an older client understands a newer server. How a call travels
+and fails is `rest`."""
 
 from __future__ import annotations
 
@@ -55,7 +56,9 @@ class Api:
         return f"{type(self).__name__}({self.config.endpoint or 'local'!r})"
 
     def runs_here(self) -> bool:
-        """Jobs of this server run on this machine: only then may the caller's environment travel to it."""
+        """Jobs of this server run on this machine: only then may the caller's
+        environment travel to it.
+        """
         if self.config.endpoint is None:
             return True
         if self._here is None:
@@ -66,19 +69,25 @@ class Api:
     # --- one job
 
     def submit_request(self, request: SubmitRequest, key: str) -> wire.JobInfo:
-        """`POST /jobs`. With the same `key` and request it is the same job, however often it is sent. An older server
-        refuses its provenance, and gets it without."""
+        """`POST /jobs`. With the same `key` and request it is the same job, however often it is
+        sent. An older server refuses its provenance, and gets it without."""
         try:
             return self._call("POST", paths.JOBS, wire.JobInfo, request=request, key=key)
         except InvalidRequest as refused:
             if "provenance" not in request.model_fields_set or "provenance" not in refused.message:
                 raise
             bare = request.model_fields_set - {"provenance"}
-            return self.submit_request(SubmitRequest.model_construct(bare, **dict(request) | {"provenance": None}), key)
+            return self.submit_request(
+                SubmitRequest.model_construct(bare, **dict(request) | {"provenance": None}), key
+            )
 
     def submit_group(self, request: GroupRequest, key: str) -> wire.GroupInfo:
-        """`POST /groups`. With the same `key` and request it is the same group, however often it is sent."""
-        return self._call("POST", paths.GROUPS, wire.GroupInfo, request=request, key=key, lacks="has no groups")
+        """`POST /groups`. With the same `key` and request it is the same group,
+        however often it is sent.
+        """
+        return self._call(
+            "POST", paths.GROUPS, wire.GroupInfo, request=request, key=key, lacks="has no groups"
+        )
 
     def group_info(self, name: str) -> wire.GroupInfo:
         """The group as it is, with the number of its jobs in each state."""
@@ -86,12 +95,21 @@ class Api:
 
     def cancel_group(self, name: str) -> wire.GroupInfo:
         """Order the end of all jobs of the group; none of them starts any more. They end later."""
-        return self._call("POST", paths.group(name, "cancel"), wire.GroupInfo, lacks="can't cancel a group at once")
+        return self._call(
+            "POST",
+            paths.group(name, "cancel"),
+            wire.GroupInfo,
+            lacks="can't cancel a group at once",
+        )
 
     def resubmit_group(self, name: str, key: str, *, failed: bool) -> wire.GroupInfo:
-        """Run all jobs of the group again, or with `failed` what did not succeed; once, however often it is sent."""
+        """Run all jobs of the group again, or with `failed` what did not succeed; once,
+        however often it is sent.
+        """
         params, lacks = {"failed": "true" if failed else None}, "can't run a group again"
-        return self._call("POST", paths.group(name, "resubmit"), wire.GroupInfo, params, key=key, lacks=lacks)
+        return self._call(
+            "POST", paths.group(name, "resubmit"), wire.GroupInfo, params, key=key, lacks=lacks
+        )
 
     def job_info(
         self,
@@ -102,10 +120,13 @@ class Api:
         owner: str | None = None,
         retry_s: float | None = None,
     ) -> wire.JobInfo:
-        """The job as it is; with `after_version`, as soon as it has changed since, or after `wait_s` (at most 60).
-        `retry_s` replaces the configured time for which a silent server is asked again."""
+        """The job as it is; with `after_version`, as soon as it has changed since, or after
+        `wait_s` (at most 60). `retry_s` replaces the configured time for which a silent server is
+        asked again."""
         params = {"after_version": after_version, "wait": wait_s or None, "owner": owner}
-        return self._call("GET", paths.job(name), wire.JobInfo, params, wait_s=wait_s, retry_s=retry_s)
+        return self._call(
+            "GET", paths.job(name), wire.JobInfo, params, wait_s=wait_s, retry_s=retry_s
+        )
 
     def cancel_job(self, name: str, *, owner: str | None = None) -> wire.JobInfo:
         """Order the end of the job; the end itself arrives later. A final job stays as it is."""
@@ -124,23 +145,34 @@ class Api:
         """The stacks of the running job: see `Job.stacks`."""
         from client_lib.spec.stacks import JobStacks  # few callers need these models
 
-        return self._call("GET", paths.job(name, "stacks"), JobStacks, {"owner": owner}, lacks="can't take stacks")
+        return self._call(
+            "GET", paths.job(name, "stacks"), JobStacks, {"owner": owner}, lacks="can't take stacks"
+        )
 
     def job_metrics(
-        self, name: str, *, rank: int | str | None = None, points: int | None = None, owner: str | None = None
+        self,
+        name: str,
+        *,
+        rank: int | str | None = None,
+        points: int | None = None,
+        owner: str | None = None,
     ) -> JobMetrics:
         """The curves of a job: see `Job.metrics`."""
         from client_lib.spec.metrics import JobMetrics  # few callers need these models
 
         params = {"rank": rank, "points": points, "owner": owner}
-        return self._call("GET", paths.job(name, "metrics"), JobMetrics, params, lacks="can't read metrics")
+        return self._call(
+            "GET", paths.job(name, "metrics"), JobMetrics, params, lacks="can't read metrics"
+        )
 
     def job_goodput(self, name: str, *, owner: str | None = None) -> JobGoodput:
         """The use of a job's time: see `Job.goodput`."""
         from client_lib.spec.metrics import JobGoodput  # few callers need these models
 
         path = paths.job(name, "goodput")
-        return self._call("GET", path, JobGoodput, {"owner": owner}, lacks="does not tell the use of time")
+        return self._call(
+            "GET", path, JobGoodput, {"owner": owner}, lacks="does not tell the use of time"
+        )
 
     def job_provenance(self, name: str, *, owner: str | None = None) -> wire.JobProvenance:
         """The record of what a job ran: see `Job.provenance`."""
@@ -155,13 +187,15 @@ class Api:
         """The request that made the job, without submitter and secret values."""
         return self._call("GET", paths.job(name, "request"), SubmitRequest, {"owner": owner})
 
-    def open_logs(self, name: str, params: Params, *, deadline: float | None = None) -> Iterator[bytes]:
+    def open_logs(
+        self, name: str, params: Params, *, deadline: float | None = None
+    ) -> Iterator[bytes]:
         """The body of the job's log stream: see `Rest.open_logs`."""
         return self._rest.open_logs(name, params, deadline)
 
     def job_result(self, name: str, rank: int, *, owner: str | None = None) -> bytes:
-        """The value that the job's function left in this rank, still pickled: see `Job.result`. Raises NoResult with
-        the reason."""
+        """The value that the job's function left in this rank, still pickled: see `Job.result`.
+        Raises NoResult with the reason."""
         return self._rest.call("GET", paths.job_result(name, rank), params={"owner": owner})
 
     def job_outputs(self, name: str, *, owner: str | None = None) -> wire.OutputList:
@@ -171,7 +205,9 @@ class Api:
     def open_output(
         self, name: str, path: str, *, sha256: str, start: int = 0, owner: str | None = None
     ) -> Iterator[bytes]:
-        """The bytes of one of these files from `start` on, as they arrive. Raises NotFound: they are others by now."""
+        """The bytes of one of these files from `start` on, as they arrive. Raises
+        NotFound: they are others by now.
+        """
         headers = {"Range": f"bytes={start}-"} if start else {}
         params, url = {"sha256": sha256, "owner": owner}, paths.job_output(name, path)
         with self._rest.stream(url, params=params, headers=headers, read_s=READ_S) as answer:
@@ -190,10 +226,16 @@ class Api:
         limit: int | None = None,
         group: str | None = None,
     ) -> Iterator[wire.JobInfo]:
-        """The caller's jobs, newest first, at most `limit`; pages are fetched as they are needed. `name` is the
-        beginning of their names; of several labels all must match. `group`: only members of this one."""
+        """The caller's jobs, newest first, at most `limit`; pages are fetched as they are needed.
+        `name` is the beginning of their names; of several labels all must match. `group`: only
+        members of this one."""
         labels = [f"{key}={value}" for key, value in (label or {}).items()]
-        asked = {"state": str(state) if state else None, "name": name, "label": labels, "group": group}
+        asked = {
+            "state": str(state) if state else None,
+            "name": name,
+            "label": labels,
+            "group": group,
+        }
         cursor: str | None = None
         left = math.inf if limit is None else limit
         while left > 0:
@@ -204,10 +246,13 @@ class Api:
             left = left - len(page.jobs) if cursor else 0
 
     def state_changes(self, after: str | None = None, *, wait_s: float = 0.0) -> wire.StateChanges:
-        """The changes of the states of all jobs that the user sees since the cursor `after`, as soon as there are some,
-        or none after `wait_s` (at most 60). Without `after` none, with the cursor of the newest."""
+        """The changes of the states of all jobs that the user sees since the cursor `after`, as
+        soon as there are some, or none after `wait_s` (at most 60). Without `after` none, with the
+        cursor of the newest."""
         params, lacks = {"after": after, "wait": wait_s}, "can't watch many jobs with one call"
-        return self._call("GET", paths.CHANGES, wire.StateChanges, params, wait_s=wait_s, lacks=lacks)
+        return self._call(
+            "GET", paths.CHANGES, wire.StateChanges, params, wait_s=wait_s, lacks=lacks
+        )
 
     # --- code
 
@@ -218,8 +263,12 @@ class Api:
         except NotFound:
             return False
 
-    def upload_snapshot(self, sha256: str, archive: Path, on_upload: OnUpload | None = None) -> None:
-        """Send the archive, in blocks. The server checks the digest; sending what it has already is harmless."""
+    def upload_snapshot(
+        self, sha256: str, archive: Path, on_upload: OnUpload | None = None
+    ) -> None:
+        """Send the archive, in blocks. The server checks the digest; sending what
+        it has already is harmless.
+        """
         body, headers = Upload(archive, on_upload), {"Content-Type": "application/gzip"}
         self._rest.call("PUT", paths.snapshot(sha256), body=body, headers=headers, read_s=_UPLOAD_S)
 
@@ -261,15 +310,21 @@ class Api:
         wait_s: float = 0.0,
         retry_s: float | None = None,
     ) -> M:
-        """The answer. `key`: of idempotency. `lacks`: what servers can't do that do not know the path. `wait_s`: the
-        time for which the server may wait before it answers."""
+        """The answer. `key`: of idempotency. `lacks`: what servers can't do that do not know the
+        path. `wait_s`: the time for which the server may wait before it answers."""
         headers = {} if request is None else {"Content-Type": "application/json"}
         if key is not None:
             headers[paths.IDEMPOTENCY_KEY] = key
         body = None if request is None else request.model_dump_json(exclude_unset=True).encode()
         with newer_path(lacks):
             answer = self._rest.call(
-                method, path, params=params, body=body, headers=headers, read_s=wait_s + READ_S, retry_s=retry_s
+                method,
+                path,
+                params=params,
+                body=body,
+                headers=headers,
+                read_s=wait_s + READ_S,
+                retry_s=retry_s,
             )
         return self._read(model, answer)
 
@@ -281,7 +336,9 @@ class Api:
 
 
 def _connect(endpoint: Endpoint, config: Config) -> Transport:
-    from client_lib.transport.http import RequestsTransport  # loads requests, which the command line does without
+    from client_lib.transport.http import (
+        RequestsTransport,
+    )  # loads requests, which the command line does without
 
     return RequestsTransport(endpoint, config)
 
@@ -292,6 +349,8 @@ _apis: dict[Config, Api] = {}
 
 
 def configured() -> Api:
-    """The server that the environment and the configuration file mean now; one Api for each, kept by the process."""
+    """The server that the environment and the configuration file mean now; one Api for
+    each, kept by the process.
+    """
     config = resolve()
     return _apis.setdefault(config, Api(config))

@@ -1,7 +1,9 @@
-"""The server and its token: from arguments, then `CLIENT_LIB_*` variables, then a profile of the configuration file;
-otherwise the local server of this machine. All other modules take the resulting `Config`. Standard library only.
+"""The server and its token: from arguments, then `CLIENT_LIB_*` variables, then a profile of the
+configuration file; otherwise the local server of this machine. All other modules take the resulting
+`Config`. Standard library only.
 
-A profile's token, CA bundle and `insecure` are used for that profile's endpoint only, so that secrets stay with it.
+A profile's token, CA bundle and `insecure` are used for that profile's endpoint only, so that
+secrets stay with it.
 
     # ~/.config/client_lib/config.toml
     profile = "lab"                     # the one used when none is named
@@ -37,14 +39,20 @@ RETRY_S = "CLIENT_LIB_RETRY_S"
 NOTIFY = "CLIENT_LIB_NOTIFY"
 
 LOCAL = "local"  # endpoint or profile that always means the local server
-RETRY_S_DEFAULT = 30.0  # a server that is being restarted is back by then; people begin to wonder at about a minute
+# a server that is being restarted is back by then; people begin to wonder at about a minute
+RETRY_S_DEFAULT = 30.0
 
-_KEYS: dict[str, tuple[tuple[type, ...], str]] = {  # key of a profile -> the types of its value, and these in words
+_KEYS: dict[
+    str, tuple[tuple[type, ...], str]
+] = {  # key of a profile -> the types of its value, and these in words
     **dict.fromkeys(("endpoint", "token", "ca_bundle", "notify"), ((str,), "a text")),
     "insecure": ((bool,), "true or false"),
     "retry_s": ((int, float), "a number of seconds (0 or more)"),
 }
-BOOLEANS = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off", "0"), False)}
+BOOLEANS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
 
 
 class Endpoint(NamedTuple):
@@ -66,17 +74,24 @@ class Config:
     """None: none is sent (the local server's own is read from its state directory)."""
     insecure: bool = False  # the token may travel over plain http to another host
     ca_bundle: str | None = None  # file of certificate authorities; None: the default ones
-    retry_s: float = RETRY_S_DEFAULT  # seconds in which a call is repeated while no server answers; 0: not
+    # seconds in which a call is repeated while no server answers; 0: not
+    retry_s: float = RETRY_S_DEFAULT
     notify: str | None = field(default=None, repr=False)  # webhook of jobs that name none
     state_dir: Path | None = None
-    """State directory of the local server; None: the default one, or `endpoint` is another server."""
+    """State directory of the local server; None: the default one, or
+    `endpoint` is another server.
+    """
 
 
 def config_file() -> Path:
     """Path of the configuration file, which may not exist: `$CLIENT_LIB_CONFIG`, else
     `~/.config/client_lib/config.toml`."""
     given = os.environ.get(CONFIG)
-    return Path(given).expanduser() if given else Path.home() / ".config" / "client_lib" / "config.toml"
+    return (
+        Path(given).expanduser()
+        if given
+        else Path.home() / ".config" / "client_lib" / "config.toml"
+    )
 
 
 def resolve(
@@ -88,12 +103,16 @@ def resolve(
     ca_bundle: str | None = None,
     retry_s: float | None = None,
 ) -> Config:
-    """The server that these arguments, the environment and the configuration file mean, in this order.
-    Raises InvalidRequest: an endpoint that is no http(s) URL, an unknown profile, a broken file or variable, a
-    `retry_s` that is no number of seconds."""
+    """The server that these arguments, the environment and the configuration file mean, in this
+    order. Raises InvalidRequest: an endpoint that is no http(s) URL, an unknown profile, a broken
+    file or variable, a `retry_s` that is no number of seconds."""
     if endpoint is None and profile is None:
         endpoint = os.environ.get(ENDPOINT) or None
-    chosen = {} if endpoint else profile_values(profile or os.environ.get(PROFILE) or None, config_file())
+    chosen = (
+        {}
+        if endpoint
+        else profile_values(profile or os.environ.get(PROFILE) or None, config_file())
+    )
     url = check_endpoint(endpoint or chosen.get("endpoint", LOCAL))
     retries = _seconds("retry_s", retry_s), _seconds(RETRY_S, os.environ.get(RETRY_S))
     return Config(
@@ -108,7 +127,9 @@ def resolve(
 
 
 def check_endpoint(endpoint: str) -> str | None:
-    """The URL without a trailing slash; None for `local`. Raises InvalidRequest for what is neither."""
+    """The URL without a trailing slash; None for `local`. Raises
+    InvalidRequest for what is neither.
+    """
     if endpoint == LOCAL:
         return None
     try:
@@ -118,10 +139,13 @@ def check_endpoint(endpoint: str) -> str | None:
         usable = False
     if not usable or parts.query or parts.fragment:
         raise InvalidRequest(
-            f"endpoint {endpoint!r} is no address of a server", hint="write https://host, http://host:port or `local`"
+            f"endpoint {endpoint!r} is no address of a server",
+            hint="write https://host, http://host:port or `local`",
         )
     if parts.username or parts.password:
-        raise InvalidRequest("the endpoint holds a user or password", hint=f"give the token as token= or in {TOKEN}")
+        raise InvalidRequest(
+            "the endpoint holds a user or password", hint=f"give the token as token= or in {TOKEN}"
+        )
     return endpoint.rstrip("/")
 
 
@@ -140,10 +164,13 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
     profiles = data.pop("profiles") if isinstance(data.get("profiles"), dict) else {}
     default = data.pop("profile", None)
     if not isinstance(default, str | None):
-        raise InvalidRequest(f"{path}: `profile` is no name", hint="the values of a profile are in [profiles.NAME]")
+        raise InvalidRequest(
+            f"{path}: `profile` is no name", hint="the values of a profile are in [profiles.NAME]"
+        )
     if data:
         raise InvalidRequest(
-            f"{path}: unknown key {next(iter(data))!r}", hint="it may hold `profile` and [profiles.NAME]"
+            f"{path}: unknown key {next(iter(data))!r}",
+            hint="it may hold `profile` and [profiles.NAME]",
         )
     for name, values in profiles.items():
         check_profile(path, name, values)
@@ -153,7 +180,9 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
 def check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
     """Raises InvalidRequest for a key that no profile has, or a value that it can't have."""
     if not isinstance(values, Mapping):
-        raise InvalidRequest(f"{path}: profile {name!r} is no table", hint=f"write it as [profiles.{name}]")
+        raise InvalidRequest(
+            f"{path}: profile {name!r} is no table", hint=f"write it as [profiles.{name}]"
+        )
     for key, value in sorted(values.items()):
         if key not in _KEYS:
             hint = f"there are: {', '.join(sorted(_KEYS))}"
@@ -166,7 +195,9 @@ def check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
 
 
 def profile_values(name: str | None, path: Path) -> dict[str, Any]:
-    """The values of the profile, or with None of the one in use. Raises InvalidRequest: there is none of this name."""
+    """The values of the profile, or with None of the one in use. Raises InvalidRequest:
+    there is none of this name.
+    """
     if name == LOCAL:
         return {}
     default, profiles = read_profiles(path)
@@ -175,7 +206,8 @@ def profile_values(name: str | None, path: Path) -> dict[str, Any]:
         return {}
     if wanted not in profiles:
         raise InvalidRequest(
-            f"no profile {wanted!r} in {path}", hint=f"there are: {', '.join(sorted({*profiles, LOCAL}))}"
+            f"no profile {wanted!r} in {path}",
+            hint=f"there are: {', '.join(sorted({*profiles, LOCAL}))}",
         )
     return profiles[wanted]
 

@@ -1,8 +1,9 @@
 """Fetches the outputs of a job, and the code that it ran, into a folder.
 
-Outputs are resumed after a cut, and each file is checked against its digest. A file that is there with the same bytes
-is not fetched again; one with others is replaced when the new one is complete. Nothing is written outside of the
-folder, whatever a server calls its files and wherever links in the folder lead. Snapshots are unpacked just as safely.
+Outputs are resumed after a cut, and each file is checked against its digest. A file that is there
+with the same bytes is not fetched again; one with others is replaced when the new one is complete.
+Nothing is written outside of the folder, whatever a server calls its files and wherever links in
+the folder lead. Snapshots are unpacked just as safely.
 """
 
 import hashlib
@@ -40,7 +41,11 @@ OnDownload = Callable[[Progress], None]
 
 
 def download(
-    api: Api, info: JobInfo, folder: Path, pattern: str | None, on_download: OnDownload | None = None
+    api: Api,
+    info: JobInfo,
+    folder: Path,
+    pattern: str | None,
+    on_download: OnDownload | None = None,
 ) -> list[Path]:
     """Fetch the outputs that a glob means into the folder, which is made.
 
@@ -75,19 +80,29 @@ def why_none(info: JobInfo, listed: OutputList, pattern: str | None) -> str:
     if info.spec.outputs == []:
         return f"job {info.name} keeps no outputs (outputs=[])"
     if listed.final:
-        return f"job {info.name} left no outputs" + (f"; left out: {listed.left_out[0].why}" if listed.left_out else "")
-    return f"job {info.name} is {info.state} and keeps no outputs yet: they are looked for every minute, and at its end"
+        return f"job {info.name} left no outputs" + (
+            f"; left out: {listed.left_out[0].why}" if listed.left_out else ""
+        )
+    return (
+        f"job {info.name} is {info.state} and keeps no outputs yet: they are looked for every "
+        "minute, and at its end"
+    )
 
 
 def chosen(listed: OutputList, pattern: str | None) -> list[OutputFile]:
     """The files that a glob means; None: all.
-    Raises BadResponse: the path of one would lead out of a folder, or can't exist on this system."""
+    Raises BadResponse: the path of one would lead out of a folder, or can't exist on this system.
+    """
     for file in listed.files:
         parts = file.path.split("/")
         hostile = "\0" in file.path or any(part in ("", ".", "..") for part in parts)
-        if hostile or (os.name == "nt" and any(_RESERVED & set(part) or part.endswith((".", " ")) for part in parts)):
+        if hostile or (
+            os.name == "nt"
+            and any(_RESERVED & set(part) or part.endswith((".", " ")) for part in parts)
+        ):
             raise BadResponse(
-                f"the server calls an output {file.path!r}, which is no file below a folder; nothing was written"
+                f"the server calls an output {file.path!r}, which is no file below a folder; "
+                "nothing was written"
             )
     matches = Patterns([pattern]).match if pattern else bool
     return [file for file in listed.files if matches(file.path)]
@@ -114,13 +129,20 @@ def _fetch(api: Api, info: JobInfo, file: OutputFile, folder: Path, meter: _Mete
     if part.is_symlink():
         part.unlink()
     extra = os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)
-    with open(part, "r+b", opener=lambda name, flags: os.open(name, flags | extra, 0o600)) as opened:
+    with open(
+        part, "r+b", opener=lambda name, flags: os.open(name, flags | extra, 0o600)
+    ) as opened:
         digest = _collect(api, info, file, opened, meter)
     if digest != file.sha256:
         part.unlink()
-        raise BadResponse(f"what came as {file.path} has the digest {digest}, not {file.sha256}", hint="try again")
+        raise BadResponse(
+            f"what came as {file.path} has the digest {digest}, not {file.sha256}", hint="try again"
+        )
     if target.is_dir() and not target.is_symlink():
-        raise InvalidRequest(f"{target} is a folder, and the job has a file of this name", hint="choose another folder")
+        raise InvalidRequest(
+            f"{target} is a folder, and the job has a file of this name",
+            hint="choose another folder",
+        )
     try:
         os.chmod(part, 0o755 if file.executable else 0o644)
         os.utime(part, (file.modified_at.timestamp(),) * 2)
@@ -149,12 +171,16 @@ def _collect(api: Api, info: JobInfo, file: OutputFile, part: IO[bytes], meter: 
     while have < file.size:
         before = have
         try:
-            for block in api.open_output(info.name, file.path, sha256=file.sha256, start=have, owner=info.owner):
+            for block in api.open_output(
+                info.name, file.path, sha256=file.sha256, start=have, owner=info.owner
+            ):
                 part.write(block)
                 digest.update(block)
                 have += len(block)
                 meter.add(len(block))
-        except Transient as cut:  # `api` has tried again where nothing answered; here an answer broke off
+        except (
+            Transient
+        ) as cut:  # `api` has tried again where nothing answered; here an answer broke off
             if have == before:
                 raise cut.error from cut.__cause__
         else:
@@ -163,8 +189,8 @@ def _collect(api: Api, info: JobInfo, file: OutputFile, part: IO[bytes], meter: 
 
 
 def _place(folder: Path, path: str) -> Path:
-    """Path of the file in the folder; missing folders are created. Raises InvalidRequest: a link or a file is in the
-    way."""
+    """Path of the file in the folder; missing folders are created. Raises InvalidRequest: a link or
+    a file is in the way."""
     *parents, name = path.split("/")
     place = folder
     for parent in parents:
@@ -182,22 +208,30 @@ def _place(folder: Path, path: str) -> Path:
 
 
 def fetch_code(api: Api, info: JobInfo, provenance: JobProvenance, folder: Path) -> str:
-    """Write the code of a job into a new or empty folder: the files of a snapshot, or the patch of a job in place.
-    Returns a sentence with the place or commit.
-    Raises InvalidRequest: the folder is not empty; NotFound: the code was not kept."""
+    """Write the code of a job into a new or empty folder: the files of a snapshot, or the patch of
+    a job in place. Returns a sentence with the place or commit. Raises InvalidRequest: the folder
+    is not empty; NotFound: the code was not kept."""
     if os.path.lexists(folder) and not (folder.is_dir() and not any(folder.iterdir())):
         raise InvalidRequest(f"{folder} exists and is not an empty folder", hint="name a new one")
     folder.parent.mkdir(parents=True, exist_ok=True)
     if isinstance(info.code, CodeSnapshot):
         is_new = not folder.exists()
-        with TemporaryDirectory(prefix=".client-lib-", dir=folder.parent if is_new else folder) as beside:
+        with TemporaryDirectory(
+            prefix=".client-lib-", dir=folder.parent if is_new else folder
+        ) as beside:
             code = _unpack(api, info.code, Path(beside))
-            for entry in [code] if is_new else [*code.iterdir()]:  # a folder that exists may be one in which we are
+            for entry in (
+                [code] if is_new else [*code.iterdir()]
+            ):  # a folder that exists may be one in which we are
                 entry.replace(folder if is_new else folder / entry.name)
         return f"{folder} has the {info.code.files} files of {info.code.root}"
     ran = provenance.submitted
     if ran is None or ran.commit is None:
-        kept = f"the digest of {info.spec.python_script}: {info.code.sha256}" if info.code.sha256 else "its command"
+        kept = (
+            f"the digest of {info.spec.python_script}: {info.code.sha256}"
+            if info.code.sha256
+            else "its command"
+        )
         raise NotFound(
             f"job {info.name} ran in place and its git commit is not known; only {kept} was kept",
             hint="with code='snapshot' the server keeps the code of a job",
@@ -212,10 +246,16 @@ def fetch_code(api: Api, info: JobInfo, provenance: JobProvenance, folder: Path)
 
 
 def texts_of_code(api: Api, code: CodeSnapshot) -> dict[str, str]:
-    """The texts of the files of a snapshot by their names. Raises NotFound: this user has no such snapshot."""
+    """The texts of the files of a snapshot by their names. Raises NotFound: this
+    user has no such snapshot.
+    """
     with TemporaryDirectory(prefix="client-lib-") as folder:
         root = _unpack(api, code, Path(folder))
-        return {path.relative_to(root).as_posix(): _text(path) for path in root.rglob("*") if not path.is_dir()}
+        return {
+            path.relative_to(root).as_posix(): _text(path)
+            for path in root.rglob("*")
+            if not path.is_dir()
+        }
 
 
 def _unpack(api: Api, code: CodeSnapshot, beside: Path) -> Path:
@@ -226,7 +266,9 @@ def _unpack(api: Api, code: CodeSnapshot, beside: Path) -> Path:
             raise ArchiveRefused("it is another one")
         unpack(str(archive), str(folder))
     except ArchiveRefused as refused:
-        raise BadResponse(f"the snapshot {code.sha256[:12]} of the server can't be unpacked: {refused}") from refused
+        raise BadResponse(
+            f"the snapshot {code.sha256[:12]} of the server can't be unpacked: {refused}"
+        ) from refused
     return folder
 
 
@@ -234,4 +276,8 @@ def _text(path: Path) -> str:
     if path.is_symlink():
         return f"a link to {path.readlink()}\n"
     content = path.read_bytes() if path.stat().st_size <= _TEXT_MAX else b"\0"
-    return content.decode("utf-8", "replace") if b"\0" not in content else f"bytes with digest {sha256_of(path)}\n"
+    return (
+        content.decode("utf-8", "replace")
+        if b"\0" not in content
+        else f"bytes with digest {sha256_of(path)}\n"
+    )

@@ -1,7 +1,7 @@
 """Transport of the SDK: one `requests.Session` per server, a time-out on every call.
 
-The session reads nothing of the environment (a .netrc would replace the token) but proxies, once, when it is made.
-Redirects are not followed: the token stays with its server.
+The session reads nothing of the environment (a .netrc would replace the token) but proxies, once,
+when it is made. Redirects are not followed: the token stays with its server.
 """
 
 from collections.abc import Iterator
@@ -26,15 +26,36 @@ _POOL = 32  # keep-alive connections; more threads than that open connections of
 
 class RequestsTransport(Transport):
     failures = (  # the first row whose kind is the failure, or is among its causes
-        FailureRow(exceptions.ProxyError, "{url} can't be reached through the proxy", "see HTTPS_PROXY and NO_PROXY"),
+        FailureRow(
+            exceptions.ProxyError,
+            "{url} can't be reached through the proxy",
+            "see HTTPS_PROXY and NO_PROXY",
+        ),
         FailureRow(exceptions.SSLError, *UNTRUSTED),
-        FailureRow(exceptions.ConnectTimeout, f"{{url}} does not answer (no connection within {CONNECT_S:g} s)"),
-        FailureRow(exceptions.ReadTimeout, "{url} took the request but sent nothing for {read_s:g} s"),
+        FailureRow(
+            exceptions.ConnectTimeout,
+            f"{{url}} does not answer (no connection within {CONNECT_S:g} s)",
+        ),
+        FailureRow(
+            exceptions.ReadTimeout, "{url} took the request but sent nothing for {read_s:g} s"
+        ),
         FailureRow(ReadTimeoutError, "{url} sent nothing more for {read_s:g} s"),
         *SOCKET_FAILURES,
-        FailureRow(DecodeError, "{url} sent an answer that can't be decoded", None, False, errors.BadResponse),
+        FailureRow(
+            DecodeError,
+            "{url} sent an answer that can't be decoded",
+            None,
+            False,
+            errors.BadResponse,
+        ),
         FailureRow(exceptions.ConnectionError, "{url} does not answer"),
-        FailureRow(exceptions.RequestException, "{url}: the request can't be sent", None, False, errors.InvalidRequest),
+        FailureRow(
+            exceptions.RequestException,
+            "{url}: the request can't be sent",
+            None,
+            False,
+            errors.InvalidRequest,
+        ),
         FailureRow(HTTPError, CUT, ours=errors.BadResponse),
     )
 
@@ -63,7 +84,8 @@ class RequestsTransport(Transport):
             yield response.raw
 
     def body(self, answer: Any) -> Iterator[bytes]:
-        # decoded only if necessary: after a broken connection the decoder would withhold the last bytes
+        # decoded only if necessary: after a broken connection the decoder would withhold the last
+        # bytes
         yield from answer.stream(BLOCK, decode_content="Content-Encoding" in answer.headers)
 
     def close(self) -> None:

@@ -1,7 +1,8 @@
 """Transport of the command line, over http.client: what `transport.http` is for the SDK.
 
-requests takes as long to load as all else that `list`, `status` and `logs` do (benchmarks/start_up.py), and a command
-makes a few calls, one after another. A server behind a proxy is called by requests, which knows proxies.
+requests takes as long to load as all else that `list`, `status` and `logs` do
+(benchmarks/start_up.py), and a command makes a few calls, one after another. A server behind a
+proxy is called by requests, which knows proxies.
 """
 
 import http.client
@@ -15,7 +16,14 @@ from urllib.parse import urlencode, urlsplit
 from client_lib.errors import BadResponse, ServerUnreachable
 from client_lib.spec.paths import is_loopback
 from client_lib.transport.config import Config, Endpoint
-from client_lib.transport.failures import CONNECT_S, CUT, SOCKET_FAILURES, UNTRUSTED, FailureRow, Transient
+from client_lib.transport.failures import (
+    CONNECT_S,
+    CUT,
+    SOCKET_FAILURES,
+    UNTRUSTED,
+    FailureRow,
+    Transient,
+)
 from client_lib.transport.rest import BLOCK, Request, Transport
 
 
@@ -90,21 +98,30 @@ class HttpClientTransport(Transport):
         return None
 
     def _connected(self) -> http.client.HTTPConnection:
-        host, port = self._parts.hostname or "", self._parts.port  # without a port, http.client looks for one in `::1`
+        host, port = (
+            self._parts.hostname or "",
+            self._parts.port,
+        )  # without a port, http.client looks for one in `::1`
         connection: http.client.HTTPConnection
         if self._parts.scheme == "https":
             import certifi  # the authorities that the SDK trusts, too
 
             trusted = self.trusted or certifi.where()
             folder = os.path.isdir(trusted)
-            tls = ssl.create_default_context(cafile=None if folder else trusted, capath=trusted if folder else None)
-            connection = http.client.HTTPSConnection(host, port or 443, timeout=CONNECT_S, context=tls)
+            tls = ssl.create_default_context(
+                cafile=None if folder else trusted, capath=trusted if folder else None
+            )
+            connection = http.client.HTTPSConnection(
+                host, port or 443, timeout=CONNECT_S, context=tls
+            )
         else:
             connection = http.client.HTTPConnection(host, port or 80, timeout=CONNECT_S)
         try:
             connection.connect()
         except TimeoutError as error:
             raise Transient(
-                ServerUnreachable(f"{self.url} does not answer (no connection within {CONNECT_S:g} s)")
+                ServerUnreachable(
+                    f"{self.url} does not answer (no connection within {CONNECT_S:g} s)"
+                )
             ) from error
         return connection

@@ -1,8 +1,9 @@
 """The local server of this machine and user: found if it runs, started if it does not.
 
-A running server holds a lock for its whole life, and only that proves that it runs; `server.json` holds its address,
-and remains after the server has died. A client that starts one holds `start.lock`, so that ten clients at once start
-one. A newer client replaces an older server that has no jobs; one with jobs is used, with a warning.
+A running server holds a lock for its whole life, and only that proves that it runs; `server.json`
+holds its address, and remains after the server has died. A client that starts one holds
+`start.lock`, so that ten clients at once start one. A newer client replaces an older server that
+has no jobs; one with jobs is used, with a warning.
 """
 
 from __future__ import annotations
@@ -24,7 +25,15 @@ from typing import TYPE_CHECKING
 from client_lib import __version__
 from client_lib.errors import ClientLibError, Conflict, NotSupported, ServerError
 from client_lib.spec import paths
-from client_lib.spec.state_dir import SERVER_JSON, SERVER_LOCK, SERVER_LOG, START_LOCK, TOKEN, make_private, state_dir
+from client_lib.spec.state_dir import (
+    SERVER_JSON,
+    SERVER_LOCK,
+    SERVER_LOG,
+    START_LOCK,
+    TOKEN,
+    make_private,
+    state_dir,
+)
 from client_lib.spec.states import State
 from client_lib.transport import http_client, logins
 from client_lib.transport.config import Config, Endpoint
@@ -34,16 +43,28 @@ from client_lib.worker.directory import MARKER, is_held, locked
 if TYPE_CHECKING:
     import subprocess
 
-START_S = 60.0  # a cold disk reads the server's libraries for some seconds; longer means that something is wrong
+# a cold disk reads the server's libraries for some seconds; longer means that something is wrong
+START_S = 60.0
 STOP_S = 15.0
 POLL_S = 0.003
-IDLE_EXIT_S = "1800"  # a server that we started ends after half an hour with no running job and no request
-LIBRARIES = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "pydantic_settings", "prometheus_client")
+# a server that we started ends after half an hour with no running job and no request
+IDLE_EXIT_S = "1800"
+LIBRARIES = (
+    "fastapi",
+    "uvicorn",
+    "sqlalchemy",
+    "alembic",
+    "pydantic_settings",
+    "prometheus_client",
+)
 """They come with the extra `server`."""
 
 _log = logging.getLogger("client_lib")
-_children: list[subprocess.Popen[bytes]] = []  # servers that this process started: polled, so that none stays a zombie
-_checked: set[tuple[str, int]] = set()  # servers whose version was looked at: once per process is enough
+_children: list[
+    subprocess.Popen[bytes]
+] = []  # servers that this process started: polled, so that none stays a zombie
+# servers whose version was looked at: once per process is enough
+_checked: set[tuple[str, int]] = set()
 
 
 @dataclass(frozen=True)
@@ -68,32 +89,45 @@ class Running:
 
 def find(directory: Path | None = None) -> Running | None:
     """The server that runs here, or None. Starts nothing and asks nothing over the network.
-    Raises Conflict if the state belongs to another host: a loopback address of it would mean nothing here."""
+    Raises Conflict if the state belongs to another host: a loopback address of it would mean
+    nothing here."""
     directory = directory or state_dir()
     lock, here = directory / SERVER_LOCK, socket.gethostname()
-    with suppress(FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):  # missing or incomplete
+    with suppress(
+        FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError
+    ):  # missing or incomplete
         data = json.loads((directory / SERVER_JSON).read_bytes())
         url, pid, version, host = (data[name] for name in ("url", "pid", "version", "host"))
         if host != here:
             raise Conflict(
                 f"{directory} holds the state of a server on {host}, and this is {here}",
-                hint=f"set CLIENT_LIB_STATE_DIR to a directory of this host alone, or, if {host} is gone, "
-                f"remove {directory / SERVER_JSON}",
+                hint=f"set CLIENT_LIB_STATE_DIR to a directory of this host alone, or, if {host} "
+                f"is gone, remove {directory / SERVER_JSON}",
             )
         # a new server that does not listen yet holds the lock beside an older server.json
         if is_held(str(lock)) and json.loads(lock.read_bytes())["pid"] == pid:
-            return Running(directory, url, pid, version, *map(data.get, ("started_at", "data_dir", "code")))
+            return Running(
+                directory, url, pid, version, *map(data.get, ("started_at", "data_dir", "code"))
+            )
     return None
 
 
 def find_all() -> list[Running]:
-    """The servers of this user on this machine, with any state directory. Elsewhere than on Linux: that of `find`."""
+    """The servers of this user on this machine, with any state directory. Elsewhere than
+    on Linux: that of `find`.
+    """
     directories = {state_dir()}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             line = os.fsdecode((process / "cmdline").read_bytes()).split("\0")
-            if process.stat().st_uid == os.getuid() and "server_stub" in line and "--state-dir" in line:
-                directories.add(Path(os.readlink(process / "cwd"), line[line.index("--state-dir") + 1]))
+            if (
+                process.stat().st_uid == os.getuid()
+                and "server_stub" in line
+                and "--state-dir" in line
+            ):
+                directories.add(
+                    Path(os.readlink(process / "cwd"), line[line.index("--state-dir") + 1])
+                )
         except (OSError, IndexError):  # it has ended
             continue
     return [running for directory in sorted(directories) if (running := find(directory))]
@@ -102,7 +136,11 @@ def find_all() -> list[Running]:
 def locate(config: Config) -> Endpoint:
     """The server that `config` names. The local server is started if it doesn't run."""
     if config.endpoint:
-        return Endpoint(config.endpoint, config.token) if config.token else logins.endpoint(config.endpoint)
+        return (
+            Endpoint(config.endpoint, config.token)
+            if config.token
+            else logins.endpoint(config.endpoint)
+        )
     return _settle(find_or_start(config.state_dir)).endpoint
 
 
@@ -112,38 +150,48 @@ def find_or_start(directory: Path | None = None) -> Running:
     Raises:
         NotSupported: on Windows, which has no local runtime, or without the server's libraries.
         Conflict: as `find`.
-        ServerError: it doesn't start, with the end of its log; or its state directory can't be used.
+        ServerError: it doesn't start, with the end of its log; or its state directory can't be
+            used.
     """
     if sys.platform == "win32":
         raise NotSupported(
-            "jobs don't run on Windows itself", hint="give the address of a server, as endpoint= or CLIENT_LIB_ENDPOINT"
+            "jobs don't run on Windows itself",
+            hint="give the address of a server, as endpoint= or CLIENT_LIB_ENDPOINT",
         )
     directory = directory or state_dir()
     try:
         if running := find(directory):
             return running
         make_private(directory)
-        with locked(str(directory / START_LOCK)):  # no other client starts one; it is done within START_S
+        with locked(
+            str(directory / START_LOCK)
+        ):  # no other client starts one; it is done within START_S
             lock = directory / SERVER_LOCK
-            # one may be started by hand meanwhile; one that is about to end holds the lock for a moment longer
+            # one may be started by hand meanwhile; one that is about to end holds the lock for a
+            # moment longer
             if not _until(lambda: not is_held(str(lock)) or find(directory) is not None, START_S):
                 message = f"a process holds {lock} but does not say where it listens"
                 raise ServerError(message, hint=_foreground(directory))
             return find(directory) or _start(directory)
     except OSError as error:
-        raise ServerError(f"the local server can't keep its state in {directory}: {error}") from error
+        raise ServerError(
+            f"the local server can't keep its state in {directory}: {error}"
+        ) from error
 
 
 def stop(running: Running) -> None:
-    """Ask the server to end, and wait until it has; its jobs run on. Returns at once if it is gone already.
-    Raises ServerError: it still runs after STOP_S."""
+    """Ask the server to end, and wait until it has; its jobs run on. Returns at once if it is gone
+    already. Raises ServerError: it still runs after STOP_S."""
     lock = str(running.state_dir / SERVER_LOCK)
     if not is_held(lock):
         return
     with suppress(ProcessLookupError):  # it has ended since, or is in another namespace of pids
         os.kill(running.pid, signal.SIGTERM)  # find() saw this pid in the lock that is held
     if not _until(lambda: not is_held(lock), STOP_S):
-        raise ServerError(f"the local server (pid {running.pid}) does not end", hint=f"kill -9 {running.pid} ends it")
+        raise ServerError(
+            f"the local server (pid {running.pid}) does not end",
+            hint=f"kill -9 {running.pid} ends it",
+        )
 
 
 # --- starting one
@@ -162,7 +210,8 @@ def _start(directory: Path) -> Running:
     with open(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "wb") as output:
         child = subprocess.Popen(
             [sys.executable, "-m", "server_stub", "--state-dir", str(directory)],
-            stdin=subprocess.DEVNULL,  # no descriptor of ours stays open in it: `client-lib submit | tee` ends
+            # no descriptor of ours stays open in it: `client-lib submit | tee` ends
+            stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             cwd=directory,
@@ -174,7 +223,11 @@ def _start(directory: Path) -> Running:
     if running := find(directory):
         return running
     ended = child.poll()
-    how = f"ended with exit code {ended}" if ended is not None else f"does not answer after {START_S:g} s"
+    how = (
+        f"ended with exit code {ended}"
+        if ended is not None
+        else f"does not answer after {START_S:g} s"
+    )
     with log.open("rb") as file:
         file.seek(begin)
         lines = file.read().decode("utf-8", "replace").splitlines()[-30:]
@@ -183,12 +236,14 @@ def _start(directory: Path) -> Running:
 
 
 def check_installed() -> None:
-    """Raises NotSupported naming the extra if the server's libraries are missing; imports none of them."""
+    """Raises NotSupported naming the extra if the server's libraries are
+    missing; imports none of them.
+    """
     if missing := missing_libraries():
         raise NotSupported(
             f"the server's libraries are not installed here ({', '.join(missing)})",
-            hint=f"{sys.executable} -m pip install 'client-lib[server]' installs them; or give the address of another "
-            "server in CLIENT_LIB_ENDPOINT",
+            hint=f"{sys.executable} -m pip install 'client-lib[server]' installs them; or give the "
+            "address of another server in CLIENT_LIB_ENDPOINT",
         )
 
 
@@ -203,7 +258,9 @@ def _foreground(directory: Path) -> str:
 
 
 def _until(condition: Callable[[], bool], within_s: float) -> bool:
-    """Wait until `condition()` is true, which is polled: nothing portable wakes. False: it was not in time."""
+    """Wait until `condition()` is true, which is polled: nothing portable wakes.
+    False: it was not in time.
+    """
     deadline = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > deadline:
@@ -216,14 +273,16 @@ def _until(condition: Callable[[], bool], within_s: float) -> bool:
 
 
 def _settle(running: Running) -> Running:
-    """The server to use: `running`, or one of this version in its place if it is older and has no jobs. The state is
-    durable, so that nobody is asked."""
+    """The server to use: `running`, or one of this version in its place if it is older and has no
+    jobs. The state is durable, so that nobody is asked."""
     if (running.url, running.pid) in _checked or _ordered(running.version) > _ordered(__version__):
         return running
     _checked.add((running.url, running.pid))
     if running.version == __version__:
         if other := _other_code(running, Path(__file__).parents[2]):
-            _log.warning("the local server %s; `client-lib server restart` starts it with this code", other)
+            _log.warning(
+                "the local server %s; `client-lib server restart` starts it with this code", other
+            )
         return running
     busy = _has_jobs(running)
     if not busy and not missing_libraries():
@@ -231,7 +290,8 @@ def _settle(running: Running) -> Running:
         stop(running)
         return find_or_start(running.state_dir)
     _log.warning(
-        "the local server is of version %s, older than this client (%s)%s; `client-lib server restart` replaces it",
+        "the local server is of version %s, older than this client (%s)%s; `client-lib server "
+        "restart` replaces it",
         running.version,
         __version__,
         " and has jobs" if busy else "",
@@ -240,16 +300,25 @@ def _settle(running: Running) -> Running:
 
 
 def _other_code(running: Running, root: Path) -> str | None:
-    """Compare the code of this server with that in `root`; None: they are the same, or no checkout, or it is ending."""
+    """Compare the code of this server with that in `root`; None: they are the same, or no
+    checkout, or it is ending.
+    """
     if running.code is None or "site-packages" in str(root):
         return None
     if running.code != str(root):
         return f"runs the code in {running.code}, and this client that in {root}"
     with suppress(FileNotFoundError):  # a file of the code may be removed meanwhile, too
         written = (running.state_dir / SERVER_JSON).stat().st_mtime
-        for package in ("client_lib", "server_stub"):  # each call of the client looks at all files, so without `Path`
+        for package in (
+            "client_lib",
+            "server_stub",
+        ):  # each call of the client looks at all files, so without `Path`
             for folder, _, files in os.walk(root / package):
-                for path in (os.path.join(folder, file) for file in files if file.endswith(".py") and file[0] != "."):
+                for path in (
+                    os.path.join(folder, file)
+                    for file in files
+                    if file.endswith(".py") and file[0] != "."
+                ):
                     if os.lstat(path).st_mtime > written:
                         return f"was started before {path} was changed"
     return None
@@ -260,9 +329,13 @@ def _ordered(version: str) -> tuple[int, ...]:
 
 
 def _has_jobs(running: Running) -> bool:
-    """Some job isn't final. A server that can't be asked counts as one with jobs: it is left alone."""
+    """Some job isn't final. A server that can't be asked counts as one
+    with jobs: it is left alone.
+    """
     rest = Rest(lambda: running.endpoint, Config(running.url, retry_s=0), http_client.connect)
-    asked = ({"state": state, "limit": 1} for state in (State.RUNNING, State.PENDING, State.RESTARTING))
+    asked = (
+        {"state": state, "limit": 1} for state in (State.RUNNING, State.PENDING, State.RESTARTING)
+    )
     try:
         return any(rest.read(paths.JOBS, "jobs", params, read_s=5.0)["jobs"] for params in asked)
     except ClientLibError:

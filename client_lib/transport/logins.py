@@ -1,7 +1,9 @@
-"""Logins at the issuers of servers: a token by the device flow (RFC 8628), kept until `log_out`, renewed in time.
+"""Logins at the issuers of servers: a token by the device flow (RFC 8628), kept until `log_out`,
+renewed in time.
 
-`logins.json` beside the configuration file holds them by the URL of their server; only its user can read it. One
-process renews a token while the others wait: an issuer may end a login whose refresh token is used twice.
+`logins.json` beside the configuration file holds them by the URL of their server; only its user can
+read it. One process renews a token while the others wait: an issuer may end a login whose refresh
+token is used twice.
 """
 
 import base64
@@ -13,16 +15,29 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
-from client_lib.errors import Forbidden, InvalidRequest, NotSupported, ServerUnreachable, Unauthorized
+from client_lib.errors import (
+    Forbidden,
+    InvalidRequest,
+    NotSupported,
+    ServerUnreachable,
+    Unauthorized,
+)
 from client_lib.spec import paths
 from client_lib.transport.config import Config, Endpoint, config_file
 from client_lib.transport.failures import CONNECT_S, check_endpoint_rules
 from client_lib.worker.directory import locked, write_json
 
-EARLY_S = 60.0  # before its end a token is renewed; a token that lives shorter, after half of its life
+# before its end a token is renewed; a token that lives shorter, after half of its life
+EARLY_S = 60.0
 _AGAIN_S = 10.0  # pause after an issuer did not answer, while the token is valid
 _READ_S = 30.0
-_SCOPES = ("openid", "profile", "email", "groups", "offline_access")  # the last one: a refresh token
+_SCOPES = (
+    "openid",
+    "profile",
+    "email",
+    "groups",
+    "offline_access",
+)  # the last one: a refresh token
 _DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 _POLL_S, _SLOWER_S = 5.0, 5.0  # RFC 8628, 3.5
 
@@ -41,8 +56,9 @@ class Login(TypedDict):
 
 
 def endpoint(url: str) -> Endpoint:
-    """The server with the token of its login, which is renewed if it is time; without a token if there is no login.
-    Raises Unauthorized: the issuer has ended the login; ServerUnreachable: it is silent, and the token has expired."""
+    """The server with the token of its login, which is renewed if it is time; without a token if
+    there is no login. Raises Unauthorized: the issuer has ended the login; ServerUnreachable: it is
+    silent, and the token has expired."""
     login = _read().get(url)
     if login is not None and time.time() >= login["renew_at"]:
         with _locked():
@@ -59,20 +75,29 @@ def log_in(
     show: Callable[[str, str], None],
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Log in by the device flow of the issuer that the server offers (its LoginIssuer), and keep the login. `show` is
-    called with the link and the code that the user has to confirm there.
-    Raises NotSupported: the issuer has no device flow; Unauthorized: the user, or the issuer, refused."""
+    """Log in by the device flow of the issuer that the server offers (its LoginIssuer), and keep
+    the login. `show` is called with the link and the code that the user has to confirm there.
+    Raises NotSupported: the issuer has no device flow; Unauthorized: the user, or the issuer,
+    refused."""
     issuer, client_id = offer["issuer"], offer["client_id"]
     check_endpoint_rules(Endpoint(issuer, "of a user"), config)
     metadata = _metadata(issuer)
     place = metadata.get("device_authorization_endpoint")
     if place is None:
-        raise NotSupported(f"the issuer {issuer} has no device flow", hint="set CLIENT_LIB_TOKEN to a token of it")
+        raise NotSupported(
+            f"the issuer {issuer} has no device flow", hint="set CLIENT_LIB_TOKEN to a token of it"
+        )
     known = metadata.get("scopes_supported", _SCOPES)
-    device = _ask(place, {"client_id": client_id, "scope": " ".join(scope for scope in _SCOPES if scope in known)})
+    device = _ask(
+        place,
+        {"client_id": client_id, "scope": " ".join(scope for scope in _SCOPES if scope in known)},
+    )
     if "device_code" not in device:
         raise Unauthorized(f"the issuer {issuer} refuses client {client_id!r}: {_reason(device)}")
-    show(str(device.get("verification_uri_complete") or device["verification_uri"]), device["user_code"])
+    show(
+        str(device.get("verification_uri_complete") or device["verification_uri"]),
+        device["user_code"],
+    )
     pause = float(device.get("interval", _POLL_S))
     deadline = time.monotonic() + float(device["expires_in"])
     form = {"grant_type": _DEVICE, "device_code": device["device_code"], "client_id": client_id}
@@ -93,25 +118,35 @@ def log_in(
             break
         elif answer["error"] != "authorization_pending":
             raise Unauthorized(f"the login was refused: {_reason(answer)}")
-    raise Unauthorized(f"the code {device['user_code']} has expired", hint="`client-lib login` makes a new one")
+    raise Unauthorized(
+        f"the code {device['user_code']} has expired", hint="`client-lib login` makes a new one"
+    )
 
 
 def log_out(url: str) -> bool:
-    """Forget the login of a server, and let its issuer revoke it, if that answers. False: there was none."""
+    """Forget the login of a server, and let its issuer revoke it, if that
+    answers. False: there was none.
+    """
     with _locked():
         login = _read().get(url)
         if login is not None:
             _keep(url, None)
     if login is not None and login["refresh_token"]:
         form = {"token": login["refresh_token"], "client_id": login["client_id"]}
-        with suppress(ServerUnreachable, Forbidden):  # the token is forgotten here, and expires there
+        with suppress(
+            ServerUnreachable, Forbidden
+        ):  # the token is forgotten here, and expires there
             if place := _metadata(login["issuer"]).get("revocation_endpoint"):
                 _ask(place, form)
     return login is not None
 
 
 def _renewed(url: str, login: Login) -> Login:
-    form = {"grant_type": "refresh_token", "refresh_token": login["refresh_token"], "client_id": login["client_id"]}
+    form = {
+        "grant_type": "refresh_token",
+        "refresh_token": login["refresh_token"],
+        "client_id": login["client_id"],
+    }
     try:
         answer = _ask(_metadata(login["issuer"])["token_endpoint"], form)
     except ServerUnreachable:
@@ -120,7 +155,10 @@ def _renewed(url: str, login: Login) -> Login:
         login["renew_at"] = min(time.time() + _AGAIN_S, login["ends"])
         return login
     if "error" in answer:
-        raise Unauthorized(f"the login at {url} has ended: {_reason(answer)}", hint="`client-lib login` logs in again")
+        raise Unauthorized(
+            f"the login at {url} has ended: {_reason(answer)}",
+            hint="`client-lib login` logs in again",
+        )
     answer = {"refresh_token": login["refresh_token"], **answer}
     renewed = _login(answer, login["issuer"], login["client_id"], login["kind"])
     _keep(url, renewed)
@@ -131,7 +169,9 @@ def _login(answer: Json, issuer: str, client_id: str, kind: str) -> Login:
     """Raises Unauthorized: the answer lacks the token that the server takes."""
     token = answer.get(kind)
     if not isinstance(token, str):
-        raise Unauthorized(f"the issuer {issuer} sent no {kind}", hint="its client needs the scope openid")
+        raise Unauthorized(
+            f"the issuer {issuer} sent no {kind}", hint="its client needs the scope openid"
+        )
     try:  # its own claims; `expires_in` is of the access token
         payload = token.split(".")[1]
         claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -166,10 +206,16 @@ def _ask(url: str, form: Json | None = None) -> Json:
 
     try:
         response = requests.request(
-            "POST" if form else "GET", url, data=form, timeout=(CONNECT_S, _READ_S), auth=lambda request: request
+            "POST" if form else "GET",
+            url,
+            data=form,
+            timeout=(CONNECT_S, _READ_S),
+            auth=lambda request: request,
         )  # `auth`: otherwise requests sends a password of .netrc
         if response.status_code == 429 or response.status_code >= 500:
-            raise ServerUnreachable(f"the issuer can't answer now: {url} (HTTP status {response.status_code})")
+            raise ServerUnreachable(
+                f"the issuer can't answer now: {url} (HTTP status {response.status_code})"
+            )
         found = response.json() if response.content else {}
     except requests.exceptions.SSLError as error:
         raise ServerUnreachable(
@@ -177,7 +223,9 @@ def _ask(url: str, form: Json | None = None) -> Json:
             hint="set REQUESTS_CA_BUNDLE to a file with its authority",
         ) from error
     except (requests.RequestException, ValueError) as error:
-        raise ServerUnreachable(f"the issuer does not answer: {url} ({type(error).__name__})") from error
+        raise ServerUnreachable(
+            f"the issuer does not answer: {url} ({type(error).__name__})"
+        ) from error
     return found if isinstance(found, dict) else {"error": str(found)}
 
 
@@ -198,7 +246,9 @@ def _read() -> dict[str, Login]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise InvalidRequest(f"{_file()} can't be read: {error}", hint="remove it, and log in again") from None
+        raise InvalidRequest(
+            f"{_file()} can't be read: {error}", hint="remove it, and log in again"
+        ) from None
 
 
 def _keep(url: str, login: Login | None) -> None:

@@ -1,15 +1,18 @@
-"""Calls one server: finds it, repeats calls while it does not answer, and raises every failure as one of our errors.
+"""Calls one server: finds it, repeats calls while it does not answer, and raises every failure as
+one of our errors.
 
-The caller chooses the library: `http` (requests) for the SDK; `http_client` for the command line, because requests
-takes a quarter of the time of a `client-lib submit` to load. `Transport` is what both have in common.
+The caller chooses the library: `http` (requests) for the SDK; `http_client` for the command line,
+because requests takes a quarter of the time of a `client-lib submit` to load. `Transport` is what
+both have in common.
 
-Calls are repeated with exponential back-off, full jitter and the server's Retry-After, for a bound in seconds:
+Calls are repeated with exponential back-off, full jitter and the server's Retry-After, for a bound
+in seconds:
 
     pause after try n = max(Retry-After, random between 0 and min(0.05 x 2^(n-1), 5) seconds)
 
-The ranges are 0 .. 0.05, 0 .. 0.1, ... 0 .. 5 s: about 16 tries within the default bound of 30 s. A pause that would
-end after the bound is not begun. Only calls that are safe to repeat are repeated: a POST that creates a job or a group
-carries an Idempotency-Key.
+The ranges are 0 .. 0.05, 0 .. 0.1, ... 0 .. 5 s: about 16 tries within the default bound of 30 s. A
+pause that would end after the bound is not begun. Only calls that are safe to repeat are repeated:
+a POST that creates a job or a group carries an Idempotency-Key.
 """
 
 from __future__ import annotations
@@ -54,12 +57,14 @@ _log = logging.getLogger("client_lib")
 
 Params = Mapping[str, "str | int | float | Sequence[str] | None"]
 """Parameters of a query; those that are None are not sent."""
-OnUpload = Callable[[int, int], None]  # called with the bytes that were sent so far, and all there are
+OnUpload = Callable[
+    [int, int], None
+]  # called with the bytes that were sent so far, and all there are
 
 
 class Upload:
-    """A file as a body that is read in blocks, by each try from its beginning. Its length is sent first, so that a
-    server can refuse it unread."""
+    """A file as a body that is read in blocks, by each try from its beginning. Its length is sent
+    first, so that a server can refuse it unread."""
 
     def __init__(self, path: Path, on_upload: OnUpload | None) -> None:
         self._path, self._on_upload = path, on_upload
@@ -92,7 +97,9 @@ class Reply(NamedTuple):
 
     status: int
     blocks: Iterator[bytes]
-    """The body as it arrives, also the last bytes before a cut. Raises Transient for a body that breaks off."""
+    """The body as it arrives, also the last bytes before a cut. Raises Transient
+    for a body that breaks off.
+    """
 
 
 class Transport(ABC):
@@ -109,7 +116,11 @@ class Transport(ABC):
             self.headers["Authorization"] = f"Bearer {endpoint.token}"
         self.trusted = config.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE")
         """File or folder of certificate authorities; None: the default ones."""
-        if self.trusted and self.url.lower().startswith("https:") and not os.path.exists(self.trusted):
+        if (
+            self.trusted
+            and self.url.lower().startswith("https:")
+            and not os.path.exists(self.trusted)
+        ):
             raise errors.InvalidRequest(
                 f"there are no certificate authorities in {self.trusted!r}: it does not exist",
                 hint=f"see ca_bundle, {CA_BUNDLE} and REQUESTS_CA_BUNDLE",
@@ -128,18 +139,24 @@ class Transport(ABC):
 
     @contextmanager
     def open(self, request: Request) -> Iterator[Reply]:
-        """Raises the error that any other answer means, or Transient if the next try may succeed."""
+        """Raises the error that any other answer means, or Transient if
+        the next try may succeed.
+        """
         with ExitStack() as opened:
             with translated(self.failures, self.url, request.read_s):
                 answer = opened.enter_context(self.send(request))
             blocks = self._blocks(answer, request)
             if not 200 <= answer.status < 300:
                 body = b""
-                with suppress(Transient, errors.ClientLibError):  # of a body that breaks off; the status is enough
+                with suppress(
+                    Transient, errors.ClientLibError
+                ):  # of a body that breaks off; the status is enough
                     while len(body) < ERROR_BODY_MAX and (block := next(blocks, b"")):
                         body += block
                 url, header = self.url + request.path, answer.headers.get
-                raise error_of_answer(request.method, url, answer.status, answer.reason, header, body)
+                raise error_of_answer(
+                    request.method, url, answer.status, answer.reason, header, body
+                )
             yield Reply(answer.status, blocks)
 
     def _blocks(self, answer: Any, request: Request) -> Iterator[bytes]:
@@ -152,13 +169,15 @@ Connect = Callable[[Endpoint, Config], Transport]
 
 @contextmanager
 def newer_path(lacks: str | None) -> Iterator[None]:
-    """Calls of a path that older servers do not know. `lacks`: what these can't do; None: they know it. Raises
-    NotSupported."""
+    """Calls of a path that older servers do not know. `lacks`: what these can't do; None: they know
+    it. Raises NotSupported."""
     try:
         yield
     except errors.NotFound as missing:
         if lacks and missing.message.startswith(paths.NO_SUCH_PATH):
-            raise errors.NotSupported(f"this server's version {lacks}", hint="upgrade it") from missing
+            raise errors.NotSupported(
+                f"this server's version {lacks}", hint="upgrade it"
+            ) from missing
         raise
 
 
@@ -166,7 +185,9 @@ class Rest:
     """Calls to one server. Thread-safe; a forked child opens connections of its own."""
 
     def __init__(self, locate: Callable[[], Endpoint], config: Config, connect: Connect) -> None:
-        """`locate` returns the server's address and a token: at first, after a lost connection, for a new token."""
+        """`locate` returns the server's address and a token: at first, after a lost
+        connection, for a new token.
+        """
         self._locate = locate
         self._config = config
         self._connect = connect
@@ -189,10 +210,12 @@ class Rest:
         removes: bool = False,
         retry_s: float | None = None,
     ) -> bytes:
-        """Return the body of a good answer. The call must be safe to repeat: it is repeated while no answer comes.
+        """Return the body of a good answer. The call must be safe to repeat: it is repeated while
+        no answer comes.
 
-        `retry_s`: replaces the configured bound of the repetitions. `removes`: NotFound on a repeated call means that
-        an earlier try succeeded and its answer was lost; the body is empty then.
+        `retry_s`: replaces the configured bound of the repetitions. `removes`: NotFound on a
+        repeated call means that an earlier try succeeded and its answer was lost; the body is empty
+        then.
 
         Raises the error that the server sent, or one that explains why there is no answer.
         """
@@ -213,10 +236,16 @@ class Rest:
         return self._repeated(attempt, self._config.retry_s if retry_s is None else retry_s)
 
     def read(
-        self, path: str, key: str, params: Params | None = None, *, read_s: float = READ_S, retry_s: float | None = None
+        self,
+        path: str,
+        key: str,
+        params: Params | None = None,
+        *,
+        read_s: float = READ_S,
+        retry_s: float | None = None,
     ) -> dict[str, Any]:
-        """The JSON object of a good answer to GET, which holds `key`. Raises as `call`, and BadResponse for another
-        answer."""
+        """The JSON object of a good answer to GET, which holds `key`. Raises as `call`, and
+        BadResponse for another answer."""
         body = self.call("GET", path, params=params, read_s=read_s, retry_s=retry_s)
         try:
             found = json.loads(body)
@@ -227,7 +256,9 @@ class Rest:
         return found
 
     def download(self, path: str, target: Path) -> None:
-        """Write the body of a good answer to a file; a body that breaks off is asked for again. Raises as `call`."""
+        """Write the body of a good answer to a file; a body that breaks off is asked
+        for again. Raises as `call`.
+        """
 
         def attempt(connection: Transport) -> None:
             with connection.open(request) as answer, target.open("wb") as file:
@@ -246,27 +277,40 @@ class Rest:
         read_s: float,
         begins: bytes | None = None,
     ) -> Iterator[Reply]:
-        """An answer whose body the caller reads inside the block, and which is not asked for again. `read_s`: the
-        longest silence. `begins`: the body of a POST, which is sent once. Raises as `call`."""
-        request = Request("POST" if begins else "GET", path, _given(params), begins, headers or {}, read_s)
+        """An answer whose body the caller reads inside the block, and which is not asked for again.
+        `read_s`: the longest silence. `begins`: the body of a POST, which is sent once. Raises as
+        `call`."""
+        request = Request(
+            "POST" if begins else "GET", path, _given(params), begins, headers or {}, read_s
+        )
         retry_s = 0.0 if begins else self._config.retry_s
         with ExitStack() as opened:
             yield self._repeated(lambda found: opened.enter_context(found.open(request)), retry_s)
 
-    def open_logs(self, name: str, params: Params, deadline: float | None = None) -> Iterator[bytes]:
-        """The body of the log stream of a job, as it arrives. Silence of three heartbeats means a dead connection.
-        With `deadline` (of time.monotonic()) it ends there, with a Transient if nothing came until then."""
-        read_s = 3 * HEARTBEAT_S if deadline is None else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
+    def open_logs(
+        self, name: str, params: Params, deadline: float | None = None
+    ) -> Iterator[bytes]:
+        """The body of the log stream of a job, as it arrives. Silence of three heartbeats means a
+        dead connection. With `deadline` (of time.monotonic()) it ends there, with a Transient if
+        nothing came until then."""
+        read_s = (
+            3 * HEARTBEAT_S
+            if deadline is None
+            else max(0.01, min(3 * HEARTBEAT_S, deadline - time.monotonic()))
+        )
         headers = {"Accept": paths.LOG_FRAMES}
-        with self.stream(paths.job(name, "logs"), params=params, headers=headers, read_s=read_s) as answer:
+        with self.stream(
+            paths.job(name, "logs"), params=params, headers=headers, read_s=read_s
+        ) as answer:
             for block in answer.blocks:
                 yield block
                 if deadline is not None and time.monotonic() > deadline:
                     return
 
     def _repeated(self, attempt: Callable[[Transport], T], bound_s: float) -> T:
-        """The value of `attempt`, which is repeated while it raises Transient and `bound_s` seconds are not over.
-        Raises the error inside the last Transient; after several tries its message says how long they took."""
+        """The value of `attempt`, which is repeated while it raises Transient and `bound_s` seconds
+        are not over. Raises the error inside the last Transient; after several tries its message
+        says how long they took."""
 
         def once() -> T:
             connected = self._connection()
@@ -299,7 +343,9 @@ class Rest:
             return found
 
     def _own_lock(self) -> threading.Lock:
-        """The lock of this process. A thread of the parent may have held the one that a forked child has got."""
+        """The lock of this process. A thread of the parent may have held the one
+        that a forked child has got.
+        """
         if self._pid != os.getpid():
             self._connected, self._lock = None, threading.Lock()
             self._pid = os.getpid()  # last: another thread of the child takes the new lock
@@ -339,7 +385,9 @@ def _again(attempt: Callable[[], T], first: Transient, bound_s: float) -> T:
     try:
         return retrying(next_try)
     except Transient as last:
-        last.error.message += f" (tried for {retrying.statistics['delay_since_first_attempt']:.1f} s)"
+        last.error.message += (
+            f" (tried for {retrying.statistics['delay_since_first_attempt']:.1f} s)"
+        )
         raise last.error from last.__cause__
 
 

@@ -1,4 +1,5 @@
-"""The launcher: prepares a worker, runs its ranks and reports their end, on this machine and in a pod.
+"""The launcher: prepares a worker, runs its ranks and reports their end, on this machine and in a
+pod.
 
     launcher    one worker, from its plan to its report; control: the socket that it is controlled by
     preparation, archive, requirements   the conditions of a start

@@ -1,4 +1,5 @@
-"""`python -m client_lib.worker DIRECTORY`: run the worker whose plan is there. Also runs by path and as a zipapp.
+"""`python -m client_lib.worker DIRECTORY`: run the worker whose plan is there. Also runs by path
+and as a zipapp.
 
 `pod [ROOT]` instead of a directory: run as the agent of a pod (pod/), with its files below ROOT.
 """
@@ -23,8 +24,8 @@ def main(arguments: "list[str]") -> int:
 if __name__ == "__main__":
     if not __package__:  # run by path: import the installation of this file
         root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        # after the standard library in an interpreter without site (launcher_command): a backport next to this package
-        # must not replace a standard module
+        # after the standard library in an interpreter without site (launcher_command): a backport
+        # next to this package must not replace a standard module
         sys.path.insert(len(sys.path) if sys.flags.no_site else 0, root)
     code = main(sys.argv[1:])
     os._exit(code)  # nothing is left to tear down

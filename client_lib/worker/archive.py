@@ -1,7 +1,8 @@
-"""Unpacks a code snapshot safely: writes nothing outside of the target, and no more than a limit and the disk allow.
+"""Unpacks a code snapshot safely: writes nothing outside of the target, and no more than a limit
+and the disk allow.
 
-Only plain files, folders and links within the target are made; permissions of others, set-id bits, owners and times of
-the archive are ignored.
+Only plain files, folders and links within the target are made; permissions of others, set-id bits,
+owners and times of the archive are ignored.
 """
 
 import contextlib
@@ -18,7 +19,8 @@ from client_lib.worker.disk import check_room, free_bytes, naming
 MAX_FILES = 200000
 MAX_BYTES = 20 * 2**30  # unpacked
 UNLIMITED = 2**60
-_MAX_HEADER = 2**16  # a long name or a block of extended attributes is read into memory, and parsed slowly
+# a long name or a block of extended attributes is read into memory, and parsed slowly
+_MAX_HEADER = 2**16
 _BLOCK = 256 * 1024
 _ON_DISK = 4096  # files and folders take whole blocks of a disk
 _RATIO = 1032  # largest ratio of unpacked to packed bytes with deflate
@@ -59,14 +61,23 @@ class _BoundedReader:
         return data
 
 
-def unpack(path: str, target: str, max_files: int = MAX_FILES, max_bytes: int = MAX_BYTES, keep_free: int = 0) -> None:
-    """Unpack the tar.gz at `path` into the new folder `target`, which exists only if everything was unpacked. Raises
-    ArchiveRefused, and OSError: an error of the disk, or fewer than `keep_free` bytes of it would stay free."""
+def unpack(
+    path: str,
+    target: str,
+    max_files: int = MAX_FILES,
+    max_bytes: int = MAX_BYTES,
+    keep_free: int = 0,
+) -> None:
+    """Unpack the tar.gz at `path` into the new folder `target`, which exists only if everything was
+    unpacked. Raises ArchiveRefused, and OSError: an error of the disk, or fewer than `keep_free`
+    bytes of it would stay free."""
     incomplete = target + ".new"
     shutil.rmtree(incomplete, ignore_errors=True)  # of a launcher that was killed
     os.makedirs(incomplete, mode=0o700)
     try:
-        if os.path.getsize(path) * _RATIO > free_bytes(incomplete) - keep_free:  # it may be too large
+        if (
+            os.path.getsize(path) * _RATIO > free_bytes(incomplete) - keep_free
+        ):  # it may be too large
             with reading(path, max_files, max_bytes) as archive:
                 blocks = sum(max(0, member.size) // _ON_DISK + 1 for member in archive)  # at most
                 check_room(incomplete, blocks * _ON_DISK, keep_free)
@@ -84,18 +95,31 @@ def reading(path: str, max_files: int, max_bytes: int) -> Iterator[tarfile.TarFi
     overhead = 4 * 1024 * (max_files + 16)  # headers and padding
     with open(path, "rb") as file:
         try:
-            stream = cast(BinaryIO, _BoundedReader(gzip.GzipFile(fileobj=file), max_bytes + overhead))
+            stream = cast(
+                BinaryIO, _BoundedReader(gzip.GzipFile(fileobj=file), max_bytes + overhead)
+            )
             with tarfile.open(fileobj=stream, mode="r|", tarinfo=_Member) as archive:
                 yield archive
             while stream.read(_BLOCK):  # to the end, where gzip's checksum is
                 pass
-        except (tarfile.TarError, EOFError, zlib.error, ValueError, RecursionError, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:  # raised by the system, not by gzip
+        except (
+            tarfile.TarError,
+            EOFError,
+            zlib.error,
+            ValueError,
+            RecursionError,
+            OSError,
+        ) as error:
+            if (
+                isinstance(error, OSError) and error.errno is not None
+            ):  # raised by the system, not by gzip
                 raise
             raise ArchiveRefused("it is damaged (%s)" % error) from error
 
 
-def _extract(archive: tarfile.TarFile, root: str, files_left: int, bytes_left: int, keep_free: int) -> None:
+def _extract(
+    archive: tarfile.TarFile, root: str, files_left: int, bytes_left: int, keep_free: int
+) -> None:
     """`root`: an empty folder, without links in its path."""
     links: List[Tuple[str, str]] = []  # made last: nothing can be written through them
     for member in archive:

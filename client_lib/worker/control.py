@@ -1,16 +1,19 @@
 """The control socket of a launcher: both ends and their messages.
 
-A runtime (the client) sends instructions, the launcher (the server) sends events; one JSON object per line:
+A runtime (the client) sends instructions, the launcher (the server) sends events; one JSON object
+per line:
 
     launcher -> every peer   {"event": "ready"}    prepared: code unpacked, script checked; no rank runs
                              {"event": "started", "warm": false, "fresh_because": null, "threads": 4}
-                                                   every rank of this worker runs; warm: forked from the warm pool;
-                                                   fresh_because: why not, if the launcher itself was forked from it;
-                                                   threads: OMP_NUM_THREADS, unless the job sets it
+                                                   every rank of this worker runs; warm: forked from
+                                                   the warm pool; fresh_because: why not, if the
+                                                   launcher itself was forked from it; threads:
+                                                   OMP_NUM_THREADS, unless the job sets it
                              {"event": "ended"}    report.json is written
                              {"event": "stacks"}   answers "stacks": stacks.json is written, or could not be
                              {"event": "quiet", "ranks": {"1": 12.5}}
-                                                   the ranks that do nothing, and for how many seconds (observer.py)
+                                                   the ranks that do nothing, and for how many
+                                                   seconds (observer.py)
                              the newest of the first three also to each peer that connects later
     peer -> launcher         {"do": "go"}                     start the ranks; may be repeated
                              {"do": "stacks"}                 take the stacks of the ranks; only if "started" has
@@ -19,16 +22,17 @@ A runtime (the client) sends instructions, the launcher (the server) sends event
                                                               null: the plan's grace; another worker has failed
                              {"do": "exit"}                   after "ended": the launcher may exit
                              {"do": "session", ...}           only if "started" has "sessions": true. The launcher
-                                                              answers {"event": "session"}; from then on the
-                                                              connection carries frames
+                                                              answers {"event": "session"}; from
+                                                              then on the connection carries frames
 
-The frames of a session are exchanged by its two ends, `session` in the worker and `client-lib exec` at the user. A
-frame is its kind (one byte), the length of its data (four), and the data. Everything between the two ends passes the
-bytes on unread. An end that has nothing to send sends KEEP; an end that receives nothing for SILENT_S ends the session.
+The frames of a session are exchanged by its two ends, `session` in the worker and `client-lib exec`
+at the user. A frame is its kind (one byte), the length of its data (four), and the data. Everything
+between the two ends passes the bytes on unread. An end that has nothing to send sends KEEP; an end
+that receives nothing for SILENT_S ends the session.
 
-End of file together with a free lock (see directory.py) means that the launcher is dead. A socket's path may have any
-length: if it exceeds the system's limit (about 100 bytes), the socket is reached through a short symbolic link that
-exists during the call only.
+End of file together with a free lock (see directory.py) means that the launcher is dead. A socket's
+path may have any length: if it exceeds the system's limit (about 100 bytes), the socket is reached
+through a short symbolic link that exists during the call only.
 """
 
 import contextlib
@@ -37,7 +41,18 @@ import os
 import socket
 import struct
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, Mapping, Optional, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Tuple,
+    Union,
+)
 
 from client_lib.worker.directory import remove
 
@@ -79,7 +94,9 @@ def order(do: str, **more: object) -> bytes:
 
 
 class Lines:
-    """Collects received bytes and returns whole messages; a line that is no JSON object, or too long, is dropped."""
+    """Collects received bytes and returns whole messages; a line that is no JSON
+    object, or too long, is dropped.
+    """
 
     def __init__(self) -> None:
         self._rest = b""
@@ -113,8 +130,9 @@ def _short(path: str) -> Iterator[str]:
 
 
 def connect(path: str) -> socket.socket:
-    """A blocking connection to the launcher that listens on `path`. Raises OSError: FileNotFoundError before it
-    listens, ConnectionRefusedError if it is dead, BlockingIOError if it accepts no connection now."""
+    """A blocking connection to the launcher that listens on `path`. Raises OSError:
+    FileNotFoundError before it listens, ConnectionRefusedError if it is dead, BlockingIOError if it
+    accepts no connection now."""
     peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         peer.setblocking(False)  # a listener that accepts nothing must not stop its caller
@@ -128,13 +146,19 @@ def connect(path: str) -> socket.socket:
 
 
 def begin_session(peer: socket.socket, request: Mapping[str, Any]) -> None:
-    """Make this connection to a launcher a session. Reads no byte of its first frame. Raises OSError that says why."""
+    """Make this connection to a launcher a session. Reads no byte of its first frame.
+    Raises OSError that says why.
+    """
     until = time.monotonic() + _SESSION_S
     try:
         if not _message(peer, until).get("sessions"):
-            raise OSError("its launcher runs no ranks now, or its version does not support sessions")
+            raise OSError(
+                "its launcher runs no ranks now, or its version does not support sessions"
+            )
         peer.sendall(encode({**request, "do": SESSION}))
-        while _message(peer, until).get("event") != SESSION:  # an event for all peers may come before
+        while (
+            _message(peer, until).get("event") != SESSION
+        ):  # an event for all peers may come before
             pass
     except socket.timeout:
         raise OSError("its launcher did not answer within %g s" % _SESSION_S) from None
@@ -151,7 +175,9 @@ def _message(peer: socket.socket, until: float) -> Message:
         peer.settimeout(left_s)
         byte = peer.recv(1)
         if not byte or len(line) == _LINE_MAX:
-            raise ConnectionError("its launcher has closed the connection, or does not use this protocol")
+            raise ConnectionError(
+                "its launcher has closed the connection, or does not use this protocol"
+            )
         line += byte
     return _decode(line) or {}
 
@@ -168,7 +194,9 @@ class ControlConnection:
         self._socket.sendall(message)
 
     def receive(self, timeout: Optional[float] = None) -> Optional[Message]:
-        """The next message; None: the other end has closed the connection. Raises socket.timeout after `timeout` s."""
+        """The next message; None: the other end has closed the connection. Raises
+        socket.timeout after `timeout` s.
+        """
         self._socket.settimeout(timeout)
         while not self._waiting:
             data = self._socket.recv(65536)
@@ -182,8 +210,9 @@ class ControlConnection:
 
 
 class ControlServer:
-    """The launcher's end, without a thread: driven by its event loop. `on_instruction` gets every message but the order
-    for a session, `on_session` that with the peer, which this server then leaves alone."""
+    """The launcher's end, without a thread: driven by its event loop. `on_instruction` gets every
+    message but the order for a session, `on_session` that with the peer, which this server then
+    leaves alone."""
 
     def __init__(
         self,
@@ -201,7 +230,9 @@ class ControlServer:
         loop.watch(self._socket.fileno(), self._accept)
 
     def announce(self, event: str, **more: object) -> None:
-        """Send the event to all peers, and to each that connects later. One that does not read gets it when it does."""
+        """Send the event to all peers, and to each that connects later. One that does not
+        read gets it when it does.
+        """
         self._newest = encode({"event": event, **more})
         for fd in list(self._peers):
             self._send(fd, self._newest)
@@ -247,14 +278,16 @@ class ControlServer:
         for message in lines.feed(data):
             if message.get("do") != SESSION:
                 self._on_instruction(message)
-            elif self._peers.get(fd) is peer:  # it is still connected, after an answer to an earlier message
+            elif (
+                self._peers.get(fd) is peer
+            ):  # it is still connected, after an answer to an earlier message
                 self._forget(fd)
                 self._on_session(message, peer)
                 return
 
     def _send(self, fd: int, data: bytes) -> None:
-        """Send what the peer's buffer takes, and the rest as soon as it takes more. The agent of a pod can't connect
-        again, so a peer is dropped only if it has gone."""
+        """Send what the peer's buffer takes, and the rest as soon as it takes more. The agent of a
+        pod can't connect again, so a peer is dropped only if it has gone."""
         waits = fd in self._unsent
         self._unsent[fd] = self._unsent.get(fd, b"") + data
         if not waits:

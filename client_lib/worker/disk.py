@@ -10,14 +10,17 @@ from client_lib.worker.directory import write_all
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _SAYS_FULL = tuple("[Errno %d]" % number for number in _FULL) + tuple(map(os.strerror, _FULL))
 _LEAST = 64 * 1024  # with fewer bytes free, file systems refuse to create a file
-_RESERVED = 256 * 1024  # for the launcher, and again for each of its processes: two pipes of 64 KiB and their overhead
+# for the launcher, and again for each of its processes: two pipes of 64 KiB and their overhead
+_RESERVED = 256 * 1024
 
 
 def is_full(error: BaseException) -> bool:
     """True if the error says that the disk, or the user's quota of it, is full."""
     if not isinstance(error, OSError):
         return False
-    return error.errno in _FULL or (error.errno is None and says_full(str(error)))  # shutil joins errors of files
+    return error.errno in _FULL or (
+        error.errno is None and says_full(str(error))
+    )  # shutil joins errors of files
 
 
 def says_full(text: str) -> bool:
@@ -37,8 +40,8 @@ def naming(path: str) -> Iterator[None]:
 
 
 def ended_program(folder: str, exit_code: Optional[int], last_line: str) -> bool:
-    """True if a program ended because of a full disk: its last line in this folder says so, or it had no room to print.
-    `exit_code`: negative for a signal; None: not known."""
+    """True if a program ended because of a full disk: its last line in this folder says so, or it
+    had no room to print. `exit_code`: negative for a signal; None: not known."""
     if last_line:
         return says_full(last_line)
     try:
@@ -60,7 +63,9 @@ def size_of(folder: str) -> int:
 
 
 def check_room(path: str, size: int, keep_free: int) -> None:
-    """Raises OSError (ENOSPC, with the path) if `size` more leave fewer than `keep_free` bytes of its disk free."""
+    """Raises OSError (ENOSPC, with the path) if `size` more leave fewer than
+    `keep_free` bytes of its disk free.
+    """
     free = free_bytes(path)
     if size + keep_free > free:
         kept = ", of which %s must stay free" % megabytes(keep_free) if keep_free else ""
@@ -76,7 +81,9 @@ def megabytes(size: int) -> str:
 
 
 def take_reserve(path: str, processes: int) -> None:
-    """Make the reserve of a worker with so many processes, unless it is there. Raises OSError if there is no room."""
+    """Make the reserve of a worker with so many processes, unless it is there. Raises
+    OSError if there is no room.
+    """
     if os.path.exists(path):
         return
     size = _RESERVED * (1 + processes)

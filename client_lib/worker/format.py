@@ -13,13 +13,14 @@ stream  stdout, stderr, train.log or launcher; or metrics: values that readers o
         It is followed by a mark for the kind of line:
         (none)  a whole line
         `+`     unfinished: the line has no end yet (shown after 0.5 s, or longer than MAX_TEXT); the next record of
-                this rank and stream continues it; it ends with a whole character, unless the bytes are no UTF-8
+                this rank and stream continues it; it ends with a whole character, unless the bytes
+                are no UTF-8
         `~`     progress: the line ended with a lone carriage return (tqdm); a later one replaces it
 text    bytes of the line without its end, any but \\n; readers decode them as UTF-8 with U+FFFD.
 
-A worker's log is a directory of segment files named by the logical offset of their first byte, 20 digits and `.log`.
-Offsets count record bytes since the attempt began; after a removed segment (size limit) a reader continues at the next
-one and computes the gap from seq.
+A worker's log is a directory of segment files named by the logical offset of their first byte, 20
+digits and `.log`. Offsets count record bytes since the attempt began; after a removed segment (size
+limit) a reader continues at the next one and computes the gap from seq.
 """
 
 import contextlib
@@ -28,14 +29,16 @@ import os
 import re
 from typing import Iterable, NamedTuple
 
-MAX_TEXT = 16 * 1024  # bytes of text in one record; a longer line is cut into unfinished records (`+`)
+# bytes of text in one record; a longer line is cut into unfinished records (`+`)
+MAX_TEXT = 16 * 1024
 JOB_STREAMS = ("stdout", "stderr", "train.log")
 LAUNCHER = "launcher"  # messages of the launcher about the worker
 STREAMS = (*JOB_STREAMS, LAUNCHER)
 METRICS = "metrics"
 METRICS_MAX = 4000  # bytes of one line of it; a pipe takes it as a whole, or not at all
 METRICS_PIPE = "CLIENT_LIB_METRICS"  # variable of a rank: path of the pipe for its metrics
-WRITTEN = "written"  # the second value of a line of it with the times at which files of checkpoints were written
+# the second value of a line of it with the times at which files of checkpoints were written
+WRITTEN = "written"
 NO_RANK = "-"
 _TAIL_BYTES = 4 * MAX_TEXT  # of a segment; contains its last record
 
@@ -46,9 +49,16 @@ SEQ, TIME, RANK, STREAM, MARK, TEXT = r"\d+", r"\S{27}", r"(?:-|\d+)", r"[a-z.]+
 
 
 def pattern(
-    seq: str = SEQ, time: str = TIME, rank: str = RANK, stream: str = STREAM, mark: str = MARK, text: str = TEXT
+    seq: str = SEQ,
+    time: str = TIME,
+    rank: str = RANK,
+    stream: str = STREAM,
+    mark: str = MARK,
+    text: str = TEXT,
 ) -> str:
-    """Regular expression of a whole record with its newline; other fields choose records, or add groups."""
+    """Regular expression of a whole record with its newline; other fields
+    choose records, or add groups.
+    """
     return "%s %s %s %s%s %s\n" % (seq, time, rank, stream, mark, text)
 
 
@@ -57,7 +67,9 @@ RECORD = pattern(*("(%s)" % field for field in (SEQ, TIME, RANK, STREAM, MARK, T
 
 
 class Record(NamedTuple):
-    """One parsed record. `kind` is LINE, GOES_ON or PROGRESS; `rank` is None for a line of no rank."""
+    """One parsed record. `kind` is LINE, GOES_ON or PROGRESS; `rank` is
+    None for a line of no rank.
+    """
 
     seq: int
     time: str
@@ -68,11 +80,15 @@ class Record(NamedTuple):
 
 
 def parse(line: bytes) -> Record:
-    """The record in `line`, with or without its newline. Raises ValueError for bytes that no launcher writes."""
+    """The record in `line`, with or without its newline. Raises ValueError for
+    bytes that no launcher writes.
+    """
     found = re.fullmatch(RECORD.encode(), line.rstrip(b"\n") + b"\n")
     if found is None:
         raise ValueError("%r is no record" % line[:80])
-    seq, time, rank, stream, kind, text = (field.decode("utf-8", "replace") for field in found.groups())
+    seq, time, rank, stream, kind, text = (
+        field.decode("utf-8", "replace") for field in found.groups()
+    )
     return Record(int(seq), time, None if rank == NO_RANK else int(rank), stream, kind, text)
 
 
@@ -86,17 +102,23 @@ def numbers(texts: "Iterable[tuple[str, object]]") -> "dict[str, float]":
 
 
 def metric_lines(
-    rank: "int | None", step: "float | None", values: "dict[str, float]", dropped: int = 0, *posted: object
+    rank: "int | None",
+    step: "float | None",
+    values: "dict[str, float]",
+    dropped: int = 0,
+    *posted: object,
 ) -> "list[bytes]":
-    """Lines of the stream `metrics`; only one with a single value may be longer than METRICS_MAX. `rank` None: not
-    known; `dropped`: number of values lost before the first line; `posted`: [percent done, seconds left] of values
-    that a library posts now and then (metrics.py)."""
+    """Lines of the stream `metrics`; only one with a single value may be longer than METRICS_MAX.
+    `rank` None: not known; `dropped`: number of values lost before the first line; `posted`:
+    [percent done, seconds left] of values that a library posts now and then (metrics.py)."""
     line = json.dumps([rank, step, dropped, values, *posted]).encode() + b"\n"
     if len(line) <= METRICS_MAX or len(values) < 2:
         return [line]
     items = list(values.items())
     first, second = dict(items[: len(items) // 2]), dict(items[len(items) // 2 :])
-    return metric_lines(rank, step, first, dropped, *posted) + metric_lines(rank, step, second, 0, *posted)
+    return metric_lines(rank, step, first, dropped, *posted) + metric_lines(
+        rank, step, second, 0, *posted
+    )
 
 
 # --- the segments of a log
@@ -120,7 +142,9 @@ def segments(folder: "str | os.PathLike[str]") -> "list[tuple[int, int]]":
 
 
 def end_of(path: str) -> "tuple[int, int]":
-    """(bytes of whole records, seq of the last) of a segment whose writer is dead; cuts off the rest. (0, -1): none."""
+    """(bytes of whole records, seq of the last) of a segment whose writer is dead; cuts
+    off the rest. (0, -1): none.
+    """
     with open(path, "rb+") as file:
         size = file.seek(0, os.SEEK_END)
         begin = max(0, size - _TAIL_BYTES)
@@ -133,20 +157,30 @@ def end_of(path: str) -> "tuple[int, int]":
 
 
 class Segments:
-    """The segments of one log directory, for its only writer. A log over its limit loses its middle."""
+    """The segments of one log directory, for its only writer. A log over
+    its limit loses its middle.
+    """
 
-    def __init__(self, path: str, limit_bytes: int, segment_bytes: int, begin: "tuple[int, int]" = (0, 0)) -> None:
+    def __init__(
+        self, path: str, limit_bytes: int, segment_bytes: int, begin: "tuple[int, int]" = (0, 0)
+    ) -> None:
         """`begin`: (offset, seq) of the first record of an empty log."""
         self.path = path
         self.offset, self.next_seq = begin
-        """Bytes of records written since the attempt began, removed ones included; seq of the next record."""
+        """Bytes of records written since the attempt began, removed ones
+        included; seq of the next record.
+        """
         self.removed_bytes = 0
         self._limit = limit_bytes
-        self._segment = max(1, min(segment_bytes, limit_bytes // 8))  # small enough that a middle can be removed
+        self._segment = max(
+            1, min(segment_bytes, limit_bytes // 8)
+        )  # small enough that a middle can be removed
         self._sizes: "dict[int, int]" = {}  # of the segments that exist, by their offsets, in order
 
     def resume(self) -> None:
-        """Continue after the last whole record of an earlier writer; an incomplete one is cut off."""
+        """Continue after the last whole record of an earlier writer; an
+        incomplete one is cut off.
+        """
         self._sizes = dict(segments(self.path))
         for last in reversed(list(self._sizes)):
             size, seq = end_of(self._file(last))
@@ -159,8 +193,8 @@ class Segments:
             os.unlink(self._file(last))
 
     def _begin(self, offset: int) -> int:
-        """Begin a segment, and return its descriptor. The log keeps the first half of its limit, and of the newest
-        records as many as fit together with this segment."""
+        """Begin a segment, and return its descriptor. The log keeps the first half of its limit,
+        and of the newest records as many as fit together with this segment."""
         fd = os.open(self._file(offset), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         self._sizes[offset] = 0
         too_many = sum(self._sizes.values()) + self._segment - self._limit
@@ -178,12 +212,17 @@ class Segments:
 
 
 class SegmentWriter(Segments):
-    """Writes the log of a launcher. `add` collects, `flush` writes; what a full disk does not take waits here."""
+    """Writes the log of a launcher. `add` collects, `flush` writes; what a full disk
+    does not take waits here.
+    """
 
-    def __init__(self, path: str, limit_bytes: int, segment_bytes: int, begin: "tuple[int, int]" = (0, 0)) -> None:
+    def __init__(
+        self, path: str, limit_bytes: int, segment_bytes: int, begin: "tuple[int, int]" = (0, 0)
+    ) -> None:
         super().__init__(path, limit_bytes, segment_bytes, begin)
         self._waiting = bytearray()
-        self._is_cut = False  # they begin within a record, which must not be the beginning of a segment
+        # they begin within a record, which must not be the beginning of a segment
+        self._is_cut = False
         self._lives = False  # some of them are of the ranks
         self._fd: "int | None" = None
         self._room = 0
@@ -191,7 +230,9 @@ class SegmentWriter(Segments):
         self.resume()
 
     def add(self, records: bytes, *, lives: bool = True) -> None:
-        """`lives` False: they are no sign of life of the ranks, and leave the file's time as it is."""
+        """`lives` False: they are no sign of life of the ranks, and leave
+        the file's time as it is.
+        """
         self._waiting += records
         self._lives = self._lives or lives
 
@@ -220,7 +261,9 @@ class SegmentWriter(Segments):
         return True
 
     def sign_of_life(self) -> None:
-        """Touch the file after bytes of the ranks that made no record: the watchdog reads the file's time."""
+        """Touch the file after bytes of the ranks that made no record: the
+        watchdog reads the file's time.
+        """
         if self._fd is not None:
             os.utime(self._fd)
 

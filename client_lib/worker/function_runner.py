@@ -1,12 +1,14 @@
 """Calls the function of a job in a rank, and writes its return value to a file for the server.
 
-It is a rank's script: started by path with the user's interpreter, which lacks this package. If that has no cloudpickle
-either, the caller's own is used, which is part of the payload. `client_lib.functions` writes the payload and reads the
-results, with the names defined here. The names of the caller's `__main__` are bound in this process's `__main__`, whose
-own names are removed before: objects that the function pickles are found under the same name in the caller's process.
+It is a rank's script: started by path with the user's interpreter, which lacks this package. If
+that has no cloudpickle either, the caller's own is used, which is part of the payload.
+`client_lib.functions` writes the payload and reads the results, with the names defined here. The
+names of the caller's `__main__` are bound in this process's `__main__`, whose own names are removed
+before: objects that the function pickles are found under the same name in the caller's process.
 
-A payload is a line of JSON and two pickles that share a memo: the function with its globals, then its arguments. A
-process that a rank spawns (a DataLoader's worker) runs this file as `__mp_main__` and reads the first pickle alone.
+A payload is a line of JSON and two pickles that share a memo: the function with its globals, then
+its arguments. A process that a rank spawns (a DataLoader's worker) runs this file as `__mp_main__`
+and reads the first pickle alone.
 
 A result is a line of JSON and at most one pickle. Standard library only, Python >= 3.8.
 """
@@ -42,7 +44,12 @@ PACKAGES = {
 }
 """Popular modules whose package has another name."""
 
-RANKS = {"rank": "RANK", "local_rank": "LOCAL_RANK", "world_size": "WORLD_SIZE", "size": "WORLD_SIZE"}
+RANKS = {
+    "rank": "RANK",
+    "local_rank": "LOCAL_RANK",
+    "world_size": "WORLD_SIZE",
+    "size": "WORLD_SIZE",
+}
 """Parameters that are filled in by name -> the variable with their value."""
 
 _MODULE = "_client_lib_function_runner"
@@ -54,10 +61,14 @@ class CallRefused(Exception):
 
 
 def main(namespace: Dict[str, Any]) -> None:
-    """`namespace`: globals of the module that runs as `__main__`, or as `__mp_main__` in a spawned process."""
+    """`namespace`: globals of the module that runs as `__main__`, or as
+    `__mp_main__` in a spawned process.
+    """
     for name in [name for name in globals() if not name.startswith("__")]:
         namespace.pop(name, None)
-    if sys.path and os.path.realpath(sys.path[0] or ".") == os.path.dirname(os.path.realpath(__file__)):
+    if sys.path and os.path.realpath(sys.path[0] or ".") == os.path.dirname(
+        os.path.realpath(__file__)
+    ):
         del sys.path[0]
     with open(os.environ[PAYLOAD], "rb") as file:
         header = json.loads(file.readline())
@@ -81,7 +92,10 @@ def _run(header: Dict[str, Any], file: Any) -> None:
         sys.exit(str(refused))
     except SystemExit as end:
         shown = "" if end.code is None else repr(end.code)
-        text = "the function on rank %d called sys.exit(%s) and so returned nothing" % (result.rank, shown)
+        text = "the function on rank %d called sys.exit(%s) and so returned nothing" % (
+            result.rank,
+            shown,
+        )
         result.write(EXITED, text)
         raise
     except BaseException as error:
@@ -123,21 +137,29 @@ def _load(header: Dict[str, Any], file: Any) -> Any:
 
 class _Reader(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
-        """The value that rank 0 of a job returned, for which this one waited. Raises CallRefused."""
+        """The value that rank 0 of a job returned, for which this one
+        waited. Raises CallRefused.
+        """
         place, job = pid
         path = os.environ["CLIENT_LIB_AFTER_%d_OUTPUTS" % place] + ".result"
         if not os.path.exists(path):
             raise CallRefused("job %s, whose result is an argument, left none" % job)
         with open(path, "rb") as file:
             header = json.loads(file.readline())
-            why = header["text"] if header["outcome"] != VALUE else difference(header, here(_cloudpickle().__version__))
+            why = (
+                header["text"]
+                if header["outcome"] != VALUE
+                else difference(header, here(_cloudpickle().__version__))
+            )
             if why:
                 raise CallRefused("the result of job %s can't be an argument: %s" % (job, why))
             return pickle.load(file)
 
 
 def _version_of_cloudpickle(header: Dict[str, Any]) -> str:
-    """Version of the cloudpickle that is imported later: the user's interpreter's, otherwise the caller's."""
+    """Version of the cloudpickle that is imported later: the user's
+    interpreter's, otherwise the caller's.
+    """
     try:
         return str(_cloudpickle().__version__)
     except ImportError:
@@ -156,19 +178,27 @@ def _cloudpickle() -> Any:
 
 
 def here(cloudpickle_version: str) -> Dict[str, Any]:
-    """The part of a header that must agree between the process that pickles and the one that reads: code objects are
-    read by the same minor version of Python alone."""
+    """The part of a header that must agree between the process that pickles and the one that reads:
+    code objects are read by the same minor version of Python alone."""
     return {"python": list(sys.version_info[:2]), "cloudpickle": cloudpickle_version}
 
 
 def difference(header: Dict[str, Any], mine: Dict[str, Any]) -> Optional[str]:
-    """The reason why this process cannot read another's pickle; None: it can. `mine`: from `here`."""
+    """The reason why this process cannot read another's pickle; None: it
+    can. `mine`: from `here`.
+    """
     if list(header["python"]) != mine["python"]:
         versions = tuple(".".join(map(str, each["python"])) for each in (header, mine))
-        return "it was submitted from Python %s, and this is Python %s; both must be the same" % versions
+        return (
+            "it was submitted from Python %s, and this is Python %s; both must be the same"
+            % versions
+        )
     both = (header["cloudpickle"], mine["cloudpickle"])
     if both[0].split(".")[0] != both[1].split(".")[0]:
-        return "it was pickled by cloudpickle %s, and this is cloudpickle %s; the first number must be the same" % both
+        return (
+            "it was pickled by cloudpickle %s, and this is cloudpickle %s; the first number must "
+            "be the same"
+        ) % both
     return None
 
 
@@ -181,7 +211,9 @@ def _bind(needs: Dict[str, Any]) -> Any:
     if needs["sources"]:
         import linecache
 
-        for name, text in needs["sources"].items():  # cells of a notebook, for the lines of a traceback
+        for name, text in needs[
+            "sources"
+        ].items():  # cells of a notebook, for the lines of a traceback
             linecache.cache[name] = (len(text), None, text.splitlines(True), name)
     return needs["function"]
 
@@ -217,13 +249,18 @@ class ResultFile:
         self._pid, self._world_size = os.getpid(), int(os.environ["WORLD_SIZE"])
 
     def write_value(self, value: Any) -> None:
-        """Write the value; if it cannot be pickled or is too large, write the reason, also to the log."""
+        """Write the value; if it cannot be pickled or is too large, write
+        the reason, also to the log.
+        """
         limit = int(os.environ.get(LIMIT, 2 * 2**30))
         try:
             self.write(VALUE, "", value, limit)
             return
         except _TooLarge:
-            kind, what = TOO_LARGE, " is larger than the %.1f MB that a result may have" % (limit / 1e6)
+            kind, what = (
+                TOO_LARGE,
+                " is larger than the %.1f MB that a result may have" % (limit / 1e6),
+            )
         except OSError:
             raise
         except Exception as error:  # noqa: BLE001  (pickling runs the code of any class)
@@ -237,7 +274,9 @@ class ResultFile:
         import traceback
 
         trace = error.__traceback__
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:  # our frames come first
+        while (
+            trace is not None and trace.tb_frame.f_code.co_filename == __file__
+        ):  # our frames come first
             trace = trace.tb_next
         text = "".join(traceback.format_exception(type(error), error, trace))
         try:
@@ -245,7 +284,9 @@ class ResultFile:
         except Exception:  # noqa: BLE001  (pickling runs the code of any class; the text remains)
             self.write(RAISED, text)
 
-    def write(self, outcome: str, text: str, value: Any = None, limit: Optional[int] = None) -> None:
+    def write(
+        self, outcome: str, text: str, value: Any = None, limit: Optional[int] = None
+    ) -> None:
         if os.getpid() != self._pid:
             return  # a fork of the rank: the exception propagates in both processes
         os.makedirs(os.path.dirname(self._path), exist_ok=True)
@@ -265,7 +306,9 @@ class ResultFile:
 
 
 def _run_as_module(namespace: Dict[str, Any]) -> None:
-    """Run `main` from a module of another name, so that `__main__` holds the caller's names alone."""
+    """Run `main` from a module of another name, so that `__main__` holds
+    the caller's names alone.
+    """
     import importlib.util
 
     spec = importlib.util.spec_from_file_location(_MODULE, __file__)

@@ -1,6 +1,8 @@
-"""Runs one worker, from its plan to its report: prepare -> wait for "go" -> run the ranks -> (stop) -> drain -> report.
+"""Runs one worker, from its plan to its report: prepare -> wait for "go" -> run the ranks -> (stop)
+-> drain -> report.
 
-The phases follow each other on one loop. Runtimes control it through control.py and read the files of directory.py.
+The phases follow each other on one loop. Runtimes control it through control.py and read the files
+of directory.py.
 """
 
 import contextlib
@@ -20,11 +22,25 @@ from client_lib.worker.format import SegmentWriter
 from client_lib.worker.loop import Loop, Timer
 from client_lib.worker.metrics import offer_status
 from client_lib.worker.observer import Observer
-from client_lib.worker.outcome import CANCELLED, PEERS_END_S, START_FAILED, CannotStart, Ended, WorkerOutcome, of_ranks
+from client_lib.worker.outcome import (
+    CANCELLED,
+    PEERS_END_S,
+    START_FAILED,
+    CannotStart,
+    Ended,
+    WorkerOutcome,
+    of_ranks,
+)
 from client_lib.worker.plan import Process, WorkerPlan, from_json
 from client_lib.worker.preparation import Preparation
 from client_lib.worker.ranks import Exit, Ranks, execute
-from client_lib.worker.system import System, choose, forbid_new_privileges, memory_kills, restore_open_files
+from client_lib.worker.system import (
+    System,
+    choose,
+    forbid_new_privileges,
+    memory_kills,
+    restore_open_files,
+)
 from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
@@ -32,13 +48,15 @@ if TYPE_CHECKING:
     from client_lib.worker.session import Sessions
     from client_lib.worker.warm.rank import Warm
 
-_SETTLE_S = 0.5  # time in which left-over processes (data loaders, resource trackers) may end by themselves
+# time in which left-over processes (data loaders, resource trackers) may end by themselves
+_SETTLE_S = 0.5
 _LEFT_OVER_GRACE_S = 5.0  # time between their SIGTERM and their SIGKILL
 _PIPE_S = 1.0  # a silent pipe is closed after this time if no process of the ranks is alive
 _POLL_S = 0.01
 _RETRY_S = 0.5
 _ANSWER_S = 0.3  # longest delay of a stop for ranks that unwind; one that is in C does not answer
-_STILL_S = 10.0  # ranks that have printed nothing for this time are asked for their stacks before they are stopped
+# ranks that have printed nothing for this time are asked for their stacks before they are stopped
+_STILL_S = 10.0
 _STACKS_S = 2.0  # longest delay of the stop for that
 _STACKS_MAX = 1024 * 1024  # characters of them in the report
 _ABANDONED_S = 2.0  # how often a worker that waits for "go" checks that its directory still exists
@@ -47,8 +65,12 @@ _ABANDONED_S = 2.0  # how often a worker that waits for "go" checks that its dir
 class Launcher:
     """`run` returns when the report is written. The caller holds the lock of the directory."""
 
-    def __init__(self, directory: Directory, plan: WorkerPlan, system: System, warm: "Optional[Warm]" = None) -> None:
-        """`warm`: the warm pool from which this process was forked; its ranks can be forked from this process."""
+    def __init__(
+        self, directory: Directory, plan: WorkerPlan, system: System, warm: "Optional[Warm]" = None
+    ) -> None:
+        """`warm`: the warm pool from which this process was forked; its ranks can be
+        forked from this process.
+        """
         self._directory, self._plan = directory, plan
         self._system, self._warm = system, warm
         self._writer = SegmentWriter(
@@ -68,7 +90,8 @@ class Launcher:
         self._is_stopped = False  # by an order, or because another worker has failed
         self._peer_failed = False  # a rank of another worker has failed
         self._cancelled = False  # by an order that came before any failure
-        self._stacks: Optional[List[Dict[str, Any]]] = None  # taken before the stop; []: they could not be
+        # taken before the stop; []: they could not be
+        self._stacks: Optional[List[Dict[str, Any]]] = None
         self._grace_after_stacks: Optional[float] = None  # of a stop that waits for the stacks
         self._kill_timer: Optional[Timer] = None
         self._outcome: Optional[WorkerOutcome] = None  # set if the ranks never ran
@@ -79,19 +102,34 @@ class Launcher:
         self._sessions: Optional[Sessions] = None
 
     def run(self, agent: Optional[socket.socket] = None) -> None:
-        for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:  # `execute` resets these two
-            if signal.getsignal(signum) is signal.SIG_IGN:  # by nohup, or a shell that started the server behind it
+        for signum in signal.valid_signals() - {
+            signal.SIGPIPE,
+            signal.SIGXFSZ,
+        }:  # `execute` resets these two
+            if (
+                signal.getsignal(signum) is signal.SIG_IGN
+            ):  # by nohup, or a shell that started the server behind it
                 signal.signal(signum, signal.SIG_DFL)
-        with contextlib.suppress(OSError):  # a launcher that continues the work of another may have none
+        with contextlib.suppress(
+            OSError
+        ):  # a launcher that continues the work of another may have none
             disk.take_reserve(self._directory.reserve, self._plan.processes_per_worker)
         self._loop.on_signal(signal.SIGCHLD, self._reap)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._loop.on_signal(signum, lambda: self._stop(self._plan.grace_s))
-        self._control = ControlServer(self._directory.control, self._carry_out, self._loop, self._begin_session)
+        self._control = ControlServer(
+            self._directory.control, self._carry_out, self._loop, self._begin_session
+        )
         if agent is not None:
             self._control.take(agent)
         self._observer = Observer(
-            self._plan, self._directory, self._system, self._loop, self._log, self._ranks, self._control
+            self._plan,
+            self._directory,
+            self._system,
+            self._loop,
+            self._log,
+            self._ranks,
+            self._control,
         )
         self._loop.call_later(0.0, self._preparation.start)
         self._loop.run()
@@ -103,16 +141,23 @@ class Launcher:
         if plan.outputs and plan.outputs_to:
             from client_lib.worker.outputs.collector import Collector  # here: many jobs keep none
 
-            self._outputs = Collector(self._loop, plan, plan.working_dir_in(self._directory), self._directory.outputs)
+            self._outputs = Collector(
+                self._loop, plan, plan.working_dir_in(self._directory), self._directory.outputs
+            )
         if plan.log_file:
             script = plan.script_in(self._directory)
-            folders = [plan.working_dir_in(self._directory), *([os.path.dirname(script)] if script else [])]
+            folders = [
+                plan.working_dir_in(self._directory),
+                *([os.path.dirname(script)] if script else []),
+            ]
             self._log.tail(plan.log_file, folders)
         self._control.announce(control.READY)
         self._wait_for_go()
 
     def _wait_for_go(self) -> None:
-        """Wait without limit, because a killed server is restarted, but not after its data was removed."""
+        """Wait without limit, because a killed server is restarted, but not
+        after its data was removed.
+        """
         if self._gone or self._outcome:
             return
         if os.path.isdir(self._directory.path):
@@ -134,7 +179,10 @@ class Launcher:
 
     def _begin_session(self, request: control.Message, peer: socket.socket) -> None:
         """Start a process that serves the session of this connection."""
-        with contextlib.closing(peer), contextlib.suppress(OSError, ImportError):  # can't fork: no session
+        with (
+            contextlib.closing(peer),
+            contextlib.suppress(OSError, ImportError),
+        ):  # can't fork: no session
             if self._ranks.running:
                 from client_lib.worker.session import Sessions  # here: few jobs have any
 
@@ -146,9 +194,13 @@ class Launcher:
         if self._plan.has_agent:
             self._log.take_rank_pipes(self._directory.rank_pipes)
         if self._plan.observe:
-            with contextlib.suppress(OSError):  # a file system without named pipes: the job runs without client_lib.log
+            with contextlib.suppress(
+                OSError
+            ):  # a file system without named pipes: the job runs without client_lib.log
                 self._log.take_metrics(self._directory.metrics)
-                offer_status(self._plan, self._processes, self._loop, self._directory, self._log.add_metrics)
+                offer_status(
+                    self._plan, self._processes, self._loop, self._directory, self._log.add_metrics
+                )
             if self._plan.metrics:
                 self._log.read_metrics(self._plan.metrics)
         self._kills = memory_kills()
@@ -177,7 +229,9 @@ class Launcher:
         self._observer.start(self._processes[0], warm)
 
     def _record(self) -> None:
-        """Write processes.json, by which the runtime cleans up if this process dies. A full disk delays it."""
+        """Write processes.json, by which the runtime cleans up if this process
+        dies. A full disk delays it.
+        """
         try:
             write_json(self._directory.processes, self._ranks.record())
         except OSError:
@@ -186,8 +240,9 @@ class Launcher:
     # --- the end of the ranks: on request, or after the failure of one of them
 
     def _stop(self, grace_s: float) -> None:
-        """Stop on request. After the failure of a rank this only shortens the grace: the failure remains the reason. If
-        the ranks have printed nothing for long, their stacks are taken first, for the report."""
+        """Stop on request. After the failure of a rank this only shortens the grace: the failure
+        remains the reason. If the ranks have printed nothing for long, their stacks are taken
+        first, for the report."""
         self._is_stopped = True
         if self._outputs:
             self._outputs.hurry(grace_s)
@@ -199,7 +254,9 @@ class Launcher:
         if self._grace_after_stacks is not None:
             self._grace_after_stacks = min(self._grace_after_stacks, grace_s)
             return
-        silent_s = min(time.monotonic() - self._log.active_at, time.time() - (self._ranks.started_at or 0.0))
+        silent_s = min(
+            time.monotonic() - self._log.active_at, time.time() - (self._ranks.started_at or 0.0)
+        )
         if self._stacks is not None or not self._plan.observe or silent_s < _STILL_S:
             self._end_ranks(grace_s)
         else:
@@ -215,7 +272,9 @@ class Launcher:
         self._end_ranks(grace_s)
 
     def _end_others(self) -> None:
-        """End the other ranks after a failure. If that rank only lost a peer, wait before: the peer may still end."""
+        """End the other ranks after a failure. If that rank only lost a peer, wait
+        before: the peer may still end.
+        """
         wait_s = self._time_for_peers_s()
         if wait_s > 0:
             self._loop.call_later(wait_s, self._end_others)
@@ -223,11 +282,16 @@ class Launcher:
             self._end_ranks(self._plan.grace_s)
 
     def _end_ranks(self, grace_s: float, since: Optional[float] = None) -> None:
-        """Send SIGTERM to all running ranks, SIGKILL after the grace; a second call can only shorten the grace. A rank
-        that unwinds may be the cause: it can write its exception before. `since`: monotonic time of the first call."""
+        """Send SIGTERM to all running ranks, SIGKILL after the grace; a second call can only
+        shorten the grace. A rank that unwinds may be the cause: it can write its exception before.
+        `since`: monotonic time of the first call."""
         since = time.monotonic() if since is None else since
         # a rank, here or in another worker, may have failed only because it lost one that runs here
-        cause_is_open = self._plan.others_may_wait and (self._ranks.failed or self._peer_failed) and self._lost_peers()
+        cause_is_open = (
+            self._plan.others_may_wait
+            and (self._ranks.failed or self._peer_failed)
+            and self._lost_peers()
+        )
         waits = cause_is_open and not self._ranks.unwinding_is_known()
         if waits and time.monotonic() - since < _ANSWER_S:
             self._loop.call_later(_POLL_S, lambda: self._end_ranks(grace_s, since))
@@ -236,10 +300,14 @@ class Launcher:
         if self._kill_timer is None or time.monotonic() + grace_s < self._kill_timer.due:
             if self._kill_timer:
                 self._kill_timer.cancel()
-            self._kill_timer = self._loop.call_later(grace_s, lambda: self._ranks.signal(signal.SIGKILL))
+            self._kill_timer = self._loop.call_later(
+                grace_s, lambda: self._ranks.signal(signal.SIGKILL)
+            )
 
     def _time_for_peers_s(self) -> float:
-        """Seconds that other ranks still have to end by themselves; 0 if a rank failed without losing a peer."""
+        """Seconds that other ranks still have to end by themselves; 0 if a rank
+        failed without losing a peer.
+        """
         if self._is_stopped or not self._ranks.failed or not self._lost_peers():
             return 0.0
         passed = time.time() - self._ranks.failed[0].ended_at
@@ -255,7 +323,9 @@ class Launcher:
         ended = self._ranks.reap()
         if self._ranks.running:
             if any(exit.exit_code != 0 for exit in ended):
-                self._loop.call_later(0.0, self._end_others)  # after the last output of these was read
+                self._loop.call_later(
+                    0.0, self._end_others
+                )  # after the last output of these was read
         elif self._gone and self._drain_since is None:
             self._drain_since = time.monotonic()
             if self._sessions:
@@ -263,32 +333,45 @@ class Launcher:
             self._drain()
 
     def _drain(self) -> None:
-        """After the end of all ranks: end left-over processes, read the pipes to their end, then report."""
+        """After the end of all ranks: end left-over processes, read the pipes
+        to their end, then report.
+        """
         assert self._drain_since is not None
         now = time.monotonic()
         passed, silent = now - self._drain_since, now - max(self._drain_since, self._log.active_at)
         left = bool(self._ranks.left_over())
         if not left and self._log.stalled:
             self._use_reserve()
-        done = not left and (self._log.open_pipes == 0 or (silent > _PIPE_S and not self._log.stalled))
+        done = not left and (
+            self._log.open_pipes == 0 or (silent > _PIPE_S and not self._log.stalled)
+        )
         # our report stops other workers
         if done and (self._plan.n_workers == 1 or self._time_for_peers_s() == 0):
             self._system.close()
             if self._outputs and self._ranks.started_at is not None:
                 if self._ranks.failed:
-                    self._outputs.hurry(self._plan.grace_s)  # the other workers are stopped only after the report
-                self._outputs.finish(self._finish)  # no process of the ranks is alive, so the files are complete
+                    self._outputs.hurry(
+                        self._plan.grace_s
+                    )  # the other workers are stopped only after the report
+                self._outputs.finish(
+                    self._finish
+                )  # no process of the ranks is alive, so the files are complete
             else:
                 self._finish()
             return
         if left and passed > _SETTLE_S:
-            kill = passed > _SETTLE_S + min(self._plan.grace_s, _LEFT_OVER_GRACE_S) or self._cancelled
+            kill = (
+                passed > _SETTLE_S + min(self._plan.grace_s, _LEFT_OVER_GRACE_S) or self._cancelled
+            )
             self._ranks.signal_left_over(signal.SIGKILL if kill else signal.SIGTERM)
         self._loop.call_later(_POLL_S if passed < 1.0 else 10 * _POLL_S, self._drain)
 
     def _never_ran(self, why: CannotStart) -> None:
         if self._outcome is None:
-            code, self._last_lines = 0 if why.reason == CANCELLED else why.exit_code, list(why.last_lines)
+            code, self._last_lines = (
+                0 if why.reason == CANCELLED else why.exit_code,
+                list(why.last_lines),
+            )
             self._outcome = WorkerOutcome(code, why.reason, str(why), None)
             self._log.add_message(self._outcome.message)
             self._preparation.kill()
@@ -307,7 +390,9 @@ class Launcher:
                 raise OSError(errno.ENOSPC, "the log is not written yet")
             write_json(self._directory.report, self._report_content(), durable=True)
         except OSError as error:
-            if os.path.isdir(self._directory.path):  # else it was removed with the server's data: there is no reader
+            if os.path.isdir(
+                self._directory.path
+            ):  # else it was removed with the server's data: there is no reader
                 if not disk.is_full(error):
                     raise
                 self._use_reserve()
@@ -326,14 +411,22 @@ class Launcher:
         kills = map(operator.sub, memory_kills(), self._kills)
         outcome = self._outcome or of_ranks(ranks, self._cancelled, *kills)
         content = report.as_json(
-            self._plan, outcome, ranks, self._ranks.started_at, time.time(), self._log.next_seq, self._writer.offset
+            self._plan,
+            outcome,
+            ranks,
+            self._ranks.started_at,
+            time.time(),
+            self._log.next_seq,
+            self._writer.offset,
         )
         if self._outputs:
             content["outputs"] = self._outputs.report()
         if self._last_lines:
             content["last_lines"] = self._last_lines
         if self._stacks:
-            from client_lib.worker.stacks import within_bounds  # here: loaded only where stacks were taken
+            from client_lib.worker.stacks import (
+                within_bounds,
+            )  # here: loaded only where stacks were taken
 
             content["stacks"] = within_bounds(self._stacks, _STACKS_MAX)
         return dict(report.storable(content))
@@ -342,7 +435,9 @@ class Launcher:
         error_file, rank = self._directory.error_file(exit.rank), exit.rank
         if exit.exit_code and self._plan.has_agent:
             rank = report.failed_below(error_file, self._log.last_lines_of_agent(rank), rank)
-        return report.ended(exit._replace(rank=rank), error_file, self._log.printed_by(rank), self._plan.owner)
+        return report.ended(
+            exit._replace(rank=rank), error_file, self._log.printed_by(rank), self._plan.owner
+        )
 
 
 def run_worker(
@@ -353,15 +448,16 @@ def run_worker(
 ) -> int:
     """Run the worker whose plan is in the directory `path`. Returns the exit code of this process.
 
-    `warm`: see Launcher. `on_locked` is called when this process holds the lock of the directory. `agent`: a connection
-    that is served like those to the control socket."""
+    `warm`: see Launcher. `on_locked` is called when this process holds the lock of the directory.
+    `agent`: a connection that is served like those to the control socket."""
     restore_open_files()
     directory = Directory(path)
     with open(directory.plan, encoding="utf-8") as file:
         plan = from_json(file.read())
     if plan.no_new_privileges:
         forbid_new_privileges()
-    system = choose()  # before the lock: the portable one forks, and the fork must not hold the lock
+    # before the lock: the portable one forks, and the fork must not hold the lock
+    system = choose()
     try:
         acquire(directory.lock)
         on_locked()

@@ -1,7 +1,7 @@
 """The launcher's event loop: readable descriptors, timers, signals; one thread.
 
-Importing asyncio would take longer than the launcher's whole start. Signals are handled before pipes are read, so that
-the ends of ranks are seen in their order.
+Importing asyncio would take longer than the launcher's whole start. Signals are handled before
+pipes are read, so that the ends of ranks are seen in their order.
 """
 
 import heapq
@@ -17,7 +17,9 @@ Callback = Callable[[], None]
 
 
 def reset_signals() -> None:
-    """In a forked process: its signals must not wake the launcher, and have their usual effect again."""
+    """In a forked process: its signals must not wake the launcher, and have
+    their usual effect again.
+    """
     signal.set_wakeup_fd(-1)
     for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(signum, signal.SIG_DFL)
@@ -35,7 +37,9 @@ class Timer:
 
 
 class Loop:
-    """Runs callbacks until `stop`, after which no timer is called, and `after_round` after each round of callbacks."""
+    """Runs callbacks until `stop`, after which no timer is called, and `after_round`
+    after each round of callbacks.
+    """
 
     def __init__(self, after_round: Callable[[], object]) -> None:
         self._after_round = after_round
@@ -75,10 +79,15 @@ class Loop:
     def run(self) -> None:
         self._running = True
         while self._running:
-            wait_s = min(max(0.0, self._timers[0][0] - time.monotonic()), _WAIT_MAX_S) if self._timers else None
+            wait_s = (
+                min(max(0.0, self._timers[0][0] - time.monotonic()), _WAIT_MAX_S)
+                if self._timers
+                else None
+            )
             ready = [key for key, _ in self._selector.select(wait_s)]
             for key in sorted(ready, key=lambda key: key.fd != self._wakeup):
-                # an earlier callback may have closed this descriptor, and a new one may have got its number
+                # an earlier callback may have closed this descriptor, and a new one may have got
+                # its number
                 if self._selector.get_map().get(key.fd) is key:
                     key.data()
             now = time.monotonic()

@@ -1,5 +1,6 @@
-"""Reads the metrics of a script that does not report them: from the lines that it prints, the files that it writes, and
-what its libraries post. The caller's `sink` gets them as lines of `format.metric_lines`.
+"""Reads the metrics of a script that does not report them: from the lines that it prints, the files
+that it writes, and what its libraries post. The caller's `sink` gets them as lines of
+`format.metric_lines`.
 """
 
 import contextlib
@@ -20,7 +21,10 @@ from client_lib.worker.plan import TRAINER_STATUS, Process, WorkerPlan
 
 # for LineMetrics
 _BLOCK_S = 0.5  # CPU time for the lines that were read at once, at most 64 KiB
-_FIRST_S, _CPU_SHARE = 2.0, 0.25  # CPU time for all lines, and what is added of the time that passes
+_FIRST_S, _CPU_SHARE = (
+    2.0,
+    0.25,
+)  # CPU time for all lines, and what is added of the time that passes
 _LONGEST = 4000  # bytes; longer lines are data, not metrics
 _STREAMS = frozenset(stream.encode() for stream in JOB_STREAMS)
 STEP = "step"  # the group of this name is the step of the others
@@ -33,7 +37,10 @@ _LAST_LOOKS = 64  # blocks that are read after the end
 _DEPTH, _ENTRIES = 3, 5000  # folders below each other, and entries, that one search sees
 _CSV_MAX = 2**26
 _CSV, _EVENTS = "metrics.csv", ".tfevents."
-_WRITES_MAX, _APART_S = 64, 0.1  # most times of writes in one line, and least seconds between two of them
+_WRITES_MAX, _APART_S = (
+    64,
+    0.1,
+)  # most times of writes in one line, and least seconds between two of them
 _STEPS = ("step", "epoch")
 
 # for TrainerStatus
@@ -42,21 +49,31 @@ _OPEN_MAX, _OPEN_S = 16, 5.0  # connections, and how long each may take
 _AGAIN_S = 1.0
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d{1,9})\r\n", re.IGNORECASE)
 _NO_METRIC = re.compile(r"total_(?:steps|flos)|(?:current_)?epoch|.*(?:_runtime|_per_second)")
-_AUTHORITIES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem")
+_AUTHORITIES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+)
 
 Values = Tuple[Optional[float], Dict[str, float]]  # a step, and what a file has for it
 
 
 class LineMetrics:
-    """Reads metrics from the lines of the ranks with the regular expression of the job (`metrics`). One per worker.
+    """Reads metrics from the lines of the ranks with the regular expression of the job (`metrics`).
+    One per worker.
 
-    An expression can take exponential time. `re` handles signals while it searches, so a timer of the process's CPU
-    time bounds the search in each block of lines, and the searches in all of them to a share of the time that passes.
-    Beyond a bound the expression is not used any more, which a message in the log says; lines are logged as before.
+    An expression can take exponential time. `re` handles signals while it searches, so a timer of
+    the process's CPU time bounds the search in each block of lines, and the searches in all of them
+    to a share of the time that passes. Beyond a bound the expression is not used any more, which a
+    message in the log says; lines are logged as before.
     """
 
-    def __init__(self, expression: str, sink: Callable[[bytes], None], say: Callable[[str], None]) -> None:
-        """`say` gets a message for the log. Raises re.error: this Python does not know a part of the expression."""
+    def __init__(
+        self, expression: str, sink: Callable[[bytes], None], say: Callable[[str], None]
+    ) -> None:
+        """`say` gets a message for the log. Raises re.error: this Python does not know
+        a part of the expression.
+        """
         self._expression: Optional["re.Pattern[str]"] = re.compile(expression)
         self._sink, self._say = sink, say
         self._begun: Dict[bytes, bytes] = {}  # unfinished lines by rank and stream
@@ -97,7 +114,9 @@ class LineMetrics:
             return
         text = self._begun.pop(rank + name, b"") + text
         if stream.endswith(b"+"):
-            self._begun[rank + name] = text[: _LONGEST + 1]  # enough to know at its end that it is too long
+            self._begun[rank + name] = text[
+                : _LONGEST + 1
+            ]  # enough to know at its end that it is too long
             return
         if len(text) > _LONGEST:
             return
@@ -114,9 +133,10 @@ class LineMetrics:
 class MetricFiles:
     """Reads event files of TensorBoard, and Lightning's metrics.csv.
 
-    They are searched below the working directory and the directory for checkpoints. The name of an event file has the
-    host and the number of the process that writes it. A metrics.csv is read if it was written since the start and a
-    search finds no second one, which may belong to another job. A file that can't be read is skipped.
+    They are searched below the working directory and the directory for checkpoints. The name of an
+    event file has the host and the number of the process that writes it. A metrics.csv is read if
+    it was written since the start and a search finds no second one, which may belong to another
+    job. A file that can't be read is skipped.
     """
 
     def __init__(
@@ -128,8 +148,8 @@ class MetricFiles:
         sink: Callable[[bytes], None],
         checkpoint_dir: str = "",
     ) -> None:
-        """`pids`: the running processes and their ranks. `since`: the start of the ranks, in seconds since 1970. `sink`
-        also gets the times of writes to `checkpoint_dir`."""
+        """`pids`: the running processes and their ranks. `since`: the start of the ranks, in
+        seconds since 1970. `sink` also gets the times of writes to `checkpoint_dir`."""
         self._loop, self._pids, self._sink = loop, pids, sink
         self._folders, self._since = folders, since
         self._checkpoint_dir, self._written_at = checkpoint_dir, since
@@ -164,7 +184,9 @@ class MetricFiles:
 
     def _pass(self, rank: Optional[int], file: "Union[_Csv, _Events]") -> bool:
         before, lines = file.position, []
-        with contextlib.suppress(Exception):  # a file may hold other bytes, which any part of the parser refuses
+        with contextlib.suppress(
+            Exception
+        ):  # a file may hold other bytes, which any part of the parser refuses
             for step, values in file.read():
                 lines += metric_lines(rank, step, values) if values else []
         if lines:
@@ -189,26 +211,42 @@ class MetricFiles:
                 tables.add(path)
             for pid, rank in self._ranks.items():
                 if ".%s.%d." % (self._host, pid) in name + "." and path not in self._events:
-                    self._events[path] = (rank if rank >= 0 else None, _Events(path, self._run(path, rank)))
+                    self._events[path] = (
+                        rank if rank >= 0 else None,
+                        _Events(path, self._run(path, rank)),
+                    )
         if self._csv is None and len(tables) == 1:
             self._csv = _Csv(tables.pop())
 
     def _run(self, path: str, rank: int) -> str:
-        """Path of the folder of an event file below that of another file of the rank, and a slash: TensorBoard names a
-        run below a run so. "": there is no other."""
+        """Path of the folder of an event file below that of another file of the rank, and a slash:
+        TensorBoard names a run below a run so. "": there is no other."""
         folder = os.path.dirname(path)
         above = (os.path.dirname(known) for known, (of, _) in self._events.items() if of == rank)
-        return next((os.path.relpath(folder, each) + "/" for each in above if folder.startswith(each + os.sep)), "")
+        return next(
+            (
+                os.path.relpath(folder, each) + "/"
+                for each in above
+                if folder.startswith(each + os.sep)
+            ),
+            "",
+        )
 
     def _send_writes(self) -> None:
-        """Send the times of new writes to `checkpoint_dir`, apart from files of metrics and logs."""
+        """Send the times of new writes to `checkpoint_dir`, apart from
+        files of metrics and logs.
+        """
         changes: List[float] = []
         times: List[float] = []
         for entry, _ in _entries([self._checkpoint_dir] if self._checkpoint_dir else []):
             with contextlib.suppress(OSError):
                 status = entry.stat(follow_symlinks=False)
                 is_metric = _EVENTS in entry.name or entry.name.endswith((_CSV, ".log"))
-                if status.st_mtime > self._written_at and stat.S_ISREG(status.st_mode) and not is_metric:
+                if (
+                    status.st_mtime > self._written_at
+                    and stat.S_ISREG(status.st_mode)
+                    and not is_metric
+                ):
                     changes.append(status.st_mtime)
         for at in sorted(changes):
             if not times or at - times[-1] > _APART_S:
@@ -219,7 +257,9 @@ class MetricFiles:
 
 
 def _entries(roots: List[str]) -> "Iterator[Tuple[os.DirEntry[str], float]]":
-    """The content of these folders and of those below, the nearest first, and the last change of each folder."""
+    """The content of these folders and of those below, the nearest first, and the
+    last change of each folder.
+    """
     folders, left = [(root, 0) for root in roots], _ENTRIES
     for folder, depth in folders:  # it grows
         with contextlib.suppress(OSError):
@@ -230,12 +270,18 @@ def _entries(roots: List[str]) -> "Iterator[Tuple[os.DirEntry[str], float]]":
                     if left < 0:
                         return
                     yield entry, changed_at
-                    if depth < _DEPTH and not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                    if (
+                        depth < _DEPTH
+                        and not entry.name.startswith(".")
+                        and entry.is_dir(follow_symlinks=False)
+                    ):
                         folders.append((entry.path, depth + 1))
 
 
 def _opened(path: str, flags: int) -> int:
-    """Open a regular file, a table only of bounded size. Raises OSError for others: a pipe would block the launcher."""
+    """Open a regular file, a table only of bounded size. Raises OSError for others: a pipe
+    would block the launcher.
+    """
     fd = os.open(path, flags | os.O_NONBLOCK)
     status = os.fstat(fd)
     if stat.S_ISREG(status.st_mode) and (status.st_size <= _CSV_MAX or not path.endswith(_CSV)):
@@ -273,7 +319,9 @@ class _Csv:
 
 
 class _Events:
-    """An event file: TFRecords, each an Event of tensorflow/core/util/event.proto. `run` begins the names of values."""
+    """An event file: TFRecords, each an Event of tensorflow/core/util/event.proto. `run`
+    begins the names of values.
+    """
 
     def __init__(self, path: str, run: str) -> None:
         self.position, self._path, self._run = 0, path, run
@@ -298,7 +346,9 @@ class _Events:
 
 
 def _event(data: bytes) -> Values:
-    """The step of an Event, and the scalars of its Summary: `simple_value`, or a tensor with one `float_val`."""
+    """The step of an Event, and the scalars of its Summary: `simple_value`, or a
+    tensor with one `float_val`.
+    """
     step, values = 0, {}
     for number, summary in _fields(data):
         if number == 2:
@@ -339,24 +389,38 @@ def _varint(data: bytes, at: int) -> Tuple[int, int]:
 
 
 def offer_status(
-    plan: WorkerPlan, ranks: List[Process], loop: Loop, directory: Directory, sink: Callable[[bytes], None]
+    plan: WorkerPlan,
+    ranks: List[Process],
+    loop: Loop,
+    directory: Directory,
+    sink: Callable[[bytes], None],
 ) -> None:
-    """Give the ranks an address for their status, unless they have one or would post to a proxy. Raises OSError."""
+    """Give the ranks an address for their status, unless they have one or would post
+    to a proxy. Raises OSError.
+    """
     if not {*TRAINER_STATUS, "http_proxy", "HTTP_PROXY"}.isdisjoint(ranks[0].environment):
         return
-    status = TrainerStatus(loop, directory.status_token, plan.worker * plan.processes_per_worker, sink)
+    status = TrainerStatus(
+        loop, directory.status_token, plan.worker * plan.processes_per_worker, sink
+    )
     for process in ranks:
-        process.environment.update({name: value for name, value in status.variables.items() if value})
+        process.environment.update(
+            {name: value for name, value in status.variables.items() if value}
+        )
 
 
 class TrainerStatus:
-    """Takes progress and metrics that libraries post by Kubeflow Trainer's status protocol (KEP-2779). One per worker.
+    """Takes progress and metrics that libraries post by Kubeflow Trainer's status protocol
+    (KEP-2779). One per worker.
 
-    Trainer of Hugging Face (5.23 or newer) and `update_trainjob_status` of kubeflow's SDK find the address in variables
-    and post at most every 5 s. The launcher listens on loopback, without a thread or a process.
+    Trainer of Hugging Face (5.23 or newer) and `update_trainjob_status` of kubeflow's SDK find the
+    address in variables and post at most every 5 s. The launcher listens on loopback, without a
+    thread or a process.
     """
 
-    def __init__(self, loop: Loop, token_file: str, rank: int, sink: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, loop: Loop, token_file: str, rank: int, sink: Callable[[bytes], None]
+    ) -> None:
         """`rank`: the first of this worker, to which all values belong. Raises OSError."""
         self._loop, self._rank, self._sink = loop, rank, sink
         self._token = os.urandom(16).hex()
@@ -366,7 +430,9 @@ class TrainerStatus:
         self._socket.listen(_OPEN_MAX)
         self._socket.setblocking(False)
         self._open: Dict[socket.socket, bytes] = {}  # bytes received so far
-        authorities = next(filter(os.path.exists, _AUTHORITIES), "")  # for clients that read it also for http
+        authorities = next(
+            filter(os.path.exists, _AUTHORITIES), ""
+        )  # for clients that read it also for http
         url = "http://127.0.0.1:%d/" % self._socket.getsockname()[1]
         self.variables = dict(zip(TRAINER_STATUS, (url, token_file, authorities)))  # noqa: B905  # Python 3.8
         self._listen()
@@ -377,7 +443,9 @@ class TrainerStatus:
     def _accept(self) -> None:
         try:
             peer, _ = self._socket.accept()
-        except OSError:  # no descriptor is free: the socket stays readable, and would keep the loop busy
+        except (
+            OSError
+        ):  # no descriptor is free: the socket stays readable, and would keep the loop busy
             self._loop.forget(self._socket.fileno())
             self._loop.call_later(_AGAIN_S, self._listen)
             return
@@ -415,11 +483,17 @@ class TrainerStatus:
             return b"401 Unauthorized"
         try:
             status = json.loads(body)["trainerStatus"]
-            values = numbers((str(metric["name"]), metric["value"]) for metric in status.get("metrics") or [])
+            values = numbers(
+                (str(metric["name"]), metric["value"]) for metric in status.get("metrics") or []
+            )
             step = values.pop("current_step", None)
-            values = {name: value for name, value in values.items() if not _NO_METRIC.fullmatch(name)}
+            values = {
+                name: value for name, value in values.items() if not _NO_METRIC.fullmatch(name)
+            }
             posted = [status.get("progressPercentage"), status.get("estimatedRemainingSeconds")]
-            lines = metric_lines(self._rank, step, values, 0, [None if n is None else float(n) for n in posted])
+            lines = metric_lines(
+                self._rank, step, values, 0, [None if n is None else float(n) for n in posted]
+            )
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
             return b"422 Unprocessable Entity"
         self._sink(b"".join(lines))

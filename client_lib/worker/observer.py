@@ -1,7 +1,8 @@
-"""Observes the running ranks for their launcher: their machine, stacks on request, files of metrics, what they use, and
-which of them are quiet.
+"""Observes the running ranks for their launcher: their machine, stacks on request, files of
+metrics, what they use, and which of them are quiet.
 
-Observing never ends a rank. If no file descriptor or process is available, some observations are skipped.
+Observing never ends a rank. If no file descriptor or process is available, some observations are
+skipped.
 """
 
 import contextlib
@@ -30,10 +31,18 @@ _WATCH_S = 2.0  # from the start of the ranks to the first look at what they do
 _TICKS, _PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 # for UsageSampler
-_SHORTEST_S, _LONGEST_S, _OLDER = 5.0, 60.0, 50  # pause between samples: a 50th of the time that the ranks have run
+_SHORTEST_S, _LONGEST_S, _OLDER = (
+    5.0,
+    60.0,
+    50,
+)  # pause between samples: a 50th of the time that the ranks have run
 _SHARE = 0.0005  # of a core: largest CPU time of a sample, divided by the pause after it
 _GPU_S = 15
-_QUERY = ["--query-gpu=index,utilization.gpu,memory.used", "--format=csv,noheader,nounits", "--loop=%d" % _GPU_S]
+_QUERY = [
+    "--query-gpu=index,utilization.gpu,memory.used",
+    "--format=csv,noheader,nounits",
+    "--loop=%d" % _GPU_S,
+]
 _GIB = 2.0**30
 
 # for QuietRanks
@@ -87,7 +96,9 @@ class Observer:
             self._usage.finish()
 
     def take_stacks(self, on_taken: Callable[[], None]) -> None:
-        """Take the stacks of all ranks. `on_taken` is called when the file is written, or cannot be."""
+        """Take the stacks of all ranks. `on_taken` is called when the file
+        is written, or cannot be.
+        """
         if not self._plan.observe or not self._ranks.running:
             on_taken()
             return
@@ -110,7 +121,11 @@ class Observer:
 
     def _describe_machine(self, process: Process, warm: bool) -> None:
         """Log what this worker runs on, as the interpreter of the ranks sees it."""
-        shown = {name: value for name, value in process.environment.items() if name not in self._plan.secrets}
+        shown = {
+            name: value
+            for name, value in process.environment.items()
+            if name not in self._plan.secrets
+        }
         with contextlib.suppress(OSError):
             if self._plan.python is None or warm:
                 self._log.add_metrics(describe(shown, has_python=warm))
@@ -122,19 +137,28 @@ class Observer:
     def _watch(self, begun: float) -> None:
         loop, pids = self._loop, self._ranks.pids
         with contextlib.suppress(OSError):
-            self._usage = UsageSampler(loop, self._system, pids, begun, self._plan.gpus, self._log.add_usage)
+            self._usage = UsageSampler(
+                loop, self._system, pids, begun, self._plan.gpus, self._log.add_usage
+            )
             if not self._plan.python:
                 return
             folders = list({self._plan.working_dir_in(self._directory), self._plan.checkpoint_dir})
             since, checkpoints = self._ranks.started_at or time.time(), self._plan.checkpoint_dir
-            self._metric_files = MetricFiles(loop, pids, folders, since, self._log.add_metrics, checkpoints)
+            self._metric_files = MetricFiles(
+                loop, pids, folders, since, self._log.add_metrics, checkpoints
+            )
             if self._plan.others_may_wait:
                 self._quiet = QuietRanks(
-                    loop, pids, lambda ranks: self._peers.tell(control.QUIET, ranks=ranks), self._directory.stacks
+                    loop,
+                    pids,
+                    lambda ranks: self._peers.tell(control.QUIET, ranks=ranks),
+                    self._directory.stacks,
                 )
 
 
-def _start_apart(argv: List[str], environment: Dict[str, str], folder: str, system: System) -> Started:
+def _start_apart(
+    argv: List[str], environment: Dict[str, str], folder: str, system: System
+) -> Started:
     """Start a process that is no part of the worker; its stderr is not read. Raises OSError."""
     started = start(Process(-1, -1, argv, {**environment, MARKER: ""}, folder), system.before_exec)
     os.close(started.stderr)
@@ -145,9 +169,10 @@ def _start_apart(argv: List[str], environment: Dict[str, str], folder: str, syst
 
 
 class UsageSampler:
-    """Samples what the ranks and their children use: CPU, memory, and GPUs where there is nvidia-smi; and which part of
-    its memory limit the container uses. The values go into the log as objects of the stream `metrics`, so that both
-    runtimes carry them. Sampling takes at most _SHARE of a core: the more there is to read, the longer the pauses."""
+    """Samples what the ranks and their children use: CPU, memory, and GPUs where there is
+    nvidia-smi; and which part of its memory limit the container uses. The values go into the log as
+    objects of the stream `metrics`, so that both runtimes carry them. Sampling takes at most _SHARE
+    of a core: the more there is to read, the longer the pauses."""
 
     def __init__(
         self,
@@ -158,8 +183,8 @@ class UsageSampler:
         gpus: Optional[List[str]],
         sink: Callable[[bytes], None],
     ) -> None:
-        """`since`: the start of the ranks, in monotonic seconds. `gpus`: those of this worker; None: all. `sink` gets
-        lines of the log."""
+        """`since`: the start of the ranks, in monotonic seconds. `gpus`: those of this worker;
+        None: all. `sink` gets lines of the log."""
         self._loop, self._pids, self._since, self._sink = loop, pids, since, sink
         self._before = (since, 0.0)
         self._of_gpus: Dict[str, float] = {}
@@ -195,7 +220,9 @@ class UsageSampler:
         now, cpu_s, pages = time.monotonic(), 0.0, 0
         for pid in [each for rank in self._pids() for each in [rank, *below(rank)]]:
             fields = stat("/proc/%d" % pid)
-            if fields:  # fields 14 to 17 of proc(5), with the time of children that have ended, and 24
+            if (
+                fields
+            ):  # fields 14 to 17 of proc(5), with the time of children that have ended, and 24
                 cpu_s += sum(map(int, fields[11:15])) / _TICKS
                 pages += int(fields[21])
         if not pages:
@@ -203,9 +230,17 @@ class UsageSampler:
         (before, used_s), self._before = self._before, (now, cpu_s)
         cores = max(0.0, cpu_s - used_s) / max(now - before, 0.001)
         memory_gib = round(pages * _PAGE / _GIB, 4)
-        values = {"worker/cpu_cores": round(cores, 3), "worker/memory_gib": memory_gib, **self._of_gpus}
+        values = {
+            "worker/cpu_cores": round(cores, 3),
+            "worker/memory_gib": memory_gib,
+            **self._of_gpus,
+        }
         of_limit = memory_of_limit()
-        return values if of_limit is None else {**values, "worker/memory_percent": round(100 * of_limit, 1)}
+        return (
+            values
+            if of_limit is None
+            else {**values, "worker/memory_percent": round(100 * of_limit, 1)}
+        )
 
     def _read(self, reader: Started) -> None:
         data = os.read(reader.stdout, 65536)
@@ -246,13 +281,17 @@ class Sample(NamedTuple):
     at: float
     """Monotonic seconds."""
     busy: bool
-    """The main thread has work for a core, or waits for a disk; or a part of what the rank does is not known."""
+    """The main thread has work for a core, or waits for a disk; or a part of what
+    the rank does is not known.
+    """
     main: Use
     process: Use
     children: Optional[Use]
     """None: they were not read, because the rank itself has moved shortly before."""
     entered: float = 0.0
-    """Changes when the rank enters or ends a collective (rank_runner.py), at most a second later."""
+    """Changes when the rank enters or ends a collective
+    (rank_runner.py), at most a second later.
+    """
 
 
 def moved(before: Sample, after: Sample) -> bool:
@@ -299,21 +338,26 @@ class Stillness:
 
 
 class QuietRanks:
-    """Finds the quiet ranks of this worker: their main threads compute nothing, and read and write no files; their
-    other threads and children do hardly anything; and they enter and end no collective, as a file of each rank shows
-    (rank_runner.py), if its PyTorch has a flight recorder. Bytes from a plain socket are not seen: Linux does not count
-    them. A quiet rank waits for another one, or hangs: the server, which knows all workers, decides that
+    """Finds the quiet ranks of this worker: their main threads compute nothing, and read and write
+    no files; their other threads and children do hardly anything; and they enter and end no
+    collective, as a file of each rank shows (rank_runner.py), if its PyTorch has a flight recorder.
+    Bytes from a plain socket are not seen: Linux does not count them. A quiet rank waits for
+    another one, or hangs: the server, which knows all workers, decides that
     (server_stub.service.watchdog)."""
 
-    def __init__(self, loop: Loop, pids: Pids, tell: Callable[[Dict[int, float]], None], folder: str) -> None:
-        """`tell` gets the quiet ranks, and for how many seconds they have been so, when others are quiet than before,
-        and repeatedly. `folder` has the files of the ranks."""
+    def __init__(
+        self, loop: Loop, pids: Pids, tell: Callable[[Dict[int, float]], None], folder: str
+    ) -> None:
+        """`tell` gets the quiet ranks, and for how many seconds they have been so, when others are
+        quiet than before, and repeatedly. `folder` has the files of the ranks."""
         self._loop, self._pids, self._tell, self._folder = loop, pids, tell, folder
         self._ranks: Dict[int, Stillness] = {}
         self._told: Dict[int, float] = {}
         self._told_at = 0.0
         self.paused = False
-        """True: look away, because the ranks get a signal, and what they write because of it is no move."""
+        """True: look away, because the ranks get a signal, and what they write
+        because of it is no move.
+        """
         self._round()
 
     def begin_again(self) -> None:
@@ -352,7 +396,9 @@ class QuietRanks:
 
 
 def take(pid: int, with_children: bool, entries: str = "") -> Optional[Sample]:
-    """Read a sample from /proc; None: the process has ended. `entries`: the file that shows collectives."""
+    """Read a sample from /proc; None: the process has ended. `entries`: the
+    file that shows collectives.
+    """
     at, main = time.monotonic(), "/proc/%d/task/%d" % (pid, pid)
     fields = stat(main)
     if not fields:
@@ -368,13 +414,20 @@ def take(pid: int, with_children: bool, entries: str = "") -> Optional[Sample]:
         nothing = Use(0.0, 0)
         return Sample(at, True, nothing, nothing, None, entered)
     total = Use(sum(use.cpu_s for use in known), sum(use.size for use in known))
-    return Sample(at, fields[0] in "RD", of_main, of_process, total if with_children else None, entered)
+    return Sample(
+        at, fields[0] in "RD", of_main, of_process, total if with_children else None, entered
+    )
 
 
 def _use(path: str) -> Optional[Use]:
     """None: the process has ended, or may not be looked at."""
-    fields, counters = stat(path), dict(line.split(b": ") for line in content(path + "/io").splitlines())
+    fields, counters = (
+        stat(path),
+        dict(line.split(b": ") for line in content(path + "/io").splitlines()),
+    )
     if not fields or not counters:
         return None
-    size = sum(int(counters.get(name, 0)) for name in (b"rchar", b"wchar", b"read_bytes", b"write_bytes"))
+    size = sum(
+        int(counters.get(name, 0)) for name in (b"rchar", b"wchar", b"read_bytes", b"write_bytes")
+    )
     return Use((int(fields[11]) + int(fields[12])) / _TICKS, size)

@@ -1,7 +1,8 @@
-"""Decides which rank failed first and how a worker ended. This is the only place with that rule. Pure.
+"""Decides which rank failed first and how a worker ended. This is the only place with that rule.
+Pure.
 
-A launcher applies it to the ranks of its worker, the server (`server_stub.runtimes.verdict`) to those of all workers.
-Every message, report and exit code follows from the rank that it chooses.
+A launcher applies it to the ranks of its worker, the server (`server_stub.runtimes.verdict`) to
+those of all workers. Every message, report and exit code follows from the rank that it chooses.
 """
 
 import json
@@ -18,8 +19,8 @@ OUT_OF_MEMORY_BELOW = "a process of its worker was killed because the memory lim
 LAST_LINES = 50
 SAME_MOMENT_S = 2.0
 PEERS_END_S = 1.0
-"""Time that other ranks have to end by themselves after one that lost a peer: the guilty one may need it. It is shorter
-than SAME_MOMENT_S: a later error would not count."""
+"""Time that other ranks have to end by themselves after one that lost a peer: the guilty one may
+need it. It is shorter than SAME_MOMENT_S: a later error would not count."""
 _TRACEBACK = "Traceback (most recent call last):"
 CHAINED = (
     "The above exception was the direct cause of the following exception:",
@@ -27,27 +28,39 @@ CHAINED = (
 )
 _ABORTED = 6
 
-_PEER_LOST = (  # regular expressions, compiled when a rank has failed: most launchers never need them
+# regular expressions, compiled when a rank has failed: most launchers never need them
+_PEER_LOST = (
     # sockets, also below gloo and TCPStore
     r"Connection (closed by peer|reset by peer|refused|was likely closed)",
     r"Broken pipe|No route to host|Software caused connection abort",
     # gloo
     r"Timed out waiting \d+ ?ms for (recv|send|unbound)",
-    r"Application timeout caused pair closure|connectFullMesh failed|Connect timeout \[|timed out connecting",
+    (
+        r"Application timeout caused pair closure|connectFullMesh failed|Connect timeout \[|timed out "
+        r"connecting"
+    ),
     r"monitoredBarrier",
-    # c10d: TCPStore and its clients. A store that can't listen is the cause and stands in none of these.
-    r"DistStoreError|failed to recv, got 0 bytes|(recvValue|sendBytes|recvBytes|sendValue) failed|Socket Timeout",
+    # c10d: TCPStore and its clients. A store that can't listen is the cause and stands in none of
+    # these.
+    (
+        r"DistStoreError|failed to recv, got 0 bytes|(recvValue|sendBytes|recvBytes|sendValue) "
+        r"failed|Socket Timeout"
+    ),
     r"client socket has (timed out|failed to connect)|network addresses of .* cannot be retrieved",
     r"Stop_waiting response is expected|store->get\(|wait timeout after \d+ ?ms",
     # NCCL, without the errors of its own caller (wrong arguments, a failed CUDA call)
     r"NCCL error(?!.*(invalid usage|invalid argument|unhandled cuda error))",
-    r"remote process exited|nccl(Remote|System)Error|communicator (was|is|has been) aborted|ncclCommAbort",
+    (
+        r"remote process exited|nccl(Remote|System)Error|communicator (was|is|has been) "
+        r"aborted|ncclCommAbort"
+    ),
     r"Watchdog caught collective operation timeout|watchdog thread terminated",
     # agents of torchrun, torch.distributed.rpc, Horovod
     r"Rendezvous\w*Error|originated at tensorpipe|Horovod has been shut down",
 )
 """Errors of a rank that died because a peer had died."""
-_SEARCHED_MAX = 16 * 1024  # characters of an error: the search takes 10 ms, and is repeated while other ranks end
+# characters of an error: the search takes 10 ms, and is repeated while other ranks end
+_SEARCHED_MAX = 16 * 1024
 
 
 class Ended(NamedTuple):
@@ -60,7 +73,9 @@ class Ended(NamedTuple):
     ended_at: float
     """The time at which the process was gone."""
     failed_at: float
-    """The time at which it raised its exception, if known; else `ended_at`. The process may take long to end."""
+    """The time at which it raised its exception, if known; else `ended_at`. The
+    process may take long to end.
+    """
     stopped_by_us: bool
     """The launcher ended it while it was still at work. It is never the cause."""
     lost_peer: bool
@@ -90,19 +105,26 @@ class WorkerOutcome(NamedTuple):
 class CannotStart(Exception):
     """No rank can be started. `reason` is a value of client_lib.spec.states.Reason."""
 
-    def __init__(self, reason: str, message: str, exit_code: int = 1, last_lines: Sequence[str] = ()) -> None:
+    def __init__(
+        self, reason: str, message: str, exit_code: int = 1, last_lines: Sequence[str] = ()
+    ) -> None:
         """`exit_code`, `last_lines`: of the program that was to prepare the worker."""
         super().__init__(message)
         self.reason, self.exit_code, self.last_lines = reason, exit_code, last_lines
 
 
-def of_ranks(ranks: Sequence[Ended], cancelled: bool, oom_kills: int, group_kills: int = 0) -> WorkerOutcome:
-    """The end of a worker. `cancelled`: it was stopped from outside before a rank failed. `oom_kills`: processes that
-    the kernel killed since the ranks started; `group_kills`: those killed at the memory limit of its container."""
+def of_ranks(
+    ranks: Sequence[Ended], cancelled: bool, oom_kills: int, group_kills: int = 0
+) -> WorkerOutcome:
+    """The end of a worker. `cancelled`: it was stopped from outside before a rank failed.
+    `oom_kills`: processes that the kernel killed since the ranks started; `group_kills`: those
+    killed at the memory limit of its container."""
     first = first_failure(ranks)
     if first is None:
         if cancelled or any(rank.failed for rank in ranks):
-            return WorkerOutcome(next((rank.code for rank in ranks if rank.failed), 0), CANCELLED, "stopped", None)
+            return WorkerOutcome(
+                next((rank.code for rank in ranks if rank.failed), 0), CANCELLED, "stopped", None
+            )
         return WorkerOutcome(0, COMPLETED, "every rank ended with exit code 0", None)
     if first.signal == 9 and oom_kills:
         message = "rank %d was killed: the machine or its cgroup ran out of memory" % first.rank
@@ -110,7 +132,10 @@ def of_ranks(ranks: Sequence[Ended], cancelled: bool, oom_kills: int, group_kill
     reason, message = SIGNAL, "rank %d was killed by signal %s" % (first.rank, first.signal)
     if first.signal is None:
         because = ": " + first.exception.splitlines()[0] if first.exception else ""
-        reason, message = EXIT_CODE, "rank %d ended with exit code %d%s" % (first.rank, first.code, because)
+        reason, message = (
+            EXIT_CODE,
+            "rank %d ended with exit code %d%s" % (first.rank, first.code, because),
+        )
     if group_kills:  # a child of a rank was killed, such as a data loader
         message += "; " + OUT_OF_MEMORY_BELOW
     return WorkerOutcome(first.code, reason, message, first)
@@ -119,9 +144,9 @@ def of_ranks(ranks: Sequence[Ended], cancelled: bool, oom_kills: int, group_kill
 def first_failure(ranks: Sequence[Ended]) -> Optional[Ended]:
     """The rank that caused the failure. None: each rank succeeded or was stopped.
 
-    The peers of a dead rank fail within milliseconds, and may be gone before it is. So among the ranks that failed
-    within SAME_MOMENT_S of the earliest, a rank with an error of its own comes before one that lost a peer; among
-    equals the earlier `failed_at` decides, then the lower rank.
+    The peers of a dead rank fail within milliseconds, and may be gone before it is. So among the
+    ranks that failed within SAME_MOMENT_S of the earliest, a rank with an error of its own comes
+    before one that lost a peer; among equals the earlier `failed_at` decides, then the lower rank.
     """
     failed = [rank for rank in ranks if rank.failed and not rank.stopped_by_us]
     earliest = min((rank.failed_at for rank in failed), default=0.0)
@@ -129,10 +154,12 @@ def first_failure(ranks: Sequence[Ended]) -> Optional[Ended]:
     return min(moment, key=lambda rank: (rank.lost_peer, rank.failed_at, rank.rank), default=None)
 
 
-def is_peer_loss(signal: Optional[int], exception: Optional[str], trace: Optional[str], lines: Sequence[str]) -> bool:
-    """True if a rank that ended like this died because a peer had died, by the table of such errors. The first
-    exception of a chain counts: a rank whose cleanup fails after an error of its own is the cause, and one that wraps
-    the loss of a peer into an exception of its own is not."""
+def is_peer_loss(
+    signal: Optional[int], exception: Optional[str], trace: Optional[str], lines: Sequence[str]
+) -> bool:
+    """True if a rank that ended like this died because a peer had died, by the table of such
+    errors. The first exception of a chain counts: a rank whose cleanup fails after an error of its
+    own is the cause, and one that wraps the loss of a peer into an exception of its own is not."""
     if exception:
         chain = trace or ""
         ends = [chain.find(marker) for marker in CHAINED if marker in chain]
@@ -140,12 +167,15 @@ def is_peer_loss(signal: Optional[int], exception: Optional[str], trace: Optiona
         frames = [number for number, line in enumerate(first) if line.startswith("  ")]
         text = "\n".join(first[frames[-1] + 1 :] if frames else first) or exception
     elif signal is not None:
-        # the output of an uncaught C++ exception; earlier lines may hold warnings about retried connections
+        # the output of an uncaught C++ exception; earlier lines may hold warnings about retried
+        # connections
         starts = [number for number, line in enumerate(lines) if "terminate called" in line]
         text = "\n".join(lines[starts[-1] :]) if starts and signal == _ABORTED else ""
     else:
         text = lines[-1] if lines else ""
-    return re.search("|".join(_PEER_LOST), text[:_SEARCHED_MAX], re.IGNORECASE | re.DOTALL) is not None
+    return (
+        re.search("|".join(_PEER_LOST), text[:_SEARCHED_MAX], re.IGNORECASE | re.DOTALL) is not None
+    )
 
 
 class Raised(NamedTuple):
@@ -158,7 +188,9 @@ class Raised(NamedTuple):
 
 
 def exception_of_error_file(text: str) -> Raised:
-    """Read a TORCHELASTIC_ERROR_FILE of torch, also an older, bare message. Only our rank runner notes the time."""
+    """Read a TORCHELASTIC_ERROR_FILE of torch, also an older, bare message. Only our
+    rank runner notes the time.
+    """
     try:
         message = json.loads(text)["message"]
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -171,7 +203,9 @@ def exception_of_error_file(text: str) -> Raised:
     extra = extra if isinstance(extra, dict) else {}
     trace, at = extra.get("py_callstack"), extra.get("raised_at")
     is_time = isinstance(at, float) and at > 0  # not NaN, which is no time
-    return Raised(message["message"], trace if isinstance(trace, str) else None, at if is_time else None)
+    return Raised(
+        message["message"], trace if isinstance(trace, str) else None, at if is_time else None
+    )
 
 
 def exception_of_lines(lines: Sequence[str]) -> Raised:
@@ -180,11 +214,17 @@ def exception_of_lines(lines: Sequence[str]) -> Raised:
     if not starts:
         return Raised()
     begin = starts[-1]
-    ends = (number for number in range(begin + 1, len(lines)) if lines[number] and not lines[number].startswith(" "))
+    ends = (
+        number
+        for number in range(begin + 1, len(lines))
+        if lines[number] and not lines[number].startswith(" ")
+    )
     end = next(ends, None)
     if end is None:
         return Raised()
-    for earlier in reversed(starts[:-1]):  # up to the begin of the chain; empty lines surround its markers
+    for earlier in reversed(
+        starts[:-1]
+    ):  # up to the begin of the chain; empty lines surround its markers
         if begin < 2 or lines[begin - 2] not in CHAINED:
             break
         begin = earlier

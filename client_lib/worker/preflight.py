@@ -1,8 +1,10 @@
-"""Checks the machines of a job from inside its ranks, each of which runs this file before the script.
+"""Checks the machines of a job from inside its ranks, each of which runs this file before the
+script.
 
-A rank first checks its own machine: folders, shared memory, GPU, the name of the master. Then all ranks meet at the
-address of the master, sum tensors and compare what they measured. A rank that finds an error ends with a sentence that
-names its worker; the launchers then stop the others. Slow workers are named in the log. Needs torch.
+A rank first checks its own machine: folders, shared memory, GPU, the name of the master. Then all
+ranks meet at the address of the master, sum tensors and compare what they measured. A rank that
+finds an error ends with a sentence that names its worker; the launchers then stop the others. Slow
+workers are named in the log. Needs torch.
 """
 
 import contextlib
@@ -18,7 +20,10 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Sequence
 
 MEET_S, SUM_S = 60.0, 30.0
 """Longest wait for all ranks, and for one collective, in seconds."""
-_SLOW, _NOTABLE_S = 3.0, 0.5  # a measure is slow if it takes so many times the fastest, and so much longer than that
+_SLOW, _NOTABLE_S = (
+    3.0,
+    0.5,
+)  # a measure is slow if it takes so many times the fastest, and so much longer than that
 _SKEW_S = 1.0  # clocks that differ by more are named
 _MEGABYTES = {"disk": 32, "link": 8, "sum": 64}
 _NAMED = 8  # slow workers in the log
@@ -75,10 +80,14 @@ def this_rank() -> Rank:
 
     wanted, gpus = os.environ.get("CUDA_VISIBLE_DEVICES"), torch.cuda.device_count()
     if wanted and not gpus:
-        raise Failed("torch %s sees no GPU, with CUDA_VISIBLE_DEVICES=%s" % (torch.__version__, wanted))
+        raise Failed(
+            "torch %s sees no GPU, with CUDA_VISIBLE_DEVICES=%s" % (torch.__version__, wanted)
+        )
     names = ("RANK", "LOCAL_RANK", "NODE_RANK", "MASTER_PORT")
     rank, local_rank, worker, port = (int(os.environ.get(name, "0")) for name in names)
-    size, per_worker = (int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    size, per_worker = (
+        int(os.environ.get(name, "1")) for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    )
     master = os.environ.get("MASTER_ADDR", "127.0.0.1")
     return Rank(rank, size, local_rank, worker, size // per_worker, master, port, gpus)
 
@@ -90,7 +99,9 @@ def own_measures(here: Rank) -> Dict[str, float]:
     """Seconds that this rank's machine takes. Raises Failed."""
     seconds = {}
     if here.local_rank == 0:
-        seconds["disk"] = _write(os.environ.get("CLIENT_LIB_CHECKPOINT_DIR") or os.getcwd(), _MEGABYTES["disk"])
+        seconds["disk"] = _write(
+            os.environ.get("CLIENT_LIB_CHECKPOINT_DIR") or os.getcwd(), _MEGABYTES["disk"]
+        )
         if os.path.isdir("/dev/shm"):
             _write("/dev/shm", 1)
         if here.gpus:
@@ -108,13 +119,17 @@ def _write(folder: str, megabytes: int) -> float:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise Failed("can't write %d MB to %s: %s" % (megabytes, folder, error.strerror or error)) from None
+        raise Failed(
+            "can't write %d MB to %s: %s" % (megabytes, folder, error.strerror or error)
+        ) from None
     return time.monotonic() - began
 
 
 def _check_driver() -> None:
     try:
-        done = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(
+            ["nvidia-smi", "-L"], capture_output=True, text=True, timeout=10, check=False
+        )
     except FileNotFoundError:  # an image without the tool; torch is asked next
         return
     except subprocess.TimeoutExpired:
@@ -134,9 +149,14 @@ def _multiply(here: Rank) -> float:
         product = ones @ ones
         right = bool((product == side).all())
     except RuntimeError as error:
-        raise Failed("a multiplication on %s fails: %s" % (here.device, _first_line(error))) from None
+        raise Failed(
+            "a multiplication on %s fails: %s" % (here.device, _first_line(error))
+        ) from None
     if not right:
-        raise Failed("%s computes wrong numbers: the product of two matrices of ones is not %d" % (here.device, side))
+        raise Failed(
+            "%s computes wrong numbers: the product of two matrices of ones is not %d"
+            % (here.device, side)
+        )
     return time.monotonic() - began
 
 
@@ -159,10 +179,14 @@ def meet(here: Rank) -> Any:
         time.sleep(0.2)
     left = timedelta(seconds=max(1.0, deadline - time.monotonic()))
     try:
-        store = TCPStore(here.master, here.port, here.size, here.rank == 0, left, wait_for_workers=False)
+        store = TCPStore(
+            here.master, here.port, here.size, here.rank == 0, left, wait_for_workers=False
+        )
         store.set("rank/%d" % here.rank, "")
     except RuntimeError as error:
-        raise Failed("can't reach rank 0 at %s:%d: %s" % (here.master, here.port, _first_line(error))) from None
+        raise Failed(
+            "can't reach rank 0 at %s:%d: %s" % (here.master, here.port, _first_line(error))
+        ) from None
     missing = list(range(here.size))
     while True:
         with _answering(here):
@@ -175,7 +199,9 @@ def meet(here: Rank) -> Any:
 
 
 def sum_tensors(here: Rank, store: Any) -> Dict[str, float]:
-    """Seconds of collectives of all ranks, and of a transfer between each worker and the next. Raises Failed."""
+    """Seconds of collectives of all ranks, and of a transfer between each worker
+    and the next. Raises Failed.
+    """
     import torch
     import torch.distributed as dist
 
@@ -184,14 +210,18 @@ def sum_tensors(here: Rank, store: Any) -> Dict[str, float]:
         if here.gpus:
             torch.cuda.set_device(here.device)
         limit = timedelta(seconds=SUM_S)
-        dist.init_process_group(here.backend, store=store, rank=here.rank, world_size=here.size, timeout=limit)
+        dist.init_process_group(
+            here.backend, store=store, rank=here.rank, world_size=here.size, timeout=limit
+        )
         seconds = {}
         for name, kilobytes in (("warm", 1), ("small", 1), ("sum", _MEGABYTES["sum"] * 1024)):
             tensor = torch.ones(kilobytes * 256, device=device)
             began = time.monotonic()
             dist.all_reduce(tensor)
             if float(tensor[-1]) != here.size:
-                raise Failed("all_reduce gives %g where %d ranks sum ones" % (float(tensor[-1]), here.size))
+                raise Failed(
+                    "all_reduce gives %g where %d ranks sum ones" % (float(tensor[-1]), here.size)
+                )
             seconds[name] = time.monotonic() - began
         dist.barrier()
         seconds["clock"] = time.time()
@@ -199,7 +229,9 @@ def sum_tensors(here: Rank, store: Any) -> Dict[str, float]:
             sent = torch.ones(_MEGABYTES["link"] << 18, device=device)
             arrived = torch.zeros_like(sent)
             began = time.monotonic()
-            after, before = ((here.rank + step) % here.size for step in (here.per_worker, -here.per_worker))
+            after, before = (
+                (here.rank + step) % here.size for step in (here.per_worker, -here.per_worker)
+            )
             both = [dist.P2POp(dist.isend, sent, after), dist.P2POp(dist.irecv, arrived, before)]
             for work in dist.batch_isend_irecv(both):
                 work.wait()
@@ -210,18 +242,22 @@ def sum_tensors(here: Rank, store: Any) -> Dict[str, float]:
     except RuntimeError as error:
         with _answering(here):
             store.check(["rank/0"])
-        raise LostPeer("%s fails between the ranks: %s" % (here.backend, _first_line(error))) from None
+        raise LostPeer(
+            "%s fails between the ranks: %s" % (here.backend, _first_line(error))
+        ) from None
     return seconds
 
 
 @contextlib.contextmanager
 def _answering(here: Rank, heard: Sequence[object] = ()) -> Iterator[None]:
-    """Raise LostPeer for an error of the store. It names the first rank that is not among `heard`: at the
-    beginning rank 0, which has the store."""
+    """Raise LostPeer for an error of the store. It names the first rank that is not among `heard`:
+    at the beginning rank 0, which has the store."""
     try:
         yield
     except RuntimeError as error:
-        raise LostPeer("has lost %s: %s" % (_ranks([len(heard)], here), _first_line(error))) from None
+        raise LostPeer(
+            "has lost %s: %s" % (_ranks([len(heard)], here), _first_line(error))
+        ) from None
 
 
 def share(here: Rank, store: Any, measured: Dict[str, Any]) -> List[Dict[str, Any]]:
@@ -235,7 +271,9 @@ def share(here: Rank, store: Any, measured: Dict[str, Any]) -> List[Dict[str, An
 
 
 def leave(here: Rank, store: Any) -> None:
-    """Return when rank 0 has compared the measures; rank 0 when all others have returned. Raises LostPeer."""
+    """Return when rank 0 has compared the measures; rank 0 when all others have
+    returned. Raises LostPeer.
+    """
     until = time.monotonic() + MEET_S
     with _answering(here):
         if here.rank:
@@ -249,7 +287,9 @@ def leave(here: Rank, store: Any) -> None:
 
 
 def compare(measured: List[Dict[str, Any]]) -> List[str]:
-    """Lines for the log: all measures, and the slow workers. `measured`: of each rank, with its worker and host."""
+    """Lines for the log: all measures, and the slow workers. `measured`: of each rank,
+    with its worker and host.
+    """
     lines, slow = [], []
     for name, what in MEASURES.items():
         known = [(each[name], each["worker"], each["host"]) for each in measured if name in each]
@@ -265,15 +305,23 @@ def compare(measured: List[Dict[str, Any]]) -> List[str]:
     middle = sorted(clocks)[len(clocks) // 2][0] if clocks else 0.0
     for clock, worker, host in clocks:
         if abs(clock - middle) > _SKEW_S:
-            slow.append("the clock of worker %d (%s) differs by %+.1f s" % (worker, host, clock - middle))
+            slow.append(
+                "the clock of worker %d (%s) differs by %+.1f s" % (worker, host, clock - middle)
+            )
     slow = list(dict.fromkeys(slow))
-    more = ["%d more workers are slow or have another time" % (len(slow) - _NAMED)] if len(slow) > _NAMED else []
+    more = (
+        ["%d more workers are slow or have another time" % (len(slow) - _NAMED)]
+        if len(slow) > _NAMED
+        else []
+    )
     return [", ".join(lines), *slow[:_NAMED], *more]
 
 
 def _ranks(missing: List[int], here: Rank) -> str:
     named = ["rank %d (worker %d)" % (rank, rank // here.per_worker) for rank in missing[:_NAMED]]
-    return ", ".join(named) + (" and %d more" % (len(missing) - _NAMED) if len(missing) > _NAMED else "")
+    return ", ".join(named) + (
+        " and %d more" % (len(missing) - _NAMED) if len(missing) > _NAMED else ""
+    )
 
 
 def _first_line(error: BaseException) -> str:
@@ -292,7 +340,13 @@ def _together(here: Rank, own: Dict[str, float], imported_s: float) -> None:
     seconds = {**own, **sum_tensors(here, store)}
     measured = share(here, store, {**seconds, "worker": here.worker, "host": socket.gethostname()})
     if measured:
-        sums = (here.n_workers, here.size, 1000 * seconds["small"], _MEGABYTES["sum"], seconds["sum"])
+        sums = (
+            here.n_workers,
+            here.size,
+            1000 * seconds["small"],
+            _MEGABYTES["sum"],
+            seconds["sum"],
+        )
         _say("%d workers, %d ranks: all_reduce of 1 KB %.1f ms, of %d MB %.2f s" % sums)
         measures, *warnings = compare(measured)
         _say(measures)
@@ -318,7 +372,9 @@ def main() -> int:
         problem: Exception = Failed("preflight needs torch: %s" % error)
     except Failed as failed:
         problem = failed
-    sys.stderr.write("worker %s (%s): %s\n" % (os.environ.get("NODE_RANK", "0"), socket.gethostname(), problem))
+    sys.stderr.write(
+        "worker %s (%s): %s\n" % (os.environ.get("NODE_RANK", "0"), socket.gethostname(), problem)
+    )
     if isinstance(problem, LostPeer):
         time.sleep(_PEERS_END_S)
         return PEER_LOST
@@ -329,4 +385,6 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # the interpreter's own teardown of torch takes long, and may hang if a collective failed
+    os._exit(
+        status
+    )  # the interpreter's own teardown of torch takes long, and may hang if a collective failed

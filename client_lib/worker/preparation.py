@@ -1,7 +1,9 @@
-"""Prepares a worker up to the start of its ranks: unpacks the code, finds the script, makes directories, copies the
-checkpoints of an earlier job; installs extra packages, runs the job's own command `setup` and the preflight.
+"""Prepares a worker up to the start of its ranks: unpacks the code, finds the script, makes
+directories, copies the checkpoints of an earlier job; installs extra packages, runs the job's own
+command `setup` and the preflight.
 
-The last three are processes that end before the ranks start, on the launcher's loop; the log shows what they print.
+The last three are processes that end before the ranks start, on the launcher's loop; the log shows
+what they print.
 """
 
 import contextlib
@@ -29,9 +31,11 @@ from client_lib.worker.report import last_lines
 from client_lib.worker.system import System
 from client_lib.worker.worker_log import WorkerLog
 
-_OUTPUT_S = 1.0  # longest wait for the rest of an output: a process that was left behind may keep the pipes open
+# longest wait for the rest of an output: a process that was left behind may keep the pipes open
+_OUTPUT_S = 1.0
 _POLL_S = 0.01
-_PREFLIGHT_S = 180.0  # its own limits name the worker and end it earlier, unless a driver or file system hangs
+# its own limits name the worker and end it earlier, unless a driver or file system hangs
+_PREFLIGHT_S = 180.0
 _INSTALLATIONS = 3  # another worker that needs room may remove an environment before its first use
 _TYPES = ("pytorch2", "pytorch", "torchrun", ELASTIC, "binary", "binary_exp", "nogpu")
 _LOCAL_RANK = ("--local_rank", "--local-rank")
@@ -65,7 +69,9 @@ class Preparation:
         on_ready: Callable[[WorkerPlan, List[Process]], None],
         on_refused: Callable[[CannotStart], None],
     ) -> None:
-        """One of the two is called, once, unless `kill` comes before. The plan then names the extra packages."""
+        """One of the two is called, once, unless `kill` comes before. The plan then
+        names the extra packages.
+        """
         self._plan, self._directory, self._system = plan, directory, system
         self._log, self._loop = log, loop
         self._on_ready, self._on_refused = on_ready, on_refused
@@ -103,7 +109,9 @@ class Preparation:
             limit_s = self._plan.setup_limit_s
             why = "setup ran for %g min, the limit that stop_timer sets" % ((limit_s or 0) / 60)
             setup = setup_process(self._plan, self._directory)
-            yield _Step("setup", [setup], outcome.SETUP_FAILED, limit_s, CannotStart(outcome.TIMEOUT, why))
+            yield _Step(
+                "setup", [setup], outcome.SETUP_FAILED, limit_s, CannotStart(outcome.TIMEOUT, why)
+            )
         self._on_ready(self._plan, found)
 
     def _installation(self) -> Iterator[_Step]:
@@ -113,7 +121,10 @@ class Preparation:
             self._log.listen(fd)
 
         here = self._directory.path
-        variables = {**self._plan.environment, MARKER: here}  # by which the process of a dead launcher is found
+        variables = {
+            **self._plan.environment,
+            MARKER: here,
+        }  # by which the process of a dead launcher is found
         process = Process(-1, -1, ["install"], variables, here)
         installer = requirements.installer(self._plan, self._directory)
         for _ in range(_INSTALLATIONS):
@@ -122,9 +133,13 @@ class Preparation:
             if made is not None:
                 self._plan = made
                 return
-        raise CannotStart(outcome.START_FAILED, "the environment with the packages was removed again and again")
+        raise CannotStart(
+            outcome.START_FAILED, "the environment with the packages was removed again and again"
+        )
 
-    def _before_ranks(self, ranks: Sequence[Process], on_passed: Callable[[], None]) -> Iterator[_Step]:
+    def _before_ranks(
+        self, ranks: Sequence[Process], on_passed: Callable[[], None]
+    ) -> Iterator[_Step]:
         if self._plan.preflight:
             argv = [self._plan.python or "python3", runner_file("preflight.py", self._directory)]
             checks = [  # in the places of the ranks, with their environment
@@ -138,12 +153,16 @@ class Preparation:
                 for rank in ranks
             ]
             what, reason = "preflight of worker %d" % self._plan.worker, outcome.PREFLIGHT_FAILED
-            hangs = CannotStart(reason, "%s hangs: it has not ended within %g s" % (what, _PREFLIGHT_S))
+            hangs = CannotStart(
+                reason, "%s hangs: it has not ended within %g s" % (what, _PREFLIGHT_S)
+            )
             yield _Step(what, checks, reason, _PREFLIGHT_S, hangs)
         on_passed()
 
     def start(self, ended: Optional[Exit] = None) -> None:
-        """Begin the next step. `ended`: the first process of the step before that failed, or any of it."""
+        """Begin the next step. `ended`: the first process of the step before
+        that failed, or any of it.
+        """
         try:
             if ended is not None:
                 self._check(ended)
@@ -163,7 +182,11 @@ class Preparation:
         try:
             self._running.start(step.processes, step.run)
         except OSError as error:
-            message = "%s could not be started: %s: %s" % (step.what, error.filename, error.strerror)
+            message = "%s could not be started: %s: %s" % (
+                step.what,
+                error.filename,
+                error.strerror,
+            )
             raise CannotStart(outcome.START_FAILED, message) from error
         if step.limit_s is not None:
             self._loop.call_later(step.limit_s, end_late)
@@ -204,8 +227,12 @@ def reason_of(error: Exception, otherwise: str) -> str:
 
 
 @contextlib.contextmanager
-def _refusing(what: str, otherwise: str = outcome.START_FAILED, *errors: Type[Exception]) -> Iterator[None]:
-    """Raise CannotStart for an OSError, or one of `errors`. `otherwise`: its reason unless a disk is full."""
+def _refusing(
+    what: str, otherwise: str = outcome.START_FAILED, *errors: Type[Exception]
+) -> Iterator[None]:
+    """Raise CannotStart for an OSError, or one of `errors`. `otherwise`: its
+    reason unless a disk is full.
+    """
     caught: Tuple[Type[Exception], ...] = (OSError, *errors)
     try:
         yield
@@ -218,17 +245,28 @@ def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
     with _refusing("the worker could not be prepared"), naming(directory.path):
         if plan.type not in _TYPES:
             _refuse("type %r does not start here; these do: %s" % (plan.type, ", ".join(_TYPES)))
-        if plan.snapshot and not os.path.isdir(directory.work):  # a lost worker that is restarted has it already
-            from client_lib.worker.archive import ArchiveRefused, unpack  # here: code in place needs no tarfile
+        if plan.snapshot and not os.path.isdir(
+            directory.work
+        ):  # a lost worker that is restarted has it already
+            from client_lib.worker.archive import (
+                ArchiveRefused,
+                unpack,
+            )  # here: code in place needs no tarfile
 
-            with _refusing("the code snapshot could not be unpacked", outcome.CODE_FETCH, ArchiveRefused):
+            with _refusing(
+                "the code snapshot could not be unpacked", outcome.CODE_FETCH, ArchiveRefused
+            ):
                 unpack(plan.snapshot, directory.work, keep_free=plan.keep_free_bytes)
         folder, script = plan.working_dir_in(directory), plan.script_in(directory)
         if not os.path.isdir(folder):
             _refuse("the working directory %s does not exist on this machine" % folder)
         if script is not None and not os.path.exists(script):
             _refuse("the script %s does not exist on this machine" % script)
-        if script is not None and os.path.isdir(script) and not os.path.exists(os.path.join(script, "__main__.py")):
+        if (
+            script is not None
+            and os.path.isdir(script)
+            and not os.path.exists(os.path.join(script, "__main__.py"))
+        ):
             _refuse("the script %s is a directory" % script)
         _make_folders(plan, directory)
         return _processes(plan, directory, script)
@@ -240,10 +278,14 @@ def _refuse(message: str) -> NoReturn:
 
 def _make_folders(plan: WorkerPlan, directory: Directory) -> None:
     mount = plan.checkpoint_dir  # the job would fail at its first checkpoint
-    if os.path.ismount(mount) and not os.access(mount, os.W_OK) and not os.statvfs(mount).f_flag & os.ST_RDONLY:
+    if (
+        os.path.ismount(mount)
+        and not os.access(mount, os.W_OK)
+        and not os.statvfs(mount).f_flag & os.ST_RDONLY
+    ):
         _refuse(
-            "user %d can't write to the checkpoint folder %s: Kubernetes made it on the volume with the owner root and "
-            "the mode of the volume's top folder" % (os.geteuid(), mount)
+            "user %d can't write to the checkpoint folder %s: Kubernetes made it on the volume "
+            "with the owner root and the mode of the volume's top folder" % (os.geteuid(), mount)
         )
     if plan.checkpoints_from and plan.worker == 0:
         with _refusing("the checkpoints of the job before can't be copied"):
@@ -263,10 +305,17 @@ def _make_folders(plan: WorkerPlan, directory: Directory) -> None:
 def _processes(plan: WorkerPlan, directory: Directory, script: Optional[str]) -> List[Process]:
     """The ranks, each with what it executes."""
     option = plan.local_rank_argument if plan.has_ranks else None
-    if plan.has_ranks and plan.local_rank_auto and not option and script is not None and os.path.isfile(script):
+    if (
+        plan.has_ranks
+        and plan.local_rank_auto
+        and not option
+        and script is not None
+        and os.path.isfile(script)
+    ):
         with open(script, "rb") as file:
             option = declared_option(file.read())
-    agent = agent_arguments(plan) if plan.type == ELASTIC else []  # torchrun's, which starts the rest
+    # torchrun's, which starts the rest
+    agent = agent_arguments(plan) if plan.type == ELASTIC else []
     runner = [runner_file("rank_runner.py", directory)] if plan.uses_rank_runner else []
     found = []
     for process in processes(plan, directory, option):
@@ -284,8 +333,9 @@ def _processes(plan: WorkerPlan, directory: Directory, script: Optional[str]) ->
 
 
 def copy_checkpoints(pattern: str, checkpoints: str, keep_free: int = 0) -> None:
-    """Copy the content of the folder of this name, or glob, to `checkpoints` unless that has content. Worker 0 does so
-    for a volume that only workers see; the local runtime copies a folder itself. Raises OSError if there is no room."""
+    """Copy the content of the folder of this name, or glob, to `checkpoints` unless that has
+    content. Worker 0 does so for a volume that only workers see; the local runtime copies a folder
+    itself. Raises OSError if there is no room."""
     import glob  # here: few jobs continue another
 
     there = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
@@ -297,8 +347,8 @@ def copy_checkpoints(pattern: str, checkpoints: str, keep_free: int = 0) -> None
             return
         if _INCOMPLETE in os.listdir(source):
             raise OSError(
-                "the checkpoints in %s are incomplete: their job was stopped while it copied those of an earlier job; "
-                "resubmit the earlier job" % source
+                "the checkpoints in %s are incomplete: their job was stopped while it copied "
+                "those of an earlier job; resubmit the earlier job" % source
             )
         # in the folder, which may be a mount that can't be renamed
         copy_folder(source, os.path.join(checkpoints, _COPYING), keep_free)
@@ -306,7 +356,9 @@ def copy_checkpoints(pattern: str, checkpoints: str, keep_free: int = 0) -> None
 
 
 def _move_up(folder: str) -> None:
-    """Complete a copy whose files are all there; a launcher may have been killed while it did that."""
+    """Complete a copy whose files are all there; a launcher may have been
+    killed while it did that.
+    """
     copying = os.path.join(folder, _COPYING)
     if os.path.isdir(os.path.join(copying, _COPYING)):  # the copied folder was left like that, too
         _move_up(copying)
@@ -316,8 +368,8 @@ def _move_up(folder: str) -> None:
 
 
 def copy_folder(source: str, target: str, keep_free: int) -> None:
-    """Copy a folder. `target`, which may be an empty folder, has a complete copy or none. Raises OSError, also if fewer
-    than `keep_free` bytes of the disk would stay free."""
+    """Copy a folder. `target`, which may be an empty folder, has a complete copy or none. Raises
+    OSError, also if fewer than `keep_free` bytes of the disk would stay free."""
     import shutil
 
     incomplete = target + ".new"
@@ -326,15 +378,18 @@ def copy_folder(source: str, target: str, keep_free: int) -> None:
     check_room(os.path.dirname(target), size_of(source), keep_free)
     try:
         shutil.copytree(source, incomplete, symlinks=True)
-        os.rename(incomplete, target)  # replaces an empty one, which another worker may have made meanwhile
+        os.rename(
+            incomplete, target
+        )  # replaces an empty one, which another worker may have made meanwhile
     except BaseException:
         shutil.rmtree(incomplete, ignore_errors=True)
         raise
 
 
 def declared_option(source: bytes) -> Optional[str]:
-    """The spelling of `--local_rank` that a script declares: the first one that is a string literal in a call of
-    `add_argument` or `click.option`. None: there is none, or the source is no Python."""
+    """The spelling of `--local_rank` that a script declares: the first one that is a string literal
+    in a call of `add_argument` or `click.option`. None: there is none, or the source is no Python.
+    """
     if not any(spelling.encode() in source for spelling in _LOCAL_RANK):
         return None
     import ast  # here: few scripts get this far

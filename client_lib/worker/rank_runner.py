@@ -1,11 +1,13 @@
-"""Runs a rank's script as `python script.py` does, and starts and ends faster if the script uses torch.
+"""Runs a rank's script as `python script.py` does, and starts and ends faster if the script uses
+torch.
 
-The launcher starts it by path with the user's interpreter, which lacks this package, and copies it out of a zipapp as a
-single file: it must stay one module that imports nothing of the package, and before the script runs hardly a module
-that an interpreter has not loaded itself. It also answers the launcher's questions (stacks, the exception from which it
-unwinds), writes an exception that ends the script to TORCHELASTIC_ERROR_FILE, in torch's format, and ends the process
-by hand: the interpreter's own teardown of torch takes half a second. One difference from `python script.py` remains:
-its frames are below the script's (inspect.stack()).
+The launcher starts it by path with the user's interpreter, which lacks this package, and copies it
+out of a zipapp as a single file: it must stay one module that imports nothing of the package, and
+before the script runs hardly a module that an interpreter has not loaded itself. It also answers
+the launcher's questions (stacks, the exception from which it unwinds), writes an exception that
+ends the script to TORCHELASTIC_ERROR_FILE, in torch's format, and ends the process by hand: the
+interpreter's own teardown of torch takes half a second. One difference from `python script.py`
+remains: its frames are below the script's (inspect.stack()).
 """
 
 from __future__ import annotations
@@ -25,20 +27,31 @@ _OUR_FRAMES = globals()
 _signal: Any = sys.modules["_signal"]  # the part of `signal` in C, which takes no time to import
 _INTERRUPTED = -2  # instead of an exit status: by SIGINT
 _LIMIT_S = 60.0  # longest wait for the master; then torch waits, and reports a failure, by itself
-_PAUSE_S, _PAUSE_SHARE = 0.002, 0.01  # between two looks; the latter: of the time waited for the master, if longer
+_PAUSE_S, _PAUSE_SHARE = (
+    0.002,
+    0.01,
+)  # between two looks; the latter: of the time waited for the master, if longer
 _ANSWER_S = 10.0
 _STACKS_SIGNAL = 50  # a real-time signal; stacks.py uses the same number
 _UNWINDING_SIGNAL = 51  # ranks.py uses the same number
-_UNWINDS_S = 1.0  # the launcher asks when the others have lost this rank for at least this time (outcome.PEERS_END_S)
+# the launcher asks when the others have lost this rank for at least this time (outcome.PEERS_END_S)
+_UNWINDS_S = 1.0
 _CHAIN_MAX = 100
 _STACKS_FD = 100  # high: files of the script get the same numbers as under `python script.py`
 _LOOPBACK = ("localhost", "127.", "::1")
 _ENTRIES_MAX = 128  # collectives in one line of the pipe for metrics
-_OFTEN_S, _OFTEN_FOR_S, _SELDOM_S = 1.0, 60.0, 16.0  # between two lines: in the first minute, and later
-_TOUCHES = 64  # of the file that shows that the rank enters collectives, between two lines; at most each second
-_PAUSE_MAX_S = 4.0  # between two of them: less than half of the time after which the observer calls a rank quiet
+_OFTEN_S, _OFTEN_FOR_S, _SELDOM_S = (
+    1.0,
+    60.0,
+    16.0,
+)  # between two lines: in the first minute, and later
+# of the file that shows that the rank enters collectives, between two lines; at most each second
+_TOUCHES = 64
+# between two of them: less than half of the time after which the observer calls a rank quiet
+_PAUSE_MAX_S = 4.0
 _ENTRIES_SHARE = 0.005  # largest part of the time that both may take
-_master = ""  # the launcher's MASTER_ADDR, at which the ranks of several workers meet; "": there is one worker
+# the launcher's MASTER_ADDR, at which the ranks of several workers meet; "": there is one worker
+_master = ""
 _PID = 0  # of the process that runs the script, to tell it from its forks
 _forked = False
 _sender: _EntrySender | None = None
@@ -70,16 +83,25 @@ def _begin() -> None:
         os.close(fd)
         # this handler is C: it also runs while a thread holds the interpreter's lock
         faulthandler.register(_STACKS_SIGNAL, file=_STACKS_FD, all_threads=True, chain=False)
-    except (OSError, ImportError, ValueError):  # no such signals here; or stacks are not requested: there is no folder
+    except (
+        OSError,
+        ImportError,
+        ValueError,
+    ):  # no such signals here; or stacks are not requested: there is no folder
         pass
 
 
 def hook_imports() -> None:
-    sys.meta_path.insert(0, _Hooks({"torch": _import_torch, "torch.distributed.distributed_c10d": _import_distributed}))
+    sys.meta_path.insert(
+        0,
+        _Hooks({"torch": _import_torch, "torch.distributed.distributed_c10d": _import_distributed}),
+    )
 
 
 def run_forked(argv: list[str]) -> None:
-    """Run a script in a process forked from a warm pool, and end it by hand: the callers are not the script's."""
+    """Run a script in a process forked from a warm pool, and end it by hand: the
+    callers are not the script's.
+    """
     global _forked
     _forked = True
     _begin()
@@ -91,31 +113,38 @@ def run_forked(argv: list[str]) -> None:
 
 def _own_file(kind: str = "") -> str:
     """Path of a file of this rank by which the launcher sees what it does."""
-    return os.path.join(os.environ.get("CLIENT_LIB_WORKER_DIR", ""), "stacks", kind + os.environ.get("RANK", "0"))
+    return os.path.join(
+        os.environ.get("CLIENT_LIB_WORKER_DIR", ""), "stacks", kind + os.environ.get("RANK", "0")
+    )
 
 
 def _answer_unwinding(signum: int, frame: Any) -> None:
-    """Write the exception from which the main thread unwinds to the error file. The launcher asks before SIGTERM: a
-    `finally` may take longer than the other ranks need to fail, which only say that they lost this one."""
+    """Write the exception from which the main thread unwinds to the error file. The launcher asks
+    before SIGTERM: a `finally` may take longer than the other ranks need to fail, which only say
+    that they lost this one."""
     try:
         error = _unwinding(frame)
         if error is not None:
             _write_error_file(error, time.time() - _UNWINDS_S)
     except Exception:  # noqa: BLE001  (it must not reach the script)
         pass
-    _signal.signal(signum, _signal.SIG_IGN)  # the answer: the launcher waits until there is no handler
+    _signal.signal(
+        signum, _signal.SIG_IGN
+    )  # the answer: the launcher waits until there is no handler
 
 
 def _unwinding(frame: Any) -> BaseException | None:
-    """The exception that leaves one of the main thread's frames; None: there is none, or it is handled there. The
-    traceback of an exception begins in the frame that it has reached."""
+    """The exception that leaves one of the main thread's frames; None: there is none, or it is
+    handled there. The traceback of an exception begins in the frame that it has reached."""
     errors: list[BaseException] = []
     error = sys.exc_info()[1]
     while error is not None and len(errors) < _CHAIN_MAX:
         errors.append(error)
         error = error.__context__
     while frame is not None:
-        here = [each for each in errors if each.__traceback__ and each.__traceback__.tb_frame is frame]
+        here = [
+            each for each in errors if each.__traceback__ and each.__traceback__.tb_frame is frame
+        ]
         for error, leaves in zip(here, _entered_blocks(frame) if here else ()):  # noqa: B905  # not in 3.8
             if leaves:
                 return error
@@ -124,8 +153,9 @@ def _unwinding(frame: Any) -> BaseException | None:
 
 
 def _entered_blocks(frame: Any) -> list[bool]:
-    """A value for each block for exceptions around the line of a frame, innermost first: True if they leave it again.
-    These are `finally`, the line of a `with`, and an `except` that ends with `raise` or an exit."""
+    """A value for each block for exceptions around the line of a frame, innermost first: True if
+    they leave it again. These are `finally`, the line of a `with`, and an `except` that ends with
+    `raise` or an exit."""
     import ast
 
     try:
@@ -168,7 +198,9 @@ def _bring_own_output() -> None:
     try:
         for path in paths:
             os.mkfifo(path, 0o600)
-            fds.append(os.open(path, os.O_RDWR))  # for reading, too: otherwise `open` waits for a reader
+            fds.append(
+                os.open(path, os.O_RDWR)
+            )  # for reading, too: otherwise `open` waits for a reader
             fds.append(os.open(path, os.O_WRONLY))
         new = os.open(os.path.join(folder, "new"), os.O_WRONLY | os.O_NONBLOCK)
         os.write(new, b"%b %b\n" % (os.environ["RANK"].encode(), name.encode()))
@@ -186,7 +218,9 @@ def _bring_own_output() -> None:
 
 
 def _main_module(own: Any, path: str) -> ModuleType:
-    """The script's module `__main__`, made as the interpreter makes it. Sets sys.path[0] in the same way."""
+    """The script's module `__main__`, made as the interpreter makes it. Sets
+    sys.path[0] in the same way.
+    """
     if not getattr(sys.flags, "safe_path", False) and not sys.flags.isolated:
         sys.path[0] = os.path.dirname(os.path.realpath(path))
     if sys.version_info >= (3, 9):
@@ -259,8 +293,9 @@ def _remove_our_frames(error: BaseException | None, seen: set[int]) -> None:
 
 
 def _write_error_file(error: BaseException, raised_at: float | None = None) -> str | None:
-    """Write the file of torch.distributed.elastic's ErrorHandler, unless there is one, which has more details.
-    `raised_at`: seconds since 1970; None: now. Returns its path; None: it is not written."""
+    """Write the file of torch.distributed.elastic's ErrorHandler, unless there is one, which has
+    more details. `raised_at`: seconds since 1970; None: now. Returns its path; None: it is not
+    written."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path or os.getpid() != _PID:
         return None
@@ -270,7 +305,12 @@ def _write_error_file(error: BaseException, raised_at: float | None = None) -> s
         import traceback
 
         text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-        extra = {"py_callstack": text, "timestamp": str(int(now)), "rank": os.environ.get("RANK", ""), "raised_at": now}
+        extra = {
+            "py_callstack": text,
+            "timestamp": str(int(now)),
+            "rank": os.environ.get("RANK", ""),
+            "raised_at": now,
+        }
         message = {"message": "%s: %s" % (type(error).__name__, error), "extraInfo": extra}
         with open(path, "x") as file:
             json.dump({"message": message}, file)
@@ -280,7 +320,9 @@ def _write_error_file(error: BaseException, raised_at: float | None = None) -> s
 
 
 class _Hooks:
-    """A finder that lets a function run the first import of some modules, which other finders find."""
+    """A finder that lets a function run the first import of some modules,
+    which other finders find.
+    """
 
     def __init__(self, of: dict[str, Callable[[Any, Callable[[Any], None]], None]]) -> None:
         """`of`: functions that get the module and the loader's exec_module."""
@@ -292,7 +334,11 @@ class _Hooks:
             return None
         self._searched.add(name)  # another finder may search all of them, too
         try:
-            found = (finder.find_spec(name, path, target) for finder in list(sys.meta_path) if finder is not self)
+            found = (
+                finder.find_spec(name, path, target)
+                for finder in list(sys.meta_path)
+                if finder is not self
+            )
             spec: Any = next((each for each in found if each is not None), None)
         finally:
             self._searched.discard(name)
@@ -307,7 +353,9 @@ class _Hooks:
             del loader.exec_module
             if name in self._of:
                 self._of[name](module, loader.exec_module)
-                self._of.pop(name, None)  # only now: an import that fails, as in the warm pool, is repeated
+                self._of.pop(
+                    name, None
+                )  # only now: an import that fails, as in the warm pool, is repeated
             else:
                 loader.exec_module(module)
 
@@ -315,7 +363,9 @@ class _Hooks:
 
 
 def _import_torch(module: Any, load: Callable[[Any], None]) -> None:
-    """Disable garbage collection: the import makes half a million objects and no garbage; collecting takes 0.4 s."""
+    """Disable garbage collection: the import makes half a million objects and no
+    garbage; collecting takes 0.4 s.
+    """
     import gc
 
     enabled = gc.isenabled()
@@ -330,20 +380,26 @@ def _import_torch(module: Any, load: Callable[[Any], None]) -> None:
 
 
 def _import_distributed(module: Any, load: Callable[[Any], None]) -> None:
-    """Wrap init_process_group: wait for the master before it, as torch delays early ranks by up to 0.7 s, and keep the
-    groups that it makes to the end of the process: gloo's threads race with a teardown.
+    """Wrap init_process_group: wait for the master before it, as torch delays early ranks by up to
+    0.7 s, and keep the groups that it makes to the end of the process: gloo's threads race with a
+    teardown.
 
-    Wrap destroy_process_group: write the error file before it, if it runs because of an exception. It may take long or
-    hang, and a rank that is killed meanwhile prints no traceback."""
+    Wrap destroy_process_group: write the error file before it, if it runs because of an exception.
+    It may take long or hang, and a rank that is killed meanwhile prints no traceback."""
     import functools
 
     load(module)
-    init, destroy = getattr(module, "init_process_group", None), getattr(module, "destroy_process_group", None)
+    init, destroy = (
+        getattr(module, "init_process_group", None),
+        getattr(module, "destroy_process_group", None),
+    )
     if init is None or destroy is None:
         return
 
     @functools.wraps(init)
-    def init_process_group(backend: Any = None, init_method: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def init_process_group(
+        backend: Any = None, init_method: Any = None, *args: Any, **kwargs: Any
+    ) -> Any:
         if kwargs.get("store") is None:
             _refuse_own_master(init_method or "env://")
             if init_method in (None, "env://"):
@@ -365,12 +421,16 @@ def _import_distributed(module: Any, load: Callable[[Any], None]) -> None:
             except OSError:  # it was not written, or the worker's directory was removed
                 pass
 
-    module.init_process_group, module.destroy_process_group = init_process_group, destroy_process_group
+    module.init_process_group, module.destroy_process_group = (
+        init_process_group,
+        destroy_process_group,
+    )
 
 
 class _EntrySender:
-    """Sends the launcher the times at which this rank enters collectives, and touches a file in each second, or four,
-    in which it has entered or ended some, as a sign of life. Nothing if this PyTorch has no recorder."""
+    """Sends the launcher the times at which this rank enters collectives, and touches a file in
+    each second, or four, in which it has entered or ended some, as a sign of life. Nothing if this
+    PyTorch has no recorder."""
 
     def __init__(self) -> None:
         """Raises OSError."""
@@ -381,16 +441,23 @@ class _EntrySender:
         self._seen: list[Any] = []
         self._touched = _own_file("entered-")
         os.close(os.open(self._touched, os.O_WRONLY | os.O_CREAT, 0o600))
-        self._fd = os.open(os.environ["CLIENT_LIB_METRICS"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._fd = os.open(
+            os.environ["CLIENT_LIB_METRICS"], os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        )
 
     def run(self) -> None:
-        """Send the newest entries at the same moments in all ranks, as these then send the same collectives."""
+        """Send the newest entries at the same moments in all ranks, as these then
+        send the same collectives.
+        """
         begin, interval = time.time(), _OFTEN_S
         try:
             while True:
                 now, used = time.time(), time.thread_time()
                 interval = max(interval, _OFTEN_S if now - begin < _OFTEN_FOR_S else _SELDOM_S)
-                due, pause = now - now % interval + interval, min(max(_OFTEN_S, interval / _TOUCHES), _PAUSE_MAX_S)
+                due, pause = (
+                    now - now % interval + interval,
+                    min(max(_OFTEN_S, interval / _TOUCHES), _PAUSE_MAX_S),
+                )
                 while 0 < due - now <= interval:  # it is more if the clock was set back
                     time.sleep(pause - now % pause)
                     now = time.time()
@@ -413,15 +480,24 @@ class _EntrySender:
         found = _newest_entries(self._sent)
         if found:
             try:
-                os.write(self._fd, json.dumps([int(os.environ["RANK"]), "collectives", found]).encode() + b"\n")
+                os.write(
+                    self._fd,
+                    json.dumps([int(os.environ["RANK"]), "collectives", found]).encode() + b"\n",
+                )
             except BlockingIOError:  # the launcher is busy: the next line has newer ones
                 pass
 
 
 def _begin_entries() -> None:
-    """Start the thread. It is not one of `threading`, whose list has only the threads of the script."""
+    """Start the thread. It is not one of `threading`, whose list has only
+    the threads of the script.
+    """
     global _sender
-    if _sender or os.environ.get("WORLD_SIZE", "1") == "1" or "CLIENT_LIB_METRICS" not in os.environ:
+    if (
+        _sender
+        or os.environ.get("WORLD_SIZE", "1") == "1"
+        or "CLIENT_LIB_METRICS" not in os.environ
+    ):
         return
     try:
         import _thread
@@ -433,9 +509,9 @@ def _begin_entries() -> None:
 
 
 def _newest_entries(sent: dict[str, int]) -> list[Any] | None:
-    """[group, number of the first collective, collectives in a step (0: not known), its time in seconds since 1970,
-    and how much later the following were entered, in 0.1 ms]; None: nothing new. `sent`: the last number of each
-    group that was sent."""
+    """[group, number of the first collective, collectives in a step (0: not known), its time in
+    seconds since 1970, and how much later the following were entered, in 0.1 ms]; None: nothing
+    new. `sent`: the last number of each group that was sent."""
     groups: dict[str, dict[int, Any]] = {}
     for entry in [each for dump in _recorder(True) for each in dump.get("entries", ())]:
         if not entry.get("is_p2p"):
@@ -448,7 +524,8 @@ def _newest_entries(sent: dict[str, int]) -> list[Any] | None:
         return None
     first = max(sent.get(group, -1) + 1, numbers[-1] - _ENTRIES_MAX + 1, numbers[0])
     if numbers[-1] - numbers[0] >= len(numbers):  # some are missing: take those after the last gap
-        first = max([first] + [after for before, after in zip(numbers, numbers[1:]) if after > before + 1])  # noqa: B905
+        neighbours = zip(numbers, numbers[1:])  # noqa: B905 (Python 3.8)
+        first = max([first] + [after for before, after in neighbours if after > before + 1])
     sent[group] = numbers[-1]
     entries = groups[group]
     kinds = [(entries[n]["profiling_name"], entries[n].get("input_sizes")) for n in numbers]
@@ -458,7 +535,9 @@ def _newest_entries(sent: dict[str, int]) -> list[Any] | None:
 
 
 def _recorder(with_entries: bool) -> list[Any]:
-    """PyTorch's flight recorder, and that of NCCL: the state of each group, and the newest collectives."""
+    """PyTorch's flight recorder, and that of NCCL: the state of each group,
+    and the newest collectives.
+    """
     import pickle
 
     torch = sys.modules["torch._C._distributed_c10d"]
@@ -484,13 +563,20 @@ def _keep_process_groups(module: Any) -> None:
 
 
 def _refuse_own_master(init_method: str) -> None:
-    """Fail if a script for one machine sets its own master: the workers would wait half an hour for each other."""
+    """Fail if a script for one machine sets its own master: the workers would wait
+    half an hour for each other.
+    """
     by_variable = init_method.startswith("env://")
-    own = os.environ.get("MASTER_ADDR", "") if by_variable else init_method.partition("tcp://")[2].lstrip("[")
+    own = (
+        os.environ.get("MASTER_ADDR", "")
+        if by_variable
+        else init_method.partition("tcp://")[2].lstrip("[")
+    )
     if _master and own.startswith(_LOOPBACK) and not _master.startswith(_LOOPBACK):
         raise RuntimeError(
-            "the script sets %s by itself, where only one worker can meet, and this job has several: init_process_group"
-            " without init_method, and MASTER_ADDR and MASTER_PORT as they are set (%s); or take n_workers=1"
+            "the script sets %s by itself, where only one worker can meet, and this job has "
+            "several: init_process_group without init_method, and MASTER_ADDR and MASTER_PORT as "
+            "they are set (%s); or take n_workers=1"
             % ("MASTER_ADDR=%s" % own if by_variable else "init_method=%r" % init_method, _master)
         )
 
@@ -505,7 +591,9 @@ def _wait_for_master() -> None:
     while waited_s < _LIMIT_S:
         try:
             with socket.create_connection((host, int(port)), timeout=5) as probe:
-                if probe.getsockname() != probe.getpeername():  # a socket may connect to itself on a free local port
+                if (
+                    probe.getsockname() != probe.getpeername()
+                ):  # a socket may connect to itself on a free local port
                     return
         except OSError:  # it does not listen yet, or its name does not resolve yet
             pass
@@ -549,16 +637,30 @@ def _end(status: int) -> None:
 
 
 def _note_imports() -> None:
-    """Write the names of installed modules, in the order in which their imports ended, if the launcher requests it."""
+    """Write the names of installed modules, in the order in which their imports ended, if
+    the launcher requests it.
+    """
     if os.environ.get("LOCAL_RANK", "0") != "0" or os.getpid() != _PID:
         return
     try:
-        with open(os.path.join(os.environ.get("CLIENT_LIB_WORKER_DIR", ""), "imports"), "r+") as file:
+        with open(
+            os.path.join(os.environ.get("CLIENT_LIB_WORKER_DIR", ""), "imports"), "r+"
+        ) as file:
             import json
 
-            specs = {name: getattr(module, "__spec__", None) for name, module in list(sys.modules.items())}
+            specs = {
+                name: getattr(module, "__spec__", None)
+                for name, module in list(sys.modules.items())
+            }
             names = [name for name, spec in specs.items() if getattr(spec, "name", None) == name]
-            json.dump([name for name in names if "-packages/" in str(getattr(specs[name], "origin", None))], file)
+            json.dump(
+                [
+                    name
+                    for name in names
+                    if "-packages/" in str(getattr(specs[name], "origin", None))
+                ],
+                file,
+            )
     except Exception:  # noqa: BLE001  (there is no file: not requested; or a lazy module fails)
         pass
 
@@ -570,7 +672,9 @@ def _release_objects() -> None:
     # a collection may close the buffer before the text above it
     _finish_files(_open_files(gc.get_objects()), io.TextIOWrapper)
     threading = sys.modules.get("threading")
-    if threading is None or threading.active_count() == 1:  # a daemon thread could fail without its globals
+    if (
+        threading is None or threading.active_count() == 1
+    ):  # a daemon thread could fail without its globals
         names = vars(sys.modules["__main__"])
         for name in [name for name in names if name[0] == "_" and name[1:2] != "_"] + list(names):
             if name not in ("__builtins__", "__name__", "__file__"):

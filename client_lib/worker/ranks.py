@@ -1,8 +1,9 @@
 """The processes of one worker: started together, reaped, and stopped with all of their descendants.
 
-Processes are started with fork and exec instead of subprocess: in between, the child must ask the kernel for its own
-death at the launcher's end (system.py), and forking the small, single-threaded launcher is cheap. A failure before exec
-is reported through a pipe, so that a start is known to have worked when `start` returns.
+Processes are started with fork and exec instead of subprocess: in between, the child must ask the
+kernel for its own death at the launcher's end (system.py), and forking the small, single-threaded
+launcher is cheap. A failure before exec is reported through a pipe, so that a start is known to
+have worked when `start` returns.
 """
 
 import contextlib
@@ -19,9 +20,13 @@ from client_lib.worker.system import System, catches, ended_children, start_time
 
 _UNWINDING_SIGNAL = 51  # a real-time signal; rank_runner.py uses the same number
 Run = Callable[[List[str], Dict[str, str]], NoReturn]
-"""Function that a new process runs, with argv and environment: `execute`, or the warm pool's (warm/rank.py)."""
+"""Function that a new process runs, with argv and environment: `execute`, or the
+warm pool's (warm/rank.py).
+"""
 AddPipe = Callable[[int, str, int, str], None]
-"""Function that gets rank, stream and descriptor of a pipe, and the rank to show: `WorkerLog.add_pipe`."""
+"""Function that gets rank, stream and descriptor of a pipe, and the rank to
+show: `WorkerLog.add_pipe`.
+"""
 
 
 class Exit(NamedTuple):
@@ -46,7 +51,9 @@ class Ranks:
         """Time at which all had been started, in seconds since 1970; None: they were not."""
         self._system, self._add_pipe = system, add_pipe
         self._running: Dict[int, Process] = {}  # by pid
-        self._began_at: Dict[int, float] = {}  # of all that were started, by pid, which is also that of their group
+        self._began_at: Dict[
+            int, float
+        ] = {}  # of all that were started, by pid, which is also that of their group
         self._stopped_at: Optional[float] = None
         self._asked_to_end: Set[int] = set()  # groups and processes that got their one SIGTERM
         self._asked_why: Set[int] = set()  # ranks that were asked whether they unwind
@@ -60,7 +67,9 @@ class Ranks:
         return [exit for exit in self.exits if exit.exit_code != 0]
 
     def start(self, processes: Sequence[Process], run: Run) -> None:
-        """Start all, in the order of their ranks. Raises OSError naming what could not be started."""
+        """Start all, in the order of their ranks. Raises OSError naming
+        what could not be started.
+        """
         for process in processes:
             started = start(process, self._system.before_exec, run)
             self._running[started.pid], self._began_at[started.pid] = process, time.time()
@@ -78,7 +87,9 @@ class Ranks:
 
     def pids(self) -> Dict[int, int]:
         """The running processes and their ranks; -1: an agent, whose ranks are its children."""
-        return {pid: -1 if process.is_agent else process.rank for pid, process in self._running.items()}
+        return {
+            pid: -1 if process.is_agent else process.rank for pid, process in self._running.items()
+        }
 
     def reap(self) -> List[Exit]:
         """Reap every child that has ended, ranks and adopted orphans. Returns the ranks."""
@@ -89,13 +100,15 @@ class Ranks:
                 self._system.rank_ended(pid)
                 by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
                 code = None if by is not None else os.WEXITSTATUS(status)
-                ended.append(Exit(process.rank, code, by, self._began_at[pid], time.time(), self._stopped_at))
+                ended.append(
+                    Exit(process.rank, code, by, self._began_at[pid], time.time(), self._stopped_at)
+                )
         self.exits += ended
         return ended
 
     def unwinding_is_known(self) -> bool:
-        """Ask the running ranks, at the first call, to write the exception from which they unwind. True when all have
-        answered that can. One without a handler would not survive the signal."""
+        """Ask the running ranks, at the first call, to write the exception from which they unwind.
+        True when all have answered that can. One without a handler would not survive the signal."""
         for pid in self._running.keys() - self._asked_why:
             self._asked_why.add(pid)
             if catches(pid, _UNWINDING_SIGNAL):
@@ -103,14 +116,18 @@ class Ranks:
         return not any(catches(pid, _UNWINDING_SIGNAL) for pid in self._running)
 
     def signal(self, signum: int) -> None:
-        """Signal the process groups of all running ranks, and so their children. A group gets SIGTERM once."""
+        """Signal the process groups of all running ranks, and so their children.
+        A group gets SIGTERM once.
+        """
         self._stopped_at = self._stopped_at or time.time()
         for group in self._running:
             if self._may_signal(group, signum):
                 _kill(group, signum, os.killpg)
 
     def left_over(self) -> List[int]:
-        """Processes of ranks that have all ended; none of another user, as by `sudo`: they can't be ended."""
+        """Processes of ranks that have all ended; none of another user, as by
+        `sudo`: they can't be ended.
+        """
         found = self._system.descendants(MARKER)
         if found is None:
             return [group for group in self._began_at if _kill(group, 0, os.killpg)]
@@ -123,7 +140,9 @@ class Ranks:
                 _kill(pid, signum)
 
     def _may_signal(self, pid: int, signum: int) -> bool:
-        """False for a second SIGTERM: it would interrupt what the first one has begun, such as a checkpoint."""
+        """False for a second SIGTERM: it would interrupt what the first one has
+        begun, such as a checkpoint.
+        """
         if signum != signal.SIGTERM:
             return True
         known = {pid}
@@ -138,7 +157,10 @@ def _kill(pid: int, signum: int, kill: Callable[[int, int], None] = os.kill) -> 
     """False: there is no such process or group, or it is another user's."""
     try:
         kill(pid, signum)
-    except (ProcessLookupError, PermissionError):  # the latter is raised by macOS for a group of zombies, too
+    except (
+        ProcessLookupError,
+        PermissionError,
+    ):  # the latter is raised by macOS for a group of zombies, too
         return False
     return True
 
@@ -147,7 +169,9 @@ def _kill(pid: int, signum: int, kill: Callable[[int, int], None] = os.kill) -> 
 
 
 class Started(NamedTuple):
-    """A running process, leader of its own session and group, and the launcher's ends of its pipes."""
+    """A running process, leader of its own session and group, and the
+    launcher's ends of its pipes.
+    """
 
     pid: int
     stdout: int
@@ -156,14 +180,17 @@ class Started(NamedTuple):
 
 def execute(argv: List[str], environment: Dict[str, str]) -> NoReturn:
     """Become the program, looked up on PATH."""
-    for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, and exec would inherit that
+    for signum in (
+        signal.SIGPIPE,
+        signal.SIGXFSZ,
+    ):  # Python ignores these, and exec would inherit that
         signal.signal(signum, signal.SIG_DFL)
     os.execvpe(argv[0], argv, environment)
 
 
 def start(process: Process, before_exec: Callable[[], None], run: Run = execute) -> Started:
-    """Start the process; its stdin is empty if it cannot be opened (the terminal was closed). `run` closes all other
-    descriptors, as exec does. Raises OSError naming the program or the folder."""
+    """Start the process; its stdin is empty if it cannot be opened (the terminal was closed). `run`
+    closes all other descriptors, as exec does. Raises OSError naming the program or the folder."""
     ends: List[int] = []
     try:
         for _ in range(3):
@@ -192,7 +219,12 @@ def start(process: Process, before_exec: Callable[[], None], run: Run = execute)
 
 
 def _become(
-    process: Process, before_exec: Callable[[], None], run: Run, stdout: int, stderr: int, report: int
+    process: Process,
+    before_exec: Callable[[], None],
+    run: Run,
+    stdout: int,
+    stderr: int,
+    report: int,
 ) -> NoReturn:
     """The child's part, up to the program."""
     name = process.argv[0]
@@ -214,7 +246,9 @@ def _become(
 
 
 def _opened(stdin: str) -> int:
-    try:  # not blocking: a named pipe may have no writer; no controlling terminal: the submitter keeps it
+    try:
+        # not blocking: a named pipe may have no writer; no controlling terminal: the submitter
+        # keeps it
         fd = os.open(stdin, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     except OSError:
         return os.open(os.devnull, os.O_RDONLY)

@@ -1,4 +1,6 @@
-"""Makes a worker's report from its ranks' ends, their error files and their last lines, and turns it into JSON."""
+"""Makes a worker's report from its ranks' ends, their error files and their last
+lines, and turns it into JSON.
+"""
 
 import contextlib
 import datetime
@@ -25,28 +27,34 @@ from client_lib.worker.system import content, open_files, parent, pids
 from client_lib.worker.worker_log import Printed
 
 _ERROR_FILE_MAX = 1024 * 1024
-_EXCEPTION_MAX, _TRACEBACK_MAX = 16 * 1024, 64 * 1024  # characters; a server reads 16 MiB, the report of many ranks
-_TEARDOWN_S = 10.0  # a traceback printed longer than this before the process was gone is taken for a handled one
+_EXCEPTION_MAX, _TRACEBACK_MAX = (
+    16 * 1024,
+    64 * 1024,
+)  # characters; a server reads 16 MiB, the report of many ranks
+# a traceback printed longer than this before the process was gone is taken for a handled one
+_TEARDOWN_S = 10.0
 _NOTHING_AFTER = 5  # lines: the rest of a message
 _TORCHS_MARK = re.compile(r"^\[rank\d+\]: ")  # before each line of a traceback that torch prints
 _TIMES = ("started_at", "ended_at", "failed_at")
 _UNCAUGHT = 1  # exit code of Python after an uncaught exception
 
 Report = Dict[str, Any]
-"""Content of report.json: that of `as_json`, and for some workers `outputs`, `last_lines` of a failed setup, and
-`stacks`, the processes of silent ranks before their stop. `server_stub.worker_gateway.report` describes the fields."""
+"""Content of report.json: that of `as_json`, and for some workers `outputs`, `last_lines` of a
+failed setup, and `stacks`, the processes of silent ranks before their stop.
+`server_stub.worker_gateway.report` describes the fields."""
 
 
 def ended(exit: Exit, error_file: str, printed: Printed, owner: str) -> Ended:
-    """The end of one rank. `owner`: the user whose job it is. A rank that had raised its exception before we stopped it
-    is reported as it would have ended by itself."""
+    """The end of one rank. `owner`: the user whose job it is. A rank that had raised its exception
+    before we stopped it is reported as it would have ended by itself."""
     failed = exit.exit_code != 0
     raised = _raised(exit, error_file, printed) if failed else Raised()
     code, signal, stopped = exit.exit_code, exit.signal, exit.stopped_at is not None
     if exit.stopped_at is not None and raised.at is not None and raised.at <= exit.stopped_at:
         code, signal, stopped = code or _UNCAUGHT, None, False
     last = last_lines(printed.lines)
-    # a traceback in the lines of a rank that a signal killed may be of an exception that it had handled
+    # a traceback in the lines of a rank that a signal killed may be of an exception that it had
+    # handled
     ended_it = raised if signal is None or raised.at is not None else Raised()
     return Ended(
         rank=exit.rank,
@@ -79,14 +87,17 @@ def _raised(exit: Exit, error_file: str, printed: Printed) -> Raised:
 
 
 def last_lines(lines: Sequence[List[str]]) -> List[str]:
-    """The last lines of a process, stderr's at the end: it has the error, and a chatty stdout must not push it out."""
+    """The last lines of a process, stderr's at the end: it has the error, and a chatty
+    stdout must not push it out.
+    """
     stdout, stderr = (lines[0], lines[1]) if len(lines) == 2 else ([], [])
     return (stdout[-(LAST_LINES - min(len(stderr), LAST_LINES // 2)) :] + stderr)[-LAST_LINES:]
 
 
 def failed_below(error_file: str, lines: Sequence[str], rank: int) -> int:
-    """The rank that failed first below an elastic agent; `rank`, the agent's own, if that is not known. That rank has
-    written the agent's error file (rank_runner.py), or torch names it in `lines`, the agent's last ones."""
+    """The rank that failed first below an elastic agent; `rank`, the agent's own, if that is not
+    known. That rank has written the agent's error file (rank_runner.py), or torch names it in
+    `lines`, the agent's last ones."""
     with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return int(json.loads(_read(error_file)[0])["message"]["extraInfo"]["rank"])
     cause = next((n for n, line in enumerate(lines) if line.startswith("Root Cause")), len(lines))
@@ -104,7 +115,9 @@ def _read(error_file: str) -> Tuple[str, Optional[float]]:
 
 
 def time_text(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(timespec="microseconds")
+    return datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc).isoformat(
+        timespec="microseconds"
+    )
 
 
 def as_json(
@@ -116,7 +129,9 @@ def as_json(
     log_end_seq: int,
     log_end_offset: int,
 ) -> Report:
-    """The content of report.json. `log_end_seq`, `log_end_offset`: those of the record that would be next."""
+    """The content of report.json. `log_end_seq`, `log_end_offset`: those of the
+    record that would be next.
+    """
     return {
         "protocol": PROTOCOL,
         "worker": plan.worker,
@@ -134,8 +149,12 @@ def as_json(
 
 
 def storable(value: Any) -> Any:
-    """The same JSON value, with escapes for what no UTF-8 can hold (names of files) and for NUL (PostgreSQL)."""
-    return _with_texts(value, lambda text: text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00"))
+    """The same JSON value, with escapes for what no UTF-8 can hold (names of files)
+    and for NUL (PostgreSQL).
+    """
+    return _with_texts(
+        value, lambda text: text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+    )
 
 
 def _with_texts(value: Any, change: Callable[[str], str]) -> Any:
@@ -156,8 +175,12 @@ def rank_of_json(data: Dict[str, Any]) -> Ended:
     """The inverse of `rank_as_json`. Reports of older launchers lack some fields."""
     known = {**data, "failed_at": data.get("failed_at") or data["ended_at"]}
     if "lost_peer" not in known:
-        known["lost_peer"] = is_peer_loss(known["signal"], known["exception"], known["traceback"], known["last_lines"])
-    known.update((name, datetime.datetime.fromisoformat(known[name]).timestamp()) for name in _TIMES)
+        known["lost_peer"] = is_peer_loss(
+            known["signal"], known["exception"], known["traceback"], known["last_lines"]
+        )
+    known.update(
+        (name, datetime.datetime.fromisoformat(known[name]).timestamp()) for name in _TIMES
+    )
     return Ended(**{name: known[name] for name in Ended._fields})
 
 
@@ -169,8 +192,8 @@ _LISTENS = "0A"  # state of a socket, as in include/net/tcp_states.h
 
 
 def _with_holder(exception: Optional[str], owner: str) -> Optional[str]:
-    """The exception, with a last line that names the holder of the port if that is visible to this process. `owner`:
-    the reader, who sees no name of another's job."""
+    """The exception, with a last line that names the holder of the port if that is visible to this
+    process. `owner`: the reader, who sees no name of another's job."""
     found = re.search(_PORT, exception) if exception and _IN_USE in exception else None
     if not found:
         return exception
@@ -179,7 +202,11 @@ def _with_holder(exception: Optional[str], owner: str) -> Optional[str]:
         for fields in map(str.split, content(path).decode().splitlines()[1:]):
             if fields[3] == _LISTENS and int(fields[1].rpartition(":")[2], 16) == int(port):
                 sockets.add("socket:[%s]" % fields[9])
-    holder = next((pid for pid in pids() if not sockets.isdisjoint(open_files(pid))), None) if sockets else None
+    holder = (
+        next((pid for pid in pids() if not sockets.isdisjoint(open_files(pid))), None)
+        if sockets
+        else None
+    )
     if holder is None:
         return exception
     job, line = _job_of(holder, owner), content("/proc/%d/cmdline" % holder).replace(b"\0", b" ")
@@ -189,7 +216,9 @@ def _with_holder(exception: Optional[str], owner: str) -> Optional[str]:
 
 
 def _job_of(pid: int, owner: str) -> Optional[str]:
-    """The job of the launcher among the process's ancestors: a launcher holds the lock of its directory open."""
+    """The job of the launcher among the process's ancestors: a launcher holds the
+    lock of its directory open.
+    """
     above: Optional[int] = pid
     while above is not None and above > 1:
         for link in open_files(above):
@@ -198,7 +227,11 @@ def _job_of(pid: int, owner: str) -> Optional[str]:
                 with contextlib.suppress(OSError):  # another user's
                     plan = read_json(Directory(os.path.dirname(link)).plan)
             if plan and "job" in plan:
-                return "job %s" % plan["job"] if plan.get("owner", "") == owner else "another user's job"
+                return (
+                    "job %s" % plan["job"]
+                    if plan.get("owner", "") == owner
+                    else "another user's job"
+                )
         above = parent(above)
     return None
 
@@ -210,11 +243,15 @@ _TEXT_MAX = 400  # characters of a message or an exception
 
 
 def termination_message(report: Mapping[str, Any]) -> bytes:
-    """The report as JSON of at most TERMINATION_MESSAGE_MAX bytes. All fields but the stacks are kept, texts are cut,
-    and fewer lines, files and ranks are named; failed ranks take precedence over others, and the first failing rank
-    keeps its last lines."""
-    for smaller in _ever_smaller({name: value for name, value in report.items() if name != "stacks"}):
-        text = json.dumps(smaller, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    """The report as JSON of at most TERMINATION_MESSAGE_MAX bytes. All fields but the stacks are
+    kept, texts are cut, and fewer lines, files and ranks are named; failed ranks take precedence
+    over others, and the first failing rank keeps its last lines."""
+    for smaller in _ever_smaller(
+        {name: value for name, value in report.items() if name != "stacks"}
+    ):
+        text = json.dumps(smaller, ensure_ascii=False, separators=(",", ":")).encode(
+            "utf-8", "replace"
+        )
         if len(text) <= TERMINATION_MESSAGE_MAX:
             return text
     raise AssertionError("a report without ranks and with short texts fits")
@@ -226,7 +263,9 @@ def _ever_smaller(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     failed = [rank for rank in report["ranks"] if rank.get("exit_code") != 0]
     guilty = [rank for rank in failed if rank["rank"] == first]
     fewer: List[List[Dict[str, Any]]] = [report["ranks"], failed, guilty, []]
-    for text_max, ranks, lines in itertools.product((_TEXT_MAX, _TEXT_MAX // 4), fewer, (LAST_LINES, 20, 8, 3, 0)):
+    for text_max, ranks, lines in itertools.product(
+        (_TEXT_MAX, _TEXT_MAX // 4), fewer, (LAST_LINES, 20, 8, 3, 0)
+    ):
         short_ranks = []
         for rank in ranks:
             last = rank.get("last_lines") or []
@@ -236,7 +275,9 @@ def _ever_smaller(report: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
         if "last_lines" in report:
             smaller["last_lines"] = report["last_lines"][-lines:] if lines else []
         if "outputs" in report:
-            smaller["outputs"] = dict(report["outputs"], left_out=report["outputs"]["left_out"][:lines])
+            smaller["outputs"] = dict(
+                report["outputs"], left_out=report["outputs"]["left_out"][:lines]
+            )
         yield _with_texts(smaller, functools.partial(_cut, most=text_max))
 
 

@@ -1,16 +1,19 @@
-"""Extra packages of a job: installed once per worker, into an environment that later workers of this machine use again.
+"""Extra packages of a job: installed once per worker, into an environment that later workers of
+this machine use again.
 
-An environment is a virtual one whose packages come before those of the job's interpreter (which may be a virtual one
-itself): packages that the interpreter has are not installed again and stay unchanged. The cache of environments:
+An environment is a virtual one whose packages come before those of the job's interpreter (which may
+be a virtual one itself): packages that the interpreter has are not installed again and stay
+unchanged. The cache of environments:
 
     <folder>/<key>/env/             the virtual environment
     <folder>/<key>/complete.json    {"requirements", "python", "bytes"}; touched at each use
     <folder>/<key>.lock             shared: in use; exclusive: being made or removed
 
-The key is a digest of the interpreter, its installed packages and the requirements: after a change of one of these it
-is another environment. Environments are found or made in a process that the launcher starts and can kill. pip's output
-goes to its stdout, and so into the job's log; the result goes to environment.json: {"folder"}, or {"failed": message}.
-The process is forked without exec: the launcher may be a zipapp, whose interpreter runs without the `site` module.
+The key is a digest of the interpreter, its installed packages and the requirements: after a change
+of one of these it is another environment. Environments are found or made in a process that the
+launcher starts and can kill. pip's output goes to its stdout, and so into the job's log; the result
+goes to environment.json: {"folder"}, or {"failed": message}. The process is forked without exec:
+the launcher may be a zipapp, whose interpreter runs without the `site` module.
 """
 
 import contextlib
@@ -25,7 +28,15 @@ import signal
 import subprocess
 from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence
 
-from client_lib.worker.directory import Directory, locked, read_json, remove, sha256_of, take, write_json
+from client_lib.worker.directory import (
+    Directory,
+    locked,
+    read_json,
+    remove,
+    sha256_of,
+    take,
+    write_json,
+)
 from client_lib.worker.disk import says_full, size_of
 from client_lib.worker.outcome import START_FAILED, STORAGE_FULL, CannotStart
 from client_lib.worker.plan import WorkerPlan
@@ -42,10 +53,19 @@ _LINK = "_client_lib_parent.pth"
 _QUIET = ("Requirement already satisfied:", "Looking in ")
 _KEPT_LINES = 400
 # variables that make pip install elsewhere, or make Python see packages that the job does not
-_DROPPED = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PYTHONPATH", "PYTHONHOME")
+_DROPPED = (
+    "PIP_TARGET",
+    "PIP_PREFIX",
+    "PIP_ROOT",
+    "PIP_USER",
+    "PIP_REQUIRE_VIRTUALENV",
+    "PYTHONPATH",
+    "PYTHONHOME",
+)
 _UNREACHABLE = (
-    "Failed to establish a new connection|Name or service not known|Temporary failure in name resolution"
-    "|Network is unreachable|Connection refused|ConnectTimeoutError|ReadTimeoutError|ProxyError|SSLError"
+    "Failed to establish a new connection|Name or service not known|Temporary failure in name "
+    "resolution|Network is unreachable|Connection "
+    "refused|ConnectTimeoutError|ReadTimeoutError|ProxyError|SSLError"
 )
 
 
@@ -63,9 +83,11 @@ class Parent(NamedTuple):
 
 
 def key_of(parent: Parent, requirements: List[str]) -> str:
-    """Reads the names of the parent's packages, and the content of requirements that are files or folders here: these
-    are identified by it, not by their paths."""
-    installed = sorted(name for path in parent.paths for name in os.listdir(path) if name.endswith(_INSTALLED))
+    """Reads the names of the parent's packages, and the content of requirements that are files or
+    folders here: these are identified by it, not by their paths."""
+    installed = sorted(
+        name for path in parent.paths for name in os.listdir(path) if name.endswith(_INSTALLED)
+    )
     wanted = sorted(_with_content(line) if os.path.isabs(line) else line for line in requirements)
     return _digest([*parent, installed, wanted])[:24]
 
@@ -76,7 +98,9 @@ def _with_content(path: str) -> str:
     if not os.path.isdir(path):
         return path
     files = sorted(os.path.join(below, name) for below, _, names in os.walk(path) for name in names)
-    listed = [(os.path.relpath(file, path), sha256_of(file)) for file in files if os.path.isfile(file)]
+    listed = [
+        (os.path.relpath(file, path), sha256_of(file)) for file in files if os.path.isfile(file)
+    ]
     return "%s %s" % (os.path.basename(path), _digest(listed))
 
 
@@ -99,8 +123,8 @@ class PackageEnvironment:
         return read_json(self.complete)
 
     def use(self) -> Optional[int]:
-        """A descriptor that prevents its removal while it is open; None: the environment is not complete, or is being
-        made or removed, which a launcher must not wait for."""
+        """A descriptor that prevents its removal while it is open; None: the environment is not
+        complete, or is being made or removed, which a launcher must not wait for."""
         fd = os.open(self.lock, os.O_RDWR | os.O_CREAT, 0o600)
         if not take(fd, fcntl.LOCK_SH) or self.facts() is None:
             os.close(fd)
@@ -123,7 +147,9 @@ class PackageEnvironment:
 
 
 def make_room(folder: str, limit_bytes: int, but: str) -> None:
-    """Remove incomplete environments, then the least recently used until the rest fits; none in use, nor `but`."""
+    """Remove incomplete environments, then the least recently used until the rest
+    fits; none in use, nor `but`.
+    """
     keys = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
     found = sorted((PackageEnvironment(folder, key) for key in keys), key=lambda one: one.used_at)
     sizes = [(one, (one.facts() or {}).get("bytes")) for one in found]
@@ -143,8 +169,12 @@ class NotInstalled(Exception):
     """Packages could not be installed; the message is for people."""
 
 
-def find_or_make(folder: str, python: str, requirements: List[str], variables: Dict[str, str]) -> PackageEnvironment:
-    """The complete environment. `variables`: the job's, with those of pip and proxies. Raises NotInstalled, OSError."""
+def find_or_make(
+    folder: str, python: str, requirements: List[str], variables: Dict[str, str]
+) -> PackageEnvironment:
+    """The complete environment. `variables`: the job's, with those of pip and proxies.
+    Raises NotInstalled, OSError.
+    """
     variables = {name: value for name, value in variables.items() if name not in _DROPPED}
     os.makedirs(folder, mode=0o700, exist_ok=True)
     parent = _ask(python, variables)
@@ -165,29 +195,48 @@ def _ask(python: str, variables: Dict[str, str]) -> Parent:
     done = subprocess.run([path, "-c", _ASK], env=variables, capture_output=True, check=False)
     if done.returncode:
         errors = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise NotInstalled("%s can't list its packages: %s" % (python, errors[-1] if errors else "no message"))
+        raise NotInstalled(
+            "%s can't list its packages: %s" % (python, errors[-1] if errors else "no message")
+        )
     version, paths = json.loads(done.stdout.splitlines()[-1])
     return Parent(os.path.abspath(path), version, paths)
 
 
-def _make(found: PackageEnvironment, parent: Parent, requirements: List[str], variables: Dict[str, str]) -> None:
+def _make(
+    found: PackageEnvironment, parent: Parent, requirements: List[str], variables: Dict[str, str]
+) -> None:
     inside = {**variables, **activated(found.prefix, variables), "PIP_USER": "0"}
     found.remove()
     try:
         os.makedirs(found.folder)
         _run([parent.python, "-I", "-m", "venv", "--without-pip", found.prefix], variables)
-        # the parent's packages, with their .pth files, after the new environment's own: venv's --system-site-packages
-        # would add those of the base interpreter, not those of a parent that is a virtual environment
-        (site_packages,) = glob.glob(os.path.join(glob.escape(found.prefix), "lib", "python*", "site-packages"))
+        # the parent's packages, with their .pth files, after the new environment's own: venv's
+        # --system-site-packages would add those of the base interpreter, not those of a parent that
+        # is a virtual environment
+        (site_packages,) = glob.glob(
+            os.path.join(glob.escape(found.prefix), "lib", "python*", "site-packages")
+        )
         with open(os.path.join(site_packages, _LINK), "w", encoding="ascii") as file:
-            file.writelines("import site; site.addsitedir(%s)\n" % ascii(path) for path in parent.paths)
+            file.writelines(
+                "import site; site.addsitedir(%s)\n" % ascii(path) for path in parent.paths
+            )
         listed = os.path.join(found.folder, "requirements.txt")
         with open(listed, "w", encoding="utf-8") as file:
             file.writelines(line + "\n" for line in requirements)
         _have_pip(found.python, inside)
-        options = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off", "--no-warn-script-location"]
+        options = [
+            "--disable-pip-version-check",
+            "--no-input",
+            "--progress-bar",
+            "off",
+            "--no-warn-script-location",
+        ]
         _run([found.python, "-m", "pip", "install", *options, "-r", listed], inside)
-        facts = {"python": parent.python, "requirements": requirements, "bytes": size_of(found.folder)}
+        facts = {
+            "python": parent.python,
+            "requirements": requirements,
+            "bytes": size_of(found.folder),
+        }
         write_json(found.complete, facts, durable=True)
     except BaseException:
         found.remove()
@@ -204,20 +253,32 @@ def _have_pip(python: str, variables: Dict[str, str]) -> None:
         if way is not None:
             subprocess.run(way, env=variables, stdin=subprocess.DEVNULL, check=False)
         question = [python, "-c", "import pip"]
-        if subprocess.run(question, env=variables, stderr=subprocess.DEVNULL, check=False).returncode == 0:
+        if (
+            subprocess.run(
+                question, env=variables, stderr=subprocess.DEVNULL, check=False
+            ).returncode
+            == 0
+        ):
             return
     raise NotInstalled("the interpreter has no pip, and there is no uv in PATH to install with")
 
 
 def activated(prefix: str, variables: Dict[str, str]) -> Dict[str, str]:
     path = os.path.join(prefix, "bin")
-    return {"VIRTUAL_ENV": prefix, "PATH": path + (os.pathsep + variables["PATH"] if variables.get("PATH") else "")}
+    return {
+        "VIRTUAL_ENV": prefix,
+        "PATH": path + (os.pathsep + variables["PATH"] if variables.get("PATH") else ""),
+    }
 
 
 def _run(argv: List[str], variables: Dict[str, str]) -> None:
     """Run the command and print its output. Raises NotInstalled with the reason if it fails."""
     process = subprocess.Popen(
-        argv, env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        argv,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     assert process.stdout is not None
     lines: List[str] = []
@@ -244,18 +305,27 @@ def why(lines: Sequence[str]) -> str:
             return "no version of %s is there; there are: %s" % (found[1], shown)
         if re.search(_UNREACHABLE, text):
             return "%s was not found: the package index can't be reached" % found[1]
-        return "%s was not found: the package index has no such package for this interpreter" % found[1]
-    if found := re.search(r"ERROR: Cannot install (.+) because these package versions have conflicting", text):
+        return (
+            "%s was not found: the package index has no such package for this interpreter"
+            % found[1]
+        )
+    if found := re.search(
+        r"ERROR: Cannot install (.+) because these package versions have conflicting", text
+    ):
         reasons = re.search(r"The conflict is caused by:\n((?: {4}.+\n?)+)", text)
         because = "; ".join(line.strip() for line in reasons[1].splitlines()) if reasons else ""
         return "%s can't be installed together%s" % (found[1], ": " + because if because else "")
     if found := re.search(r"ERROR: Invalid requirement: (.+)", text):
         return "%s is no requirement as pip understands it" % found[1].split(":")[0].strip()
-    if found := re.search(r"ERROR: Failed to build .*?'([^']+)'|Failed building wheel for (\S+)", text):
+    if found := re.search(
+        r"ERROR: Failed to build .*?'([^']+)'|Failed building wheel for (\S+)", text
+    ):
         errors = [line.strip() for line in lines if re.match(r"\s*(\w*Error|error): ", line)]
         ends = ": " + errors[-1] if errors else "; the log has the output of its build"
         return "%s could not be built%s" % (found[1] or found[2], ends)
-    errors = [line for line in lines if line.startswith("ERROR:")] or [line for line in lines if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR:")] or [
+        line for line in lines if line.strip()
+    ]
     return errors[-1].replace("ERROR: ", "", 1).strip() if errors else "pip ended without a message"
 
 
@@ -263,7 +333,9 @@ def why(lines: Sequence[str]) -> str:
 
 
 def installer(plan: WorkerPlan, directory: Directory) -> Run:
-    """A function for a new process that finds or makes the environment of the plan, and ends the process."""
+    """A function for a new process that finds or makes the environment of the
+    plan, and ends the process.
+    """
 
     def run(_: List[str], environment: Dict[str, str]) -> NoReturn:
         os.dup2(1, 2)
@@ -272,7 +344,10 @@ def installer(plan: WorkerPlan, directory: Directory) -> Run:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         python = plan.requirements_python or plan.python or "python3"
         # `./wheels/one.whl` is a file of the snapshot
-        wanted = [os.path.join(directory.work, one[2:]) if one.startswith("./") else one for one in plan.requirements]
+        wanted = [
+            os.path.join(directory.work, one[2:]) if one.startswith("./") else one
+            for one in plan.requirements
+        ]
         try:
             found = find_or_make(plan.environments_dir, python, wanted, environment)
             result = {"folder": found.folder}
@@ -285,8 +360,8 @@ def installer(plan: WorkerPlan, directory: Directory) -> Run:
 
 
 def result(plan: WorkerPlan, directory: Directory) -> Optional[WorkerPlan]:
-    """The plan with the environment that the process has found, which stays as long as this process lives; None: the
-    environment was removed since. Raises CannotStart: there is none."""
+    """The plan with the environment that the process has found, which stays as long as this process
+    lives; None: the environment was removed since. Raises CannotStart: there is none."""
     made = read_json(directory.environment) or {"failed": "its process died"}
     if "failed" in made:
         problem, shown = made["failed"], ", ".join(plan.requirements)

@@ -1,7 +1,8 @@
-"""HTTP to a server on another machine, with the standard library alone: for the agent and the launcher.
+"""HTTP to a server on another machine, with the standard library alone: for the agent and the
+launcher.
 
-Proxy variables are ignored (http.client never reads them): the server runs in the cluster, or the operator has
-configured its address.
+Proxy variables are ignored (http.client never reads them): the server runs in the cluster, or the
+operator has configured its address.
 """
 
 import contextlib
@@ -46,7 +47,9 @@ class ServerConnection:
         self._connection: HTTPConnection
         if parts.scheme == "https":
             tls = ssl.create_default_context(cafile=ca_file)
-            self._connection = HTTPSConnection(parts.hostname or "", parts.port, timeout=_CONNECT_S, context=tls)
+            self._connection = HTTPSConnection(
+                parts.hostname or "", parts.port, timeout=_CONNECT_S, context=tls
+            )
         else:
             self._connection = HTTPConnection(parts.hostname or "", parts.port, timeout=_CONNECT_S)
         self._base = parts.path.rstrip("/")
@@ -57,21 +60,25 @@ class ServerConnection:
         self._kept = False
         self._connection.close()
 
-    def exchange(self, method: str, path: str, body: Body, read: Callable[[Any], T], wait_s: float = 0.0) -> T:
-        """Return what `read` makes of the JSON of the answer, which may take `wait_s` longer than usual. Raises
-        Unreachable, Rejected."""
+    def exchange(
+        self, method: str, path: str, body: Body, read: Callable[[Any], T], wait_s: float = 0.0
+    ) -> T:
+        """Return what `read` makes of the JSON of the answer, which may take `wait_s` longer than
+        usual. Raises Unreachable, Rejected."""
         answer = self.call(method, path, body, wait_s)
         try:
             return read(json.loads(answer.read()))
         except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError) as error:
             self.close()
-            raise Unreachable("what answered %s is not this server: %r" % (path.partition("?")[0], error)) from error
+            raise Unreachable(
+                "what answered %s is not this server: %r" % (path.partition("?")[0], error)
+            ) from error
 
     def call(
         self, method: str, path: str, body: Optional[Body] = None, wait_s: float = 0.0
     ) -> http.client.HTTPResponse:
-        """The answer, its body unread. Tried again on a new connection if a kept one was closed by the server. Raises
-        Unreachable, Rejected."""
+        """The answer, its body unread. Tried again on a new connection if a kept one was closed by
+        the server. Raises Unreachable, Rejected."""
         try:
             try:
                 answer = self._once(method, path, body, wait_s)
@@ -94,8 +101,12 @@ class ServerConnection:
         is_final = 400 <= answer.status < 500 and answer.status not in (408, 425, 429)
         raise (Rejected if is_final else Unreachable)(message, answer.status)
 
-    def _once(self, method: str, path: str, body: Optional[Body], wait_s: float) -> http.client.HTTPResponse:
-        if self._connection.sock is None:  # new, or closed after an answer: a server that ends asks for that
+    def _once(
+        self, method: str, path: str, body: Optional[Body], wait_s: float
+    ) -> http.client.HTTPResponse:
+        if (
+            self._connection.sock is None
+        ):  # new, or closed after an answer: a server that ends asks for that
             self._kept = False
             self._connection.connect()
         self._connection.sock.settimeout(_ANSWER_S + wait_s)

@@ -1,7 +1,8 @@
-"""Sessions of the user in a running worker: commands (`client-lib exec`), and connections to its ports.
+"""Sessions of the user in a running worker: commands (`client-lib exec`), and connections to its
+ports.
 
-The launcher forks a process for each. It holds the connection to the user (control.py) and ends with it. It ends with
-the attempt, too: then the launcher closes a pipe that all sessions watch.
+The launcher forks a process for each. It holds the connection to the user (control.py) and ends
+with it. It ends with the attempt, too: then the launcher closes a pipe that all sessions watch.
 """
 
 import fcntl
@@ -53,9 +54,17 @@ class Sessions:
             peer.setblocking(True)
             peer.sendall(control.encode({"event": control.SESSION}))
             try:
-                target = _connected(request["port"]) if request.get("port") else _started(request, self._processes)
+                target = (
+                    _connected(request["port"])
+                    if request.get("port")
+                    else _started(request, self._processes)
+                )
             except (OSError, ValueError) as error:  # the latter for a NUL in an argument
-                what = "port %s" % request["port"] if request.get("port") else getattr(error, "filename", None)
+                what = (
+                    "port %s" % request["port"]
+                    if request.get("port")
+                    else getattr(error, "filename", None)
+                )
                 why = "%s: %s" % (what, getattr(error, "strerror", None) or error)
                 peer.sendall(control.json_frame(control.EXITED, {"error": why}))
             else:
@@ -78,13 +87,15 @@ class _Target(NamedTuple):
     outputs: Dict[bytes, int]
     """Kind of the frames -> descriptor."""
     command: "Optional[subprocess.Popen[bytes]]" = None
-    """Leader of its session and process group; None: the session is a connection, and ends with its output."""
+    """Leader of its session and process group; None: the session is a connection,
+    and ends with its output.
+    """
     terminal: int = -1
 
 
 def _connected(port: int) -> _Target:
-    """Raises OSError: nothing listens on the port. By address: to find that of a name takes locks, and the thread that
-    sends outputs may have held one of them when this process was forked."""
+    """Raises OSError: nothing listens on the port. By address: to find that of a name takes locks,
+    and the thread that sends outputs may have held one of them when this process was forked."""
 
     def connect(family: int, address: str) -> socket.socket:
         connection = socket.socket(family)
@@ -100,7 +111,11 @@ def _connected(port: int) -> _Target:
             connection = connect(socket.AF_INET6, "::1")
         except OSError:
             raise error from None
-    return _Target(connection.sendall, lambda: connection.shutdown(socket.SHUT_WR), {control.DATA: connection.fileno()})
+    return _Target(
+        connection.sendall,
+        lambda: connection.shutdown(socket.SHUT_WR),
+        {control.DATA: connection.fileno()},
+    )
 
 
 def _started(request: Request, processes: List[Process]) -> _Target:
@@ -129,15 +144,26 @@ def _started(request: Request, processes: List[Process]) -> _Target:
         outputs = {control.DATA: stdout.fileno(), control.ERRORS: stderr.fileno()}
         return _Target(lambda data: write_all(stdin.fileno(), data), stdin.close, outputs, command)
     os.close(inner)
-    return _Target(lambda data: write_all(terminal, data), lambda: None, {control.DATA: terminal}, command, terminal)
+    return _Target(
+        lambda data: write_all(terminal, data),
+        lambda: None,
+        {control.DATA: terminal},
+        command,
+        terminal,
+    )
 
 
 def _environment(request: Request, processes: List[Process]) -> Dict[str, str]:
-    """The environment of the wanted rank; without one, that of the worker. What is installed beside the interpreter of
-    the ranks, as py-spy, is found by its name."""
+    """The environment of the wanted rank; without one, that of the worker. What is installed beside
+    the interpreter of the ranks, as py-spy, is found by its name."""
     rank = next((process for process in processes if process.rank == request.get("rank")), None)
-    environment = without_rank_files(rank.environment) if rank else of_no_rank(processes[0].environment)
-    path, beside = environment.get("PATH", os.defpath), os.path.dirname((rank or processes[0]).argv[0])
+    environment = (
+        without_rank_files(rank.environment) if rank else of_no_rank(processes[0].environment)
+    )
+    path, beside = (
+        environment.get("PATH", os.defpath),
+        os.path.dirname((rank or processes[0]).argv[0]),
+    )
     if os.path.isabs(beside) and beside not in path.split(os.pathsep):
         environment["PATH"] = path + os.pathsep + beside
     return environment
@@ -148,7 +174,9 @@ def _resize(terminal: int, rows: int, columns: int) -> None:
 
 
 class _Session:
-    """One session in its own process. Each direction has a thread that blocks, so a slow end slows the other."""
+    """One session in its own process. Each direction has a thread that blocks, so a
+    slow end slows the other.
+    """
 
     def __init__(self, peer: socket.socket, over: int, target: _Target) -> None:
         self._peer, self._over, self._target = peer, over, target
@@ -164,7 +192,9 @@ class _Session:
             code, rest_s = self._target.command.wait(), _REST_S
         for pump in pumps:
             pump.join(rest_s)
-        self._send(control.json_frame(control.EXITED, {"exit_code": code if code >= 0 else 128 - code}))
+        self._send(
+            control.json_frame(control.EXITED, {"exit_code": code if code >= 0 else 128 - code})
+        )
 
     def _send(self, data: bytes) -> None:
         """Send frames. The end of the connection is the end of this process."""
@@ -204,16 +234,22 @@ class _Session:
             self._send(control.frame(control.KEEP))
 
     def _watch(self) -> None:
-        """Wait for the end of the attempt, or for the user to leave; the other threads may be blocked then."""
+        """Wait for the end of the attempt, or for the user to leave; the other
+        threads may be blocked then.
+        """
         events = select.poll()
         events.register(self._over, select.POLLIN)
         events.register(self._peer, 0)  # its end alone
         if all(fd != self._over for fd, _ in events.poll()):
             self._hang_up()
-        if self._sending.acquire(timeout=_REST_S):  # a user who reads nothing must not delay the end of the job
+        if self._sending.acquire(
+            timeout=_REST_S
+        ):  # a user who reads nothing must not delay the end of the job
             self._peer.settimeout(_REST_S)
             with suppress(OSError):
-                self._peer.sendall(control.json_frame(control.EXITED, {"error": "the attempt has ended"}))
+                self._peer.sendall(
+                    control.json_frame(control.EXITED, {"error": "the attempt has ended"})
+                )
         self._hang_up(0.0)
 
     def _hang_up(self, grace_s: float = _HANG_UP_S) -> None:

@@ -1,12 +1,15 @@
-"""Takes the stacks of this worker's processes: the function and line in which each of their threads is.
+"""Takes the stacks of this worker's processes: the function and line in which each of their threads
+is.
 
-A rank registers a handler written in C before its script runs (rank_runner.py): at SIGNAL, faulthandler writes the
-stacks of all threads to a file of that rank, also while a thread holds the interpreter's lock in C. It needs no right
-to trace processes. Forked children inherit the handler and the open file, so one process per file is asked at a time.
+A rank registers a handler written in C before its script runs (rank_runner.py): at SIGNAL,
+faulthandler writes the stacks of all threads to a file of that rank, also while a thread holds the
+interpreter's lock in C. It needs no right to trace processes. Forked children inherit the handler
+and the open file, so one process per file is asked at a time.
 
-The signal would kill a process without a handler. It is sent only to a process that catches it (SigCgt in /proc) and
-has the file open: after an exec, and after a script has closed all descriptors, nothing is sent. For such a
-process, and for one that does not answer, only the state in /proc is read.
+The signal would kill a process without a handler. It is sent only to a process that catches it
+(SigCgt in /proc) and has the file open: after an exec, and after a script has closed all
+descriptors, nothing is sent. For such a process, and for one that does not answer, only the state
+in /proc is read.
 """
 
 import os
@@ -21,7 +24,8 @@ from client_lib.worker.plan import Process
 from client_lib.worker.ranks import Started, start
 from client_lib.worker.system import System, catches, content, number, open_files, stat
 
-SIGNAL = 50  # a real-time signal: libraries use SIGUSR1 and SIGUSR2; rank_runner.py uses the same number
+# a real-time signal: libraries use SIGUSR1 and SIGUSR2; rank_runner.py uses the same number
+SIGNAL = 50
 LIMIT_S = 1.8  # for all processes together
 _PROCESS_S = 1.0  # for one process, if others of its rank wait
 _POLL_S = 0.001
@@ -32,21 +36,24 @@ _UNSENT = ("session", "started", "file")  # read for this module alone
 _STOPPED = "T"  # it would answer when it is continued
 
 Taken = Dict[str, Any]
-"""One process as it is sent: rank, pid, parent, name, state, wchan, cpu_s; dump: the text of faulthandler, or None;
-why: the reason if there is none."""
+"""One process as it is sent: rank, pid, parent, name, state, wchan, cpu_s; dump: the text of
+faulthandler, or None; why: the reason if there is none."""
 
 
 class StackTaker:
-    """Takes the stacks in a forked process: a rank that does not answer must not delay the launcher."""
+    """Takes the stacks in a forked process: a rank that does not answer
+    must not delay the launcher.
+    """
 
     def __init__(self, loop: Loop, system: System, directory: Directory) -> None:
         self._loop, self._system, self._directory = loop, system, directory
         self._waiting: List[Callable[[], None]] = []
 
     def take(self, ranks: Dict[int, int], on_taken: Callable[[], None]) -> None:
-        """Begin; a call that comes before an earlier one is answered gets the same answer. `ranks`: the pids of the
-        ranks and their numbers; -1 for an agent of torchrun. `on_taken` is called when the file `stacks.json` is there,
-        or could not be written. Raises OSError: no descriptor or process is free."""
+        """Begin; a call that comes before an earlier one is answered gets the same answer. `ranks`:
+        the pids of the ranks and their numbers; -1 for an agent of torchrun. `on_taken` is called
+        when the file `stacks.json` is there, or could not be written. Raises OSError: no descriptor
+        or process is free."""
         if self._waiting:
             self._waiting.append(on_taken)
             return
@@ -59,7 +66,9 @@ class StackTaker:
             write_json(self._directory.stacks_taken, {"processes": taken})
             os._exit(0)
 
-        child = start(Process(-1, -1, ["stacks"], {}, self._directory.path), self._system.before_exec, run)
+        child = start(
+            Process(-1, -1, ["stacks"], {}, self._directory.path), self._system.before_exec, run
+        )
         os.close(child.stderr)
         self._waiting.append(on_taken)
         self._loop.watch(child.stdout, lambda: self._ended(child))
@@ -74,8 +83,8 @@ class StackTaker:
 
 
 def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> List[Taken]:
-    """The stacks of the processes that belong to a rank, the rank's own process before its children. `folder` has the
-    files of the ranks; `until`: monotonic time."""
+    """The stacks of the processes that belong to a rank, the rank's own process before its
+    children. `folder` has the files of the ranks; `until`: monotonic time."""
     looks = ((pid, _look(pid, folder)) for pid in pids[:_PROCESSES_MAX])
     processes = {pid: process for pid, process in looks if process is not None}
     taken: List[Taken] = []
@@ -88,7 +97,9 @@ def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> L
         if process["state"] == _STOPPED:
             process["why"] = "it is stopped by a signal"
         elif not process["file"]:
-            process["why"] = "it has no handler for stacks: it is no Python process of the rank runner"
+            process["why"] = (
+                "it has no handler for stacks: it is no Python process of the rank runner"
+            )
         else:
             queues.setdefault(process["file"], []).append(process)
     threads = [threading.Thread(target=_ask_all, args=(queue, until)) for queue in queues.values()]
@@ -97,7 +108,9 @@ def take(folder: str, ranks: Dict[int, int], pids: List[int], until: float) -> L
     for thread in threads:
         thread.join()
     taken.sort(key=lambda each: int(each["rank"]))
-    return within_bounds([{name: each[name] for name in each if name not in _UNSENT} for each in taken], _ALL_MAX)
+    return within_bounds(
+        [{name: each[name] for name in each if name not in _UNSENT} for each in taken], _ALL_MAX
+    )
 
 
 def _look(pid: int, folder: str) -> Optional[Taken]:
@@ -109,8 +122,12 @@ def _look(pid: int, folder: str) -> Optional[Taken]:
         "pid": pid,
         "parent": int(fields[1]),
         "session": int(fields[3]),
-        "started": int(fields[19]),  # in clock ticks since the boot: a process has started before its children
-        "file": next((path for path in open_files(pid) if path.startswith(beginning)), None),  # for its stacks
+        "started": int(
+            fields[19]
+        ),  # in clock ticks since the boot: a process has started before its children
+        "file": next(
+            (path for path in open_files(pid) if path.startswith(beginning)), None
+        ),  # for its stacks
         "name": _read("/proc/%d/comm" % pid).rstrip("\n"),
         "state": fields[0],
         "wchan": _read("/proc/%d/wchan" % pid).strip("0\n") or None,
@@ -121,8 +138,8 @@ def _look(pid: int, folder: str) -> Optional[Taken]:
 
 
 def _rank_of(process: Taken, processes: Dict[int, Taken], ranks: Dict[int, int]) -> int:
-    """The rank to which a process belongs: by its file, by its nearest ancestor, or, if that is gone, by its session;
-    negative: none, as for torchrun's own agent."""
+    """The rank to which a process belongs: by its file, by its nearest ancestor, or, if that is
+    gone, by its session; negative: none, as for torchrun's own agent."""
     at: Optional[Taken] = process
     while at is not None:
         name = os.path.basename(at["file"] or "")
@@ -131,7 +148,8 @@ def _rank_of(process: Taken, processes: Dict[int, Taken], ranks: Dict[int, int])
         if at["pid"] in ranks:
             return ranks[at["pid"]]
         above = processes.get(at["parent"])
-        at = above if above and above["started"] <= at["started"] else None  # else its pid has passed to another one
+        # else its pid has passed to another one
+        at = above if above and above["started"] <= at["started"] else None
     return ranks.get(process["session"], -1)
 
 
@@ -143,7 +161,9 @@ def _ask_all(queue: List[Taken], until: float) -> None:
             process["why"] = "it has no handler for stacks any more"
             continue
         last = process is queue[-1]
-        process["dump"] = _ask(process["pid"], process["file"], until if last else min(until, now + _PROCESS_S))
+        process["dump"] = _ask(
+            process["pid"], process["file"], until if last else min(until, now + _PROCESS_S)
+        )
         if process["dump"] is None:
             process["why"] = "it did not answer within %.1f s" % (time.monotonic() - now)
 
@@ -155,7 +175,8 @@ def _ask(pid: int, path: str, until: float) -> Optional[str]:
         os.truncate(path, 0)  # it appends
         os.kill(pid, SIGNAL)
         while time.monotonic() < until:
-            # the kernel blocks the signal in the thread that handles it, and unblocks it after the text is written
+            # the kernel blocks the signal in the thread that handles it, and unblocks it after the
+            # text is written
             if os.path.getsize(path) and not _blocked_in(pid) - blocked_before:
                 with open(path, "rb") as file:
                     return file.read(_DUMP_MAX).decode("utf-8", "replace")
@@ -170,7 +191,11 @@ def _blocked_in(pid: int) -> Set[str]:
     except OSError:
         return set()
     bit = 1 << (SIGNAL - 1)
-    return {tid for tid in threads if number("/proc/%d/task/%s/status" % (pid, tid), b"SigBlk:", 16) & bit}
+    return {
+        tid
+        for tid in threads
+        if number("/proc/%d/task/%s/status" % (pid, tid), b"SigBlk:", 16) & bit
+    }
 
 
 def _read(path: str) -> str:
@@ -183,5 +208,8 @@ def within_bounds(taken: List[Taken], most: int) -> List[Taken]:
     for each in taken:
         room -= len(each["dump"] or "")
         if room < 0 and each["dump"] is not None:
-            each.update(dump=None, why="left out: the stacks of this worker are larger than %d MiB" % (most >> 20))
+            each.update(
+                dump=None,
+                why="left out: the stacks of this worker are larger than %d MiB" % (most >> 20),
+            )
     return taken

@@ -1,7 +1,8 @@
-"""Turns the bytes of one stream into records (format.py): lines, progress, unfinished lines. No I/O.
+"""Turns the bytes of one stream into records (format.py): lines, progress, unfinished lines. No
+I/O.
 
-One `Stamper` per pipe or tailed file; all of a worker share one `Sequence`. The common case, a block of whole lines, is
-one formatting of bytes per block, without a loop over its lines.
+One `Stamper` per pipe or tailed file; all of a worker share one `Sequence`. The common case, a
+block of whole lines, is one formatting of bytes per block, without a loop over its lines.
 """
 
 import time
@@ -17,7 +18,9 @@ _KEPT_BYTES = 4096
 
 
 class Sequence:
-    """Numbers and times of one worker's records. Times never decrease, even if the machine's clock is set back."""
+    """Numbers and times of one worker's records. Times never decrease, even if the
+    machine's clock is set back.
+    """
 
     def __init__(self, first: int = 0) -> None:
         self.next = first
@@ -31,8 +34,9 @@ class Sequence:
 
 
 class Stamper:
-    """Makes the records of one stream. `feed`, `tick` and `end` return whole ones, ready to be appended to the log.
-    `due` is the time (monotonic seconds) at which `tick` must be called for a line that waits to be shown, or None."""
+    """Makes the records of one stream. `feed`, `tick` and `end` return whole ones, ready to be
+    appended to the log. `due` is the time (monotonic seconds) at which `tick` must be called for a
+    line that waits to be shown, or None."""
 
     def __init__(self, sequence: Sequence, rank: str, stream: str) -> None:
         self.last_lines: Deque[bytes] = deque(maxlen=_KEPT_LINES)
@@ -98,7 +102,8 @@ class Stamper:
             if self._held is not None:
                 out.append(self._progress(self._held, now))
             out.append(self._line(last))
-        # a return at the very end may be one half of a line's end: it is kept until more bytes arrive
+        # a return at the very end may be one half of a line's end: it is kept until more bytes
+        # arrive
         waits = b"\r" if rest.endswith(b"\r") else b""
         *redrawn, last = rest[: len(rest) - len(waits)].split(b"\r")
         out += [self._returned(text, now) for text in redrawn]
@@ -106,7 +111,9 @@ class Stamper:
         return b"".join(out)
 
     def _returned(self, text: bytes, now: float) -> bytes:
-        """Records for `text` that a lone carriage return ends: progress, of which few lines are shown."""
+        """Records for `text` that a lone carriage return ends: progress, of
+        which few lines are shown.
+        """
         self._after_return = True
         if self._goes_on:
             return self._cut(text, PROGRESS)
@@ -127,13 +134,17 @@ class Stamper:
         return self._cut(text, PROGRESS)
 
     def _line(self, text: bytes) -> bytes:
-        if self._after_return and not text and self._shown:  # the last drawn row stays, as on a terminal
+        if (
+            self._after_return and not text and self._shown
+        ):  # the last drawn row stays, as on a terminal
             text = self._shown
         self._after_return, self._shown = False, None
         return self._cut(text, LINE)
 
     def _show_partial(self, now: float) -> bytes:
-        """Record for a line without an end for PARTIAL_S. Progress is shown whole, and again when it grows."""
+        """Record for a line without an end for PARTIAL_S. Progress is shown
+        whole, and again when it grows.
+        """
         text, self._partial_due = self._rest, 0.0
         if text.endswith(b"\r"):
             self._rest = b""
@@ -155,7 +166,9 @@ class Stamper:
         return out + self._record(kind, rest)
 
     def _begin_long(self, text: bytes) -> Tuple[bytes, bytes]:
-        """Records for the beginning of a text that is longer than a record, and the rest, which fits into one."""
+        """Records for the beginning of a text that is longer than a record, and the
+        rest, which fits into one.
+        """
         out: List[bytes] = []
         while len(text) > MAX_TEXT:
             ready = _whole_characters(text[:MAX_TEXT]) or MAX_TEXT
@@ -190,7 +203,14 @@ class Stamper:
         number = self._sequence.next
         self._sequence.next += 1
         mark = kind.encode()
-        return b"%d %b %b %b%b %b\n" % (number, self._sequence.stamp(), self._rank, self._stream, mark, text)
+        return b"%d %b %b %b%b %b\n" % (
+            number,
+            self._sequence.stamp(),
+            self._rank,
+            self._stream,
+            mark,
+            text,
+        )
 
     def _remember(self, lines: List[bytes]) -> None:
         self.last_lines.extend([line[:_KEPT_BYTES] for line in lines[-_KEPT_LINES:]])
@@ -202,7 +222,9 @@ class Stamper:
 
 
 def _whole_characters(text: bytes) -> int:
-    """Number of bytes of `text` up to the end of its last whole UTF-8 character; all if the end is not UTF-8."""
+    """Number of bytes of `text` up to the end of its last whole UTF-8 character;
+    all if the end is not UTF-8.
+    """
     for back in range(1, min(4, len(text)) + 1):
         byte = text[-back]
         if byte & 0xC0 == 0x80:

@@ -1,9 +1,9 @@
 """The operating system: processes, memory, and what a worker runs on.
 
-`choose` returns the implementation for Linux, or for other Unix systems. A launcher's ranks must die with it, and it
-must find their left-over processes. `Linux` uses the kernel for both (parent-death signal, child subreaper, /proc);
-`Portable` uses a watcher process on a liveness pipe, and process groups. CLIENT_LIB_PORTABLE=1 chooses `Portable` on
-Linux too: the tests run both.
+`choose` returns the implementation for Linux, or for other Unix systems. A launcher's ranks must
+die with it, and it must find their left-over processes. `Linux` uses the kernel for both
+(parent-death signal, child subreaper, /proc); `Portable` uses a watcher process on a liveness pipe,
+and process groups. CLIENT_LIB_PORTABLE=1 chooses `Portable` on Linux too: the tests run both.
 
 The program of the ranks runs this file to list its packages and the hardware.
 """
@@ -21,13 +21,16 @@ if sys.platform != "win32":  # where no launcher runs
     import resource
 
 OPEN_FILES = "CLIENT_LIB_OPEN_FILES"
-"""Variable with the soft limit of open files that ranks get: a server raises its own limit, which launchers inherit."""
+"""Variable with the soft limit of open files that ranks get: a server raises its own
+limit, which launchers inherit.
+"""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 _MEMINFO = "/proc/meminfo"
-_UNLIMITED = 2**60  # bytes; version 1 of control groups has a number of this size where there is no limit
+# bytes; version 1 of control groups has a number of this size where there is no limit
+_UNLIMITED = 2**60
 _SHORT = 0.05  # memory is short if a smaller part of it is available
 _HAS_PROC = os.path.exists("/proc/self/stat")
 
@@ -36,11 +39,15 @@ def restore_open_files() -> None:
     """Set the soft limit of open files to that of the variable, and remove the variable."""
     soft = os.environ.pop(OPEN_FILES, "")
     if soft:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (int(soft), resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (int(soft), resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+        )
 
 
 def forbid_new_privileges() -> None:
-    """Keep this process and its descendants from getting rights that it lacks, as by sudo (Linux). Raises OSError."""
+    """Keep this process and its descendants from getting rights that it lacks, as by
+    sudo (Linux). Raises OSError.
+    """
     import ctypes  # here: few launchers need it
 
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
@@ -53,7 +60,8 @@ class Linux:
     def __init__(self) -> None:
         import ctypes  # here: takes 4 ms, and other systems do not need it
 
-        # PyDLL does not release the interpreter's lock around the call, which is made between fork and exec
+        # PyDLL does not release the interpreter's lock around the call, which is made between fork
+        # and exec
         self._prctl: Any = ctypes.PyDLL(None).prctl
         self._launcher = os.getpid()
         self._prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -68,9 +76,12 @@ class Linux:
         """The rank was reaped: its pid may belong to another process from now on."""
 
     def descendants(self, marker: str) -> List[int]:
-        """Living descendants of this process, including those in sessions of their own whose parents are gone. A
-        process with an empty variable `marker` belongs to no worker: it and its descendants are left out."""
-        if not has_children():  # the subreaper adopts orphans: there is no descendant, and no need to search /proc
+        """Living descendants of this process, including those in sessions of their own whose
+        parents are gone. A process with an empty variable `marker` belongs to no worker: it and its
+        descendants are left out."""
+        if (
+            not has_children()
+        ):  # the subreaper adopts orphans: there is no descendant, and no need to search /proc
             return []
         children: Dict[int, List[int]] = {}
         for pid in pids():
@@ -91,7 +102,9 @@ class Linux:
 
 
 class Portable:
-    """The methods of `Linux`, elsewhere. A watcher behind a pipe kills the ranks' groups when the launcher is gone."""
+    """The methods of `Linux`, elsewhere. A watcher behind a pipe kills the ranks' groups
+    when the launcher is gone.
+    """
 
     def __init__(self) -> None:
         reader, self._pipe = os.pipe()
@@ -117,7 +130,9 @@ System = Union[Linux, Portable]
 
 
 def choose() -> System:
-    """The system of this machine. Called once, while the launcher has no other descriptors and no threads."""
+    """The system of this machine. Called once, while the launcher has no other
+    descriptors and no threads.
+    """
     portable = not sys.platform.startswith("linux") or os.environ.get("CLIENT_LIB_PORTABLE") == "1"
     return Portable() if portable else Linux()
 
@@ -173,7 +188,9 @@ def boot_id() -> str:
 
 
 def start_time(pid: int) -> Optional[str]:
-    """Start time of the process in the system's own format; with the pid it identifies it. None: it is gone."""
+    """Start time of the process in the system's own format; with the pid it
+    identifies it. None: it is gone.
+    """
     if _HAS_PROC:
         fields = stat("/proc/%d" % pid)
         return fields[19] if fields else None  # field 22 of proc(5)
@@ -187,7 +204,9 @@ def parent(pid: int) -> Optional[int]:
 
 
 def user_of(pid: int) -> Optional[int]:
-    """Real user id of the process (Linux); None: no such process. The owner of its folder in /proc may be root."""
+    """Real user id of the process (Linux); None: no such process. The owner of its
+    folder in /proc may be root.
+    """
     lines = content("/proc/%d/status" % pid).splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith(b"Uid:")), None)
 
@@ -198,21 +217,30 @@ def group_members(pgid: int) -> List[int]:
 
 
 def marked(name: str, value: str) -> List[int]:
-    """Living processes that were started with `name=value` in their environment (Linux; elsewhere none is found)."""
+    """Living processes that were started with `name=value` in their environment (Linux;
+    elsewhere none is found).
+    """
     wanted = os.fsencode("%s=%s" % (name, value))
     return [pid for pid in pids() if wanted in _environment(pid)]
 
 
 def out_of_memory_kills() -> int:
-    """Number of processes that the kernel has killed for lack of memory, in this cgroup or on this machine."""
-    return max(number(path, b"oom_kill ") for path in ("/proc/vmstat", _memory_groups()[0] + "/memory.events"))
+    """Number of processes that the kernel has killed for lack of memory, in this
+    cgroup or on this machine.
+    """
+    return max(
+        number(path, b"oom_kill ")
+        for path in ("/proc/vmstat", _memory_groups()[0] + "/memory.events")
+    )
 
 
 def memory_kills() -> Tuple[int, int]:
-    """`out_of_memory_kills`, and the number of processes of this control group (the container) that the kernel has
-    killed because its memory limit was reached."""
+    """`out_of_memory_kills`, and the number of processes of this control group (the container) that
+    the kernel has killed because its memory limit was reached."""
     events = ("/memory.events", "/memory.oom_control")  # of versions 2 and 1
-    of_group = max(number(folder + name, b"oom_kill ") for folder in _memory_groups() for name in events)
+    of_group = max(
+        number(folder + name, b"oom_kill ") for folder in _memory_groups() for name in events
+    )
     return out_of_memory_kills(), of_group
 
 
@@ -223,8 +251,8 @@ def memory_is_short() -> bool:
 
 
 def memory_of_limit() -> Optional[float]:
-    """The part of its memory limit that the control group of this process (the container) uses, apart from what the
-    kernel drops when it needs memory; None: there is no limit (Linux)."""
+    """The part of its memory limit that the control group of this process (the container) uses,
+    apart from what the kernel drops when it needs memory; None: there is no limit (Linux)."""
     version_2 = ("/memory.max", "/memory.current", b"inactive_file ")
     version_1 = ("/memory.limit_in_bytes", "/memory.usage_in_bytes", b"total_inactive_file ")
     for place, folder in enumerate(_memory_groups()):
@@ -236,17 +264,27 @@ def memory_of_limit() -> Optional[float]:
 
 
 def _memory_groups() -> List[str]:
-    """Folders of the control groups of this process: that of version 2, then those of version 1, the last of which is
-    where a container has its mount."""
+    """Folders of the control groups of this process: that of version 2, then those of version 1,
+    the last of which is where a container has its mount."""
     lines = content("/proc/self/cgroup").decode().splitlines()
     version_2 = next((line[3:] for line in lines if line.startswith("0::")), "")
     version_1 = [line.split(":", 2)[2].rstrip("/") for line in lines if ":memory:" in line]
-    return ["/sys/fs/cgroup" + version_2, *("/sys/fs/cgroup/memory" + group for group in (*version_1, ""))]
+    return [
+        "/sys/fs/cgroup" + version_2,
+        *("/sys/fs/cgroup/memory" + group for group in (*version_1, "")),
+    ]
 
 
 def number(path: str, name: bytes, base: int = 10) -> int:
     """The number in the line of a kernel's file that begins so; 0: there is none."""
-    return next((int(line.split()[1], base) for line in content(path).splitlines() if line.startswith(name)), 0)
+    return next(
+        (
+            int(line.split()[1], base)
+            for line in content(path).splitlines()
+            if line.startswith(name)
+        ),
+        0,
+    )
 
 
 def _answer(argv: List[str]) -> Optional[str]:
@@ -279,7 +317,9 @@ def below(pid: int) -> List[int]:
 
 
 def open_files(pid: int) -> Iterator[str]:
-    """Targets of a process's descriptors (Linux); none for a process that is gone, or another user's."""
+    """Targets of a process's descriptors (Linux); none for a process that
+    is gone, or another user's.
+    """
     folder, names = "/proc/%d/fd" % pid, []
     with contextlib.suppress(OSError):
         names = os.listdir(folder)
@@ -289,8 +329,8 @@ def open_files(pid: int) -> Iterator[str]:
 
 
 def content(path: str) -> bytes:
-    """Content of a file of the kernel; empty for one that is not there, or another user's. Raises OSError: this process
-    has too many open files. What is there must not look as if it were not."""
+    """Content of a file of the kernel; empty for one that is not there, or another user's. Raises
+    OSError: this process has too many open files. What is there must not look as if it were not."""
     try:
         with open(path, "rb") as file:
             return file.read()
@@ -306,18 +346,26 @@ def _environment(pid: int) -> List[bytes]:
 
 
 def stat(path: str) -> List[str]:
-    """Fields 3 and up (state, ppid, pgrp, ...) of the stat file of a process or thread, /proc/PID or below it; []: it
-    has ended, or is another user's and hidden."""
+    """Fields 3 and up (state, ppid, pgrp, ...) of the stat file of a process or thread, /proc/PID
+    or below it; []: it has ended, or is another user's and hidden."""
     try:
         with open(path + "/stat", "rb") as file:
             return file.read().rpartition(b")")[2].decode().split()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):  # any other error is not its end
+    except (
+        FileNotFoundError,
+        ProcessLookupError,
+        PermissionError,
+    ):  # any other error is not its end
         return []
 
 
 # --- what a worker runs on
 
-_PACKAGES_MAX, _TEXT_MAX, _PART = 5000, 100, 60  # packages in all, characters of a text, and entries of a line
+_PACKAGES_MAX, _TEXT_MAX, _PART = (
+    5000,
+    100,
+    60,
+)  # packages in all, characters of a text, and entries of a line
 _DISTRIBUTION = r"(.+?)-([^-]+)(?:-py[\d.]+)?\.(?:dist|egg)-info"
 _SEED = r"(?i)(?:.*_)?SEED|PYTHONHASHSEED|CUBLAS_WORKSPACE_CONFIG|.*DETERMINISTIC.*"
 _PLAIN = r"(?i)[-:\d]{1,20}|random|true|false"  # a phrase may be the seed of a wallet
@@ -325,13 +373,17 @@ _SECRET = r"(?i)TOKEN|KEY|SECRET|PASSWORD"  # as client_lib.spec.job masks them
 
 
 def describe(environment: Dict[str, str], has_python: bool = True) -> bytes:
-    """Lines of the stream `metrics` of the log with the interpreter, packages, torch, CUDA, driver, GPUs, CPU and
-    variables of seeds. `has_python` False: the ranks run another program than this interpreter. Packages are known by
-    the names of their folders, which takes 1 ms for 190 packages; importlib.metadata takes 60 ms."""
+    """Lines of the stream `metrics` of the log with the interpreter, packages, torch, CUDA, driver,
+    GPUs, CPU and variables of seeds. `has_python` False: the ranks run another program than this
+    interpreter. Packages are known by the names of their folders, which takes 1 ms for 190
+    packages; importlib.metadata takes 60 ms."""
     import glob
 
     driver = "/proc/driver/nvidia/"
-    gpus = [_found(r"^Model:\s*(.+)$", path) for path in sorted(glob.glob(driver + "gpus/*/information"))]
+    gpus = [
+        _found(r"^Model:\s*(.+)$", path)
+        for path in sorted(glob.glob(driver + "gpus/*/information"))
+    ]
     hardware = {
         "cpu": _found(r"^model name\s*: (.+)$", "/proc/cpuinfo") or os.uname().machine,
         "cores": str(os.cpu_count()),
@@ -352,11 +404,15 @@ def describe(environment: Dict[str, str], has_python: bool = True) -> bytes:
     seeds = {
         name: value
         for name, value in environment.items()
-        if re.fullmatch(_SEED, name) and re.fullmatch(_PLAIN, value) and not re.search(_SECRET, name)
+        if re.fullmatch(_SEED, name)
+        and re.fullmatch(_PLAIN, value)
+        and not re.search(_SECRET, name)
     }
     lines = []
     for part, facts in (("hardware", hardware), ("seeds", seeds), ("packages", packages)):
-        items = sorted((_clean(name), value) for name, value in facts.items() if value)[:_PACKAGES_MAX]
+        items = sorted((_clean(name), value) for name, value in facts.items() if value)[
+            :_PACKAGES_MAX
+        ]
         lines += [{part: dict(items[at : at + _PART])} for at in range(0, len(items), _PART)]
     return b"".join(json.dumps(line).encode() + b"\n" for line in lines)
 

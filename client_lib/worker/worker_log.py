@@ -1,8 +1,8 @@
 """Collects a worker's log: pipes of the ranks, tailed files, messages of the launcher.
 
-The launcher's loop reads the pipes; `stamp` makes records of the bytes, and `format` writes them, once per round. While
-the disk is full no pipe is read: the ranks block in their writes, and no line is lost. They go on when _ROOM bytes are
-free: the last bytes are kept for ending and removing jobs.
+The launcher's loop reads the pipes; `stamp` makes records of the bytes, and `format` writes them,
+once per round. While the disk is full no pipe is read: the ranks block in their writes, and no line
+is lost. They go on when _ROOM bytes are free: the last bytes are kept for ending and removing jobs.
 """
 
 import contextlib
@@ -75,7 +75,8 @@ class _File:
             return True
         if grown or not self._of_earlier_runs:
             return False
-        # only the time has changed: the text of an earlier run was written again, or a write has begun
+        # only the time has changed: the text of an earlier run was written again, or a write has
+        # begun
         now = time.monotonic()
         self._doubted_since = self._doubted_since or now
         return ended or now - self._doubted_since > _SURE_S
@@ -86,18 +87,24 @@ class _File:
 
 
 class _Tail:
-    """All files that match `pattern` in any of `folders`. `sink(path, bytes)` gets the bytes added to them.
+    """All files that match `pattern` in any of `folders`. `sink(path, bytes)` gets the bytes added
+    to them.
 
-    A file that exists when the attempt starts is read from its size at that moment: its content belongs to earlier
-    runs. A file that appears later is read from its beginning, and so is one that was truncated or rewritten between
-    two checks. A file that was replaced (rotated) is read to its end, then the new one is read. Files are polled, as
-    inotify reports no changes on network file systems: content that exists for less than _LOOK_S may be missed.
+    A file that exists when the attempt starts is read from its size at that moment: its content
+    belongs to earlier runs. A file that appears later is read from its beginning, and so is one
+    that was truncated or rewritten between two checks. A file that was replaced (rotated) is read
+    to its end, then the new one is read. Files are polled, as inotify reports no changes on network
+    file systems: content that exists for less than _LOOK_S may be missed.
     """
 
-    def __init__(self, pattern: str, folders: List[str], sink: Callable[[str, bytes], None]) -> None:
+    def __init__(
+        self, pattern: str, folders: List[str], sink: Callable[[str, bytes], None]
+    ) -> None:
         self._is_glob = glob.has_magic(pattern)
         roots = dict.fromkeys(os.path.realpath(folder) for folder in folders)
-        below = [os.path.join(glob.escape(root) if self._is_glob else root, pattern) for root in roots]
+        below = [
+            os.path.join(glob.escape(root) if self._is_glob else root, pattern) for root in roots
+        ]
         self._patterns = [pattern] if os.path.isabs(pattern) else below
         self._sink = sink
         self._files: Dict[str, _File] = {}
@@ -105,7 +112,9 @@ class _Tail:
         self._search(from_end=True)
 
     def look(self) -> bool:
-        """Find new and replaced files, and pass at most a block of each to the sink; True: there may be more."""
+        """Find new and replaced files, and pass at most a block of each to the
+        sink; True: there may be more.
+        """
         if not self._is_glob or time.monotonic() - self._searched_at >= _SEARCH_S:
             self._search()
         return self._read_all()
@@ -124,7 +133,9 @@ class _Tail:
     def _read(self, path: str, ended: bool = False) -> bool:
         try:
             data = self._files[path].read(ended)
-        except OSError:  # a stale handle of a network file system: the next search opens the file again
+        except (
+            OSError
+        ):  # a stale handle of a network file system: the next search opens the file again
             os.close(self._files.pop(path).fd)
             return False
         if data:
@@ -149,7 +160,9 @@ class _Tail:
                 if path in self._files:
                     os.close(self._files.pop(path).fd)
             if os.path.isfile(path):
-                with contextlib.suppress(OSError):  # removed again, or unreadable: the next search tries again
+                with contextlib.suppress(
+                    OSError
+                ):  # removed again, or unreadable: the next search tries again
                     self._files[path] = _File(path, from_end)
 
 
@@ -194,7 +207,9 @@ class WorkerLog:
         self._writer.add(self._own.feed(text.encode("utf-8", "replace") + b"\n", time.monotonic()))
 
     def add_pipe(self, rank: int, stream: str, fd: int, shown: Optional[str] = None) -> None:
-        """Read `fd` to its end, and close it then. `shown`: the rank in the records, if not `rank`."""
+        """Read `fd` to its end, and close it then. `shown`: the rank in
+        the records, if not `rank`.
+        """
         stamper = self._stamper(str(rank) if shown is None else shown, stream)
         self._of_rank.setdefault(rank, []).append(stamper)
         self._take(fd, stamper)
@@ -204,7 +219,9 @@ class WorkerLog:
         self._take(fd, self._stamper(NO_RANK, stream))
 
     def take_metrics(self, path: str) -> None:
-        """Make a named pipe at `path`, and read the metrics that ranks write to it. Raises OSError."""
+        """Make a named pipe at `path`, and read the metrics that ranks
+        write to it. Raises OSError.
+        """
         with contextlib.suppress(FileExistsError):  # the launcher continues the work of another
             os.mkfifo(path, 0o600)
         # also for writing: it must not end with a rank
@@ -214,16 +231,18 @@ class WorkerLog:
     def take_rank_pipes(self, folder: str) -> None:
         """Read the output of the ranks that an agent of torchrun starts. Raises OSError.
 
-        The agent renumbers its ranks whenever the group changes, so its own output cannot tell their lines apart: a
-        rank (rank_runner.py) makes two named pipes in this folder, writes `RANK NAME` into the pipe `new`, and
-        continues as soon as they are opened and removed here.
+        The agent renumbers its ranks whenever the group changes, so its own output cannot tell
+        their lines apart: a rank (rank_runner.py) makes two named pipes in this folder, writes
+        `RANK NAME` into the pipe `new`, and continues as soon as they are opened and removed here.
         """
         os.makedirs(folder, mode=0o700, exist_ok=True)
         for name in os.listdir(folder):  # left by an earlier launcher
             os.unlink(os.path.join(folder, name))
         new = os.path.join(folder, "new")
         os.mkfifo(new, 0o600)
-        fd = self._new_ranks = os.open(new, os.O_RDWR | os.O_NONBLOCK)  # opened for writing, too: no end of file
+        fd = self._new_ranks = os.open(
+            new, os.O_RDWR | os.O_NONBLOCK
+        )  # opened for writing, too: no end of file
         self._loop.watch(fd, lambda: self._take_new_ranks(fd, folder))
 
     def add_metrics(self, lines: bytes) -> None:
@@ -231,7 +250,9 @@ class WorkerLog:
         self._feed(self._metrics, lines)
 
     def add_usage(self, line: bytes) -> None:
-        """Log what was measured of the ranks: it is none of their output, and no sign of their life."""
+        """Log what was measured of the ranks: it is none of their output,
+        and no sign of their life.
+        """
         if not self.stalled:
             self._writer.add(self._usage.feed(line, time.monotonic()), lives=False)
 
@@ -275,7 +296,9 @@ class WorkerLog:
             self._timer.cancel()
         gone = self._writer.removed_bytes
         if gone:
-            self.add_message("the log was over its size limit: %d bytes of its middle are gone" % gone)
+            self.add_message(
+                "the log was over its size limit: %d bytes of its middle are gone" % gone
+            )
 
     def flush(self) -> bool:
         """Write the records of this round; False while the disk is full."""
@@ -317,7 +340,10 @@ class WorkerLog:
         *lines, self._rest_of_new = (self._rest_of_new + os.read(new, _BLOCK)).split(b"\n")
         for line in lines:
             rank, _, name = line.decode("ascii", "replace").partition(" ")
-            paths = [os.path.join(folder, "%s.%s" % (os.path.basename(name), stream)) for stream in _OF_RANK]
+            paths = [
+                os.path.join(folder, "%s.%s" % (os.path.basename(name), stream))
+                for stream in _OF_RANK
+            ]
             if not rank.isdigit():
                 continue
             try:

@@ -1,9 +1,11 @@
-"""Packs the launcher into one file that any python3 >= 3.8 runs: `python worker.pyz DIRECTORY`, or `... pod`.
+"""Packs the launcher into one file that any python3 >= 3.8 runs: `python worker.pyz DIRECTORY`, or
+`... pod`.
 
-Pods run it, because their images lack this package. The same sources give the same bytes, so that the file can be named
-by its hash. Each module is in it as source, and those that every pod imports also compiled for the Python that runs
-`build`: a pod whose Python has the same minor version loads these, another one compiles the sources at each start.
-Run as `python -m client_lib.worker.zipapp_build TARGET`.
+Pods run it, because their images lack this package. The same sources give the same bytes, so that
+the file can be named by its hash. Each module is in it as source, and those that every pod imports
+also compiled for the Python that runs `build`: a pod whose Python has the same minor version loads
+these, another one compiles the sources at each start. Run as
+`python -m client_lib.worker.zipapp_build TARGET`.
 """
 
 import importlib.util
@@ -13,15 +15,29 @@ import sys
 import zipfile
 from pathlib import Path
 
-_MAIN = b"import sys, os\nfrom client_lib.worker.__main__ import main\nos._exit(main(sys.argv[1:]))\n"
-_RARE = ("outputs/", "requirements", "function_runner", "pod/peer_channel", "rank_runner", "stacks", "zipapp")
-"""Beginnings of the names of modules that few pods import, or that are run from a copy of their source."""
+_MAIN = (
+    b"import sys, os\nfrom client_lib.worker.__main__ import main\nos._exit(main(sys.argv[1:]))\n"
+)
+_RARE = (
+    "outputs/",
+    "requirements",
+    "function_runner",
+    "pod/peer_channel",
+    "rank_runner",
+    "stacks",
+    "zipapp",
+)
+"""Beginnings of the names of modules that few pods import, or that are run
+from a copy of their source.
+"""
 _UNUSED = "warm/"  # by pods
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
 def build(target: str) -> None:
-    """Write the file, or replace it at once: workers that run from an earlier one read more modules at their end."""
+    """Write the file, or replace it at once: workers that run from an earlier one read
+    more modules at their end.
+    """
     here = Path(__file__).resolve().parent
     files = {"__main__.py": _MAIN, "client_lib/__init__.py": b""}
     for path in sorted(here.rglob("*.py")):
@@ -43,12 +59,20 @@ def build(target: str) -> None:
 
 
 def _compiled(name: str, source: bytes) -> bytes:
-    """Content of the .pyc file of a module. The interpreter compares nothing but the version (PEP 552)."""
+    """Content of the .pyc file of a module. The interpreter compares nothing
+    but the version (PEP 552).
+    """
     code = compile(source, "worker.pyz/" + name, "exec", dont_inherit=True, optimize=0)
     unchecked = (1).to_bytes(4, "little")
-    # version 2 has no references between objects, which differ from one run to the next; 3.14 has constants that need 5
+    # version 2 has no references between objects, which differ from one run to the next; 3.14 has
+    # constants that need 5
     version = 2 if sys.version_info < (3, 14) else marshal.version
-    return importlib.util.MAGIC_NUMBER + unchecked + importlib.util.source_hash(source) + marshal.dumps(code, version)
+    return (
+        importlib.util.MAGIC_NUMBER
+        + unchecked
+        + importlib.util.source_hash(source)
+        + marshal.dumps(code, version)
+    )
 
 
 if __name__ == "__main__":

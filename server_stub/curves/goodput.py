@@ -1,9 +1,10 @@
 """Splits the time of a job into what it was used for: steps, and what they waited for. Pure.
 
-The events of a job tell when it waited, started and ran. Within a run its steps have marks: the entries of all ranks
-into collectives, or the steps that rank 0 prints. The time between two marks beyond the usual time of their steps is a
-checkpoint if the directory for checkpoints was written then; otherwise its use is unknown. A run without steps is time
-of the script, and after its last step a run is ending, unless it goes on or was stopped.
+The events of a job tell when it waited, started and ran. Within a run its steps have marks: the
+entries of all ranks into collectives, or the steps that rank 0 prints. The time between two marks
+beyond the usual time of their steps is a checkpoint if the directory for checkpoints was written
+then; otherwise its use is unknown. A run without steps is time of the script, and after its last
+step a run is ending, unless it goes on or was stopped.
 """
 
 from bisect import bisect_left
@@ -21,8 +22,10 @@ from server_stub.curves.lag import SeenStep
 _WAITS = (Reason.QUEUED, Reason.UNSCHEDULABLE)
 _PAUSE = 0.2  # part of the usual time of some steps: a longer delay is a pause, and not a slow step
 _SLACK_S = 0.05  # between the clock of a file system and that of a process
-_AT_ONCE_S = 1.0  # by its events a job that starts at once is in the queue until it runs, or its start is reported
-_UNSENT_S = 20.0  # marks of so many seconds may be missing while a run goes on, or if it was stopped
+# by its events a job that starts at once is in the queue until it runs, or its start is reported
+_AT_ONCE_S = 1.0
+# marks of so many seconds may be missing while a run goes on, or if it was stopped
+_UNSENT_S = 20.0
 
 
 class Marks(NamedTuple):
@@ -35,8 +38,12 @@ class Marks(NamedTuple):
     """Times at which files of checkpoints were written."""
 
 
-def split(events: Sequence[Event], end: datetime, attempts: Mapping[int, Marks]) -> dict[str, float]:
-    """Seconds by their use, the names of PARTS; together all from the first event until `end`, or that of the job."""
+def split(
+    events: Sequence[Event], end: datetime, attempts: Mapping[int, Marks]
+) -> dict[str, float]:
+    """Seconds by their use, the names of PARTS; together all from the first event until
+    `end`, or that of the job.
+    """
     spent, reached = dict.fromkeys(PARTS, 0.0), float("-inf")
     phases = [list(same) for _, same in groupby(events, key=_phase)]
     for phase, until in zip(phases, [*(phase[0].time for phase in phases[1:]), end], strict=True):
@@ -63,9 +70,11 @@ def _phase(event: Event) -> tuple[int, str]:
     return event.attempt, ""
 
 
-def _add_run(spent: dict[str, float], begin: float, whole_s: float, stop: float, marks: Marks, reached: float) -> None:
-    """Add the uses of one run. `stop`: the time until which steps are expected; `begin`: until the last that is seen.
-    `reached`: the last step of the attempts before."""
+def _add_run(
+    spent: dict[str, float], begin: float, whole_s: float, stop: float, marks: Marks, reached: float
+) -> None:
+    """Add the uses of one run. `stop`: the time until which steps are expected; `begin`: until the
+    last that is seen. `reached`: the last step of the attempts before."""
     end = begin + whole_s
     places = [(at, number) for at, number in _places(marks) if begin <= at <= end]
     lengths = [(after - at) / (m - n) for (at, n), (after, m) in pairwise(places) if after > at]
@@ -80,7 +89,8 @@ def _add_run(spent: dict[str, float], begin: float, whole_s: float, stop: float,
         places.insert(0, (places[0][0] - ahead, places[0][1] - ahead / usual))
     normal = [step for step in marks.seen if step.length_s <= 2 * usual]
     normal_s, waited_s = sum(s.length_s for s in normal), sum(max(s.lag_s.values()) for s in normal)
-    lag = min(1.0, waited_s / normal_s) if normal_s else 0.0  # the part in which all ranks wait for the last one
+    # the part in which all ranks wait for the last one
+    lag = min(1.0, waited_s / normal_s) if normal_s else 0.0
     written = sorted(at for at in marks.written if at == at)  # NaN has no place
     again_until = max((at for at, step in marks.printed if step <= reached), default=begin)
     spent["starting"] += places[0][0] - begin

@@ -1,8 +1,9 @@
 """Reads metrics and counters in one printed line. Pure.
 
-A line is read as one of: a dict or a line of JSON, a tqdm bar with its postfix, or text with numbers beside names. A
-number counts only if its name is a usual one of training (`loss`), or if the line also has a step or an epoch; and
-never if its name is one of a machine (`port`), or if it is a version, a path, an address, or has a unit.
+A line is read as one of: a dict or a line of JSON, a tqdm bar with its postfix, or text with
+numbers beside names. A number counts only if its name is a usual one of training (`loss`), or if
+the line also has a step or an epoch; and never if its name is one of a machine (`port`), or if it
+is a version, a path, an address, or has a unit.
 """
 
 import re
@@ -13,30 +14,44 @@ from typing import NamedTuple
 LONGEST = 4000  # characters; longer lines are data, not metrics
 _NUMBER = r"(?:[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:e[+-]?\d+)?|[+-]?inf(?:inity)?|nan)"
 _NAME = r"[a-z_][\w/.@-]*"
-_PART = "train|training|val|valid|validation|test|eval|evaluation|dev|avg|average|mean|learning|running"
+_PART = (
+    "train|training|val|valid|validation|test|eval|evaluation|dev|avg|average|mean|learning|running"
+)
 _END = r"(?=[\s,;|)\]}]|\.?$|\.\s)"
 _ESCAPE = re.compile("\x1b\\[[0-9;?]*[A-Za-z]")
-_PAIR = re.compile(rf"(?<![\w./@:\\-])(?:({_PART}) )?({_NAME})(\s?=\s?|:\s{{0,4}}|\s{{1,4}})({_NUMBER})(%?){_END}")
-_ITEM = re.compile(rf"""(["'])([^"']{{1,100}})\1\s?:\s?(["']?)({_NUMBER})\3\s?(?=[,}}])""", re.IGNORECASE)
-_UNIT = re.compile(r"\s(?:[kmgtμµn]?i?b|bytes?|[mnuµμ]?s|secs?|seconds?|min|minutes?|hours?|h|[a-z]+/s)\b")
+_PAIR = re.compile(
+    rf"(?<![\w./@:\\-])(?:({_PART}) )?({_NAME})(\s?=\s?|:\s{{0,4}}|\s{{1,4}})({_NUMBER})(%?){_END}"
+)
+_ITEM = re.compile(
+    rf"""(["'])([^"']{{1,100}})\1\s?:\s?(["']?)({_NUMBER})\3\s?(?=[,}}])""", re.IGNORECASE
+)
+_UNIT = re.compile(
+    r"\s(?:[kmgtμµn]?i?b|bytes?|[mnuµμ]?s|secs?|seconds?|min|minutes?|hours?|h|[a-z]+/s)\b"
+)
 _OF = r"[\s:=#]{0,3}[\[(]?\s?(\d{1,15}(?:\.\d{1,9})?)(?:\s?(?:/|of)\s{0,4}(\d{1,15})(?![\d/.]))?(?![\w/]|\.\d)"
 _STEP = re.compile(rf"(?<![\w/.-])(?:global[ _])?(?:step|iter|iteration|batch)s?{_OF}")
 _EPOCH = re.compile(rf"(?<![\w/.-])epochs?{_OF}")
 _N_OF = re.compile(r"(?:^\s*|[\[(]\s*)(\d{1,15})/(\d{1,15})(?=\s?[\])\[]|\s\()")
-_BAR = re.compile(r"^(.{0,200}?):?\s{0,4}\d{1,3}%\|[^|]{0,500}\|\s{0,4}(\d{1,15})/(\d{1,15}) \[([^\[]*)")
+_BAR = re.compile(
+    r"^(.{0,200}?):?\s{0,4}\d{1,3}%\|[^|]{0,500}\|\s{0,4}(\d{1,15})/(\d{1,15}) \[([^\[]*)"
+)
 _OPEN_BAR = re.compile(r"^(.{0,200}?):?\s{0,4}(\d{1,15})it \[(\d[^\[]*)")
 _BYTES = re.compile(r"\d[kKMGT]?i?B/s")
 _NO_LINE = re.compile(r'\s*File "|\w*(?:Error|Exception|Warning)\b|.{0,300}\w(?:Error|Warning): ')
-_STEPS, _EPOCHS = ("step", "global_step", "iteration", "iter", "steps", "batch"), ("epoch", "epochs")
+_STEPS, _EPOCHS = (
+    ("step", "global_step", "iteration", "iter", "steps", "batch"),
+    ("epoch", "epochs"),
+)
 _COUNTERS = (*_STEPS, *_EPOCHS)
 _OTHER, _USUAL = (
     frozenset(words.split())
     for words in (
-        "attempt batch bytes code count cpu created cuda date device duration elapsed eta exit gid gpu host id level "
-        "line lineno max mem memory min n node num pid port ppid rank ranks retry runtime seed size status threads tid "
-        "time timestamp total ts uid v version worker workers world",
-        "acc acc1 acc5 accuracy auc auroc bleu bpb bpc cer dice elbo entropy f1 fid iou kl loss lr mae miou mse nll "
-        "perplexity ppl psnr recall reward rmse rouge ssim top1 top5 wer",
+        "attempt batch bytes code count cpu created cuda date device duration elapsed eta exit "
+        "gid gpu host id level line lineno max mem memory min n node num pid port ppid rank ranks "
+        "retry runtime seed size status threads tid time timestamp total ts uid v version worker "
+        "workers world",
+        "acc acc1 acc5 accuracy auc auroc bleu bpb bpc cer dice elbo entropy f1 fid iou kl loss "
+        "lr mae miou mse nll perplexity ppl psnr recall reward rmse rouge ssim top1 top5 wer",
     )
 )
 _USUAL_NAMES = ("grad_norm", "learning_rate")
@@ -76,10 +91,16 @@ def read(line: str) -> Reading | None:
 
 def _of_items(text: str) -> Reading | None:
     found = {match[2]: float(match[4]) for match in _ITEM.finditer(text)}
-    step, epoch = (next((found[name] for name in names if name in found), None) for names in (_STEPS, _EPOCHS))
+    step, epoch = (
+        next((found[name] for name in names if name in found), None) for names in (_STEPS, _EPOCHS)
+    )
     if step is None and epoch is None and not any(map(_is_usual, found)):
         return None
-    values = {name: value for name, value in found.items() if not (name in _COUNTERS or _is_other_item(name))}
+    values = {
+        name: value
+        for name, value in found.items()
+        if not (name in _COUNTERS or _is_other_item(name))
+    }
     return Reading(values, step, epoch=epoch) if values else None
 
 
@@ -116,12 +137,19 @@ def _counter(pattern: re.Pattern[str], text: str) -> tuple[float | None, int | N
 
 
 def _pairs(text: str, *, counted: bool) -> Iterator[tuple[str, float]]:
-    """The numbers beside names, in a text of small letters. `counted`: any names will do, as beside a step or a bar."""
+    """The numbers beside names, in a text of small letters. `counted`: any names will do,
+    as beside a step or a bar.
+    """
     for match in _PAIR.finditer(text):
         part, name, between, number, percent = match.groups()
         whole = f"{part}_{name}" if part else name
-        plain = between.isspace() or between == ":"  # `loss 0.5`, `loss:0.5`: only for usual names, as `python:3.11`
-        if name in _COUNTERS or _is_other(whole) or not (_is_usual(whole) or (counted and not plain)):
+        # `loss 0.5`, `loss:0.5`: only for usual names, as `python:3.11`
+        plain = between.isspace() or between == ":"
+        if (
+            name in _COUNTERS
+            or _is_other(whole)
+            or not (_is_usual(whole) or (counted and not plain))
+        ):
             continue
         if not percent and _UNIT.match(text, match.end()):
             continue
@@ -144,12 +172,15 @@ def _is_other(name: str) -> bool:
 
 @lru_cache(1024)
 def _is_other_item(name: str) -> bool:
-    """The name of an item, which a program has chosen as a whole, tells by its last word what it counts: `num_tokens`
-    are tokens. `eval_runtime` belongs to the record of transformers' Trainer."""
+    """The name of an item, which a program has chosen as a whole, tells by its last word what it
+    counts: `num_tokens` are tokens. `eval_runtime` belongs to the record of transformers' Trainer.
+    """
     *before, last = _tokens(name) or [""]
     return last in _OTHER and not _is_usual(name) and not (before and last == "runtime")
 
 
 def by_weight(names: Iterable[str]) -> list[str]:
     """The names, the most important first: the losses of training, then other losses."""
-    return sorted(names, key=lambda name: (name not in ("loss", "train_loss"), "loss" not in _tokens(name)))
+    return sorted(
+        names, key=lambda name: (name not in ("loss", "train_loss"), "loss" not in _tokens(name))
+    )

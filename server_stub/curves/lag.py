@@ -1,11 +1,13 @@
 """Finds the slow rank by the times at which the ranks enter collectives. Pure.
 
-Between two collectives a rank works for itself, and in each the first ones wait for the last. A rank that is always
-the last costs the others that time, also in a backward pass: DDP's collectives are in PyTorch's recorder too.
+Between two collectives a rank works for itself, and in each the first ones wait for the last. A
+rank that is always the last costs the others that time, also in a backward pass: DDP's collectives
+are in PyTorch's recorder too.
 
-The clocks of several machines are set right by what is known of them. Then they are trusted unless the collectives
-contradict them: no rank enters a step before all have entered the step before. Then the usual difference is taken for
-that of the clocks: a rank is compared with those of its worker, and a worker that is late as a whole is not found.
+The clocks of several machines are set right by what is known of them. Then they are trusted unless
+the collectives contradict them: no rank enters a step before all have entered the step before. Then
+the usual difference is taken for that of the clocks: a rank is compared with those of its worker,
+and a worker that is late as a whole is not found.
 """
 
 from __future__ import annotations
@@ -17,15 +19,22 @@ from math import isfinite
 from statistics import median, median_low
 from typing import Any, NamedTuple
 
-KIND = "collectives"  # the second value in a line of the stream `metrics` with entries, as rank_runner.py sends it
+# the second value in a line of the stream `metrics` with entries, as rank_runner.py sends it
+KIND = "collectives"
 _WINDOWS = 64  # of each rank that are kept; then every second of the older ones is dropped
 _NEWEST = 8  # that are always kept
 _LONGEST = 128  # entries in a window, as rank_runner.py sends them
-_NAME_MAX, _RANKS_MAX = 200, 64  # bounds for what the ranks of a worker can send: with the above, 4 MiB of times
+_NAME_MAX, _RANKS_MAX = (
+    200,
+    64,
+)  # bounds for what the ranks of a worker can send: with the above, 4 MiB of times
 _WINDOW_BYTES = 500  # of memory, about, without its times
 _STEPS, _STEPS_MIN = 50, 10  # newest steps by which a rank is judged
 _PART, _OFTEN = 0.1, 0.8  # of a step by which it lags, in this part of them
-_LEAST_S, _CLOCKS_S = 0.002, 0.01  # shorter delays are those of the operating system, or of the clocks of machines
+_LEAST_S, _CLOCKS_S = (
+    0.002,
+    0.01,
+)  # shorter delays are those of the operating system, or of the clocks of machines
 
 
 class Window(NamedTuple):
@@ -63,18 +72,23 @@ class Straggler(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"rank {self.rank} is slow: it enters collectives {self.lag_s * 1000:.0f} ms after the others in"
-            f" {self.late} of the last {self.steps} steps, which costs {self.share:.0%} of their time"
+            f"rank {self.rank} is slow: it enters collectives {self.lag_s * 1000:.0f} ms after "
+            f"the others in {self.late} of the last {self.steps} steps, which costs "
+            f"{self.share:.0%} of their time"
         )
 
 
 class Entries:
-    """The entries of the ranks of one worker. All workers drop old ones alike, so that the same steps remain."""
+    """The entries of the ranks of one worker. All workers drop old ones alike, so
+    that the same steps remain.
+    """
 
     def __init__(self, saved: Sequence[Sequence[Any]] = ()) -> None:
         self.of_rank: dict[int, list[Window]] = {}
         for rank, group, first, period, times in saved:
-            self.of_rank.setdefault(rank, []).append(Window(group, first, period, array("d", times)))
+            self.of_rank.setdefault(rank, []).append(
+                Window(group, first, period, array("d", times))
+            )
         self.size = sum(map(_size, self.of_rank.values()))
         """Bytes of memory, about."""
 
@@ -87,7 +101,9 @@ class Entries:
         ]
 
     def add(self, rank: Any, sent: Any) -> None:
-        """Add what a rank has sent. Raises ValueError, TypeError or OverflowError for other content."""
+        """Add what a rank has sent. Raises ValueError, TypeError or
+        OverflowError for other content.
+        """
         rank, (group, first, period, at, deltas) = int(rank), sent
         if not isinstance(group, str) or len(group) > _NAME_MAX or len(deltas) >= _LONGEST:
             raise ValueError("more than a rank sends")
@@ -106,22 +122,40 @@ class Entries:
             self.size -= _size(old[1::2])
 
 
-def slow_rank(workers: Sequence[Mapping[int, Sequence[Window]]], ahead: Sequence[float] = ()) -> Straggler | None:
-    """The straggler by the newest windows; by all of them, if these have too few steps. Arguments: see `steps`."""
+def slow_rank(
+    workers: Sequence[Mapping[int, Sequence[Window]]], ahead: Sequence[float] = ()
+) -> Straggler | None:
+    """The straggler by the newest windows; by all of them, if these have too few
+    steps. Arguments: see `steps`.
+    """
     found: list[SeenStep] = []
     for most in (_NEWEST, _WINDOWS):
-        found = steps([{rank: windows[-most:] for rank, windows in worker.items()} for worker in workers], ahead)
+        found = steps(
+            [{rank: windows[-most:] for rank, windows in worker.items()} for worker in workers],
+            ahead,
+        )
         if len(found) >= _STEPS:
             break
     return straggler(found, len(workers))
 
 
-def steps(workers: Sequence[Mapping[int, Sequence[Window]]], ahead: Sequence[float] = ()) -> list[SeenStep]:
-    """The steps that the windows of all ranks have in common, oldest first. One mapping for each worker. `ahead`: the
-    seconds by which the clock of each is known to be ahead of the first."""
+def steps(
+    workers: Sequence[Mapping[int, Sequence[Window]]], ahead: Sequence[float] = ()
+) -> list[SeenStep]:
+    """The steps that the windows of all ranks have in common, oldest first. One mapping for each
+    worker. `ahead`: the seconds by which the clock of each is known to be ahead of the first."""
     newest = [windows[-1].group for worker in workers for windows in worker.values() if windows]
     group = max(newest, key=newest.count, default="")  # the one in which most ranks are
-    period = next((w.period for worker in workers for ws in worker.values() for w in ws[::-1] if w.group == group), 0)
+    period = next(
+        (
+            w.period
+            for worker in workers
+            for ws in worker.values()
+            for w in ws[::-1]
+            if w.group == group
+        ),
+        0,
+    )
     times = [
         {rank: _times(windows, group, known) for rank, windows in worker.items()}
         for worker, known in zip(workers, ahead or [0.0] * len(workers), strict=True)
@@ -132,15 +166,27 @@ def steps(workers: Sequence[Mapping[int, Sequence[Window]]], ahead: Sequence[flo
     numbers = sorted(set.intersection(*map(set, own.values())))
     for worker in times[1:]:
         if more := _ahead(times[0], worker, numbers, period):
-            own.update({rank: {n: each[n] - more for n in numbers} for rank, each in worker.items() if each})
+            own.update(
+                {
+                    rank: {n: each[n] - more for n in numbers}
+                    for rank, each in worker.items()
+                    if each
+                }
+            )
     found: list[SeenStep] = []
-    for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):  # numbers that follow each other
-        found += _steps([(n, {rank: each[n] for rank, each in own.items()}) for _, n in run], period)
+    for _, run in groupby(
+        enumerate(numbers), key=lambda pair: pair[1] - pair[0]
+    ):  # numbers that follow each other
+        found += _steps(
+            [(n, {rank: each[n] for rank, each in own.items()}) for _, n in run], period
+        )
     return found
 
 
 def straggler(newest: Sequence[SeenStep], workers: int = 1) -> Straggler | None:
-    """The rank that lags in most of the newest steps of so many workers; None: none does, or the steps are too few."""
+    """The rank that lags in most of the newest steps of so many workers; None: none does,
+    or the steps are too few.
+    """
     last = newest[-_STEPS:]
     if len(last) < _STEPS_MIN:
         return None
@@ -148,9 +194,13 @@ def straggler(newest: Sequence[SeenStep], workers: int = 1) -> Straggler | None:
     found = []
     for rank in last[-1].lag_s:
         lags = [step.lag_s.get(rank, 0.0) for step in last]
-        late = sum(lag > max(_PART * step.length_s, least_s) for lag, step in zip(lags, last, strict=True))
+        late = sum(
+            lag > max(_PART * step.length_s, least_s) for lag, step in zip(lags, last, strict=True)
+        )
         if late >= _OFTEN * len(last):
-            found.append(Straggler(rank, median(lags), len(last), late, min(1.0, sum(lags) / whole)))
+            found.append(
+                Straggler(rank, median(lags), len(last), late, min(1.0, sum(lags) / whole))
+            )
     return max(found, key=lambda each: each.share, default=None)
 
 
@@ -160,7 +210,9 @@ def _size(windows: Sequence[Window]) -> int:
 
 
 def _times(windows: Sequence[Window], group: str, ahead: float) -> dict[int, float]:
-    """The times of a group's collectives by number, since the last start of the process, less `ahead` seconds."""
+    """The times of a group's collectives by number, since the last start of the
+    process, less `ahead` seconds.
+    """
     found: dict[int, float] = {}
     for window in windows:
         if window.group == group:
@@ -170,18 +222,26 @@ def _times(windows: Sequence[Window], group: str, ahead: float) -> dict[int, flo
     return {number: at - ahead for number, at in found.items()} if ahead else found
 
 
-def _ahead(here: Mapping[int, Any], there: Mapping[int, Any], numbers: Sequence[int], period: int) -> float:
-    """Seconds by which the clock of a worker is ahead of that of another; 0.0 if both may be right."""
+def _ahead(
+    here: Mapping[int, Any], there: Mapping[int, Any], numbers: Sequence[int], period: int
+) -> float:
+    """Seconds by which the clock of a worker is ahead of that of another;
+    0.0 if both may be right.
+    """
     step, known = max(period, 1), set(numbers)
     both = [(n, n + step) for n in numbers if n + step in known]
     a, b = ([each for each in side.values() if each] for side in (here, there))
     if not both or not a or not b:
         return 0.0
-    least = max(max(e[n] for e in b) - min(e[m] for e in a) for n, m in both)  # they enter n before these enter m
+    least = max(
+        max(e[n] for e in b) - min(e[m] for e in a) for n, m in both
+    )  # they enter n before these enter m
     most = min(min(e[m] for e in b) - max(e[n] for e in a) for n, m in both)
     if least <= 0 <= most:
         return 0.0
-    differences: list[float] = [median_low(e[n] for e in b) - median_low(e[n] for e in a) for n in numbers]
+    differences: list[float] = [
+        median_low(e[n] for e in b) - median_low(e[n] for e in a) for n in numbers
+    ]
     return median(differences)
 
 
@@ -199,8 +259,9 @@ def _steps(entries: Sequence[tuple[int, Mapping[int, float]]], period: int) -> l
 
 
 def _bursts(entered: Sequence[Mapping[int, float]]) -> list[tuple[int, dict[int, float]]]:
-    """The place of the first collective of each burst, and by how much each rank was late in it. In a burst a rank
-    enters a collective while another has not entered the one before. What it lags then in both is the same delay."""
+    """The place of the first collective of each burst, and by how much each rank was late in it. In
+    a burst a rank enters a collective while another has not entered the one before. What it lags
+    then in both is the same delay."""
     found: list[tuple[int, dict[int, float]]] = []
     last = float("-inf")
     for place, now in enumerate(entered):

@@ -1,7 +1,9 @@
-"""Reads the curves and the progress of jobs out of their logs: each byte once. Blocking; any thread.
+"""Reads the curves and the progress of jobs out of their logs: each byte once. Blocking; any
+thread.
 
-The curves of a log are kept in memory for the newest readers, and in a file of the job's directory that is removed with
-it. The file holds what was read up to an offset of the log; without it, or if it is damaged, the log is read again.
+The curves of a log are kept in memory for the newest readers, and in a file of the job's directory
+that is removed with it. The file holds what was read up to an offset of the log; without it, or if
+it is damaged, the log is read again.
 """
 
 import json
@@ -29,12 +31,17 @@ from server_stub.worker_gateway.log_file import read_clock
 
 FOLDER = "curves"  # in the directory of the job
 _VERSION = 2  # of the grammar and of the file: others are made again
-_OPEN, _POINTS = 1024, 4_000_000  # logs whose curves stay in memory, and the size of all of them in points
+_OPEN, _POINTS = (
+    1024,
+    4_000_000,
+)  # logs whose curves stay in memory, and the size of all of them in points
 _BLOCK = 2**16  # the time is checked after each
 _SAVE_BYTES = 16 * 2**20  # of log; as much is read again after a crash
 _STAMP = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6})Z"
 # a job may write to its log itself: what is no record is skipped, in linear time
-_FORM = pattern(time=_STAMP, rank=r"(-|\d{1,9})", stream=f"({STREAM})", mark=f"({MARK})", text=f"({TEXT})")
+_FORM = pattern(
+    time=_STAMP, rank=r"(-|\d{1,9})", stream=f"({STREAM})", mark=f"({MARK})", text=f"({TEXT})"
+)
 _RECORD = re.compile(f"^{_FORM}".encode(), re.MULTILINE)
 _LAUNCHER, _METRICS, _NO_RANK = LAUNCHER.encode(), METRICS.encode(), NO_RANK.encode()
 Whose = int | Literal["all", "workers"]  # a rank, all ranks, or what the workers used
@@ -59,13 +66,21 @@ class _Log:
         self._saved: int | None = None
 
     def load(self) -> None:
-        """Continue from the file at the first call; if it can't be used, read the log from its begin."""
+        """Continue from the file at the first call; if it can't be used,
+        read the log from its begin.
+        """
         if self._saved is None:
             self._saved = 0
-            with suppress(OSError, ValueError, KeyError, TypeError, EOFError), self._file.open("rb") as source:
+            with (
+                suppress(OSError, ValueError, KeyError, TypeError, EOFError),
+                self._file.open("rb") as source,
+            ):
                 head = json.loads(source.readline())
                 if head["version"] == _VERSION:
-                    bars = {rank: Bars(saved) for rank, saved in zip(PROGRESS_OF, head["bars"], strict=True)}
+                    bars = {
+                        rank: Bars(saved)
+                        for rank, saved in zip(PROGRESS_OF, head["bars"], strict=True)
+                    }
                     curves = {}
                     for rank, name, axis, stream, thinned, count in head["curves"]:
                         curves[rank, name] = Points(axis, stream, thinned=thinned)
@@ -76,8 +91,8 @@ class _Log:
                     self.offset = self._saved = head["offset"]
 
     def save(self, least: int = 1) -> None:
-        """Write the file if `least` bytes of log were read since the last time. If it can't be written, as there is no
-        room or no job, the log is read again later."""
+        """Write the file if `least` bytes of log were read since the last time. If it can't be
+        written, as there is no room or no job, the log is read again later."""
         if self._saved is None or self.offset - self._saved < least:
             return
         with suppress(OSError):
@@ -90,7 +105,10 @@ class _Log:
                 "entries": tracker.entries.saved(),
                 "written": tracker.written,
                 "warnings": tracker.warnings,
-                "curves": [[*key, curve.axis, curve.source, curve.thinned, len(curve)] for key, curve in points],
+                "curves": [
+                    [*key, curve.axis, curve.source, curve.thinned, len(curve)]
+                    for key, curve in points
+                ],
             }
             self._file.parent.mkdir(mode=0o700, exist_ok=True)
             columns = [column.tobytes() for _, curve in points for column in curve.columns]
@@ -111,7 +129,9 @@ class _Log:
 
 
 class CurveReader:
-    """One per server. `most`: points that are kept of the log of one worker (see `Points.thinned_to`)."""
+    """One per server. `most`: points that are kept of the log of one worker
+    (see `Points.thinned_to`).
+    """
 
     def __init__(self, most: int = 1_000_000) -> None:
         self._most = most
@@ -119,20 +139,23 @@ class CurveReader:
         self._lock = Lock()
 
     def progress(self, job: LoggedJob, now: float, until: float) -> JobProgress | None:
-        """The progress of the newest attempt by the first rank that has any; None: its log could not be read up to
-        its end `until` then (monotonic seconds), or has none."""
+        """The progress of the newest attempt by the first rank that has any; None: its log could
+        not be read up to its end `until` then (monotonic seconds), or has none."""
         with self._read(job, job.attempt, 0, until) as (tracker, complete):
             found = [tracker.progress(rank, now) for rank in PROGRESS_OF] if complete else []
         return next((each for each in found if each.done is not None or each.metrics), None)
 
     def step(self, job: LoggedJob, until: float) -> float | None:
-        """The last step in the log of the newest attempt, as far as it is read at `until`; None: there is none."""
+        """The last step in the log of the newest attempt, as far as it is read at
+        `until`; None: there is none.
+        """
         with self._read(job, job.attempt, 0, until) as (tracker, _):
             return tracker.step()
 
     def slow(self, job: LoggedJob, until: float) -> tuple[list[str], Straggler | None]:
-        """The sentences of the preflight of the newest attempt about slow workers, and its slow rank; None: there is
-        none, or it is not known. It is looked for again when a rank has sent new entries."""
+        """The sentences of the preflight of the newest attempt about slow workers, and its slow
+        rank; None: there is none, or it is not known. It is looked for again when a rank has sent
+        new entries."""
         workers, trackers = [], []
         for worker in range(job.n_workers):
             with self._read(job, job.attempt, worker, until) as (tracker, _):
@@ -145,7 +168,9 @@ class CurveReader:
         return list(trackers[0].warnings), known[1]
 
     def marks(self, job: LoggedJob, attempt: int, until: float) -> Marks:
-        """The facts that an attempt has shown in the part of its logs that can be read `until` then."""
+        """The facts that an attempt has shown in the part of its logs that
+        can be read `until` then.
+        """
         entries, printed, written = [], [], []
         for worker in range(job.n_workers):
             with self._read(job, attempt, worker, until) as (tracker, _):
@@ -160,8 +185,9 @@ class CurveReader:
             return tracker.first_steps()
 
     def curves(self, job: LoggedJob, rank: Whose, until: float) -> Curves:
-        """The curves of one rank and of no rank, or of all, or by the numbers of the workers what these used; later
-        attempts continue the earlier. Nothing is read after `until` (monotonic seconds); the next call reads on."""
+        """The curves of one rank and of no rank, or of all, or by the numbers of the workers what
+        these used; later attempts continue the earlier. Nothing is read after `until` (monotonic
+        seconds); the next call reads on."""
         found: dict[Key, Points] = {}
         all_complete, dropped = True, 0
         for attempt in range(1, job.attempt + 1):
@@ -172,12 +198,18 @@ class CurveReader:
                     used = {(worker, name): points for name, points in tracker.used().items()}
                     for key, points in (used if rank == "workers" else tracker.curves()).items():
                         if isinstance(rank, str) or key[0] in (rank, None):
-                            found[key] = found.get(key, Points(points.axis, points.source)).joined(points)
+                            found[key] = found.get(key, Points(points.axis, points.source)).joined(
+                                points
+                            )
         return Curves(found, all_complete, dropped)
 
     @contextmanager
-    def _read(self, job: LoggedJob, attempt: int, worker: int, until: float) -> Iterator[tuple[Tracker, bool]]:
-        """Read a log; False: not up to its end. Without any curves if another thread reads it `until` then."""
+    def _read(
+        self, job: LoggedJob, attempt: int, worker: int, until: float
+    ) -> Iterator[tuple[Tracker, bool]]:
+        """Read a log; False: not up to its end. Without any curves if another
+        thread reads it `until` then.
+        """
         log = self._log(job.job_dir / FOLDER / f"{attempt}-{worker}")
         if not log.lock.acquire(timeout=max(0.0, until - time.monotonic())):
             yield Tracker(0), False
@@ -192,7 +224,9 @@ class CurveReader:
             log.lock.release()
 
     def _log(self, file: Path) -> _Log:
-        """The log of this file, which becomes the newest of `_logs`; the oldest go if they are too many or large."""
+        """The log of this file, which becomes the newest of `_logs`; the oldest go if
+        they are too many or large.
+        """
         removed = []
         with self._lock:
             log = self._logs.pop(file, None) or _Log(file, self._most)
@@ -203,7 +237,9 @@ class CurveReader:
                 removed.append(oldest)
             self._logs[file] = log
         for oldest in removed:
-            if oldest.lock.acquire(blocking=False):  # else another thread reads it, and its values are read again later
+            if oldest.lock.acquire(
+                blocking=False
+            ):  # else another thread reads it, and its values are read again later
                 try:
                     oldest.save()
                 finally:
@@ -217,8 +253,12 @@ def _windows(tracker: Tracker) -> dict[int, list[Window]]:
 
 
 def _ahead(job: LoggedJob, attempt: int) -> list[float]:
-    """Seconds by which the clock of each worker is ahead of that of worker 0; 0.0: it is not, or is not known."""
-    clocks = [read_clock(worker_dir(job.job_dir, attempt, worker)) for worker in range(job.n_workers)]
+    """Seconds by which the clock of each worker is ahead of that of worker 0; 0.0:
+    it is not, or is not known.
+    """
+    clocks = [
+        read_clock(worker_dir(job.job_dir, attempt, worker)) for worker in range(job.n_workers)
+    ]
     first = clocks[0]
     return [clock.ahead_of(first) if clock and first else 0.0 for clock in clocks]
 

@@ -24,8 +24,10 @@ _MARKS = 3  # fewer are no progress: any text may hold `1/2` once
 _MARKS_KEPT = 128
 _SILENT_S, _SILENT_TIMES = 60.0, 10.0
 _BARS_MAX = 32
-_WRITERS_MAX = 1024  # ranks and streams with an open line or traceback: a job may name any ranks in its log
-POSTED = "posted"  # the source of values that a library posts now and then: those of all other sources are more
+# ranks and streams with an open line or traceback: a job may name any ranks in its log
+_WRITERS_MAX = 1024
+# the source of values that a library posts now and then: those of all other sources are more
+POSTED = "posted"
 USED = "used"  # the source of what a launcher has measured: no metrics of the job, and no progress
 PROGRESS_OF = (0, None)  # the ranks whose counters are the progress of a job
 Axis = Literal["step", "epoch", "count"]
@@ -39,7 +41,9 @@ class Points:
     axis: Axis
     """The steps are those that the script prints, or its epochs, or the points are counted."""
     source: str
-    """The stream that prints them; a script that prints the same to another one makes no second curve."""
+    """The stream that prints them; a script that prints the same to another
+    one makes no second curve.
+    """
     columns: tuple[array[float], array[float], array[float]] = field(
         default_factory=lambda: (array("d"), array("d"), array("d"))
     )
@@ -62,7 +66,9 @@ class Points:
 
     @property
     def first_nan(self) -> float | None:
-        """The step of the first NaN; None: there is none. Looks at each value once, as each page asks for it."""
+        """The step of the first NaN; None: there is none. Looks at each value once,
+        as each page asks for it.
+        """
         new = self.values[self._looked_at :]
         self._looked_at += next(compress(count(), map(isnan, new)), len(new))
         return self.steps[self._looked_at] if self._looked_at < len(self) else None
@@ -73,21 +79,29 @@ class Points:
             column.append(number)
 
     def thinned_to(self, most: int) -> Points:
-        """At most `most` of the points, at least 4: the first and last, and the smallest and largest of each part."""
+        """At most `most` of the points, at least 4: the first and last, and the smallest
+        and largest of each part.
+        """
         if len(self) <= most:
             return self
         chosen = list(_chosen(self.values, max(4, most)))
-        steps, times, values = (array("d", map(column.__getitem__, chosen)) for column in self.columns)
+        steps, times, values = (
+            array("d", map(column.__getitem__, chosen)) for column in self.columns
+        )
         return Points(self.axis, self.source, (steps, times, values), thinned=True)
 
     def joined(self, later: Points) -> Points:
         """These and the points of a later attempt."""
         steps, times, values = map(add, self.columns, later.columns)
-        return Points(later.axis, later.source, (steps, times, values), thinned=self.thinned or later.thinned)
+        return Points(
+            later.axis, later.source, (steps, times, values), thinned=self.thinned or later.thinned
+        )
 
 
 def _chosen(values: array[float], most: int) -> Iterator[int]:
-    """Indices, ascending. A part with NaN keeps its first NaN, as that is what a reader looks for."""
+    """Indices, ascending. A part with NaN keeps its first NaN, as that
+    is what a reader looks for.
+    """
     parts = (most - 2) // 2
     inner = len(values) - 2
     yield 0
@@ -134,8 +148,8 @@ class Bar:
             del self.times[1:-1:2], self.done[1:-1:2]
 
     def progress(self, now: float) -> JobProgress:
-        """The time left at `now`, by the slopes between marks that are half of all marks apart: an evaluation counts
-        with its share, and a slow start hardly."""
+        """The time left at `now`, by the slopes between marks that are half of all marks apart: an
+        evaluation counts with its share, and a slow start hardly."""
         times, done = self.times, self.done
         apart = max(1, len(done) // 2)
         slopes = [
@@ -149,9 +163,12 @@ class Bar:
             return JobProgress(done=self.done_part)
         slow, middle, fast = quantiles(slopes, n=4) if len(slopes) > 1 else slopes * 3
         left_s, from_s, to_s = (
-            max(0.0, (self.total - done[-1]) / speed - since) for speed in (middle, fast, slow if slow > 0 else middle)
+            max(0.0, (self.total - done[-1]) / speed - since)
+            for speed in (middle, fast, slow if slow > 0 else middle)
         )
-        return JobProgress(done=self.done_part, left_s=left_s, left_from_s=from_s, left_to_s=to_s, rate=middle)
+        return JobProgress(
+            done=self.done_part, left_s=left_s, left_from_s=from_s, left_to_s=to_s, rate=middle
+        )
 
 
 class Bars:
@@ -166,13 +183,21 @@ class Bars:
         return [[name, astuple(bar)] for (name, _), bar in self._bars.items()]
 
     def add(self, time: float, reading: grammar.Reading) -> None:
-        """Note the counters of a line. With an epoch of a known number of epochs they are parts of the whole."""
+        """Note the counters of a line. With an epoch of a known number of epochs
+        they are parts of the whole.
+        """
         step, steps, epoch, epochs = reading.step, reading.steps, reading.epoch, reading.epochs
         if epochs and epoch is not None and epoch <= epochs:
             per = float(steps or 1)
             before = max(0.0, epoch - 1) if steps else epoch
-            self._mark(("epochs", epochs * per), time, before * per + (step if steps and step is not None else 0.0))
-        elif steps and step is not None and step <= steps and epoch is None:  # else a part of an unknown whole
+            self._mark(
+                ("epochs", epochs * per),
+                time,
+                before * per + (step if steps and step is not None else 0.0),
+            )
+        elif (
+            steps and step is not None and step <= steps and epoch is None
+        ):  # else a part of an unknown whole
             self._mark((reading.bar, float(steps)), time, step)
 
     def _mark(self, key: tuple[str | None, float], time: float, n: float) -> None:
@@ -221,7 +246,9 @@ class Tracker:
     """All points, also of what may become a curve."""
     dropped: int = 0
     """Values that a script could not hand over."""
-    bars: dict[int | None, Bars] = field(default_factory=lambda: {rank: Bars() for rank in PROGRESS_OF})
+    bars: dict[int | None, Bars] = field(
+        default_factory=lambda: {rank: Bars() for rank in PROGRESS_OF}
+    )
     entries: lag.Entries = field(default_factory=lag.Entries)
     """Times at which the ranks have entered collectives."""
     written: list[float] = field(default_factory=list)
@@ -229,7 +256,9 @@ class Tracker:
     warnings: list[str] = field(default_factory=list)
     """Sentences of the preflight about slow workers."""
     slow: tuple[list[dict[int, lag.Window]], lag.Straggler | None] | None = None
-    """Kept by worker 0: the newest windows of all workers at the last search for the slow rank, and its result."""
+    """Kept by worker 0: the newest windows of all workers at the last search for the
+    slow rank, and its result.
+    """
     _begun: dict[tuple[int | None, str], str] = field(default_factory=dict)
     """Text of unfinished lines by rank and stream."""
     _in_traceback: set[tuple[int | None, str]] = field(default_factory=set)
@@ -255,31 +284,50 @@ class Tracker:
         return {name: curve for (_, name), curve in self.points.items() if curve.source == USED}
 
     def progress(self, rank: int | None, now: float) -> JobProgress:
-        """The progress by the counters of a rank of PROGRESS_OF, and the newest value of each of its curves."""
-        values = {name: points.values[-1] for (of, name), points in self.curves().items() if of == rank}
+        """The progress by the counters of a rank of PROGRESS_OF, and the newest
+        value of each of its curves.
+        """
+        values = {
+            name: points.values[-1] for (of, name), points in self.curves().items() if of == rank
+        }
         metrics = {name: values[name] for name in grammar.by_weight(values)}
-        since = {name: step for name in metrics if (step := self.points[rank, name].first_nan) is not None}
+        since = {
+            name: step
+            for name in metrics
+            if (step := self.points[rank, name].first_nan) is not None
+        }
         said = None
         if since:
             name = min(since, key=lambda each: since[each])
-            said = f"{name} is NaN since {self.points[rank, name].axis.replace('count', 'value')} {since[name]:g}"
+            said = (
+                f"{name} is NaN since {self.points[rank, name].axis.replace('count', 'value')} "
+                f"{since[name]:g}"
+            )
         return self.bars[rank].progress(now).model_copy(update={"metrics": metrics, "nan": said})
 
     def printed(self) -> list[tuple[float, float]]:
-        """Times and steps of the curve of PROGRESS_OF with most points, else of their progress bar."""
+        """Times and steps of the curve of PROGRESS_OF with most points,
+        else of their progress bar.
+        """
         if curves := self._over_steps():
             steps, times, _ = max(curves, key=len).columns
             return [(at, step) for at, step in zip(times, steps, strict=True) if isfinite(step)]
         return self._marks()
 
     def step(self) -> float | None:
-        """The largest step of the metrics of PROGRESS_OF, else that of their progress bars; None: there is none."""
+        """The largest step of the metrics of PROGRESS_OF, else that of their progress
+        bars; None: there is none.
+        """
         steps = [step for curve in self._over_steps() for step in curve.steps if isfinite(step)]
         return max(steps, default=next((step for _, step in reversed(self._marks())), None))
 
     def _over_steps(self) -> list[Points]:
         """The curves of PROGRESS_OF over steps."""
-        return [each for (of, _), each in self.curves().items() if of in PROGRESS_OF and each.axis == "step"]
+        return [
+            each
+            for (of, _), each in self.curves().items()
+            if of in PROGRESS_OF and each.axis == "step"
+        ]
 
     def _marks(self) -> list[tuple[float, float]]:
         """The marks of the first progress bar of PROGRESS_OF."""
@@ -287,11 +335,17 @@ class Tracker:
 
     def first_steps(self) -> str:
         """A metric with 3 values, or a counter with 3 marks, as a text; "": there is none yet."""
-        counted = ((name, points) for (_, name), points in self.points.items() if points.source != USED)
+        counted = (
+            (name, points) for (_, name), points in self.points.items() if points.source != USED
+        )
         name = next((name for name, points in counted if len(points) >= LEAST), None)
         if name is not None:
             return f"{LEAST} values of {name}"
-        return f"{LEAST} marks of progress" if any(bars.counted() for bars in self.bars.values()) else ""
+        return (
+            f"{LEAST} marks of progress"
+            if any(bars.counted() for bars in self.bars.values())
+            else ""
+        )
 
     def add(self, time: float, rank: int | None, stream: str, kind: str, text: str) -> None:
         """Read a record of the log; `time` in seconds since 1970."""
@@ -305,7 +359,11 @@ class Tracker:
         if stream == METRICS:
             self._exact(time, text)
             return
-        if text.startswith(WARNING) and where == (None, "stdout") and len(self.warnings) < _WARNINGS_MAX:
+        if (
+            text.startswith(WARNING)
+            and where == (None, "stdout")
+            and len(self.warnings) < _WARNINGS_MAX
+        ):
             self.warnings.append(text[len(WARNING) :])
             return
         if where in self._in_traceback:
@@ -324,7 +382,9 @@ class Tracker:
                 self._point((rank, name), stream, time, value, reading)
 
     def _exact(self, time: float, text: str) -> None:
-        """Read a line of `metric_lines`, or an object with what the worker used. A script may write anything."""
+        """Read a line of `metric_lines`, or an object with what the worker used. A
+        script may write anything.
+        """
         try:
             found = json.loads(text)
             used = isinstance(found, dict)
@@ -337,9 +397,14 @@ class Tracker:
                 if len(self.written) > _WRITTEN_MAX:
                     del self.written[::2]
                 return
-            rank, step, dropped, values, *posted = (None, None, 0, found.get("used", {})) if used else found
+            rank, step, dropped, values, *posted = (
+                (None, None, 0, found.get("used", {})) if used else found
+            )
             # names without halves of characters, which no answer could hold
-            known = {name.encode("utf-8", "replace").decode(): float(value) for name, value in values.items()}
+            known = {
+                name.encode("utf-8", "replace").decode(): float(value)
+                for name, value in values.items()
+            }
             reading = grammar.Reading(known, None if step is None else float(step))
             rank = None if rank is None else int(rank)
             self.dropped += int(dropped)
@@ -348,9 +413,13 @@ class Tracker:
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
             return
         for name, value in known.items():
-            self._point((rank, name), USED if used else POSTED if posted else METRICS, time, value, reading)
+            self._point(
+                (rank, name), USED if used else POSTED if posted else METRICS, time, value, reading
+            )
 
-    def _point(self, key: Key, source: str, time: float, value: float, reading: grammar.Reading) -> None:
+    def _point(
+        self, key: Key, source: str, time: float, value: float, reading: grammar.Reading
+    ) -> None:
         points = self.points.get(key)
         if points is None:
             if len(key[1]) > _NAME_MAX or not self._has_place(source):
@@ -361,21 +430,36 @@ class Tracker:
             if source != METRICS and points.source != POSTED:
                 return
             self.count -= len(points)
-            points = self.points[key] = Points(_axis(reading), source)  # exact values are better than printed ones
+            points = self.points[key] = Points(
+                _axis(reading), source
+            )  # exact values are better than printed ones
         step = _step(points, reading)
-        if points and (points.steps[-1], points.values[-1]) == (step, value) and points.axis != "count":
+        if (
+            points
+            and (points.steps[-1], points.values[-1]) == (step, value)
+            and points.axis != "count"
+        ):
             return  # a bar that was drawn again
         points.add(step, time, value)
         self.count += 1
         if self.count > self.most:
-            self.points = {each: curve.thinned_to(max(4, len(curve) // 2)) for each, curve in self.points.items()}
+            self.points = {
+                each: curve.thinned_to(max(4, len(curve) // 2))
+                for each, curve in self.points.items()
+            }
             self.count = sum(map(len, self.points.values()))
 
     def _has_place(self, source: str) -> bool:
-        """True if there is a place for one more curve; exact values may take that of a printed name without a curve."""
+        """True if there is a place for one more curve; exact values may take that of a
+        printed name without a curve.
+        """
         if len(self.points) < _CURVES_MAX:
             return True
-        candidates = (key for key, curve in self.points.items() if len(curve) < LEAST and curve.source != METRICS)
+        candidates = (
+            key
+            for key, curve in self.points.items()
+            if len(curve) < LEAST and curve.source != METRICS
+        )
         key = next(candidates, None) if source == METRICS else None
         if key is None:
             return False
@@ -390,7 +474,9 @@ def _axis(reading: grammar.Reading) -> Axis:
 
 
 def _step(points: Points, reading: grammar.Reading) -> float:
-    """The step of a new point. The steps of an epoch are numbered across epochs, if the line has both."""
+    """The step of a new point. The steps of an epoch are numbered across
+    epochs, if the line has both.
+    """
     before = points.steps[-1] if points else 0.0
     if points.axis == "count":
         return before + 1.0

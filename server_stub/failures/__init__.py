@@ -1,6 +1,8 @@
-"""Explains a failed attempt: the meaning of its exit code, and known causes (`causes.toml`) with the way out.
+"""Explains a failed attempt: the meaning of its exit code, and known causes (`causes.toml`) with
+the way out.
 
-`explain` and `script_change` look up facts on this machine's disk and may block: call them in a thread.
+`explain` and `script_change` look up facts on this machine's disk and may block: call them in a
+thread.
 
 Which rank failed first is decided in `client_lib.worker.outcome`; nothing here chooses a rank.
 """
@@ -58,15 +60,23 @@ class Cause(BaseModel):
 
 
 CAUSES = TypeAdapter(list[Cause]).validate_python(
-    parse_toml(files(__package__).joinpath("causes.toml").read_text("utf-8"), "causes.toml")["causes"]
+    parse_toml(files(__package__).joinpath("causes.toml").read_text("utf-8"), "causes.toml")[
+        "causes"
+    ]
 )
 """The first that matches is the one that a report shows."""
 
 
 def explain(failure: Failure, info: JobInfo, python_of: Callable[[], str | None]) -> Failure:
-    """The failure that ended the attempt, with meaning and hint. `python_of` returns the submitter's interpreter."""
+    """The failure that ended the attempt, with meaning and hint. `python_of` returns
+    the submitter's interpreter.
+    """
     path = missing_file(failure)
-    beside = path_beside_submitter(path, info.code) if path and isinstance(info.code, CodeSnapshot) else None
+    beside = (
+        path_beside_submitter(path, info.code)
+        if path and isinstance(info.code, CodeSnapshot)
+        else None
+    )
     hint = hint_for(failure, python_of(), beside if beside and os.path.exists(beside) else None)
     # without a rank it is the end of the job's setup, which its message explains
     meaning = None if failure.rank is None else exit_meaning(failure.exit_code)
@@ -74,23 +84,25 @@ def explain(failure: Failure, info: JobInfo, python_of: Callable[[], str | None]
 
 
 def exit_meaning(code: int | None) -> str | None:
-    """The meaning of an exit code, which is 128 + signal if a signal ended the process, or one below it in a shell or
-    container; None for success and for a code without a known meaning."""
+    """The meaning of an exit code, which is 128 + signal if a signal ended the process, or one
+    below it in a shell or container; None for success and for a code without a known meaning."""
     if code is None or code <= 128:
         return None if code is None else _CODES.get(code)
     names = {int(each): f"ended by {each.name}" for each in signals.Signals}
     return (names | _SIGNALS).get(code - 128)
 
 
-def hint_for(failure: Failure, python: str | None = None, beside_submitter: str | None = None) -> str | None:
-    """The way out for the first known cause that matches the rank's output; None if none matches. `python`: the
-    submitter's interpreter. `beside_submitter`: the missing file in the submitter's folder; None: it is not there, or
-    the folder can't be seen."""
+def hint_for(
+    failure: Failure, python: str | None = None, beside_submitter: str | None = None
+) -> str | None:
+    """The way out for the first known cause that matches the rank's output; None if none matches.
+    `python`: the submitter's interpreter. `beside_submitter`: the missing file in the submitter's
+    folder; None: it is not there, or the folder can't be seen."""
     if beside_submitter:
         return (
-            f"{beside_submitter} exists, but the snapshot left it out: an ignore file (.gitignore, "
-            ".clientlibignore) matches it. Add `!<its path>` to .clientlibignore, or give an absolute path "
-            "that the workers see"
+            f"{beside_submitter} exists, but the snapshot left it out: an ignore file "
+            "(.gitignore, .clientlibignore) matches it. Add `!<its path>` to .clientlibignore, "
+            "or give an absolute path that the workers see"
         )
     output = _output(failure)
     for cause in CAUSES:
@@ -110,7 +122,9 @@ def missing_file(failure: Failure) -> str | None:
 
 
 def path_beside_submitter(path: str, code: CodeSnapshot) -> str | None:
-    """Path in the submitted folder of a file that is missing in the unpacked snapshot; None if it lies outside."""
+    """Path in the submitted folder of a file that is missing in the unpacked
+    snapshot; None if it lies outside.
+    """
     parts = PurePosixPath(path).parts
     if path.startswith("/"):
         if "work" not in parts:  # snapshots are unpacked in `work/` of the worker's directory
@@ -129,12 +143,19 @@ def script_change(info: JobInfo, script_path: str) -> str | None:
     if not (isinstance(info.code, CodeInPlace) and info.code.sha256):
         return None
     try:
-        with open(script_path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)) as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a device or a pipe may have no end
+        with open(
+            script_path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)
+        ) as file:
+            if not stat.S_ISREG(
+                os.fstat(file.fileno()).st_mode
+            ):  # a device or a pipe may have no end
                 return None
             now = hashlib.sha256(file.read()).hexdigest()
     except OSError:  # gone or unreadable: its ranks report that
         return None
     if now == info.code.sha256:
         return None
-    return f"{script_path} was changed after it was submitted; attempt {info.attempt} runs it as it is now"
+    return (
+        f"{script_path} was changed after it was submitted; attempt {info.attempt} runs it as it "
+        "is now"
+    )

@@ -1,7 +1,9 @@
-"""Finds out who hangs, by two snapshots of the stacks of all ranks, and the ranks that do nothing. Pure.
+"""Finds out who hangs, by two snapshots of the stacks of all ranks, and the ranks that do nothing.
+Pure.
 
-A job hangs if ranks wait in a collective, and every rank that is elsewhere does nothing. A rank that computes, or that
-reads or writes files, is never blamed: the others wait for its evaluation, its checkpoint or its data.
+A job hangs if ranks wait in a collective, and every rank that is elsewhere does nothing. A rank
+that computes, or that reads or writes files, is never blamed: the others wait for its evaluation,
+its checkpoint or its data.
 """
 
 import re
@@ -32,19 +34,23 @@ def find(
     known: bool = False,
     ended: Sequence[int] = (),
 ) -> Hang | None:
-    """The verdict; None: the job does not hang, as far as the stacks show. `before` and `after`: the snapshots, of all
-    running ranks; `quiet`: the ranks that do nothing, and since when; `known`: the job has been found to hang; `ended`:
-    workers that have ended, so that their ranks enter nothing any more."""
+    """The verdict; None: the job does not hang, as far as the stacks show. `before` and `after`:
+    the snapshots, of all running ranks; `quiet`: the ranks that do nothing, and since when;
+    `known`: the job has been found to hang; `ended`: workers that have ended, so that their ranks
+    enter nothing any more."""
     first = {rank.rank: rank.processes[0] for rank in before}
     waiting: dict[int, Place] = {}
     elsewhere: dict[int, ProcessStacks] = {}
     for rank in after:
         then, now = first.get(rank.rank), rank.processes[0]
-        if then and rank.rank in quiet:  # one that has answered only once has not moved, as far as is known
+        if (
+            then and rank.rank in quiet
+        ):  # one that has answered only once has not moved, as far as is known
             then, now = then if then.threads else now, now if now.threads else then
         place = _collective(now)
         if str(place) != str(then and _collective(then)):
-            return None  # it has entered or left a collective in between: small steps use hardly any CPU time
+            # it has entered or left a collective in between: small steps use hardly any CPU time
+            return None
         if place is not None:
             waiting[rank.rank] = place
         else:
@@ -64,8 +70,12 @@ def _collective(process: ProcessStacks) -> Place | None:
     return place if place and any(_COLLECTIVE.search(frame.file) for frame in place.below) else None
 
 
-def _all_wait(waiting: Mapping[int, Place], quiet: Mapping[int, datetime], ended: Sequence[int]) -> Hang | None:
-    """No rank is elsewhere: some have ended, or the smallest group is in another collective than the others."""
+def _all_wait(
+    waiting: Mapping[int, Place], quiet: Mapping[int, datetime], ended: Sequence[int]
+) -> Hang | None:
+    """No rank is elsewhere: some have ended, or the smallest group is in another
+    collective than the others.
+    """
     if ended:
         who = f"{named(ended, 'worker')} {_have(ended)} ended"
         return Hang(frozenset(waiting), f"{_waits(waiting, quiet)}; {who}")
@@ -74,7 +84,11 @@ def _all_wait(waiting: Mapping[int, Place], quiet: Mapping[int, datetime], ended
         return None
     if len(groups) == 1:
         return Hang(frozenset(waiting), f"{_waits(waiting, quiet)}, and none of them goes on")
-    guilty = groups[0] if len(groups[0]) < len(groups[1]) else [rank for group in groups for rank in group]
+    guilty = (
+        groups[0]
+        if len(groups[0]) < len(groups[1])
+        else [rank for group in groups for rank in group]
+    )
     return Hang(frozenset(guilty), f"{_waits(waiting, quiet)}: these are different calls")
 
 
@@ -93,7 +107,10 @@ def _stands(elsewhere: Mapping[int, ProcessStacks]) -> str:
         place = call(process)
         places[rank] = _LEFT if has_left(process) else f"in {place}" if place else process.state
     groups = _grouped(places)[:_NAMED]
-    told = [f"{named(ranks)} {(_have if place == _LEFT else _are)(ranks)} {place}" for place, ranks in groups]
+    told = [
+        f"{named(ranks)} {(_have if place == _LEFT else _are)(ranks)} {place}"
+        for place, ranks in groups
+    ]
     missing = f" and {_have([*elsewhere])} not entered it" if {*places.values()} != {_LEFT} else ""
     return f"{', '.join(told)}{missing}"
 

@@ -1,1 +1,3 @@
-"""Files that the server keeps beside the database: directories of jobs, code snapshots, outputs, records of submits."""
+"""Files that the server keeps beside the database: directories of jobs, code snapshots,
+outputs, records of submits.
+"""

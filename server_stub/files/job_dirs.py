@@ -1,9 +1,10 @@
-"""Paths of the directories of an attempt, below the directory of its job, and a way to open files there whose processes
-may run under another account than this server.
+"""Paths of the directories of an attempt, below the directory of its job, and a way to open files
+there whose processes may run under another account than this server.
 
-A server that runs as root starts the jobs of each user under an account of the user. Such a process can replace a file
-that the server reads by a symbolic link, a pipe, or a hard link to a file of another account. Each `folder` given here
-lies in a folder that only the server can change, so the server can rely on its owner.
+A server that runs as root starts the jobs of each user under an account of the user. Such a process
+can replace a file that the server reads by a symbolic link, a pipe, or a hard link to a file of
+another account. Each `folder` given here lies in a folder that only the server can change, so the
+server can rely on its owner.
 """
 
 import errno
@@ -25,7 +26,9 @@ def worker_dir(job_dir: Path, attempt: int, worker: int) -> Path:
 
 
 def log_dir(job_dir: Path, attempt: int, worker: int) -> Path:
-    """Folder of one worker's log segments (client_lib.worker.format), the same for every runtime."""
+    """Folder of one worker's log segments (client_lib.worker.format),
+    the same for every runtime.
+    """
     return worker_dir(job_dir, attempt, worker) / "log"
 
 
@@ -35,8 +38,9 @@ def inputs_dir(job_dir: Path, attempt: int) -> Path:
 
 
 def opener(folder: Path, most: int | None = SMALL) -> Callable[[str, int], int]:
-    """Make an `opener` for open(): it opens only regular files of at most `most` bytes, and in a server of root only
-    those that belong to the owner of `folder`. For anything else it raises FileNotFoundError, as for a missing file."""
+    """Make an `opener` for open(): it opens only regular files of at most `most` bytes, and in a
+    server of root only those that belong to the owner of `folder`. For anything else it raises
+    FileNotFoundError, as for a missing file."""
 
     def open_owned(path: str, flags: int) -> int:
         try:  # without O_NONBLOCK a pipe would block
@@ -57,7 +61,9 @@ def opener(folder: Path, most: int | None = SMALL) -> Callable[[str, int], int]:
 
 
 def open_to_append(path: Path) -> int:
-    """Open a file of the owner of its folder to append to it; it is made if it is missing. Raises OSError."""
+    """Open a file of the owner of its folder to append to it; it is made if it
+    is missing. Raises OSError.
+    """
     try:
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
@@ -69,8 +75,8 @@ def open_to_append(path: Path) -> int:
 
 
 class OpenFile:
-    """A descriptor for reading. It is closed with the last reference to this object, so a thread that still reads keeps
-    it open."""
+    """A descriptor for reading. It is closed with the last reference to this object, so a thread
+    that still reads keeps it open."""
 
     def __init__(self, path: str, folder: Path) -> None:
         """Raises FileNotFoundError: see `opener`."""

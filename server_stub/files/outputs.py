@@ -1,9 +1,10 @@
-"""The outputs of jobs that are kept. `listing` and `find` read the disk: call them in a thread. OutputsUpload stores
-what workers on other machines upload in pieces (`client_lib.worker.outputs.http_store`).
+"""The outputs of jobs that are kept. `listing` and `find` read the disk: call them in a thread.
+OutputsUpload stores what workers on other machines upload in pieces
+(`client_lib.worker.outputs.http_store`).
 
-`client_lib.worker.outputs.store` defines their place on disk, the runtime which files are kept. An upload is stored as
-the launcher on this machine stores a file. A piece is on disk when its upload is answered, because the pod and its
-files may be gone the next moment.
+`client_lib.worker.outputs.store` defines their place on disk, the runtime which files are kept. An
+upload is stored as the launcher on this machine stores a file. A piece is on disk when its upload
+is answered, because the pod and its files may be gone the next moment.
 """
 
 import asyncio
@@ -21,7 +22,14 @@ from client_lib.errors import InvalidRequest, StorageFull, TooLarge
 from client_lib.spec.wire import OutputFile, OutputLeftOut
 from client_lib.worker.directory import remove, sha256_of
 from client_lib.worker.disk import megabytes
-from client_lib.worker.outputs.store import DirectoryStore, Index, Kept, NotKept, data_path, read_index
+from client_lib.worker.outputs.store import (
+    DirectoryStore,
+    Index,
+    Kept,
+    NotKept,
+    data_path,
+    read_index,
+)
 from server_stub.files.job_dirs import OpenFile, opener
 from server_stub.files.room import Room, refusing_full_disk
 
@@ -48,7 +56,9 @@ def listing(job_dir: Path) -> tuple[list[OutputFile], list[OutputLeftOut]]:
 
 
 def find(job_dir: Path, path: str, sha256: str | None) -> tuple[OpenFile, str] | None:
-    """(the file of that name, its digest); with `sha256` only if it still has these bytes. None: there is none."""
+    """(the file of that name, its digest); with `sha256` only if it still has these
+    bytes. None: there is none.
+    """
     if sha256:  # any file with these bytes, without reading a list
         places = [(place, sha256) for _, place in _folders(job_dir)]
     else:
@@ -60,19 +70,27 @@ def find(job_dir: Path, path: str, sha256: str | None) -> tuple[OpenFile, str] |
     return None
 
 
-def merged(found: Mapping[_Origin, Index]) -> tuple[list[OutputFile], list[OutputLeftOut], list[str]]:
-    """The files of a job, each under a name of its own, those left out, and the names that no script gave. Pure.
+def merged(
+    found: Mapping[_Origin, Index],
+) -> tuple[list[OutputFile], list[OutputLeftOut], list[str]]:
+    """The files of a job, each under a name of its own, those left out, and the names that no
+    script gave. Pure.
 
-    The file of the newest attempt of each worker counts. If workers have different files of one name, that of the first
-    keeps it, and those of the others are `worker-<n>/<path>`; of equal files one is listed.
+    The file of the newest attempt of each worker counts. If workers have different files of one
+    name, that of the first keeps it, and those of the others are `worker-<n>/<path>`; of equal
+    files one is listed.
     """
     newest: dict[str, dict[int, tuple[int, Kept]]] = {}
     left: dict[tuple[str, int], OutputLeftOut] = {}
-    for (attempt, worker), one in sorted(found.items()):  # a later attempt replaces what an earlier one left
+    for (attempt, worker), one in sorted(
+        found.items()
+    ):  # a later attempt replaces what an earlier one left
         for kept in one.kept.values():
             newest.setdefault(kept.path, {})[worker] = attempt, kept
         for out in one.left_out.values():
-            left[out.path, worker] = OutputLeftOut(path=out.path, size=out.size, why=out.why, worker=worker)
+            left[out.path, worker] = OutputLeftOut(
+                path=out.path, size=out.size, why=out.why, worker=worker
+            )
     files: dict[str, OutputFile] = {}
     apart = []
     for path, of_workers in newest.items():
@@ -90,16 +108,24 @@ def merged(found: Mapping[_Origin, Index]) -> tuple[list[OutputFile], list[Outpu
                 path=name,
                 size=kept.size,
                 sha256=kept.sha256,
-                modified_at=datetime.fromtimestamp(min(max(0.0, kept.mtime), _TIME_MAX), timezone.utc),
+                modified_at=datetime.fromtimestamp(
+                    min(max(0.0, kept.mtime), _TIME_MAX), timezone.utc
+                ),
                 executable=kept.executable,
                 attempt=attempt,
                 worker=worker,
             )
-    return [files[name] for name in sorted(files)], [left[key] for key in sorted(left)], sorted(apart)
+    return (
+        [files[name] for name in sorted(files)],
+        [left[key] for key in sorted(left)],
+        sorted(apart),
+    )
 
 
 def notes(reports: Iterable[_Report]) -> tuple[str, ...]:
-    """Messages for the job's events about files that are not kept, from the reports of the workers."""
+    """Messages for the job's events about files that are not kept, from
+    the reports of the workers.
+    """
     lines = []
     for report in filter(None, reports):
         said: Mapping[str, Any] = report.get("outputs") or {}
@@ -107,7 +133,10 @@ def notes(reports: Iterable[_Report]) -> tuple[str, ...]:
         if said.get("problem"):
             lines.append(f"outputs of {who} could not be kept: {said['problem']}")
         for left in shown:
-            lines.append(f"output {left['path']} of {who} ({megabytes(left['size'])}) is not kept: {left['why']}")
+            lines.append(
+                f"output {left['path']} of {who} ({megabytes(left['size'])}) is not kept: "
+                f"{left['why']}"
+            )
         if (more := said.get("left_out_count", 0) - len(shown)) > 0:
             lines.append(f"{more} more outputs of {who} are not kept")
     return tuple(lines)
@@ -119,7 +148,9 @@ def conflict_notes(job_dir: Path, reports: Sequence[_Report]) -> tuple[str, ...]
     apart = merged(_indexes(job_dir))[2] if len(keeping) > 1 else []
     if not apart:
         return ()
-    shown = ", ".join(apart[:_SHOWN_MAX]) + (f" and {len(apart) - _SHOWN_MAX} more" * (len(apart) > _SHOWN_MAX))
+    shown = ", ".join(apart[:_SHOWN_MAX]) + (
+        f" and {len(apart) - _SHOWN_MAX} more" * (len(apart) > _SHOWN_MAX)
+    )
     return (f"workers wrote different outputs of one name; they are kept apart, as {shown}",)
 
 
@@ -152,8 +183,9 @@ class OutputsUpload:
         self._locks: WeakValueDictionary[Path, asyncio.Lock] = WeakValueDictionary()
 
     async def put(self, folder: Path, kept: Kept, offset: int, data: bytes) -> int:
-        """Store a piece of a file; returns how many bytes of this version the server has. The file is kept when it has
-        them all, or deleted (0) if their digest is wrong. A piece after a missing part is not stored.
+        """Store a piece of a file; returns how many bytes of this version the server has. The file
+        is kept when it has them all, or deleted (0) if their digest is wrong. A piece after a
+        missing part is not stored.
 
         Raises:
             TooLarge: the job keeps too much; StorageFull: the disk is full.
@@ -194,7 +226,9 @@ class OutputsUpload:
         return done
 
     def _close_oldest(self) -> None:
-        """Close the least recently used store that no other call uses: the digest of a large file takes minutes."""
+        """Close the least recently used store that no other call uses: the digest of a
+        large file takes minutes.
+        """
         for folder in list(self._stores):
             if folder not in self._locks and (unused := self._stores.pop(folder, None)):
                 unused.close()
@@ -226,5 +260,9 @@ def _put(store: DirectoryStore, kept: Kept, offset: int, data: bytes) -> int:
 def check_path(path: str) -> None:
     """Raises InvalidRequest: the path could lead out of the folder."""
     parts = path.split("/")
-    if len(path.encode()) > _PATH_MAX or "\0" in path or any(part in ("", ".", "..") for part in parts):
+    if (
+        len(path.encode()) > _PATH_MAX
+        or "\0" in path
+        or any(part in ("", ".", "..") for part in parts)
+    ):
         raise InvalidRequest(f"{path[:200]!r} is no relative path")

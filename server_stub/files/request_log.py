@@ -1,9 +1,10 @@
-"""An append-only log of the submit requests, outside the database and readable by the server's user alone, as they
-hold the environment, unmasked variables and values of secrets.
+"""An append-only log of the submit requests, outside the database and readable by the server's user
+alone, as they hold the environment, unmasked variables and values of secrets.
 
-Records are appended to segment files that are filled with zeros in advance, like the journal of a database: one
-fdatasync makes a group of submits durable, in less time than a new file each (0.25 ms against 0.6). The row of a job
-has the place of its record, and is committed after it: no row lacks its record.
+Records are appended to segment files that are filled with zeros in advance, like the journal of a
+database: one fdatasync makes a group of submits durable, in less time than a new file each (0.25 ms
+against 0.6). The row of a job has the place of its record, and is committed after it: no row lacks
+its record.
 """
 
 import json
@@ -31,7 +32,9 @@ class Place(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """The values of a job's row that its request does not contain. Both together are enough to rebuild a lost row."""
+    """The values of a job's row that its request does not contain. Both together are
+    enough to rebuild a lost row.
+    """
 
     id: str
     owner: str
@@ -44,8 +47,8 @@ class Heading(NamedTuple):
     """Its idempotency key; "": it has none."""
     fingerprint: str = ""
     group: Any = None
-    """`info` (GroupInfo) and `place` (Membership) of a member, and the id of the member that it `replaces`: a mapping,
-    which may be damaged."""
+    """`info` (GroupInfo) and `place` (Membership) of a member, and the id of the member that it
+    `replaces`: a mapping, which may be damaged."""
 
     def above(self, request: bytes) -> bytes:
         heading = self._replace(length=len(request))._asdict()
@@ -81,7 +84,10 @@ class RequestLog:
             self._file = os.open(self._path(self._segment), os.O_RDWR)
             content = self._path(self._segment).read_bytes()
             written = content.rstrip(b"\0")
-            cut = written[-1:] not in (b"", b"\n")  # by a power loss; a zero then separates the next record from it
+            cut = written[-1:] not in (
+                b"",
+                b"\n",
+            )  # by a power loss; a zero then separates the next record from it
             self._size, self._end = len(content), len(written) + cut
 
     def close(self) -> None:
@@ -108,14 +114,17 @@ class RequestLog:
         sync(self.folder)
 
     def append(self, *records: bytes) -> list[Place]:
-        """Write records (`Heading.above`) that hold no NUL byte, as JSON doesn't. They are durable when this returns.
-        Runs in the store's writer thread. Raises OSError: the disk is full or fails; none of the records is stored."""
+        """Write records (`Heading.above`) that hold no NUL byte, as JSON doesn't. They are durable
+        when this returns. Runs in the store's writer thread. Raises OSError: the disk is full or
+        fails; none of the records is stored."""
         size = sum(map(len, records))
         if self._file is None or self._end + size > self._size:
             self._next_segment(max(self._segment_bytes, size))
         assert self._file is not None
         ends = accumulate(map(len, records), initial=self._end)
-        places = [Place(self._segment, at, len(record)) for at, record in zip(ends, records, strict=False)]
+        places = [
+            Place(self._segment, at, len(record)) for at, record in zip(ends, records, strict=False)
+        ]
         rest = memoryview(b"".join(records))
         try:
             while rest:  # a disk that fills up may write a part; the next write then raises
@@ -123,7 +132,9 @@ class RequestLog:
                 rest, self._end = rest[written:], self._end + written
             _flush(self._file)
         except OSError:
-            self.close()  # the kernel drops data that it could not write, and the next fdatasync may still succeed
+            # the kernel drops data that it could not write, and the next fdatasync may still
+            # succeed
+            self.close()
             raise
         return places
 
@@ -148,9 +159,12 @@ class RequestLog:
                     yield heading, Place(segment, found.start(), end - found.start())
 
     def erase(self, place: Place) -> None:
-        """Overwrite the record with zeros, if its segment still exists. A place that holds no record, or several, is
-        that of a damaged row, and nothing is overwritten."""
-        with suppress(FileNotFoundError), self._path(place.segment).open("r+b", buffering=0) as opened:
+        """Overwrite the record with zeros, if its segment still exists. A place that holds no
+        record, or several, is that of a damaged row, and nothing is overwritten."""
+        with (
+            suppress(FileNotFoundError),
+            self._path(place.segment).open("r+b", buffering=0) as opened,
+        ):
             file = opened.fileno()
             if place.length > 0 and 0 <= place.offset <= os.fstat(file).st_size - place.length:
                 record = os.pread(file, place.length, place.offset)

@@ -1,8 +1,8 @@
-"""Room on the disk of the data directory: each writer of much data claims its room before it writes. A spare file
-keeps room for small writes that must succeed on a full disk.
+"""Room on the disk of the data directory: each writer of much data claims its room before it
+writes. A spare file keeps room for small writes that must succeed on a full disk.
 
-A check alone would let many writers at once see the same free bytes. One server works on a data directory, so claims
-are kept in memory. They are made on the event loop.
+A check alone would let many writers at once see the same free bytes. One server works on a data
+directory, so claims are kept in memory. They are made on the event loop.
 """
 
 from __future__ import annotations
@@ -38,9 +38,15 @@ def refusing_full_disk() -> Iterator[None]:
 class Room:
     """The room of one data directory, of which `min_free_bytes` stay free."""
 
-    def __init__(self, folder: Path, min_free_bytes: int, free_bytes: Callable[[str], int] = disk.free_bytes) -> None:
+    def __init__(
+        self, folder: Path, min_free_bytes: int, free_bytes: Callable[[str], int] = disk.free_bytes
+    ) -> None:
         """`free_bytes` returns the number of free bytes on the disk of a folder."""
-        self._folder, self._min_free_bytes, self._free_bytes = str(folder), min_free_bytes, free_bytes
+        self._folder, self._min_free_bytes, self._free_bytes = (
+            str(folder),
+            min_free_bytes,
+            free_bytes,
+        )
         self._claims: set[Claim] = set()
         self.spare = Spare(folder / "spare")
 
@@ -76,8 +82,8 @@ class Room:
         free, kept = self.free, self._min_free_bytes
         if free - size < kept:
             raise StorageFull(
-                f"the server's disk has {free / 1e6:.0f} MB left, and {kept / 1e6:.0f} MB must stay free; "
-                "nothing was stored",
+                f"the server's disk has {free / 1e6:.0f} MB left, and {kept / 1e6:.0f} MB must "
+                "stay free; nothing was stored",
                 hint="make room there: `client-lib delete` removes finished jobs",
             )
 
@@ -100,9 +106,10 @@ class Claim:
 
 
 class Spare:
-    """A file that keeps room for small writes that must succeed on a full disk: orders, ends of jobs, reports and
-    removals. A write that finds no room shortens the file by a slice and tries again. Slices are small, so that other
-    processes that wait for room get little of it. Callable from any thread."""
+    """A file that keeps room for small writes that must succeed on a full disk: orders, ends of
+    jobs, reports and removals. A write that finds no room shortens the file by a slice and tries
+    again. Slices are small, so that other processes that wait for room get little of it. Callable
+    from any thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -131,7 +138,8 @@ class Spare:
             return size > 0
 
     def run(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Return the result of `call`. While the disk is full a slice is freed and `call` is repeated.
+        """Return the result of `call`. While the disk is full a slice is freed and `call` is
+        repeated.
 
         Raises OSError: the disk is full and nothing is left to give up; and other errors of `call`.
         """

@@ -1,8 +1,9 @@
 """The archives that clients upload: content-addressed files, and who uploaded each.
 
-`<root>/<sha256>/code.tar.gz` and beside it `owners/<user>`, an empty file per user who sent the very bytes. A digest
-proves nothing, because answers and manifests show it: a user sees an archive only after uploading it. The service reads
-these folders at submit and in retention; the worker launcher unpacks the archives, and pages show files of them.
+`<root>/<sha256>/code.tar.gz` and beside it `owners/<user>`, an empty file per user who sent the
+very bytes. A digest proves nothing, because answers and manifests show it: a user sees an archive
+only after uploading it. The service reads these folders at submit and in retention; the worker
+launcher unpacks the archives, and pages show files of them.
 """
 
 import asyncio
@@ -33,7 +34,9 @@ _NAME_MAX = 4096
 
 
 class Snapshots:
-    """All archives of one server. User names are file names: `server_stub.http.users_file` allows no others."""
+    """All archives of one server. User names are file names:
+    `server_stub.http.users_file` allows no others.
+    """
 
     def __init__(self, root: Path, max_bytes: int, room: Room) -> None:
         self._root = root
@@ -47,26 +50,32 @@ class Snapshots:
         (self._root / _INCOMING).mkdir(mode=0o700)
 
     def path(self, sha256: str) -> Path:
-        """The path of the archive, which may not exist. Raises InvalidRequest: the text is no digest, and could name
-        another file."""
+        """The path of the archive, which may not exist. Raises InvalidRequest: the text is no
+        digest, and could name another file."""
         if not _DIGEST.fullmatch(sha256):
-            raise InvalidRequest(f"{sha256[:80]!r} is not a SHA-256 digest", hint="it has 64 characters of 0-9 and a-f")
+            raise InvalidRequest(
+                f"{sha256[:80]!r} is not a SHA-256 digest",
+                hint="it has 64 characters of 0-9 and a-f",
+            )
         return self._root / sha256 / "code.tar.gz"
 
     def find(self, sha256: str, user: str) -> Path | None:
-        """The archive if `user` uploaded it, else None. Marks it as used now, so that retention does not remove it
-        before the submit that follows."""
+        """The archive if `user` uploaded it, else None. Marks it as used now, so that retention
+        does not remove it before the submit that follows."""
         path = self.path(sha256)
         if not path.is_file() or not (path.parent / "owners" / user).exists():
             return None
         _mark_used(path)
         return path
 
-    async def put(self, sha256: str, user: str, chunks: AsyncIterator[bytes], size: int = 0) -> bool:
-        """Store the archive; it is on disk when this returns. Returns False if this user had it already; another
-        user's archive makes no difference.
+    async def put(
+        self, sha256: str, user: str, chunks: AsyncIterator[bytes], size: int = 0
+    ) -> bool:
+        """Store the archive; it is on disk when this returns. Returns False if this user had it
+        already; another user's archive makes no difference.
 
-        `size`: the announced bytes, for which room is claimed at once; 0: for each batch as it comes.
+        `size`: the announced bytes, for which room is claimed at once; 0: for each batch as it
+        comes.
 
         Raises:
             InvalidRequest: the bytes have another digest.
@@ -88,7 +97,8 @@ class Snapshots:
                         claim.wrote(len(batch))
                 if digest.hexdigest() != sha256:
                     raise InvalidRequest(
-                        f"the uploaded bytes have the digest {digest.hexdigest()}, not {sha256}", hint="send them again"
+                        f"the uploaded bytes have the digest {digest.hexdigest()}, not {sha256}",
+                        hint="send them again",
                     )
                 return await asyncio.to_thread(_adopt, incoming, path, user)
         finally:
@@ -98,32 +108,43 @@ class Snapshots:
         """Raises TooLarge: an archive of `size` bytes is over the limit."""
         if size > self._max_bytes:
             raise TooLarge(
-                f"the code snapshot is larger than the {self._max_bytes / 1e6:.0f} MB that this server takes",
+                f"the code snapshot is larger than the {self._max_bytes / 1e6:.0f} MB that this "
+                "server takes",
                 hint="leave data and results out with a .clientlibignore file",
             )
 
     def stored(self) -> Iterator[tuple[str, datetime, int]]:
-        """The digest of each archive, the time of the last upload, question or submit that named it, and its size; for
-        retention."""
+        """The digest of each archive, the time of the last upload, question or submit that named
+        it, and its size; for retention."""
         for folder in self._root.iterdir():
             if _DIGEST.fullmatch(folder.name):
                 try:
                     there = (folder / "code.tar.gz").stat()
-                except FileNotFoundError:  # a crash between folder and archive, or a removal just now
+                except (
+                    FileNotFoundError
+                ):  # a crash between folder and archive, or a removal just now
                     continue
-                yield folder.name, datetime.fromtimestamp(there.st_mtime, timezone.utc), there.st_size
+                yield (
+                    folder.name,
+                    datetime.fromtimestamp(there.st_mtime, timezone.utc),
+                    there.st_size,
+                )
 
     def remove(self, sha256: str, last_use: datetime) -> None:
-        """Remove the archive, if it exists, and its owners. One that was used after `last_use` stays."""
+        """Remove the archive, if it exists, and its owners. One that was
+        used after `last_use` stays.
+        """
         path = self.path(sha256)
         with suppress(FileNotFoundError):
             if datetime.fromtimestamp(path.stat().st_mtime, timezone.utc) <= last_use:
                 shutil.rmtree(path.parent, ignore_errors=True)
 
 
-async def batches(chunks: AsyncIterator[bytes], check_size: Callable[[int], None]) -> AsyncIterator[bytearray]:
-    """Yields the bytes in batches large enough to be written by a thread. `check_size` is called with the size so far,
-    before a chunk is added; it raises if that is too large."""
+async def batches(
+    chunks: AsyncIterator[bytes], check_size: Callable[[int], None]
+) -> AsyncIterator[bytearray]:
+    """Yields the bytes in batches large enough to be written by a thread. `check_size` is called
+    with the size so far, before a chunk is added; it raises if that is too large."""
     batch, size = bytearray(), 0
     async for chunk in chunks:
         size += len(chunk)
@@ -136,13 +157,17 @@ async def batches(chunks: AsyncIterator[bytes], check_size: Callable[[int], None
 
 
 def _mark_used(path: Path) -> None:
-    """Set the time of the last use by our clock; that of the file system, utime()'s default, is up to 4 ms late."""
+    """Set the time of the last use by our clock; that of the file system, utime()'s
+    default, is up to 4 ms late.
+    """
     now = time.time()
     os.utime(path, (now, now))
 
 
 def _adopt(incoming: Path, path: Path, user: str) -> bool:
-    """Move a complete archive to its place and note its owner; both are on the disk when this returns."""
+    """Move a complete archive to its place and note its owner; both are on
+    the disk when this returns.
+    """
     sync(incoming)
     owner = path.parent / "owners" / user
     owner.parent.mkdir(parents=True, exist_ok=True)
@@ -169,8 +194,8 @@ class SnapshotFile(NamedTuple):
 
 
 def read_files(archive: Path, wanted: Container[str] = ()) -> list[SnapshotFile]:
-    """All files by name, with the texts of those that are `wanted`; a link is a file with its target as text. Names are
-    texts: `?` stands for each byte that is none.
+    """All files by name, with the texts of those that are `wanted`; a link is a file with its
+    target as text. Names are texts: `?` stands for each byte that is none.
 
     Raises NotSupported: they are too many or too large, or the archive is damaged.
     """
@@ -198,11 +223,16 @@ def read_files(archive: Path, wanted: Container[str] = ()) -> list[SnapshotFile]
                 digest = hashlib.sha256(content)
                 while source and (more := source.read(TEXT_MAX)):
                     digest.update(more)
-                text = content.decode("utf-8", "replace") if name in wanted and b"\0" not in content else None
+                text = (
+                    content.decode("utf-8", "replace")
+                    if name in wanted and b"\0" not in content
+                    else None
+                )
                 short = text if len(content) <= TEXT_MAX else None
                 found.append(SnapshotFile(name, member.size, digest.hexdigest(), short))
     except ArchiveRefused as refused:
         raise NotSupported(
-            f"the files of this code can't be shown: {refused}", hint="client-lib code NAME FOLDER writes them"
+            f"the files of this code can't be shown: {refused}",
+            hint="client-lib code NAME FOLDER writes them",
         ) from refused
     return sorted(found)

@@ -1,12 +1,13 @@
-"""Authentication of requests: a Bearer token belongs to a user, or below the paths of workers to an attempt. Browsers
-send the cookie of a login, which stands for a token.
+"""Authentication of requests: a Bearer token belongs to a user, or below the paths of workers to an
+attempt. Browsers send the cookie of a login, which stands for a token.
 
-`limits.Guard` has every request authenticated: without a token only the health paths and the one that names the issuer
-answer. Handlers find the user in `scope["user"]`, or the attempt in `scope["attempt"]`.
+`limits.Guard` has every request authenticated: without a token only the health paths and the one
+that names the issuer answer. Handlers find the user in `scope["user"]`, or the attempt in
+`scope["attempt"]`.
 
-A one-time link or a token becomes a login. It ends with its time or its token, at a logout, and when its token has KEPT
-newer ones. It survives a restart of the server, in a file of digests, from which no cookie can be made. Changes need
-the token of a page beside the cookie.
+A one-time link or a token becomes a login. It ends with its time or its token, at a logout, and
+when its token has KEPT newer ones. It survives a restart of the server, in a file of digests, from
+which no cookie can be made. Changes need the token of a page beside the cookie.
 """
 
 from __future__ import annotations
@@ -52,21 +53,29 @@ log = logging.getLogger(__name__)
 
 
 async def authenticate(users: Users, logins: Logins, workers: WorkerRegistry, scope: Scope) -> None:
-    """The authentication of `/api/v1`. Raises Unauthorized; Unavailable: the issuer does not answer."""
+    """The authentication of `/api/v1`. Raises Unauthorized; Unavailable:
+    the issuer does not answer.
+    """
     if scope["path"] in OPEN_PATHS:
         return
     headers = Headers(scope=scope)
     header = headers.get("authorization")
     if paths.is_of_workers(scope["path"]):
         scope["attempt"] = workers.admit(bearer(header or ""))
-    elif "cookie" in headers and header is None and (user := logins.user(scope, headers.get(CSRF_HEADER))):
+    elif (
+        "cookie" in headers
+        and header is None
+        and (user := logins.user(scope, headers.get(CSRF_HEADER)))
+    ):
         scope["user"] = user
     else:
         scope["user"] = await users.of_header(header)
 
 
 class Users:
-    """The users of all valid tokens: those of the users file, or the one of a local server, and those of the issuer."""
+    """The users of all valid tokens: those of the users file, or the one of a local
+    server, and those of the issuer.
+    """
 
     def __init__(self, tokens: CurrentTokens) -> None:
         self.tokens = tokens
@@ -84,11 +93,15 @@ class Users:
         return self._oidc
 
     async def of_header(self, header: str | None) -> User:
-        """The user whose token the `Authorization` header carries. Raises Unauthorized; Unavailable: the issuer does
-        not answer."""
+        """The user whose token the `Authorization` header carries. Raises Unauthorized;
+        Unavailable: the issuer does not answer."""
         tokens = self.tokens()
         oidc = self._find_issuer(tokens.oidc)
-        way_out = "`client-lib login` gets one" if oidc else "set CLIENT_LIB_TOKEN, or token= of a profile"
+        way_out = (
+            "`client-lib login` gets one"
+            if oidc
+            else "set CLIENT_LIB_TOKEN, or token= of a profile"
+        )
         if not header:
             raise Unauthorized("this server wants a token", hint=way_out)
         token = bearer(header)
@@ -109,29 +122,44 @@ class Logins:
         self._file, self._tokens, self._loopback = file, tokens, loopback
         self._links: Entries = {}
         self._of_issuer: dict[bytes, tuple[User, OidcEntry | None]] = {}
-        """Users with tokens of an issuer, and the table `[oidc]` that named it. Their logins outlast these tokens, and
-        end with this server, or when that table changes."""
+        """Users with tokens of an issuer, and the table `[oidc]` that named it. Their logins
+        outlast these tokens, and end with this server, or when that table changes."""
         try:
             read = json.loads(file.read_text()).items()
-            self._logins: Entries = {key: (bytes.fromhex(token).hex(), float(ends)) for key, (token, ends) in read}
-        except (OSError, ValueError, AttributeError, TypeError):  # none yet, or damaged: users log in again
+            self._logins: Entries = {
+                key: (bytes.fromhex(token).hex(), float(ends)) for key, (token, ends) in read
+            }
+        except (
+            OSError,
+            ValueError,
+            AttributeError,
+            TypeError,
+        ):  # none yet, or damaged: users log in again
             self._logins = {}
 
     def new_link(self, token: str, user: User) -> str:
         """The code of a link that logs in the user of this token, once."""
         tokens = self._tokens()
         if digest(token) not in tokens:
-            self._of_issuer = dict([*self._of_issuer.items()][1 - _OF_ISSUER :]) | {digest(token): (user, tokens.oidc)}
+            self._of_issuer = dict([*self._of_issuer.items()][1 - _OF_ISSUER :]) | {
+                digest(token): (user, tokens.oidc)
+            }
         self._links, code = _with_new(self._links, _hex(token), LINK_S)
         return code
 
     def log_in(self, token: str | None, code: str = "") -> str:
         """The value of a new cookie, for a token or the code of a link. Raises Unauthorized."""
-        known, ends = self._links.pop(_hex(code), ("", 0.0)) if token is None else (_hex(token), math.inf)
+        known, ends = (
+            self._links.pop(_hex(code), ("", 0.0)) if token is None else (_hex(token), math.inf)
+        )
         # the digest of an issuer's token is no proof that it has not expired; a link of its user is
         user = self._user_of(known) if token is None else self._tokens().get(bytes.fromhex(known))
         if ends < time.time() or user is None:
-            refused = "this link was used before, or is too old" if token is None else "this token is not valid"
+            refused = (
+                "this link was used before, or is too old"
+                if token is None
+                else "this token is not valid"
+            )
             raise Unauthorized(refused, hint="`client-lib ui` makes a new link")
         self._logins, value = _with_new(self._logins, known, LOGIN_S)
         try:
@@ -150,19 +178,21 @@ class Logins:
             self._file.unlink(missing_ok=True)  # it still has this one
 
     def user(self, scope: Scope, csrf: str | None) -> User | None:
-        """The user of `of_cookie`. Raises Forbidden also if the request would change something, and `csrf` is not the
-        CSRF token of the login's pages."""
+        """The user of `of_cookie`. Raises Forbidden also if the request would change something, and
+        `csrf` is not the CSRF token of the login's pages."""
         user = self.of_cookie(scope)
         needs_csrf = user is not None and scope["method"] not in ("GET", "HEAD", "OPTIONS")
-        if needs_csrf and not hmac.compare_digest(csrf_token(scope).encode(), (csrf or "").encode()):
+        if needs_csrf and not hmac.compare_digest(
+            csrf_token(scope).encode(), (csrf or "").encode()
+        ):
             raise Forbidden("this page belongs to an earlier login", hint="load the page again")
         return user
 
     def of_cookie(self, scope: Scope) -> User | None:
         """The user whose cookie the request carries; None: it carries none that is valid.
 
-        Raises Forbidden: it asks a loopback server under another name, as does a page that had its own name resolved to
-        this machine.
+        Raises Forbidden: it asks a loopback server under another name, as does a page that had its
+        own name resolved to this machine.
         """
         try:
             host = urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname or ""
@@ -170,7 +200,8 @@ class Logins:
             host = ""
         if self._loopback and not paths.is_loopback(host):
             raise Forbidden(
-                f"this server listens on a loopback address, and has no pages under the name {host!r}",
+                "this server listens on a loopback address, and has no pages under the name "
+                f"{host!r}",
                 hint="open it as 127.0.0.1 or localhost; a proxy has to send such a Host header",
             )
         token, ends = self._logins.get(_hex(cookie(scope)), ("", 0.0))
@@ -180,7 +211,9 @@ class Logins:
         """The user of a token by its digest."""
         tokens = self._tokens()
         of_issuer, oidc = self._of_issuer.get(bytes.fromhex(token), (None, None))
-        return tokens.get(bytes.fromhex(token)) or (of_issuer if oidc and oidc == tokens.oidc else None)
+        return tokens.get(bytes.fromhex(token)) or (
+            of_issuer if oidc and oidc == tokens.oidc else None
+        )
 
 
 def cookie(scope: Scope) -> str:
@@ -192,7 +225,9 @@ def set_cookie(response: Response, scope: Scope, value: str) -> None:
     """Set or, with "", remove the cookie. Without a path it is for the folder of the login page."""
     secure = "https" in (scope["scheme"], Headers(scope=scope).get("x-forwarded-proto"))
     age = int(LOGIN_S) if value else 0
-    response.set_cookie(_name(scope), value, age, path=None, secure=secure, httponly=True, samesite="strict")
+    response.set_cookie(
+        _name(scope), value, age, path=None, secure=secure, httponly=True, samesite="strict"
+    )
 
 
 def csrf_token(scope: Scope) -> str:
@@ -210,7 +245,9 @@ def _hex(secret: str) -> str:
 
 
 def _with_new(entries: Entries, token: str, lasts_s: float) -> tuple[Entries, str]:
-    """The entries that have not ended, of this token the newest, with one for a new secret; and the secret."""
+    """The entries that have not ended, of this token the newest, with one for a
+    new secret; and the secret.
+    """
     now, secret = time.time(), secrets.token_urlsafe(32)
     live = {key: entry for key, entry in entries.items() if entry[1] > now}
     for key in [key for key, entry in live.items() if entry[0] == token][: 1 - KEPT]:

@@ -1,13 +1,16 @@
-"""Bounds of connections and requests, so that a client which sends much, slowly or nothing takes little from others.
+"""Bounds of connections and requests, so that a client which sends much, slowly or nothing takes
+little from others.
 
-`Connection` bounds connections by uvicorn's HTTP protocol. A connection has HEAD_S for each head of a request, from its
-start or from its last response on. While a request is handled no time-out applies to it: logs are followed for days.
+`Connection` bounds connections by uvicorn's HTTP protocol. A connection has HEAD_S for each head of
+a request, from its start or from its last response on. While a request is handled no time-out
+applies to it: logs are followed for days.
 
-`Guard` is the ASGI layer in front of the routes of one API, so that it protects all of them. It bounds header lines,
-NUL bytes, and the size and the time of the body, and then lets the request be authenticated. The body is counted as it
-streams, so that one without a Content-Length is bounded too. A snapshot and a function's result have larger bounds,
-which their handlers check while they stream; other bodies are kept in memory, and the server has a bound on all of them
-together. A body is read only when the handler asks for it, and so none without a valid token.
+`Guard` is the ASGI layer in front of the routes of one API, so that it protects all of them. It
+bounds header lines, NUL bytes, and the size and the time of the body, and then lets the request be
+authenticated. The body is counted as it streams, so that one without a Content-Length is bounded
+too. A snapshot and a function's result have larger bounds, which their handlers check while they
+stream; other bodies are kept in memory, and the server has a bound on all of them together. A body
+is read only when the handler asks for it, and so none without a valid token.
 """
 
 from __future__ import annotations
@@ -33,13 +36,18 @@ from client_lib.spec import paths
 
 HEAD_MAX = 64 * 1024  # bytes of request line and headers; nginx and h11 allow as much
 HEAD_S = 30.0
-STRANGERS_MAX = 1000  # connections of one address without a valid token; many followers come back after a restart
-_FILES_KEPT = 256  # descriptors that connections leave to the server's own files; a quarter of them if there are few
+# connections of one address without a valid token; many followers come back after a restart
+STRANGERS_MAX = 1000
+# descriptors that connections leave to the server's own files; a quarter of them if there are few
+_FILES_KEPT = 256
 _SAY_EVERY_S = 60.0
 MAX_HEADERS = 100  # header lines of a request; browsers send about 20
-MAX_BODY_BYTES = 16 * 2**20  # a submit carries the caller's environment, which Linux lets grow to 6 MB
-BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES  # of all bodies in memory; many submits have 20 kB, a piece of an output 8 MiB
-SMALL_BODY_BYTES = 64 * 1024  # taken without room in BODIES_MAX_BYTES, so that large bodies don't keep small ones out
+# a submit carries the caller's environment, which Linux lets grow to 6 MB
+MAX_BODY_BYTES = 16 * 2**20
+# of all bodies in memory; many submits have 20 kB, a piece of an output 8 MiB
+BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES
+# taken without room in BODIES_MAX_BYTES, so that large bodies don't keep small ones out
+SMALL_BODY_BYTES = 64 * 1024
 BODY_S = 30.0  # time that all pauses of a body may last, and more by its size:
 BODY_RATE = 10_000  # bytes per second; a slow uplink has ten times as much
 _LINGER_BYTES = 32 * 2**20
@@ -56,13 +64,17 @@ class Strangers:
         self._silent_until = 0.0
 
     def admit(self, connection: Connection) -> bool:
-        """Add a connection and return True, or close it; the reason is logged once a minute at most."""
+        """Add a connection and return True, or close it; the reason is
+        logged once a minute at most.
+        """
         address = connection.address
         others = self._of[address]
         if len(others) >= STRANGERS_MAX:
             others.difference_update([other for other in others if other.has_token()])
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        descriptor: int = connection.transport.get_extra_info("socket").fileno()  # the lowest that is free
+        descriptor: int = connection.transport.get_extra_info(
+            "socket"
+        ).fileno()  # the lowest that is free
         if limit != resource.RLIM_INFINITY and descriptor >= limit - min(_FILES_KEPT, limit // 4):
             why = "the server's limit of open files is too low for more connections"
         elif len(others) >= STRANGERS_MAX:
@@ -117,7 +129,9 @@ class Connection(HttpToolsProtocol):
             self._head += len(data)
         super().data_received(data)
         if self._head is not None and self._head > HEAD_MAX:
-            self._answer(TooLarge(f"the headers of the request are larger than {HEAD_MAX} bytes"), 431)
+            self._answer(
+                TooLarge(f"the headers of the request are larger than {HEAD_MAX} bytes"), 431
+            )
 
     def on_headers_complete(self) -> None:
         self._head = None
@@ -147,7 +161,10 @@ class Connection(HttpToolsProtocol):
         if self._head is None and self._body >= BODY_RATE * HEAD_S:  # the rest of a refused body
             self._set_timer()
         elif self._head:
-            self._answer(InvalidRequest(f"the headers of the request did not arrive within {HEAD_S:g} s"), 408)
+            self._answer(
+                InvalidRequest(f"the headers of the request did not arrive within {HEAD_S:g} s"),
+                408,
+            )
         else:
             self.transport.close()
 
@@ -155,8 +172,8 @@ class Connection(HttpToolsProtocol):
         if self.transport and not self.transport.is_closing():
             body = json.dumps(problem.body()).encode()
             self.transport.write(
-                f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: application/json\r\n"
-                f"connection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+                f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: "
+                f"application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode()
                 + body
             )
             self.transport.close()
@@ -166,7 +183,8 @@ class Bodies:
     """The room for bodies in the memory of one server."""
 
     def __init__(self, max_upload_bytes: int) -> None:
-        self.max_upload_bytes = max_upload_bytes  # of a snapshot or a result, which is not kept in memory
+        # of a snapshot or a result, which is not kept in memory
+        self.max_upload_bytes = max_upload_bytes
         self.free = BODIES_MAX_BYTES  # bytes
 
 
@@ -179,7 +197,9 @@ class Guard:
     error: Callable[[ClientLibError], Response]
     """Makes the response to a request that is refused."""
     authenticate: Callable[[Scope], Awaitable[None]] | None = None
-    """Adds the user or the attempt to the scope of a request within the bounds, or raises a ClientLibError."""
+    """Adds the user or the attempt to the scope of a request within the bounds,
+    or raises a ClientLibError.
+    """
     max_body_bytes: int | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -199,20 +219,33 @@ class Guard:
         """The body with its bounds. Raises InvalidRequest, TooLarge."""
         headers = scope["headers"]
         if len(headers) > MAX_HEADERS:
-            raise InvalidRequest(f"the request has {len(headers)} header lines; at most {MAX_HEADERS} are read")
+            raise InvalidRequest(
+                f"the request has {len(headers)} header lines; at most {MAX_HEADERS} are read"
+            )
         if "\0" in scope["path"] or b"%00" in scope["query_string"]:  # PostgreSQL's texts hold none
             raise InvalidRequest("the address holds a NUL byte; no name does")
         is_result = paths.is_of_workers(scope["path"]) and "/results/" in scope["path"]
         is_file = is_result or scope["path"].startswith(paths.SNAPSHOTS)
         bound = self.bodies.max_upload_bytes if is_file else self.max_body_bytes or MAX_BODY_BYTES
         # the HTTP parser has refused a Content-Length that is no number
-        declared = next((int(value) for name, value in headers if name == b"content-length" and value.isdigit()), 0)
+        declared = next(
+            (
+                int(value)
+                for name, value in headers
+                if name == b"content-length" and value.isdigit()
+            ),
+            0,
+        )
         if declared > bound:
-            if not any(name == b"expect" for name, _ in headers):  # curl waits for a 100 before it sends the body
+            if not any(
+                name == b"expect" for name, _ in headers
+            ):  # curl waits for a 100 before it sends the body
                 await _discard(receive)
             raise _too_large(bound)
         has_body = declared or any(name == b"transfer-encoding" for name, _ in headers)
-        return _Body(receive, declared, bound, None if is_file else self.bodies, complete=not has_body)
+        return _Body(
+            receive, declared, bound, None if is_file else self.bodies, complete=not has_body
+        )
 
 
 def _too_large(bound: int) -> TooLarge:
@@ -220,9 +253,13 @@ def _too_large(bound: int) -> TooLarge:
 
 
 class _Body:
-    """A body as it is received. With `bodies` it is kept in memory: at most `bound` bytes, for which there is room."""
+    """A body as it is received. With `bodies` it is kept in memory: at most `bound`
+    bytes, for which there is room.
+    """
 
-    def __init__(self, receive: Receive, declared: int, bound: int, bodies: Bodies | None, *, complete: bool) -> None:
+    def __init__(
+        self, receive: Receive, declared: int, bound: int, bodies: Bodies | None, *, complete: bool
+    ) -> None:
         self._receive, self._declared, self._bound, self._bodies = receive, declared, bound, bodies
         self._complete = complete
         self.claimed = 0
@@ -231,7 +268,9 @@ class _Body:
         self._waited_s = 0.0
 
     async def receive(self) -> Message:
-        """The next piece. Raises TooLarge, and Unavailable: there is no room, or it does not arrive in time."""
+        """The next piece. Raises TooLarge, and Unavailable: there is no room, or
+        it does not arrive in time.
+        """
         if self._complete:
             return await self._receive()  # waits for the disconnect
         if not self._size:
@@ -241,7 +280,8 @@ class _Body:
             message = await asyncio.wait_for(self._receive(), limit_s - self._waited_s)
         except asyncio.TimeoutError:
             raise Unavailable(
-                f"the body of the request is too slow: {self._size} bytes in {limit_s:.0f} s", hint="send it again"
+                f"the body of the request is too slow: {self._size} bytes in {limit_s:.0f} s",
+                hint="send it again",
             ) from None
         self._waited_s += time.monotonic() - began
         self._size += len(message.get("body", b""))
@@ -258,13 +298,17 @@ class _Body:
         if not self._bodies or size <= SMALL_BODY_BYTES or more <= 0:
             return
         if more > self._bodies.free:
-            raise Unavailable("the server is receiving too many large requests", hint="try again in a moment")
+            raise Unavailable(
+                "the server is receiving too many large requests", hint="try again in a moment"
+            )
         self._bodies.free -= more
         self.claimed = size
 
 
 async def _discard(receive: Receive) -> None:
-    """Read and drop the body for a while: a client that still sends when the connection closes misses the response."""
+    """Read and drop the body for a while: a client that still sends when the connection
+    closes misses the response.
+    """
     size, more, until = 0, True, time.monotonic() + _LINGER_S
     with suppress(asyncio.TimeoutError):
         while more and size < _LINGER_BYTES:

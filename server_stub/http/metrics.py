@@ -1,4 +1,6 @@
-"""Counts the requests of a server, and makes `/metrics` in Prometheus' text format of them and of its jobs."""
+"""Counts the requests of a server, and makes `/metrics` in Prometheus' text
+format of them and of its jobs.
+"""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,7 +20,9 @@ prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # one mor
 
 
 class Traffic:
-    """Counts the requests of one server: for `/metrics`, the page about the server, and the stop of an idle server."""
+    """Counts the requests of one server: for `/metrics`, the page about the server, and
+    the stop of an idle server.
+    """
 
     def __init__(self) -> None:
         self._last = time.monotonic()
@@ -53,7 +57,9 @@ class Traffic:
     def answers(self, least_status: int = 0) -> int:
         """The number of responses with this status or a greater one."""
         samples = [sample for metric in self.requests.collect() for sample in metric.samples]
-        return sum(int(sample.value) for sample in samples if int(sample.labels["status"]) >= least_status)
+        return sum(
+            int(sample.value) for sample in samples if int(sample.labels["status"]) >= least_status
+        )
 
 
 def registry(
@@ -74,17 +80,27 @@ def registry(
         of_state.labels(state).set(jobs.get(state, 0))
     gauge("client_lib_log_followers", "Log streams that are followed.").set(followers)
     fitting = gauge(
-        "client_lib_available_workers", "Workers that fit now, by instance type; local runtime only.", ["instance_type"]
+        "client_lib_available_workers",
+        "Workers that fit now, by instance type; local runtime only.",
+        ["instance_type"],
     )
     for kind in instance_types:
         if kind.available is not None:
             fitting.labels(kind.name).set(kind.available)
-    gauge("client_lib_disk_free_bytes", "Bytes that are free on the disk of `data_dir`.").set(disk_free_bytes)
+    gauge("client_lib_disk_free_bytes", "Bytes that are free on the disk of `data_dir`.").set(
+        disk_free_bytes
+    )
     return found
 
 
 def exposition(server: prometheus.CollectorRegistry) -> bytes:
-    """The answer of `/metrics`: the metrics in `server`, and those of the library about the process."""
-    for collector in (prometheus.ProcessCollector, prometheus.PlatformCollector, prometheus.GCCollector):
+    """The answer of `/metrics`: the metrics in `server`, and those of the
+    library about the process.
+    """
+    for collector in (
+        prometheus.ProcessCollector,
+        prometheus.PlatformCollector,
+        prometheus.GCCollector,
+    ):
         collector(registry=server)
     return prometheus.generate_latest(server)

@@ -1,11 +1,13 @@
-"""Bearer tokens of an OpenID Connect issuer (JWT), which users may send instead of a token of the users file.
+"""Bearer tokens of an OpenID Connect issuer (JWT), which users may send instead of a token of the
+users file.
 
-A token is checked by PyJWT against the keys that the issuer publishes. They are fetched in a thread: at the first
-token, for a key id that is not among them, and after KEYS_S; at most once in `pause_s`, so that invented key ids
-cause few requests. (PyJWKClient of PyJWT fetches on the calling thread, for every unknown id, and does not use
-REQUESTS_CA_BUNDLE.)
+A token is checked by PyJWT against the keys that the issuer publishes. They are fetched in a
+thread: at the first token, for a key id that is not among them, and after KEYS_S; at most once in
+`pause_s`, so that invented key ids cause few requests. (PyJWKClient of PyJWT fetches on the calling
+thread, for every unknown id, and does not use REQUESTS_CA_BUNDLE.)
 
-Only a server whose users file has the table `[oidc]` imports this module: others start without its libraries.
+Only a server whose users file has the table `[oidc]` imports this module: others start without its
+libraries.
 """
 
 import asyncio
@@ -24,8 +26,12 @@ from server_stub.http.users_file import USER_NAME, OidcEntry
 from server_stub.runtimes import checked
 from server_stub.service.lookup import User
 
-ALGORITHMS = [*(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)), "EdDSA"]
-KEYS_S = 3600.0  # age of the keys at which they are fetched again, as the issuer may have withdrawn one
+ALGORITHMS = [
+    *(f"{kind}{bits}" for kind in ("RS", "PS", "ES") for bits in (256, 384, 512)),
+    "EdDSA",
+]
+# age of the keys at which they are fetched again, as the issuer may have withdrawn one
+KEYS_S = 3600.0
 PAUSE_S = 10.0
 _FETCH_S = 5.0  # silence of the issuer
 _SKEW_S = 30.0  # between the clocks of the issuer and of this server
@@ -52,8 +58,8 @@ class Oidc:
     async def accept(self, token: str) -> tuple[User, frozenset[str]]:
         """The user of a token, and the user's groups.
 
-        Raises Unauthorized: it is not valid, or has no name that a user may have here; Unavailable: its key is not
-        known, and the issuer does not answer.
+        Raises Unauthorized: it is not valid, or has no name that a user may have here; Unavailable:
+        its key is not known, and the issuer does not answer.
         """
         try:
             parts = jwt.decode_complete(token, options={"verify_signature": False})
@@ -70,16 +76,21 @@ class Oidc:
         except jwt.PyJWTError as error:
             reasons: dict[type[Exception], str] = {
                 jwt.ExpiredSignatureError: "the token has expired",
-                jwt.InvalidAudienceError: f"the token is for another audience than {self.entry.audience!r}",
+                jwt.InvalidAudienceError: (
+                    f"the token is for another audience than {self.entry.audience!r}"
+                ),
                 jwt.InvalidIssuerError: f"the token is of another issuer than {self.entry.issuer}",
             }
-            raise Unauthorized(reasons.get(type(error), f"the token is not valid: {error}"), hint=_LOGIN) from error
+            raise Unauthorized(
+                reasons.get(type(error), f"the token is not valid: {error}"), hint=_LOGIN
+            ) from error
         claim = self.entry.name_claim
         name = claims.get(claim)
         if not isinstance(name, str) or not re.fullmatch(USER_NAME, name):
             raise Unauthorized(
                 f"claim {claim!r} of the token is {name!r}, which is no user name",
-                hint="name_claim of the users file chooses the claim; a name has letters, digits and . _ @ + -",
+                hint="name_claim of the users file chooses the claim; a name has letters, digits "
+                "and . _ @ + -",
             )
         if claim == "email" and claims.get("email_verified") is False:
             raise Unauthorized(f"the issuer has not verified the address {name}")
@@ -97,9 +108,14 @@ class Oidc:
                 if now - self._asked > self.pause_s and (kid not in self._keys or old):
                     self._asked = now
                     try:
-                        self._keys, self._failure = await asyncio.to_thread(fetch_keys, self.entry.issuer), ""
+                        self._keys, self._failure = (
+                            await asyncio.to_thread(fetch_keys, self.entry.issuer),
+                            "",
+                        )
                         self._fetched = now
-                    except Unavailable as error:  # the keys stay: tokens are valid while the issuer does not answer
+                    except (
+                        Unavailable
+                    ) as error:  # the keys stay: tokens are valid while the issuer does not answer
                         self._failure = error.message
                         log.error("%s", error.message)
         if kid in self._keys:
@@ -115,11 +131,21 @@ def fetch_keys(issuer: str) -> Keys:
         metadata = _get(issuer.rstrip("/") + paths.DISCOVERY)
         if metadata["issuer"] != issuer:
             raise ValueError(
-                f"its metadata name {metadata['issuer']!r}; `issuer` of the users file has to be the same text"
+                f"its metadata name {metadata['issuer']!r}; `issuer` of the users file has to be "
+                "the same text"
             )
         found = jwt.PyJWKSet.from_dict(_get(metadata["jwks_uri"]))
-    except (requests.RequestException, jwt.PyJWTError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Unavailable(f"the issuer {issuer} gives no keys: {type(error).__name__}: {error}") from error
+    except (
+        requests.RequestException,
+        jwt.PyJWTError,
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ) as error:
+        raise Unavailable(
+            f"the issuer {issuer} gives no keys: {type(error).__name__}: {error}"
+        ) from error
     return {key.key_id: key for key in found.keys if key.key_id}
 
 
@@ -128,12 +154,21 @@ def check(issuer: str) -> Check:
     try:
         keys = fetch_keys(issuer)
     except Unavailable as error:
-        fix = "let this server reach it, and give `issuer` in the users file the text of `issuer` in its metadata"
+        fix = (
+            "let this server reach it, and give `issuer` in the users file the text of `issuer` "
+            "in its metadata"
+        )
         return checked("issuer", error.message, fix)
     if not keys:
         fix = "set up the issuer so that its keys and its tokens have a `kid`"
-        return checked("issuer", f"none of the keys of the issuer {issuer} has an id (`kid`), as tokens name one", fix)
-    return checked("issuer", f"{issuer} answers, and has {len(keys)} key{'s' * (len(keys) > 1)} for tokens")
+        return checked(
+            "issuer",
+            f"none of the keys of the issuer {issuer} has an id (`kid`), as tokens name one",
+            fix,
+        )
+    return checked(
+        "issuer", f"{issuer} answers, and has {len(keys)} key{'s' * (len(keys) > 1)} for tokens"
+    )
 
 
 def _get(url: str) -> dict[str, Any]:

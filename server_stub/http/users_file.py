@@ -1,8 +1,9 @@
-"""The users of a server, and the file that names them: TOML with an entry for each token, which has its SHA-256, and
-with teams and an issuer. docs/how-to.md has examples.
+"""The users of a server, and the file that names them: TOML with an entry for each token, which has
+its SHA-256, and with teams and an issuer. docs/how-to.md has examples.
 
-Tokens themselves are never stored. They have 256 random bits, so that a plain digest can't be searched. A user may have
-several entries, so that a new token works before the old one is removed. `python -m server_stub token` adds one.
+Tokens themselves are never stored. They have 256 random bits, so that a plain digest can't be
+searched. A user may have several entries, so that a new token works before the old one is removed.
+`python -m server_stub token` adds one.
 """
 
 import getpass
@@ -45,23 +46,26 @@ class UserEntry(_Table):
     admin: bool = False
     """True: the user may see and change the jobs of all users."""
     account: str | None = None
-    """Account of this machine under which the jobs of the user run, if the server runs as root. None: the one with the
-    name of the user."""
+    """Account of this machine under which the jobs of the user run, if the server runs as root.
+    None: the one with the name of the user."""
 
 
 class OidcEntry(_Table):
-    """The table `[oidc]`: an OpenID Connect issuer, whose tokens the server takes beside those of `[[users]]`."""
+    """The table `[oidc]`: an OpenID Connect issuer, whose tokens the server takes
+    beside those of `[[users]]`.
+    """
 
     issuer: str
     """URL of the issuer, as its tokens name it (`iss`)."""
     audience: Annotated[str, Field(min_length=1)]
     """Audience (`aud`) of its tokens; that of an ID token is the client id."""
     client_id: str | None = None
-    """Client id with which `client-lib login` asks the issuer for a token: a public client that may use the device
-    flow. None: `audience`, and users send their ID token; otherwise they send their access token."""
+    """Client id with which `client-lib login` asks the issuer for a token: a public client that may
+    use the device flow. None: `audience`, and users send their ID token; otherwise they send their
+    access token."""
     name_claim: str = "preferred_username"
-    """Claim with the name of the user. It has to be one that users can't choose themselves: a user of `[[users]]` with
-    this name has the same jobs."""
+    """Claim with the name of the user. It has to be one that users can't choose themselves: a user
+    of `[[users]]` with this name has the same jobs."""
     groups_claim: str = "groups"
     """Claim with the groups of the user."""
     admin_groups: list[str] = []
@@ -83,7 +87,9 @@ class UsersFile(_Table):
 
 
 class UserTokens(dict[bytes, User]):
-    """Users by the SHA-256 of their tokens. `teams` apply to users with tokens of the issuer, too."""
+    """Users by the SHA-256 of their tokens. `teams` apply to users with
+    tokens of the issuer, too.
+    """
 
     teams: Sequence[Team] = ()
     oidc: OidcEntry | None = None
@@ -105,8 +111,8 @@ CurrentTokens = Callable[[], UserTokens]
 
 
 class FileTokens:
-    """The tokens in the file of users, which is read again after a change: tokens are added and revoked without a
-    restart."""
+    """The tokens in the file of users, which is read again after a change: tokens are added and
+    revoked without a restart."""
 
     def __init__(self, path: Path, check: Callable[[UserTokens], object] = lambda _: None) -> None:
         """`check` raises InvalidRequest if the server can't take some of these users.
@@ -161,9 +167,13 @@ def read(path: Path) -> UserTokens:
         ) from error
     accounts: dict[str, str] = {}
     for each in file.users:
-        if each.account is not None and accounts.setdefault(each.name, each.account) != each.account:
+        if (
+            each.account is not None
+            and accounts.setdefault(each.name, each.account) != each.account
+        ):
             raise InvalidRequest(
-                f"the users file {path} names two accounts of {each.name}: {accounts[each.name]} and {each.account}"
+                f"the users file {path} names two accounts of {each.name}: {accounts[each.name]} "
+                f"and {each.account}"
             )
     tokens = UserTokens()
     tokens.teams, tokens.oidc = file.teams, file.oidc
@@ -190,17 +200,25 @@ def new_token() -> str:
 
 
 def add(path: Path, name: str, *, admin: bool) -> str:
-    """Append a user with a new token to the file, made 0600 if it is missing. Returns the token, which is not stored.
+    """Append a user with a new token to the file, made 0600 if it is missing. Returns the token,
+    which is not stored.
 
     Raises InvalidRequest: the name is not allowed, or the file is not a users file.
     """
     if not re.fullmatch(USER_NAME, name):
-        raise InvalidRequest(f"{name!r} is not a user name", hint="letters, digits and . _ @ + -, at most 100")
+        raise InvalidRequest(
+            f"{name!r} is not a user name", hint="letters, digits and . _ @ + -, at most 100"
+        )
     if path.exists():
         read(path)
     token = new_token()
-    entry = f'[[users]]\nname = "{name}"\ntoken_sha256 = "{digest(token).hex()}"\nadmin = {str(admin).lower()}\n'
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
+    entry = (
+        f'[[users]]\nname = "{name}"\ntoken_sha256 = "{digest(token).hex()}"\nadmin = '
+        f"{str(admin).lower()}\n"
+    )
+    with os.fdopen(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8"
+    ) as file:
         file.write(("\n" if file.tell() else "") + entry)  # the last line may have no end
     return token
 

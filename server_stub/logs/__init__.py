@@ -2,5 +2,6 @@
 
     http.api.jobs -> stream -> hub -> render, segments -> records
 
-The states of a job come from a function of the service, so that no module here imports it or the database.
+The states of a job come from a function of the service, so that no module here imports it or the
+database.
 """

@@ -1,8 +1,10 @@
-"""Wakes the followers of jobs: one feed per followed job and one tail per worker's log, shared by all its followers.
+"""Wakes the followers of jobs: one feed per followed job and one tail per worker's log, shared by
+all its followers.
 
-A follower is an event; `stream` keeps its positions, and nothing is queued for it. When a log grows, its tail notes the
-new end and the feed sets the events; the new bytes are read for the first follower, and the others get the same ones. A
-feed exists while it has followers. Everything runs on the event loop.
+A follower is an event; `stream` keeps its positions, and nothing is queued for it. When a log
+grows, its tail notes the new end and the feed sets the events; the new bytes are read for the first
+follower, and the others get the same ones. A feed exists while it has followers. Everything runs on
+the event loop.
 """
 
 import asyncio
@@ -21,21 +23,28 @@ from server_stub.logs.records import Block, LoggedJob
 from server_stub.logs.segments import BLOCK, LogReader
 
 COALESCE_S = 0.02  # least time between two wakes of the followers: each costs a write per follower
-_LOOK_S, _LOOK_MAX_S = 0.02, 0.25  # pauses before a feed looks for new logs, and for changes that nothing reports
+_LOOK_S, _LOOK_MAX_S = (
+    0.02,
+    0.25,
+)  # pauses before a feed looks for new logs, and for changes that nothing reports
 # of sys/inotify.h: modified, moved, created, deleted; the directory itself deleted or moved
 _MASK = 0x2 | 0xC0 | 0x100 | 0x200 | 0x400 | 0x800
 _EVENT = struct.Struct("iIII")
 _OVERFLOW = -1
 
 NextLogs = Callable[[LoggedJob], Awaitable[LoggedJob]]
-"""Returns the job when its version is greater than that of the given one. Raises NotFound: it is deleted."""
+"""Returns the job when its version is greater than that of the given one.
+Raises NotFound: it is deleted.
+"""
 
 
 class Inotify:
     """Reports changes in directories (Linux), on the running event loop."""
 
     def __init__(self) -> None:
-        """Raises OSError: none is left for the user (fs.inotify.max_user_instances); AttributeError: another system."""
+        """Raises OSError: none is left for the user (fs.inotify.max_user_instances);
+        AttributeError: another system.
+        """
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._descriptor = self._call("inotify_init1", os.O_NONBLOCK | os.O_CLOEXEC)
         self._callbacks: dict[int, list[Callable[[], None]]] = {}
@@ -43,9 +52,9 @@ class Inotify:
         self._loop.add_reader(self._descriptor, self._read)
 
     def watch(self, directory: Path, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call `changed` soon after an entry of the directory was made, written, renamed or removed; calls may be
-        spurious, several changes may be one call. Returns a function that ends it.
-        Raises OSError: there is no such directory, or no watch is left for this user."""
+        """Call `changed` soon after an entry of the directory was made, written, renamed or
+        removed; calls may be spurious, several changes may be one call. Returns a function that
+        ends it. Raises OSError: there is no such directory, or no watch is left for this user."""
         # one directory has one number, however often it is asked for
         number = self._call("inotify_add_watch", self._descriptor, os.fsencode(directory), _MASK)
         self._callbacks.setdefault(number, []).append(changed)
@@ -66,7 +75,9 @@ class Inotify:
         self._callbacks[number].remove(changed)
         if not self._callbacks[number]:
             del self._callbacks[number]
-            self._libc.inotify_rm_watch(self._descriptor, number)  # fails, harmlessly, for a directory that is gone
+            self._libc.inotify_rm_watch(
+                self._descriptor, number
+            )  # fails, harmlessly, for a directory that is gone
 
     def _read(self) -> None:
         data, at, numbers = os.read(self._descriptor, 64 * 1024), 0, set[int]()
@@ -76,7 +87,9 @@ class Inotify:
             numbers.add(number)
         if _OVERFLOW in numbers:
             numbers = set(self._callbacks)
-        for changed in [changed for number in numbers for changed in self._callbacks.get(number, ())]:
+        for changed in [
+            changed for number in numbers for changed in self._callbacks.get(number, ())
+        ]:
             changed()
 
 
@@ -101,7 +114,9 @@ class Tail:
         self._reader.close()
 
     def newest_at(self, offset: int) -> Block | None:
-        """The newest records, if they begin at `offset`; the first call reads them for all followers."""
+        """The newest records, if they begin at `offset`; the first call
+        reads them for all followers.
+        """
         start = self._newest.start if self._newest else -1
         if offset > start and self.end - offset <= BLOCK:
             block = self._reader.block(offset)
@@ -114,11 +129,15 @@ class Tail:
 class Feed:
     """The state that all followers of one job share."""
 
-    def __init__(self, job: LoggedJob, next_logs: NextLogs, inotify: Inotify | None, tick_s: float) -> None:
+    def __init__(
+        self, job: LoggedJob, next_logs: NextLogs, inotify: Inotify | None, tick_s: float
+    ) -> None:
         self.job = job
         self.tails: dict[Position, Tail] = {}
         self.over = False
-        """True after the job was deleted or the server began to stop. Streams end without `@end`."""
+        """True after the job was deleted or the server began to stop.
+        Streams end without `@end`.
+        """
         self.followers: set[asyncio.Event] = set()
         """One event per follower, set when there is news."""
         self._next_logs = next_logs
@@ -129,7 +148,9 @@ class Feed:
         self._woken_at = 0.0
         self._wake_later: asyncio.TimerHandle | None = None
         self._find_logs(1)
-        self._tasks = [self._loop.create_task(self._run(part)) for part in (self._watch_job, self._look)]
+        self._tasks = [
+            self._loop.create_task(self._run(part)) for part in (self._watch_job, self._look)
+        ]
 
     def close(self) -> None:
         self.over = True
@@ -143,7 +164,9 @@ class Feed:
 
     async def _run(self, part: Callable[[], Awaitable[None]]) -> None:
         """Run `_watch_job` or `_look`. If it fails, the streams end, and their readers resume."""
-        with suppress(ClientLibError):  # deleted (NotFound), or the database fails: the next request gets the error
+        with suppress(
+            ClientLibError
+        ):  # deleted (NotFound), or the database fails: the next request gets the error
             try:
                 await part()
             except BaseException:
@@ -155,7 +178,8 @@ class Feed:
         """Follow the states of the job and wake the followers at each."""
         while not self.job.state.final:
             attempt = self.job.attempt
-            # State and ends change in one step: a follower that sees a final state sees the true ends too.
+            # State and ends change in one step: a follower that sees a final state sees the true
+            # ends too.
             self.job = await self._next_logs(self.job)
             self._find_logs(attempt)
             for tail in self.tails.values():
@@ -163,8 +187,8 @@ class Feed:
             self._wake_now()
 
     async def _look(self) -> None:
-        """Look for new logs, and for changes that inotify does not report, less often while there are none; wake the
-        followers for heartbeats."""
+        """Look for new logs, and for changes that inotify does not report, less often while there
+        are none; wake the followers for heartbeats."""
         pause_s = _LOOK_S
         while not self.job.state.final:
             await asyncio.sleep(pause_s)
@@ -179,10 +203,16 @@ class Feed:
                     self._wake_now()
 
     def _find_logs(self, oldest: int) -> bool:
-        """Open the logs of the attempts from `oldest` on, where there are any; returns True if there was a new one."""
+        """Open the logs of the attempts from `oldest` on, where there are any; returns
+        True if there was a new one.
+        """
         attempts, workers = range(oldest, self.job.attempt + 1), range(self.job.n_workers)
-        unknown = {(attempt, worker) for attempt in attempts for worker in workers} - self.tails.keys()
-        return any([self._open_log(position) for position in sorted(unknown)])  # followers read them in this order
+        unknown = {
+            (attempt, worker) for attempt in attempts for worker in workers
+        } - self.tails.keys()
+        return any(
+            [self._open_log(position) for position in sorted(unknown)]
+        )  # followers read them in this order
 
     def _open_log(self, position: Position) -> bool:
         """Open a log; returns False if there is none."""
@@ -222,7 +252,9 @@ class Feed:
 class LogHub:
     """One per server process. Make it on the event loop."""
 
-    def __init__(self, next_logs: NextLogs, *, inotify: bool = True, heartbeat_s: float = HEARTBEAT_S) -> None:
+    def __init__(
+        self, next_logs: NextLogs, *, inotify: bool = True, heartbeat_s: float = HEARTBEAT_S
+    ) -> None:
         """Without `inotify` logs are looked at in intervals, as on systems that lack it."""
         self.tick_s = heartbeat_s / 5
         """Seconds after which sleeping followers are woken for a heartbeat."""
@@ -260,8 +292,9 @@ class LogHub:
                 feed.close()
 
     def close(self) -> None:
-        """End every followed stream without `@end`, so that its reader resumes at the next server. Call it when the
-        server begins to stop, before it waits for open answers. Another call does nothing."""
+        """End every followed stream without `@end`, so that its reader resumes at the next server.
+        Call it when the server begins to stop, before it waits for open answers. Another call does
+        nothing."""
         self._closed = True
         for feed in list(self._feeds.values()):
             feed.close()

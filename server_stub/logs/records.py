@@ -1,5 +1,5 @@
-"""Logs of a job, and how records are found, filtered and merged by time in bytes of whole records, without parsing each
-one. Pure, and standard library only: the process of each search loads it."""
+"""Logs of a job, and how records are found, filtered and merged by time in bytes of whole records,
+without parsing each one. Pure, and standard library only: the process of each search loads it."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Block(NamedTuple):
 
 
 def line_pattern(query: LogQuery) -> re.Pattern[bytes]:
-    """Matches every record, and the chosen ones as group 1; metrics are none. Each match ends where the next begins, so
-    that a scan never looks at a byte twice."""
+    """Matches every record, and the chosen ones as group 1; metrics are none. Each match ends where
+    the next begins, so that a scan never looks at a byte twice."""
     ranks = "|".join(map(str, sorted(query.ranks))) or RANK
     streams = "|".join(re.escape(name) for name in sorted(query.streams or STREAMS))
     return re.compile(f"({pattern(rank=f'(?:{ranks})', stream=f'(?:{streams})')})|.*\n".encode())
@@ -77,11 +77,13 @@ def last_record(data: bytes) -> int:
 
 
 def missing_before(data: bytes, expected: int | None) -> int:
-    """The number of missing records before these of one segment. `expected`: the seq that should come; None: not known.
-    Only the first record is read: inside a segment seq has no holes (client_lib.worker.format), and to count records
-    would cost as much as to send them."""
+    """The number of missing records before these of one segment. `expected`: the seq that should
+    come; None: not known. Only the first record is read: inside a segment seq has no holes
+    (client_lib.worker.format), and to count records would cost as much as to send them."""
     first = sequence_of(data)
-    return first - expected if first is not None and expected is not None and first > expected else 0
+    return (
+        first - expected if first is not None and expected is not None and first > expected else 0
+    )
 
 
 def next_sequence(data: bytes) -> int | None:
@@ -97,8 +99,9 @@ def time_of(data: bytes, at: int = 0) -> bytes:
 
 
 def merge(blocks: dict[Position, Block]) -> Iterator[tuple[Position, Block]]:
-    """Parts of the blocks, oldest first, until one of them is used up; `blocks` keeps what is left. Call it again with
-    the next block of that log, if it has one. Records of equal time are ordered by position."""
+    """Parts of the blocks, oldest first, until one of them is used up; `blocks` keeps what is left.
+    Call it again with the next block of that log, if it has one. Records of equal time are ordered
+    by position."""
     heap = [(time_of(block.data), position, 0) for position, block in blocks.items()]
     heapify(heap)
     while heap:
@@ -115,10 +118,12 @@ def merge(blocks: dict[Position, Block]) -> Iterator[tuple[Position, Block]]:
             del blocks[position]
 
 
-def _end_before(data: bytes, at: int, position: Position, other: tuple[bytes, Position, int]) -> int:
-    """The end of the records from `at` on that precede the record `other` of another log. Steps that double and a
-    bisection find short and long runs quickly. If times fall because a clock was set back, there may be several such
-    ends; the result is one of them."""
+def _end_before(
+    data: bytes, at: int, position: Position, other: tuple[bytes, Position, int]
+) -> int:
+    """The end of the records from `at` on that precede the record `other` of another log. Steps
+    that double and a bisection find short and long runs quickly. If times fall because a clock was
+    set back, there may be several such ends; the result is one of them."""
 
     def is_late(begin: int) -> bool:
         return (time_of(data, begin), position) > other[:2]

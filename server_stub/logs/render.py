@@ -1,9 +1,11 @@
-"""The three forms in which logs leave the server. Pure: records and facts in, bytes out; one renderer per answer.
+"""The three forms in which logs leave the server. Pure: records and facts in, bytes out; one
+renderer per answer.
 
-Frames (client_lib.spec.paths) carry records as the files have them. Text is for people and pipes. It has no cursor, no
-states and no heartbeat, which would be a line: a proxy must not close a silent connection. Of several lines of progress
-in a row it has the last one. NDJSON is for other programs: it has an object for each record, and objects with `event`
-for all else; the newest `position` of each log, joined by commas, is the cursor.
+Frames (client_lib.spec.paths) carry records as the files have them. Text is for people and pipes.
+It has no cursor, no states and no heartbeat, which would be a line: a proxy must not close a silent
+connection. Of several lines of progress in a row it has the last one. NDJSON is for other programs:
+it has an object for each record, and objects with `event` for all else; the newest `position` of
+each log, joined by commas, is the cursor.
 """
 
 # ruff: noqa: ARG002  # each form of an answer uses some of the arguments
@@ -38,7 +40,12 @@ class Renderer(Protocol):
 
 
 def facts(job: LoggedJob) -> dict[str, object]:
-    return {"state": str(job.state), "reason": str(job.reason), "message": job.message, "attempt": job.attempt}
+    return {
+        "state": str(job.state),
+        "reason": str(job.reason),
+        "message": job.message,
+        "attempt": job.attempt,
+    }
 
 
 class Frames:
@@ -60,8 +67,9 @@ class Frames:
 
 
 class Text(Renderer):
-    """`[rank] text`, or the text alone if the reader wants one rank; `…` where a line continues. Lines of no rank have
-    the name of their stream instead, and their worker if it is not the first: `[train.log]`, `[train.log 1]`."""
+    """`[rank] text`, or the text alone if the reader wants one rank; `…` where a line continues.
+    Lines of no rank have the name of their stream instead, and their worker if it is not the first:
+    `[train.log]`, `[train.log 1]`."""
 
     def __init__(self, *, prefix: bool, timestamps: bool) -> None:
         self._prefix = prefix
@@ -102,7 +110,9 @@ class NdJson:
         objects = [
             f'{{"time":"{time}",{place},"rank":{rank if rank != NO_RANK else "null"},"seq":{seq},'
             f'"stream":"{stream}","kind":"{kind}","text":{quoted(text)}}}\n'
-            for seq, time, rank, stream, kind, text in FIELDS.findall(data.decode("utf-8", "replace"))
+            for seq, time, rank, stream, kind, text in FIELDS.findall(
+                data.decode("utf-8", "replace")
+            )
         ]
         if not objects:
             return _event("position", position=reached)

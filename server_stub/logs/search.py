@@ -1,5 +1,6 @@
-"""Searches the lines that a job has printed for a regular expression, in a process of its own: the expression of a user
-may take any time, and `re` lets no other thread run meanwhile. After LIMIT_S the process is killed."""
+"""Searches the lines that a job has printed for a regular expression, in a process of its own: the
+expression of a user may take any time, and `re` lets no other thread run meanwhile. After LIMIT_S
+the process is killed."""
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ class _Wanted(NamedTuple):
 
 async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Hit]:
     """The matching records of these log directories with their context, by time.
-    Raises InvalidRequest: it takes longer than LIMIT_S, or finds more than LINES_MAX or BYTES_MAX."""
+    Raises InvalidRequest: it takes longer than LIMIT_S, or finds more than LINES_MAX or BYTES_MAX.
+    """
     asked = query.model_dump(include=set(_Wanted._fields))
     wanted = _Wanted(**asked, lines_max=LINES_MAX, bytes_max=BYTES_MAX)
     async with _at_once:
@@ -61,7 +63,9 @@ async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Hit]:
             stdout=asyncio.subprocess.PIPE,
         )
         try:
-            answer, _ = await asyncio.wait_for(process.communicate(pickle.dumps((logs, wanted))), LIMIT_S)
+            answer, _ = await asyncio.wait_for(
+                process.communicate(pickle.dumps((logs, wanted))), LIMIT_S
+            )
         except asyncio.TimeoutError:
             took = f"the search for {query.grep!r} took longer than {LIMIT_S:g} s"
             raise InvalidRequest(took, hint=_NARROWER) from None
@@ -78,7 +82,9 @@ async def search(logs: Mapping[Position, Path], query: LogQuery) -> list[Hit]:
     return found
 
 
-async def answer_of(job: LoggedJob, found: Iterable[Hit], renderer: Renderer) -> AsyncGenerator[bytes, None]:
+async def answer_of(
+    job: LoggedJob, found: Iterable[Hit], renderer: Renderer
+) -> AsyncGenerator[bytes, None]:
     """The body of the answer with what `search` found."""
     yield renderer.state(job, {})
     for position, records in found:
@@ -128,7 +134,9 @@ def _records_of(reader: LogReader, wanted: _Wanted) -> Iterator[bytes]:
 
 def main() -> None:
     """Answer a pickled request of `search`."""
-    resource.setrlimit(resource.RLIMIT_CPU, (30, 30))  # `search` kills it earlier, unless the server was killed
+    resource.setrlimit(
+        resource.RLIMIT_CPU, (30, 30)
+    )  # `search` kills it earlier, unless the server was killed
     hits = hits_in(*pickle.load(sys.stdin.buffer))
     together = groupby(hits or (), key=itemgetter(0))
     found = [(position, b"".join(record for _, record in group)) for position, group in together]

@@ -1,8 +1,9 @@
-"""Reads the log directories of workers: blocks of whole records by logical offset, and the offsets at which a reader
-begins, from `tail` (by reading backwards) and `since` (by bisection). Blocking file I/O, no asyncio.
+"""Reads the log directories of workers: blocks of whole records by logical offset, and the offsets
+at which a reader begins, from `tail` (by reading backwards) and `since` (by bisection). Blocking
+file I/O, no asyncio.
 
-The writer (a worker launcher) appends; it may begin a new segment, and it may remove old ones (size limit). For the
-names of the files and the format of records see client_lib.worker.format.
+The writer (a worker launcher) appends; it may begin a new segment, and it may remove old ones (size
+limit). For the names of the files and the format of records see client_lib.worker.format.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from server_stub.logs.records import STAMP, Block, line_pattern, time_of
 if TYPE_CHECKING:
     from server_stub.logs.query import LogQuery
 
-BLOCK = 64 * 1024  # more is not faster (pipes, sockets and caches like this size) and every follower may hold one
+# more is not faster (pipes, sockets and caches like this size) and every follower may hold one
+BLOCK = 64 * 1024
 _RECORD = 32 * 1024  # more than the longest record: MAX_TEXT and its head
 _HEAD = 64  # more than seq and time of a record
 _NAME = re.compile(r"\d{20}\.log")
@@ -34,7 +36,9 @@ _NOWAIT = getattr(os, "RWF_NOWAIT", 0) if hasattr(os, "preadv") else 0
 
 
 class LogReader:
-    """Reads one worker's log. Holds one file open at most; not for two threads at a time, but any may close it."""
+    """Reads one worker's log. Holds one file open at most; not for two threads at a
+    time, but any may close it.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -69,11 +73,18 @@ class LogReader:
         return segments[-1] + begin + self.window(segments[-1], begin, size).rfind(b"\n") + 1
 
     def block(self, offset: int, size: int = BLOCK, *, cached: bool = False) -> Block | None:
-        """The next whole records at `offset`, or after it if that part of the log was removed; None: none yet. At most
-        `size` bytes, but always one record. With `cached` it raises BlockingIOError instead of waiting for a disk."""
+        """The next whole records at `offset`, or after it if that part of the log was removed;
+        None: none yet. At most `size` bytes, but always one record. With `cached` it raises
+        BlockingIOError instead of waiting for a disk."""
         held = self._open
-        if held and held[0] <= offset and (data := self._records(held[0], offset - held[0], size, cached)):
-            return Block(offset, data)  # to list the directory for each block takes a fifth of the time
+        if (
+            held
+            and held[0] <= offset
+            and (data := self._records(held[0], offset - held[0], size, cached))
+        ):
+            return Block(
+                offset, data
+            )  # to list the directory for each block takes a fifth of the time
         segments = self.segments()
         first = bisect_right(segments, offset) - 1
         for segment in segments[max(first, 0) :]:
@@ -93,7 +104,9 @@ class LogReader:
         return None
 
     def window(self, segment: int, begin: int, end: int) -> bytes:
-        """The bytes [begin, end) of one segment, by its own offsets; fewer at its end, b"" where it was removed."""
+        """The bytes [begin, end) of one segment, by its own offsets; fewer at its end,
+        b"" where it was removed.
+        """
         file = self._file(segment) if begin < end else None
         return os.pread(file.descriptor, end - begin, begin) if file else b""
 
@@ -118,7 +131,9 @@ class LogReader:
         if held and held[0] == segment:
             return held[1]
         try:
-            file = OpenFile(os.path.join(self.directory, segment_name(segment)), self.directory.parent)
+            file = OpenFile(
+                os.path.join(self.directory, segment_name(segment)), self.directory.parent
+            )
         except FileNotFoundError:
             return None
         self._open = (segment, file)
@@ -128,8 +143,8 @@ class LogReader:
 
 
 def _cached_records(file: OpenFile, begin: int, size: int) -> bytes:
-    """Read whole records from the cache of the operating system. Raises BlockingIOError: the bytes are not in it, or it
-    has only a part of the first record."""
+    """Read whole records from the cache of the operating system. Raises BlockingIOError: the bytes
+    are not in it, or it has only a part of the first record."""
     if not _NOWAIT:
         raise BlockingIOError
     buffer = bytearray(size)
@@ -144,7 +159,9 @@ def _cached_records(file: OpenFile, begin: int, size: int) -> bytes:
 
 
 def find_starts(readers: Mapping[Position, LogReader], query: LogQuery) -> dict[Position, int]:
-    """Offset of the first record to give, for each position. A query with a cursor goes on where that says."""
+    """Offset of the first record to give, for each position. A query with a
+    cursor goes on where that says.
+    """
     if query.cursor:
         return {position: query.cursor.get(position, 0) for position in readers}
     starts = dict.fromkeys(readers, 0)
@@ -158,10 +175,12 @@ def find_starts(readers: Mapping[Position, LogReader], query: LogQuery) -> dict[
 
 
 def offset_of_time(reader: LogReader, stamp: bytes) -> int:
-    """Offset of the first record whose time is `stamp` or later; the end of the log if all are older. Where a clock was
-    set back, there may be several such places: it is one of them."""
+    """Offset of the first record whose time is `stamp` or later; the end of the log if all are
+    older. Where a clock was set back, there may be several such places: it is one of them."""
     begins = {segment: time_of(reader.window(segment, 0, _HEAD)) for segment in reader.segments()}
-    older = [segment for segment, time in begins.items() if len(time) == STAMP and time < stamp]  # a new one has none
+    older = [
+        segment for segment, time in begins.items() if len(time) == STAMP and time < stamp
+    ]  # a new one has none
     if not older:
         return 0
     segment = older[-1]
@@ -175,16 +194,24 @@ def offset_of_time(reader: LogReader, stamp: bytes) -> int:
     return segment + at + reader.window(segment, at, at + BLOCK).find(b"\n") + 1
 
 
-def _tail_starts(readers: Mapping[Position, LogReader], query: LogQuery, tail: int) -> dict[Position, int]:
-    """Counts lines back from the newest attempt on. Logs in which none was counted begin at their end; with fewer lines
-    than `tail` all logs begin at their first record, which may be progress or a line that has no end yet."""
+def _tail_starts(
+    readers: Mapping[Position, LogReader], query: LogQuery, tail: int
+) -> dict[Position, int]:
+    """Counts lines back from the newest attempt on. Logs in which none was counted begin at their
+    end; with fewer lines than `tail` all logs begin at their first record, which may be progress or
+    a line that has no end yet."""
     starts = {position: reader.whole_end() for position, reader in readers.items()}
     if query.before is not None:
-        starts = {position: min(end, query.before.get(position, 0)) for position, end in starts.items()}
+        starts = {
+            position: min(end, query.before.get(position, 0)) for position, end in starts.items()
+        }
     pattern = line_pattern(query)
     newest_first = sorted(readers, reverse=True)
     for _, attempt in groupby(newest_first, key=lambda position: position[0]):
-        lines = [lines_backwards(position, readers[position], pattern, starts[position]) for position in attempt]
+        lines = [
+            lines_backwards(position, readers[position], pattern, starts[position])
+            for position in attempt
+        ]
         for _, position, offset in islice(merge(*lines, reverse=True), tail):
             starts[position] = offset
             tail -= 1
@@ -194,8 +221,8 @@ def _tail_starts(readers: Mapping[Position, LogReader], query: LogQuery, tail: i
 def lines_backwards(
     position: Position, reader: LogReader, pattern: re.Pattern[bytes], until: int
 ) -> Iterator[tuple[bytes, Position, int]]:
-    """(time, position, offset) of the chosen records before `until` that end a line, the last one first; progress is
-    no line."""
+    """(time, position, offset) of the chosen records before `until` that end a line, the last one
+    first; progress is no line."""
     for segment in reversed(reader.segments()):
         end = min(reader.size(segment), until - segment)
         carried = 0  # bytes at the end of the window whose record begins before it

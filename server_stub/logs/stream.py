@@ -1,4 +1,6 @@
-"""Makes the answer for one reader: state, existing lines, live lines, end. It keeps positions, and no lines."""
+"""Makes the answer for one reader: state, existing lines, live lines, end. It
+keeps positions, and no lines.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
@@ -14,24 +16,42 @@ from client_lib.worker.directory import Directory, read_json
 from server_stub.files.job_dirs import log_dir, opener
 from server_stub.logs.hub import Feed, LogHub, Tail
 from server_stub.logs.query import LogQuery
-from server_stub.logs.records import Block, LoggedJob, line_filter, merge, missing_before, next_sequence
+from server_stub.logs.records import (
+    Block,
+    LoggedJob,
+    line_filter,
+    merge,
+    missing_before,
+    next_sequence,
+)
 from server_stub.logs.render import Renderer, facts
 from server_stub.logs.segments import BLOCK, LogReader, find_starts
 
-SILENT_BYTES = 2**20  # a reader gets its new position after so many bytes of lines that its filter left out
+# a reader gets its new position after so many bytes of lines that its filter left out
+SILENT_BYTES = 2**20
 
 
-def stream(hub: LogHub, job: LoggedJob, query: LogQuery, renderer: Renderer) -> AsyncGenerator[bytes, None]:
+def stream(
+    hub: LogHub, job: LoggedJob, query: LogQuery, renderer: Renderer
+) -> AsyncGenerator[bytes, None]:
     """The body of the answer. It ends without `@end` if the job is deleted or the server stops.
-    Raises NotFound at the call, before the first piece: there is no such attempt, or no such rank."""
+    Raises NotFound at the call, before the first piece: there is no such attempt, or no such rank.
+    """
     return _stream(hub, job, logs(job, query), query, renderer)
 
 
 async def _stream(
-    hub: LogHub, job: LoggedJob, existing: Mapping[Position, Path], query: LogQuery, renderer: Renderer
+    hub: LogHub,
+    job: LoggedJob,
+    existing: Mapping[Position, Path],
+    query: LogQuery,
+    renderer: Renderer,
 ) -> AsyncGenerator[bytes, None]:
     following = hub.follow(job) if query.follow else nullcontext(None)
-    with following as followed, closing(_Answer(followed[0].job if followed else job, query, renderer)) as answer:
+    with (
+        following as followed,
+        closing(_Answer(followed[0].job if followed else job, query, renderer)) as answer,
+    ):
         async for piece in answer.history(existing):
             yield piece
         if followed:
@@ -42,9 +62,13 @@ async def _stream(
 
 
 def logs(job: LoggedJob, query: LogQuery) -> dict[Position, Path]:
-    """The directories of the wanted logs, there or not. Raises NotFound: there is no such attempt, or no such rank."""
+    """The directories of the wanted logs, there or not. Raises NotFound: there is no such
+    attempt, or no such rank.
+    """
     if query.attempt is not None and query.attempt > job.attempt:
-        raise NotFound(f"there is no attempt {query.attempt} of this job", hint=f"its newest is {job.attempt}")
+        raise NotFound(
+            f"there is no attempt {query.attempt} of this job", hint=f"its newest is {job.attempt}"
+        )
     attempts = [query.attempt] if query.attempt else range(1, job.attempt + 1)
     if query.ranks:
         refuse_unknown(query.ranks, [log_dir(job.job_dir, attempt, 0) for attempt in attempts])
@@ -52,13 +76,15 @@ def logs(job: LoggedJob, query: LogQuery) -> dict[Position, Path]:
 
 
 def refuse_unknown(asked: Iterable[int], logs: Iterable[Path]) -> None:
-    """Raises NotFound: no attempt has one of the ranks `asked`, whose lines would be waited for without end. `logs`:
-    the log directory of worker 0 of each attempt. The number of ranks may depend on the GPUs that an attempt gets:
-    before it is planned every rank is accepted."""
+    """Raises NotFound: no attempt has one of the ranks `asked`, whose lines would be waited for
+    without end. `logs`: the log directory of worker 0 of each attempt. The number of ranks may
+    depend on the GPUs that an attempt gets: before it is planned every rank is accepted."""
     counts = [_ranks(log.parent) for log in logs]
     unknown = [rank for rank in sorted(asked) if rank >= max(counts)]
     if all(counts) and unknown:
-        there_are = "its only rank is 0" if max(counts) == 1 else f"its ranks are 0 to {max(counts) - 1}"
+        there_are = (
+            "its only rank is 0" if max(counts) == 1 else f"its ranks are 0 to {max(counts) - 1}"
+        )
         raise NotFound(f"this job has no rank {unknown[0]}", hint=there_are)
 
 
@@ -94,7 +120,9 @@ class _Answer:
         self._closed = False
 
     def close(self) -> None:
-        """Close the files. The exception of a reader that disconnected keeps this object until a garbage collection."""
+        """Close the files. The exception of a reader that disconnected keeps this object
+        until a garbage collection.
+        """
         self._closed = True
         for log in list(self._logs.values()):
             log.reader.close()
@@ -103,7 +131,11 @@ class _Answer:
         """State and positions, then all existing lines."""
         ends = await asyncio.to_thread(self._begin, existing)
         # without tail and since a reader begins at 0 by itself
-        moved = {} if self._query.cursor else {where: log.offset for where, log in self._logs.items() if log.offset}
+        moved = (
+            {}
+            if self._query.cursor
+            else {where: log.offset for where, log in self._logs.items() if log.offset}
+        )
         if state := self._renderer.state(self._job, moved):
             yield state
         async for parts in _records(self._logs, ends):
@@ -115,7 +147,9 @@ class _Answer:
         self._sent_at = monotonic()
 
     async def live(self, feed: Feed, news: asyncio.Event, silence_s: float) -> AsyncIterator[bytes]:
-        """New lines and states until the end. A reader that got nothing for `silence_s` gets a heartbeat."""
+        """New lines and states until the end. A reader that got nothing for
+        `silence_s` gets a heartbeat.
+        """
         behind = False
         while True:
             news.clear()
@@ -155,8 +189,15 @@ class _Answer:
         readers = {position: log.reader for position, log in self._logs.items()}
         for position, offset in find_starts(readers, self._query).items():
             self._logs[position].start_at(offset)
-        ends, before = {position: reader.end() for position, reader in readers.items()}, self._query.before
-        return ends if before is None else {where: min(end, before.get(where, 0)) for where, end in ends.items()}
+        ends, before = (
+            {position: reader.end() for position, reader in readers.items()},
+            self._query.before,
+        )
+        return (
+            ends
+            if before is None
+            else {where: min(end, before.get(where, 0)) for where, end in ends.items()}
+        )
 
     def _open(self, position: Position, directory: Path) -> _ReadLog:
         log = self._logs[position] = _ReadLog(LogReader(directory))
@@ -165,8 +206,12 @@ class _Answer:
         return log
 
     def _grown(self, feed: Feed) -> list[Tail]:
-        """The wanted logs with bytes that this answer has not read, whole records or not; new ones are opened."""
-        wanted = [tail for tail in feed.tails.values() if self._query.attempt in (None, tail.position[0])]
+        """The wanted logs with bytes that this answer has not read, whole records or
+        not; new ones are opened.
+        """
+        wanted = [
+            tail for tail in feed.tails.values() if self._query.attempt in (None, tail.position[0])
+        ]
         for tail in wanted:
             if tail.position not in self._logs:
                 log = self._open(tail.position, log_dir(self._job.job_dir, *tail.position))
@@ -206,7 +251,9 @@ async def _records(
                 offset, end = offsets.pop(position), ends[position]
                 if offset >= end:
                     continue
-                if block := await _read_block(logs[position].reader, offset, min(BLOCK, end - offset)):
+                if block := await _read_block(
+                    logs[position].reader, offset, min(BLOCK, end - offset)
+                ):
                     blocks[position], offsets[position] = block, block.end
             yield list(merge(blocks))
 

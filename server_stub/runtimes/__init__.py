@@ -1,8 +1,8 @@
 """The protocol of a runtime, the place where attempts of jobs run.
 
-A runtime starts, observes and stops attempts; the service decides about jobs, and what follows from the end of an
-attempt. Implementations: `local` (processes of this machine) and `kube` (pods of a cluster). Both sides use the tasks,
-the timers and the clock that are defined here.
+A runtime starts, observes and stops attempts; the service decides about jobs, and what follows from
+the end of an attempt. Implementations: `local` (processes of this machine) and `kube` (pods of a
+cluster). Both sides use the tasks, the timers and the clock that are defined here.
 """
 
 from __future__ import annotations
@@ -55,21 +55,35 @@ class Attempt:
     function: Path | None = None
     """The pickled function, if the job is one: `spec.script` is then its name."""
     checkpoints_from: Path | None = None
-    """Checkpoint directory of an earlier job (resubmit, `checkpoint_from`), copied for this one before it starts."""
+    """Checkpoint directory of an earlier job (resubmit, `checkpoint_from`), copied for
+    this one before it starts.
+    """
     checkpoints_name: str | None = None
-    """Name of that job. None: there is none, or an earlier version of the server took the request."""
-    after: Callable[[], Awaitable[Sequence[Sequence[Source]]]] | None = field(default=None, repr=False, compare=False)
-    """Finds the jobs that each entry of `spec.after` stands for, without deleted ones. None: there is no entry."""
+    """Name of that job. None: there is none, or an earlier version of
+    the server took the request.
+    """
+    after: Callable[[], Awaitable[Sequence[Sequence[Source]]]] | None = field(
+        default=None, repr=False, compare=False
+    )
+    """Finds the jobs that each entry of `spec.after` stands for, without deleted
+    ones. None: there is no entry.
+    """
     namespace: str | None = None
-    """Namespace of a cluster in which it runs; None: that of the server. The same for all attempts of a job."""
+    """Namespace of a cluster in which it runs; None: that of the server. The same
+    for all attempts of a job.
+    """
     owner: str = ""
     """User who owns the job: messages to other users do not name it."""
     never_started: bool = False
     """No runtime has ever started it, so none needs to look for its processes."""
     unreadable: str = ""
-    """The reason why its request can't be read; '': it can. An unreadable attempt is only found again and stopped."""
+    """The reason why its request can't be read; '': it can. An unreadable attempt is
+    only found again and stopped.
+    """
     reload: Callable[[], Attempt] | None = field(default=None, repr=False, compare=False)
-    """Reads it from disk again, so that a runtime need not keep long-queued attempts. Raises ServerError."""
+    """Reads it from disk again, so that a runtime need not keep long-queued
+    attempts. Raises ServerError.
+    """
 
 
 CHECKPOINTS = "checkpoints"
@@ -78,14 +92,20 @@ CHECKPOINTS = "checkpoints"
 
 @dataclass(frozen=True)
 class Observation:
-    """The state of an attempt as a runtime reports it, after each change. Reporting the same again is harmless."""
+    """The state of an attempt as a runtime reports it, after each change. Reporting
+    the same again is harmless.
+    """
 
     job_id: str
     attempt: int
     phase: Literal["waiting", "running", "ended"]
-    """`running`: every worker has started its processes. `ended`: none of them lives, reports and logs are complete."""
+    """`running`: every worker has started its processes. `ended`: none of them lives,
+    reports and logs are complete.
+    """
     reason: Reason
-    """Ended: COMPLETED only if every rank ended with 0; CANCELLED if `stop` ended it; otherwise the failure."""
+    """Ended: COMPLETED only if every rank ended with 0; CANCELLED if `stop` ended
+    it; otherwise the failure.
+    """
     message: str
     workers: tuple[WorkerInfo, ...] = ()
     started_at: datetime | None = None
@@ -94,8 +114,8 @@ class Observation:
     notes: tuple[str, ...] = ()
     """Messages for the job's events, each of them added once."""
     first_failing: Failure | None = None
-    """Ended: the rank that `message` names, if one is the cause, or the job's command before the ranks, which has no
-    rank; without the meaning and the hint."""
+    """Ended: the rank that `message` names, if one is the cause, or the job's command before the
+    ranks, which has no rank; without the meaning and the hint."""
     stacks: tuple[str, ...] = ()
     """Ended: the places of the ranks before they were stopped, see `verdict.last_stacks`."""
     quiet: Quiet = ()
@@ -125,43 +145,51 @@ Sink = Callable[[Observation], None]
 
 
 class Runtime(Protocol):
-    """A place where attempts run. Every method is called on the event loop's thread and returns soon."""
+    """A place where attempts run. Every method is called on the event
+    loop's thread and returns soon.
+    """
 
     name: str
 
-    def check(self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None) -> list[str]:
-        """Notices for `owner`, who submits it, about fields that have no effect here, or another one than elsewhere.
-        `namespace`: that of the owner's team; None: the server's.
+    def check(
+        self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None
+    ) -> list[str]:
+        """Notices for `owner`, who submits it, about fields that have no effect here, or another
+        one than elsewhere. `namespace`: that of the owner's team; None: the server's.
 
         Raises:
-            NeverFits: larger than anything that this runtime can offer; the hint gives the largest that fits.
+            NeverFits: larger than anything that this runtime can offer; the hint gives the largest
+                that fits.
             NotSupported, InvalidRequest: naming the field, its value and the way out.
             Unavailable: what decides this is not known yet.
         """
         ...
 
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
-        """The reason why a worker of such a job of `owner` can't read this folder or file of the server's machine at
-        the same path; None: all workers can."""
+        """The reason why a worker of such a job of `owner` can't read this folder or file of the
+        server's machine at the same path; None: all workers can."""
         ...
 
     def render(self, attempt: Attempt) -> Manifest:
-        """The objects that `submit` would create, with masked secrets. Creates nothing, and is deterministic."""
+        """The objects that `submit` would create, with masked secrets. Creates
+        nothing, and is deterministic.
+        """
         ...
 
     async def start(self, sink: Sink) -> None:
-        """Begin to work; observations go to `sink`. After a restart the caller submits all attempts before, or in the
-        same turn of the event loop: those that run already get their resources back before any other starts."""
+        """Begin to work; observations go to `sink`. After a restart the caller submits all attempts
+        before, or in the same turn of the event loop: those that run already get their resources
+        back before any other starts."""
         ...
 
     def submit(self, attempt: Attempt) -> None:
-        """Take the attempt: queue and start it. Idempotent over restarts of the server: an attempt that was started
-        before is found again and observed, never started twice."""
+        """Take the attempt: queue and start it. Idempotent over restarts of the server: an attempt
+        that was started before is found again and observed, never started twice."""
         ...
 
     def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
-        """Send SIGTERM, then after `grace_s` SIGKILL, to every process of the attempt, or remove it from the queue.
-        Idempotent. The end is reported as an observation."""
+        """Send SIGTERM, then after `grace_s` SIGKILL, to every process of the attempt, or remove it
+        from the queue. Idempotent. The end is reported as an observation."""
         ...
 
     def signs_of_life(self, job_id: str, attempt: int) -> Hashable:
@@ -169,14 +197,18 @@ class Runtime(Protocol):
         ...
 
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
-        """Take the stacks of all ranks of a running attempt: an answer for each of its workers, after STACKS_S at the
-        latest. Empty: no such attempt runs. One call at a time for each attempt."""
+        """Take the stacks of all ranks of a running attempt: an answer for each of its workers,
+        after STACKS_S at the latest. Empty: no such attempt runs. One call at a time for each
+        attempt."""
         ...
 
-    async def begin_session(self, job_id: str, attempt: int, request: Mapping[str, Any]) -> socket.socket:
-        """Begin a session of the user (client_lib.worker.session) in a worker of a running attempt. Returns a Unix
-        socket that carries its frames. `request`: a SessionRequest as JSON. Raises NotFound: there is no such rank or
-        worker; Conflict with the reason why there is no session."""
+    async def begin_session(
+        self, job_id: str, attempt: int, request: Mapping[str, Any]
+    ) -> socket.socket:
+        """Begin a session of the user (client_lib.worker.session) in a worker of a running attempt.
+        Returns a Unix socket that carries its frames. `request`: a SessionRequest as JSON. Raises
+        NotFound: there is no such rank or worker; Conflict with the reason why there is no session.
+        """
         ...
 
     def instance_types(self) -> Sequence[InstanceType]:
@@ -188,7 +220,9 @@ class Runtime(Protocol):
         ...
 
     def warning(self) -> str:
-        """A problem that an operator has to know, without paths and addresses: everyone can read it. '': none."""
+        """A problem that an operator has to know, without paths and addresses:
+        everyone can read it. '': none.
+        """
         ...
 
     async def doctor(self) -> list[Check]:
@@ -215,7 +249,9 @@ class Clock:
         return datetime.now(timezone.utc)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
-        """Call on the event loop's thread after `delay_s` of monotonic time; at once if that is negative."""
+        """Call on the event loop's thread after `delay_s` of monotonic time; at
+        once if that is negative.
+        """
         return asyncio.get_running_loop().call_later(max(0.0, delay_s), callback)
 
 

@@ -1,4 +1,6 @@
-"""The support of each field of the job spec by each runtime, and the checks that all runtimes share. Pure."""
+"""The support of each field of the job spec by each runtime, and the checks that
+all runtimes share. Pure.
+"""
 
 import re
 from typing import NamedTuple
@@ -12,8 +14,8 @@ _FUNCTION = re.compile(r"\w+\(\)")  # a function, named in place of the script
 
 
 class Row(NamedTuple):
-    """The reasons why a field has no effect on a runtime, each for a notice; None: it has one, or a rule of the runtime
-    refuses it or makes a notice of its own."""
+    """The reasons why a field has no effect on a runtime, each for a notice; None: it has one, or a
+    rule of the runtime refuses it or makes a notice of its own."""
 
     local: str | None = None
     kubernetes: str | None = None
@@ -27,7 +29,8 @@ _ELASTIC = Row(*["only type 'pytorch_elastic' reads it"] * 2)  # for that type t
 # complete (a test compares it with JobSpec), so that no field is ignored without a notice
 FIELDS: dict[str, Row] = {
     "script": _EVERYWHERE,
-    "base_image": _EVERYWHERE,  # local: a notice names the interpreter; kubernetes: a notice if another one is pulled
+    # local: a notice names the interpreter; kubernetes: a notice if another one is pulled
+    "base_image": _EVERYWHERE,
     "type": _EVERYWHERE,  # kubernetes: pytorch_elastic only if pods reach the server
     "args": _EVERYWHERE,
     "flags": _EVERYWHERE,
@@ -42,7 +45,8 @@ FIELDS: dict[str, Row] = {
     "pytorch_use_env": _EVERYWHERE,
     "log_file": _EVERYWHERE,
     "checkpoint_dir": _EVERYWHERE,  # kubernetes: with a notice if it ends with the pod
-    "checkpoint_from": _EVERYWHERE,  # kubernetes: only if the catalogue has a volume for checkpoints
+    # kubernetes: only if the catalogue has a volume for checkpoints
+    "checkpoint_from": _EVERYWHERE,
     "outputs": _EVERYWHERE,  # kubernetes: only if pods reach the server
     "requirements": _EVERYWHERE,
     "setup": _EVERYWHERE,
@@ -58,8 +62,12 @@ FIELDS: dict[str, Row] = {
     "internet": Row(local="the job reaches what this machine reaches"),
     "region": Row("the job runs on this machine", "the job runs on this server's cluster"),
     "priority_class": _EVERYWHERE,  # kubernetes: with a notice if the catalogue has none for it
-    "queue_name": Row(local="there is one queue, by priority_class"),  # kubernetes: only with a Kueue
-    "allocation_name": Row(_ONE_MACHINE.local, "capacity is shared by priority_class and queue_name"),
+    "queue_name": Row(
+        local="there is one queue, by priority_class"
+    ),  # kubernetes: only with a Kueue
+    "allocation_name": Row(
+        _ONE_MACHINE.local, "capacity is shared by priority_class and queue_name"
+    ),
     "after": _SERVICE,
     "max_retry": _SERVICE,
     "retry_on": _SERVICE,
@@ -94,16 +102,24 @@ def ignored(spec: JobSpec, runtime: str) -> list[str]:
         unset = value in (None, "default") or (name == "warm" and not value)
         if reason is None or unset or (is_elastic and row is _ELASTIC):
             continue
-        shown = str(value) if isinstance(value, str) else value  # an enum's own repr would not be what the user wrote
+        # an enum's own repr would not be what the user wrote
+        shown = str(value) if isinstance(value, str) else value
         notices.append(f"{name}={shown!r} has no effect here: {reason}")
     if spec.preflight_check and not has_preflight(spec):
-        notices.append("preflight_check=True has no effect here: it needs ranks that are started as a Python script")
+        notices.append(
+            "preflight_check=True has no effect here: it needs ranks that are started as a Python "
+            "script"
+        )
     return notices
 
 
 def has_preflight(spec: JobSpec) -> bool:
-    """True if the machines are checked before the script: a command may have no Python, and an agent starts ranks."""
-    return spec.preflight_check and not is_command(spec) and spec.type is not JobType.PYTORCH_ELASTIC
+    """True if the machines are checked before the script: a command may have no Python,
+    and an agent starts ranks.
+    """
+    return (
+        spec.preflight_check and not is_command(spec) and spec.type is not JobType.PYTORCH_ELASTIC
+    )
 
 
 def is_command(spec: JobSpec) -> bool:
@@ -121,10 +137,16 @@ def check_command(spec: JobSpec) -> None:
 
 
 def check_paths(spec: JobSpec, working_dir: str | None) -> None:
-    """Raises InvalidRequest: a path is relative, and the request names no folder that it is relative to."""
+    """Raises InvalidRequest: a path is relative, and the request names no
+    folder that it is relative to.
+    """
     if working_dir is not None:
         return
-    relative = {"script": spec.python_script, "working_dir": spec.working_dir, "checkpoint_dir": spec.checkpoint_dir}
+    relative = {
+        "script": spec.python_script,
+        "working_dir": spec.working_dir,
+        "checkpoint_dir": spec.checkpoint_dir,
+    }
     for name, path in relative.items():
         if path is not None and not path.startswith(("/", "~/")):
             raise InvalidRequest(
@@ -134,18 +156,28 @@ def check_paths(spec: JobSpec, working_dir: str | None) -> None:
 
 
 def copies_notice(spec: JobSpec, processes: int) -> str:
-    """Notice for a command that each worker starts `processes` times; empty if that is once, or as often as asked."""
+    """Notice for a command that each worker starts `processes` times; empty if that is
+    once, or as often as asked.
+    """
     if not is_command(spec) or spec.processes_per_worker != "default" or processes == 1:
         return ""
     return (
-        f"the command is started {processes} times on each worker, once per GPU; processes_per_worker=1 starts it once"
+        f"the command is started {processes} times on each worker, once per GPU; "
+        "processes_per_worker=1 starts it once"
     )
 
 
 def parse_volume(volume: str) -> tuple[str, str, bool]:
-    """Name, path and read-only flag of `name:path[:ro]`. Raises InvalidRequest: it has another form."""
+    """Name, path and read-only flag of `name:path[:ro]`. Raises
+    InvalidRequest: it has another form.
+    """
     parts = volume.split(":")
     read_only = parts[2:] == ["ro"]
-    if len(parts) not in (2, 3) or (len(parts) == 3 and not read_only) or not all(parts) or parts[1][0] != "/":
+    if (
+        len(parts) not in (2, 3)
+        or (len(parts) == 3 and not read_only)
+        or not all(parts)
+        or parts[1][0] != "/"
+    ):
         raise InvalidRequest(f"volume {volume!r} is not of the form name:/path or name:/path:ro")
     return parts[0], parts[1], read_only

@@ -1,4 +1,5 @@
-"""Collects outputs and results of the jobs that a job waited for (`after`). It reads the disk: call it in a thread.
+"""Collects outputs and results of the jobs that a job waited for (`after`). It reads the disk: call
+it in a thread.
 
 <n>/          the outputs of the n-th of them, from 0; of a group a folder for each of its jobs, by its name
 <n>.result    what rank 0 of a function returned (client_lib.worker.function_runner)
@@ -23,7 +24,9 @@ _GZIP = 31  # `wbits` of zlib: with the header and the checksum of gzip
 
 
 def newest_result(job_dir: Path, attempt: int, rank: int) -> OpenFile | None:
-    """The file with the result of a function in a rank, which in an elastic job may have run in two workers."""
+    """The file with the result of a function in a rank, which in an elastic job
+    may have run in two workers.
+    """
     found = []
     for worker in (attempt_dir(job_dir, attempt) / "workers").glob("*"):
         with suppress(FileNotFoundError):
@@ -32,8 +35,9 @@ def newest_result(job_dir: Path, attempt: int, rank: int) -> OpenFile | None:
 
 
 def make_folder(after: Sequence[Sequence[Source]], folder: Path, keep_free: int) -> None:
-    """Make the folder with links to the kept files; a server of root copies them, so that the job can't change them
-    through links. Raises OSError, also if fewer than `keep_free` bytes of the disk would stay free."""
+    """Make the folder with links to the kept files; a server of root copies them, so that the job
+    can't change them through links. Raises OSError, also if fewer than `keep_free` bytes of the
+    disk would stay free."""
     shutil.rmtree(folder, ignore_errors=True)  # of a server that was killed
     folder.mkdir(parents=True, mode=0o700)
     for path, file, executable in _entries(after):
@@ -85,7 +89,9 @@ def _entries(after: Sequence[Sequence[Source]]) -> Iterator[tuple[str, OpenFile 
             for kept in outputs.listing(source.job_dir)[0]:
                 check_path(kept.path)  # processes of that job may have written the list
                 path = PurePosixPath(kept.path)
-                if not files.isdisjoint(path.parents):  # a folder of this name in another attempt or worker
+                if not files.isdisjoint(
+                    path.parents
+                ):  # a folder of this name in another attempt or worker
                     continue
                 files.add(path)
                 if found := outputs.find(source.job_dir, kept.path, kept.sha256):

@@ -1,8 +1,9 @@
-"""Instance types: the size of a worker of each type, from a catalogue or from the pattern of its name.
+"""Instance types: the size of a worker of each type, from a catalogue or from the pattern of its
+name.
 
-Pure except for `load`, which reads the file. Sizes are per worker: GPUs, CPU cores, GiB of memory. Names follow the ML
-Space platform: `a100plus.1gpu.80vG.12C.96G`, `cpu.8C.32G`, where C and G are of the whole worker and vG is the memory
-of one card.
+Pure except for `load`, which reads the file. Sizes are per worker: GPUs, CPU cores, GiB of memory.
+Names follow the ML Space platform: `a100plus.1gpu.80vG.12C.96G`, `cpu.8C.32G`, where C and G are of
+the whole worker and vG is the memory of one card.
 """
 
 import re
@@ -51,7 +52,9 @@ S = TypeVar("S", bound=Size)
 
 
 class Reserve(Strict):
-    """Resources that a node keeps for itself: a worker that requests a whole node would never be placed."""
+    """Resources that a node keeps for itself: a worker that requests a whole
+    node would never be placed.
+    """
 
     cpu: Amount = 0
     memory_gib: Amount = 0
@@ -68,9 +71,15 @@ def parse(name: str) -> Size | None:
     return None
 
 
-def find_type(name: str, listed: Sequence[S], by_pattern: Callable[[Size], S | None] | None, patterns: str = "") -> S:
-    """The listed type called `name`, else what `by_pattern` makes of the size in the name, if such names are known.
-    Raises InvalidRequest for an unknown name, with the listed ones and a remark on `patterns`."""
+def find_type(
+    name: str,
+    listed: Sequence[S],
+    by_pattern: Callable[[Size], S | None] | None,
+    patterns: str = "",
+) -> S:
+    """The listed type called `name`, else what `by_pattern` makes of the size in the name, if such
+    names are known. Raises InvalidRequest for an unknown name, with the listed ones and a remark on
+    `patterns`."""
     found = next((each for each in listed if each.name == name), None)
     if found is None and by_pattern and (size := parse(name)):
         found = by_pattern(size)
@@ -90,31 +99,40 @@ class Catalogue(Strict):
     default: str | None = None
     """Type of a job that names none; None: the runtime decides."""
     by_pattern: bool = True
-    reserve: Reserve = Reserve()  # without effect on one machine, like `volumes`; accepted as in a cluster's catalogue
+    # without effect on one machine, like `volumes`; accepted as in a cluster's catalogue
+    reserve: Reserve = Reserve()
     volumes: list[dict[str, object]] = empty(list)
 
     def find(self, name: str) -> Size:
-        """The type called `name`. One by pattern without cores and memory takes them, per GPU, from a listed type of
-        its family. Raises InvalidRequest as `find_type`."""
+        """The type called `name`. One by pattern without cores and memory takes them, per GPU, from
+        a listed type of its family. Raises InvalidRequest as `find_type`."""
         if not self.by_pattern:
             return find_type(name, self.instance_types, None)
         patterns = "; names like a100.8gpu or cpu.8C.32G are read by pattern"
         return find_type(name, self.instance_types, self._completed, patterns)
 
     def _completed(self, size: Size) -> Size:
-        like = next((s for s in self.instance_types if size.gpus and s.gpus and s.family == size.family), None)
+        like = next(
+            (s for s in self.instance_types if size.gpus and s.gpus and s.family == size.family),
+            None,
+        )
         if like is None:
             return size
         share = size.gpus / like.gpus
-        missing = {"cpu": size.cpu or like.cpu * share, "memory_gib": size.memory_gib or like.memory_gib * share}
+        missing = {
+            "cpu": size.cpu or like.cpu * share,
+            "memory_gib": size.memory_gib or like.memory_gib * share,
+        }
         return size.model_copy(update=missing)
 
 
 def load(path: Path) -> Catalogue:
-    """The catalogue in a TOML file: `default`, `by_pattern` and one `[[instance_types]]` per type. Raises
-    InvalidRequest naming the file and what is wrong in it."""
+    """The catalogue in a TOML file: `default`, `by_pattern` and one `[[instance_types]]` per type.
+    Raises InvalidRequest naming the file and what is wrong in it."""
     try:
-        catalogue = Catalogue.model_validate(parse_toml(path.read_text("utf-8"), f"the catalogue {path}"))
+        catalogue = Catalogue.model_validate(
+            parse_toml(path.read_text("utf-8"), f"the catalogue {path}")
+        )
     except (OSError, UnicodeDecodeError, ValidationError) as error:
         raise InvalidRequest(f"the catalogue {path} can't be read: {error}") from error
     names = [size.name for size in catalogue.instance_types]
@@ -126,11 +144,22 @@ def load(path: Path) -> Catalogue:
 
 
 def of_machine(cores: int, memory_gib: float, gpu_names: Sequence[str]) -> list[Size]:
-    """The types that describe one machine: one without GPUs, then 1, 2, 4 … GPUs and all of them."""
+    """The types that describe one machine: one without GPUs, then 1, 2,
+    4 … GPUs and all of them.
+    """
     name = f"cpu.{cores}C.{int(memory_gib)}G"
-    sizes = [Size(name=name, cpu=cores, memory_gib=int(memory_gib), description="this machine, without GPUs")]
+    sizes = [
+        Size(
+            name=name,
+            cpu=cores,
+            memory_gib=int(memory_gib),
+            description="this machine, without GPUs",
+        )
+    ]
     total = len(gpu_names)
-    for count in sorted({1 << power for power in range(total.bit_length()) if total} | ({total} if total else set())):
+    for count in sorted(
+        {1 << power for power in range(total.bit_length()) if total} | ({total} if total else set())
+    ):
         share = count / total
         sizes.append(
             Size(
@@ -145,8 +174,14 @@ def of_machine(cores: int, memory_gib: float, gpu_names: Sequence[str]) -> list[
 
 
 def family_of(gpu_name: str) -> str:
-    """`a100` of `NVIDIA A100-SXM4-80GB`, `rtx4090` of `NVIDIA GeForce RTX 4090`: what a type of that card is called."""
-    words = [w for w in re.split(r"[\s-]+", gpu_name.lower()) if w not in ("nvidia", "geforce", "tesla", "quadro", "")]
+    """`a100` of `NVIDIA A100-SXM4-80GB`, `rtx4090` of `NVIDIA GeForce RTX 4090`: what a
+    type of that card is called.
+    """
+    words = [
+        w
+        for w in re.split(r"[\s-]+", gpu_name.lower())
+        if w not in ("nvidia", "geforce", "tesla", "quadro", "")
+    ]
     if not words:
         return "gpu"
     joined = words[0] + (words[1] if words[0].isalpha() and len(words) > 1 else "")

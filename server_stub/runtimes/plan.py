@@ -1,4 +1,6 @@
-"""The parts of a worker's plan that are the same for all runtimes: command, folders, options. Pure."""
+"""The parts of a worker's plan that are the same for all runtimes:
+command, folders, options. Pure.
+"""
 
 import os.path
 
@@ -13,10 +15,13 @@ RANK_RUNNER = "CLIENT_LIB_RANK_RUNNER"
 """Environment variable of a job; with 0 its ranks start as plain `python script`."""
 
 
-def worker_plan(attempt: Attempt, environment: dict[str, str], function_runner: str, default_dir: str) -> WorkerPlan:
-    """The plan of a worker as far as it is the same for all runtimes, which set the other fields: its number, the
-    interpreter, the folders, the address of the master, the resources and the limits. `environment`: of the ranks.
-    `function_runner`: path of the script that calls a function. `default_dir`: see `working_dir`."""
+def worker_plan(
+    attempt: Attempt, environment: dict[str, str], function_runner: str, default_dir: str
+) -> WorkerPlan:
+    """The plan of a worker as far as it is the same for all runtimes, which set the other fields:
+    its number, the interpreter, the folders, the address of the master, the resources and the
+    limits. `environment`: of the ranks. `function_runner`: path of the script that calls a
+    function. `default_dir`: see `working_dir`."""
     spec, bounds = attempt.spec, elastic_bounds(attempt.spec)
     argument, auto = local_rank(spec)
     return WorkerPlan(
@@ -60,14 +65,18 @@ def runs_python(attempt: Attempt) -> bool:
 
 
 def from_caller(attempt: Attempt, path: str) -> str:
-    """Absolute path; relative ones start at the submitter's working directory, `~/` is the submitter's home."""
+    """Absolute path; relative ones start at the submitter's working directory,
+    `~/` is the submitter's home.
+    """
     if path.startswith("~/") and "HOME" in attempt.submitter.environment:
         path = attempt.submitter.environment["HOME"] + path[1:]
     return os.path.normpath(os.path.join(attempt.submitter.working_dir or "/", path))
 
 
 def command(attempt: Attempt) -> list[str]:
-    """Words of the script or command; the path of a script is absolute, or relative to the root of a snapshot."""
+    """Words of the script or command; the path of a script is absolute, or relative
+    to the root of a snapshot.
+    """
     words = attempt.spec.command()
     if attempt.spec.python_script is None:
         return words
@@ -77,8 +86,8 @@ def command(attempt: Attempt) -> list[str]:
 
 
 def working_dir(attempt: Attempt, default: str) -> str:
-    """Working directory of the ranks: in a snapshot the one that the client chose; in place that of the spec, else that
-    of the submitter, else the script's folder, else `default`."""
+    """Working directory of the ranks: in a snapshot the one that the client chose; in place that of
+    the spec, else that of the submitter, else the script's folder, else `default`."""
     if isinstance(attempt.code, CodeSnapshot):
         return attempt.code.working_dir
     if attempt.spec.working_dir is not None:
@@ -90,8 +99,8 @@ def working_dir(attempt: Attempt, default: str) -> str:
 
 
 def output_globs(attempt: Attempt, worker: int) -> list[str]:
-    """The globs for `client_lib.worker.outputs`; []: nothing is kept. In place all workers share their files, and the
-    files stay there: worker 0 alone keeps those that the job names."""
+    """The globs for `client_lib.worker.outputs`; []: nothing is kept. In place all workers share
+    their files, and the files stay there: worker 0 alone keeps those that the job names."""
     snapshot = isinstance(attempt.code, CodeSnapshot)
     if attempt.spec.outputs is None:
         return [ALL] if snapshot else []
@@ -99,9 +108,10 @@ def output_globs(attempt: Attempt, worker: int) -> list[str]:
 
 
 def local_rank(spec: JobSpec) -> tuple[str | None, bool]:
-    """The plan's `local_rank_argument` and `local_rank_auto`: the option for the local rank, and its detection. Type
-    `pytorch` always passes it, as torch.distributed.launch did, even to a script that declares no such option. The
-    agent of an elastic job starts all ranks with one command line, so they never get it."""
+    """The plan's `local_rank_argument` and `local_rank_auto`: the option for the local rank, and
+    its detection. Type `pytorch` always passes it, as torch.distributed.launch did, even to a
+    script that declares no such option. The agent of an elastic job starts all ranks with one
+    command line, so they never get it."""
     if spec.pytorch_use_env or spec.type is JobType.PYTORCH_ELASTIC:
         return None, False
     if spec.pytorch_use_env is None and spec.type is not JobType.PYTORCH:
@@ -112,9 +122,10 @@ def local_rank(spec: JobSpec) -> tuple[str | None, bool]:
 def log_share(attempt: Attempt, limit_bytes: int) -> int:
     """Log limit of one worker in this attempt, in bytes, if the whole job has `limit_bytes`.
 
-    Attempts that the spec allows in any case share one half of it. The other half is for those that are added after the
-    loss of a machine, if the spec allows any. Where retries may be counted from 0 again, all of these share one half,
-    and the other is for any number of attempts more, by the series 1/n(n+1).
+    Attempts that the spec allows in any case share one half of it. The other half is for those that
+    are added after the loss of a machine, if the spec allows any. Where retries may be counted from
+    0 again, all of these share one half, and the other is for any number of attempts more, by the
+    series 1/n(n+1).
     """
     spec = attempt.spec
     planned, added = 1 + (spec.max_retry or 0), spec.max_infrastructure_retry

@@ -1,5 +1,5 @@
-"""Decides for every runtime the next step of a gang, which losses of workers an elastic gang survives, and why its
-attempt ended. Pure."""
+"""Decides for every runtime the next step of a gang, which losses of workers an elastic gang
+survives, and why its attempt ended. Pure."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -56,11 +56,15 @@ class WorkerStatus:
 
     @property
     def failed(self) -> bool:
-        return self.stage is Stage.LOST or (self.report is not None and self.report["reason"] != Reason.COMPLETED)
+        return self.stage is Stage.LOST or (
+            self.report is not None and self.report["reason"] != Reason.COMPLETED
+        )
 
     def info(self, **known: Any) -> WorkerInfo:
         """`known`: fields that the runtime knows better."""
-        state = {Stage.STARTED: "running", Stage.ENDED: "ended", Stage.LOST: "ended"}.get(self.stage, "starting")
+        state = {Stage.STARTED: "running", Stage.ENDED: "ended", Stage.LOST: "ended"}.get(
+            self.stage, "starting"
+        )
         report = self.report or {}
         fields = {
             "worker": self.number,
@@ -83,7 +87,9 @@ class Step(Enum):
 
 
 def next_step(workers: Sequence[WorkerStatus], stopping: bool) -> Step:
-    """All or none: ranks start when every worker is prepared, and the first failure ends all workers."""
+    """All or none: ranks start when every worker is prepared, and the first
+    failure ends all workers.
+    """
     if stopping or any(worker.failed for worker in workers):
         return Step.STOP
     return Step.WAIT if any(worker.stage is Stage.STARTING for worker in workers) else Step.GO
@@ -91,9 +97,10 @@ def next_step(workers: Sequence[WorkerStatus], stopping: bool) -> Step:
 
 # --- losses of workers that an attempt of `pytorch_elastic` survives
 #
-# The ranks of a killed agent, or launcher, die with it. The remaining agents form a smaller group, which the restarted
-# worker joins again. The group needs worker 0, which holds the rendezvous, and `elastic_min_workers`. A worker whose
-# ranks have failed more often than allowed is not lost but failed, and ends the attempt.
+# The ranks of a killed agent, or launcher, die with it. The remaining agents form a smaller group,
+# which the restarted worker joins again. The group needs worker 0, which holds the rendezvous, and
+# `elastic_min_workers`. A worker whose ranks have failed more often than allowed is not lost but
+# failed, and ends the attempt.
 
 _KILLED = (Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.LAUNCHER_LOST)
 
@@ -110,26 +117,40 @@ def elastic_bounds(spec: JobSpec) -> ElasticBounds | None:
     """None: the loss of any worker ends the attempt."""
     if spec.type is not JobType.PYTORCH_ELASTIC:
         return None
-    least = spec.elastic_min_workers if isinstance(spec.elastic_min_workers, int) else spec.n_workers
-    return ElasticBounds(least, 5 if spec.elastic_max_restarts is None else spec.elastic_max_restarts)
+    least = (
+        spec.elastic_min_workers if isinstance(spec.elastic_min_workers, int) else spec.n_workers
+    )
+    return ElasticBounds(
+        least, 5 if spec.elastic_max_restarts is None else spec.elastic_max_restarts
+    )
 
 
-def survived(workers: Sequence[WorkerStatus], bounds: ElasticBounds, returned: Collection[int] = ()) -> frozenset[int]:
-    """Numbers of the lost workers without which the attempt continues, or has succeeded. `returned`: the restarted."""
+def survived(
+    workers: Sequence[WorkerStatus], bounds: ElasticBounds, returned: Collection[int] = ()
+) -> frozenset[int]:
+    """Numbers of the lost workers without which the attempt continues, or has succeeded.
+    `returned`: the restarted.
+    """
     lost = frozenset(
         worker.number
         for worker in workers[1:]
         if (worker.stage is Stage.LOST and worker.lost_reason is not Reason.START_FAILED)
-        or (worker.report is not None and is_loss(worker.report, returned=worker.number in returned))
+        or (
+            worker.report is not None and is_loss(worker.report, returned=worker.number in returned)
+        )
     )
-    if workers[0].stage is Stage.ENDED and not workers[0].failed:  # there is no group to join any more
+    if (
+        workers[0].stage is Stage.ENDED and not workers[0].failed
+    ):  # there is no group to join any more
         return lost | {number for number in returned if workers[number].failed}
     enough = len(workers) - len(lost) >= bounds.least
     return lost if enough and not workers[0].failed else frozenset()
 
 
 def is_loss(report: Mapping[str, Any], *, returned: bool) -> bool:
-    """True if a worker with this report was killed, and has not failed by itself. `returned`: it is a restarted one."""
+    """True if a worker with this report was killed, and has not failed by itself.
+    `returned`: it is a restarted one.
+    """
     # a worker that returns too late, or while the others are lost, too, finds no rendezvous
     alone = returned and outcome.is_peer_loss(None, str(report["message"]), None, ())
     return report["reason"] in _KILLED or alone
@@ -159,8 +180,8 @@ _MACHINE = (Reason.OUT_OF_MEMORY, Reason.STORAGE_FULL, Reason.NODE_LOST, Reason.
 
 
 def verdict(workers: Sequence[WorkerStatus], stopped: bool, lost_first: bool) -> Verdict:
-    """The verdict on an attempt whose workers are all over. `stopped`: it was ordered to stop before any worker failed.
-    `lost_first`: the first worker that failed was lost."""
+    """The verdict on an attempt whose workers are all over. `stopped`: it was ordered to stop
+    before any worker failed. `lost_first`: the first worker that failed was lost."""
     if not any(worker.failed for worker in workers):
         return Verdict(Reason.COMPLETED, "every rank ended with exit code 0")
     if stopped:
@@ -203,15 +224,21 @@ def verdict(workers: Sequence[WorkerStatus], stopped: bool, lost_first: bool) ->
 def _failed_as_a_whole(
     workers: Sequence[WorkerStatus], first: outcome.Ended | None, lost_first: bool
 ) -> Verdict | None:
-    """The failure of a worker without a failed rank (it was lost, or could not start), if that came before `first`."""
+    """The failure of a worker without a failed rank (it was lost, or could not start), if
+    that came before `first`.
+    """
     only_lost_peer = first is None or first.lost_peer
     lost = [worker for worker in workers if worker.stage is Stage.LOST]
     for worker in lost:
         if lost_first or (only_lost_peer and worker.lost_reason in _MACHINE):
             return Verdict(worker.lost_reason, worker.lost_because)
-    reports = [(worker.number, worker.report) for worker in workers if worker.failed and worker.report]
+    reports = [
+        (worker.number, worker.report) for worker in workers if worker.failed and worker.report
+    ]
     lost_peer = (Reason.PREFLIGHT_FAILED, PEER_LOST)  # the check of another worker had ended
-    for number, report in sorted(reports, key=lambda each: (each[1]["reason"], each[1].get("exit_code")) == lost_peer):
+    for number, report in sorted(
+        reports, key=lambda each: (each[1]["reason"], each[1].get("exit_code")) == lost_peer
+    ):
         if report["reason"] == Reason.CANCELLED or report["ranks"]:
             continue
         ended = datetime.fromisoformat(report["ended_at"]).timestamp()
@@ -233,11 +260,13 @@ _LINES_MAX, _LINE_MAX = 30, 300  # of the places: they are part of the job's rec
 
 
 def last_stacks(workers: Sequence[WorkerStatus]) -> tuple[str, ...]:
-    """The places of the ranks before they were stopped, a line for all that stood at the same one; (): they had
-    printed something shortly before, or failed."""
+    """The places of the ranks before they were stopped, a line for all that stood at the same one;
+    (): they had printed something shortly before, or failed."""
     found: list[RankStacks] = []
     for worker in workers:
-        with suppress(ValueError, TypeError, AttributeError, OverflowError):  # a worker may send anything
+        with suppress(
+            ValueError, TypeError, AttributeError, OverflowError
+        ):  # a worker may send anything
             found += read_worker(worker.number, (worker.report or {}).get("stacks", ()))
     lines = groups(sorted(found, key=lambda rank: rank.rank))
     more = [f"and {len(lines) - _LINES_MAX} more"] if len(lines) > _LINES_MAX else []
@@ -252,7 +281,9 @@ def started_at(workers: Sequence[WorkerStatus]) -> datetime | None:
 
 def ended_at(workers: Sequence[WorkerStatus]) -> datetime | None:
     """The latest end of a worker by its report; None without any report."""
-    times = [datetime.fromisoformat(worker.report["ended_at"]) for worker in workers if worker.report]
+    times = [
+        datetime.fromisoformat(worker.report["ended_at"]) for worker in workers if worker.report
+    ]
     return max(times, default=None)
 
 
@@ -267,13 +298,23 @@ _NAMED = 3  # ranks that a message lists; if there are more, their number
 
 
 def finished_peers(first: outcome.Ended, ranks: Sequence[outcome.Ended]) -> str | None:
-    """A sentence for the message of the rank that failed first; None: it did not lose a rank that had succeeded."""
-    limit = first.failed_at + outcome.SAME_MOMENT_S  # a rank's connections close before its process is gone
-    done = [rank.rank for rank in ranks if not rank.failed and not rank.stopped_by_us and rank.ended_at <= limit]
+    """A sentence for the message of the rank that failed first; None: it did not lose
+    a rank that had succeeded.
+    """
+    # a rank's connections close before its process is gone
+    limit = first.failed_at + outcome.SAME_MOMENT_S
+    done = [
+        rank.rank
+        for rank in ranks
+        if not rank.failed and not rank.stopped_by_us and rank.ended_at <= limit
+    ]
     if not first.lost_peer or not done:
         return None
     question = "does it have less data?" if len(done) == 1 else "do they have less data?"
-    return f"{_names(done)} had ended with code 0 when rank {first.rank} {_place(first.traceback or '')}: {question}"
+    return (
+        f"{_names(done)} had ended with code 0 when rank {first.rank} "
+        f"{_place(first.traceback or '')}: {question}"
+    )
 
 
 def _names(ranks: Sequence[int]) -> str:
@@ -287,12 +328,16 @@ def _names(ranks: Sequence[int]) -> str:
 def _place(traceback: str) -> str:
     """`was in all_reduce (train.py:6)`: the last line of the user's code, and what it called."""
     chained = [traceback.find(marker) for marker in outcome.CHAINED if marker in traceback]
-    frames = _FRAME.findall(traceback[: min(chained, default=None)])  # of the exception that was raised first
+    frames = _FRAME.findall(
+        traceback[: min(chained, default=None)]
+    )  # of the exception that was raised first
     own = [number for number, (path, _, _) in enumerate(frames) if not _LIBRARY.search(path)]
     if not own:
         return "lost its connection"
     path, line, _ = frames[own[-1]]
     here = f"{basename(path)}:{line}"
     below = [function for _, _, function in frames[own[-1] + 1 :]]
-    called = next((name for name in below if name not in _WRAPPERS and not name.startswith("_")), None)
+    called = next(
+        (name for name in below if name not in _WRAPPERS and not name.startswith("_")), None
+    )
     return f"was in {called} ({here})" if called else f"was at {here}"

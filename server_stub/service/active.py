@@ -1,4 +1,6 @@
-"""Jobs as users see them, those that are not final with their newest decision, and the calls that wait for a change."""
+"""Jobs as users see them, those that are not final with their newest decision, and the
+calls that wait for a change.
+"""
 
 import asyncio
 import json
@@ -23,7 +25,9 @@ from server_stub.service.lifecycle import JobStatus, Stop
 from server_stub.store.rows import JobRow
 
 VERSIONS_NOT_STORED = 100_000
-"""A restart of the server adds this to the version, so that no version that was shown and not stored is used twice."""
+"""A restart of the server adds this to the version, so that no version that was shown and
+not stored is used twice.
+"""
 Told = Literal["ended", "hangs", "moves"]  # events that the webhook of a job (`notify`) gets
 _ANY = ""  # stands for all jobs among the waiting calls
 _CHANGES_KEPT = 10_000
@@ -37,13 +41,17 @@ class StoredJob:
     row: JobRow
     """The newest stored version."""
     public: JobInfo
-    """The version that users see: the stored one with newer messages, which a runtime repeats after a crash."""
+    """The version that users see: the stored one with newer messages, which a
+    runtime repeats after a crash.
+    """
 
     @property
     def text(self) -> bytes:
         """`public` as JSON."""
         info = self.public
-        return (self.row.info if info.version == self.row.version else info.model_dump_json()).encode()
+        return (
+            self.row.info if info.version == self.row.version else info.model_dump_json()
+        ).encode()
 
 
 @dataclass
@@ -74,7 +82,9 @@ class ActiveJob(StoredJob):
         return self.status.info
 
     def decide(self, status: JobStatus, transitions: Sequence[Event] = ()) -> None:
-        """Update the job by a decision, which users see when it is stored. A final job stays as it is."""
+        """Update the job by a decision, which users see when it is stored. A
+        final job stays as it is.
+        """
         if self.info.state.final:
             return
         self.events += transitions
@@ -106,7 +116,9 @@ class ActiveJob(StoredJob):
 
 
 class ActiveJobs:
-    """The active jobs of one server, a future for each that calls wait for, and the newest changes of states."""
+    """The active jobs of one server, a future for each that calls wait for, and the
+    newest changes of states.
+    """
 
     def __init__(self) -> None:
         self.by_id: dict[str, ActiveJob] = {}
@@ -145,9 +157,9 @@ class ActiveJobs:
         self.publish(_ANY)
 
     def next_change(self, job_id: str = _ANY) -> asyncio.Future[None]:
-        """A future that is done at the next `publish` of this job, or `publish_state` of any. Read what it is about and
-        call this without an await between them, and no change is missed. All that wait share it: wait by
-        `asyncio.wait`, which does not cancel it."""
+        """A future that is done at the next `publish` of this job, or `publish_state` of any. Read
+        what it is about and call this without an await between them, and no change is missed. All
+        that wait share it: wait by `asyncio.wait`, which does not cancel it."""
         if job_id not in self._changes:
             self._changes[job_id] = asyncio.get_running_loop().create_future()
         return self._changes[job_id]
@@ -158,9 +170,13 @@ class ActiveJobs:
         return f"{self._sequence}-{self._count}"
 
     def changes_since(self, cursor: str) -> list[tuple[str, StateChange]] | None:
-        """The changes of states behind `cursor`, each with the owner of its job; None: not all are known."""
+        """The changes of states behind `cursor`, each with the owner of its
+        job; None: not all are known.
+        """
         sequence, _, count = cursor.rpartition("-")
-        missed = self._count - int(count) if sequence == self._sequence and count.isdecimal() else -1
+        missed = (
+            self._count - int(count) if sequence == self._sequence and count.isdecimal() else -1
+        )
         if not 0 <= missed <= len(self._states):
             return None
         return list(islice(reversed(self._states), missed))[::-1]
@@ -175,9 +191,9 @@ class _Group:
 
 
 class Gate:
-    """Decides which jobs may start: those whose dependencies have ended, and of a group at most `max_parallel` at a
-    time, in order of their index. A job that is held back is not passed to the runtime and uses no resources of a
-    machine. Pure: the reconciler acts by it."""
+    """Decides which jobs may start: those whose dependencies have ended, and of a group at most
+    `max_parallel` at a time, in order of their index. A job that is held back is not passed to the
+    runtime and uses no resources of a machine. Pure: the reconciler acts by it."""
 
     def __init__(self, active: Mapping[str, ActiveJob]) -> None:
         """`active`: the jobs that have not ended, by their ids."""
@@ -193,14 +209,21 @@ class Gate:
                 self._groups.setdefault(info.id, _Group(info))
 
     def holds(self, active: ActiveJob) -> str:
-        """The reason why the job must not start yet; "": it may start, and counts until it has ended."""
+        """The reason why the job must not start yet; "": it may start, and
+        counts until it has ended.
+        """
         job_id, group, turn = active.row.id, self._groups.get(active.row.group_id or ""), ""
-        if group and job_id not in group.admitted:  # also one with dependencies: a group is known while it has members
+        if (
+            group and job_id not in group.admitted
+        ):  # also one with dependencies: a group is known while it has members
             most = group.info.max_parallel
             never_starts = job_id in group.held and active.status.stop
             if never_starts or (most is not None and len(group.admitted) >= most):
                 group.held[job_id] = active
-                turn = f"waits for its turn: the group {group.info.name} runs {most} at a time (max_parallel)"
+                turn = (
+                    f"waits for its turn: the group {group.info.name} runs {most} at a time "
+                    "(max_parallel)"
+                )
             else:
                 group.held.pop(job_id, None)
                 group.admitted.add(job_id)
@@ -211,14 +234,20 @@ class Gate:
             self._waiting[dependency.id][job_id] = active
         known = [(dependency.name, self._active.get(dependency.id)) for dependency in left[:_NAMED]]
         names = [f"{name} ({job.info.state})" if job else name for name, job in known]
-        return f"waits for {', '.join(names)}" + (f" and {len(left) - _NAMED} more" if len(left) > _NAMED else "")
+        return f"waits for {', '.join(names)}" + (
+            f" and {len(left) - _NAMED} more" if len(left) > _NAMED else ""
+        )
 
     def why_stop(self, group_id: str | None, failed: str | None) -> str:
-        """The reason why the members of a group must stop after one, called `failed`, has failed; "": they go on."""
+        """The reason why the members of a group must stop after one, called `failed`,
+        has failed; "": they go on.
+        """
         group = self._groups.get(group_id or "")
         if failed is None or group is None or not group.info.stop_on_failure:
             return ""
-        return f"{failed} failed, and the group {group.info.name} stops on a failure (stop_on_failure)"
+        return (
+            f"{failed} failed, and the group {group.info.name} stops on a failure (stop_on_failure)"
+        )
 
     def waiting_for(self, job_or_group: str) -> list[ActiveJob]:
         """The jobs that wait for the end of this one."""
@@ -255,7 +284,13 @@ class Gate:
 def message_of(info: JobInfo, event: Told) -> dict[str, Any]:
     """The notification of a job in its present state."""
     fields = {name: getattr(info, name) for name in ("owner", "state", "reason", "attempt")}
-    return {"text": summary(info), "event": event, "id": f"{info.id}-{info.version}", "job": info.name, **fields}
+    return {
+        "text": summary(info),
+        "event": event,
+        "id": f"{info.id}-{info.version}",
+        "job": info.name,
+        **fields,
+    }
 
 
 def row_of(info: JobInfo, **columns: Any) -> JobRow:
@@ -288,10 +323,16 @@ def found(row: JobRow) -> StoredJob:
 
 
 def from_row(row: JobRow) -> ActiveJob:
-    """Make the ActiveJob of a job of an earlier server process. One that can't be read is stopped and fails."""
+    """Make the ActiveJob of a job of an earlier server process. One that can't be
+    read is stopped and fails.
+    """
     try:
         info = JobInfo.model_validate_json(row.info)
-        if (info.id, info.state, info.attempt) != (row.id, State(row.state), row.attempt) or row.created_at is None:
+        if (info.id, info.state, info.attempt) != (
+            row.id,
+            State(row.state),
+            row.attempt,
+        ) or row.created_at is None:
             raise ValueError("its columns and its text differ")
         order = json.loads(row.stop) if row.stop else None
         stop = Stop(Reason(order["reason"]), order["message"], order["retry"]) if order else None
@@ -301,14 +342,30 @@ def from_row(row: JobRow) -> ActiveJob:
         row = row._replace(state=state, attempt=max(row.attempt, 1), resume_at=None)
         shown = _stand_in(row, error)
         info = shown.model_copy(update={"state": state, "reason": Reason.QUEUED, "message": ""})
-        row, stop, hung = row._replace(created_at=info.created_at), Stop(Reason.SERVER_ERROR, shown.message), ""
+        row, stop, hung = (
+            row._replace(created_at=info.created_at),
+            Stop(Reason.SERVER_ERROR, shown.message),
+            "",
+        )
     info = info.model_copy(update={"version": row.version + VERSIONS_NOT_STORED})
-    return ActiveJob(row, info, JobStatus(info, stop, hung, row.resume_at), remove_at_end=row.remove_at_end)
+    return ActiveJob(
+        row, info, JobStatus(info, stop, hung, row.resume_at), remove_at_end=row.remove_at_end
+    )
 
 
-def stand_in(job_id: str, owner: str, name: str, created_at: datetime | None, **known: Any) -> JobInfo:
-    """A JobInfo in place of one that can't be read, by what is known of the job. `known`: more fields."""
-    facts = {"version": 1, "runtime": "", "state": State.PENDING, "reason": Reason.QUEUED, "code": CodeInPlace()}
+def stand_in(
+    job_id: str, owner: str, name: str, created_at: datetime | None, **known: Any
+) -> JobInfo:
+    """A JobInfo in place of one that can't be read, by what is known of the
+    job. `known`: more fields.
+    """
+    facts = {
+        "version": 1,
+        "runtime": "",
+        "state": State.PENDING,
+        "reason": Reason.QUEUED,
+        "code": CodeInPlace(),
+    }
     known = {**facts, "spec": JobSpec(script="unknown"), **known}
     created_at = created_at or datetime.fromtimestamp(0, timezone.utc)
     return JobInfo(id=job_id, owner=owner, name=name, created_at=created_at, **known)
@@ -316,7 +373,11 @@ def stand_in(job_id: str, owner: str, name: str, created_at: datetime | None, **
 
 def _stand_in(row: JobRow, error: Exception) -> JobInfo:
     """A JobInfo for users in place of a row that can't be read, and the reason."""
-    what = invalid_request(error, JobInfo).message if isinstance(error, ValidationError) else str(error)
+    what = (
+        invalid_request(error, JobInfo).message
+        if isinstance(error, ValidationError)
+        else str(error)
+    )
     return stand_in(
         *(row.id, row.owner, row.name, row.created_at),
         version=row.version,

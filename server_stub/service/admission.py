@@ -43,8 +43,8 @@ GROUP_LABELS_MAX = 10_000
 _MAPPINGS = {"flags", "env_variables", "labels"}
 """Fields of a spec whose keys have no order."""
 _NO_RESTART = (
-    "health_params with action='restart' needs max_retry, the number of new attempts: without it a job that prints "
-    "nothing is stopped, and not started again"
+    "health_params with action='restart' needs max_retry, the number of new attempts: without it "
+    "a job that prints nothing is stopped, and not started again"
 )
 
 
@@ -62,7 +62,9 @@ class Admitted:
 class Admission:
     """The rules of one server."""
 
-    def __init__(self, runtime: Runtime, snapshots: Snapshots, secrets_file: Path | None, hosts: AllowedHosts) -> None:
+    def __init__(
+        self, runtime: Runtime, snapshots: Snapshots, secrets_file: Path | None, hosts: AllowedHosts
+    ) -> None:
         """`hosts`: those that `notify` may name."""
         self._runtime, self._snapshots = runtime, snapshots
         self._secrets_file, self._hosts = secrets_file, hosts
@@ -78,7 +80,11 @@ class Admission:
         try:
             self._secrets = parse_toml(file.read_text(encoding="utf-8"), file)
         except (OSError, ValueError) as error:
-            why = "it is not valid TOML" if isinstance(error, InvalidRequest) else type(error).__name__
+            why = (
+                "it is not valid TOML"
+                if isinstance(error, InvalidRequest)
+                else type(error).__name__
+            )
             raise ServerError(f"the file of secrets {file} can't be read: {why}") from None
         wrong = [name for name, value in self._secrets.items() if not isinstance(value, str)]
         if wrong:
@@ -88,15 +94,24 @@ class Admission:
         """Check everything but the size and the shared folder. A dry run needs no snapshot.
 
         Raises:
-            InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and the way out.
-            Forbidden: `notify` names a host that the settings do not allow, or the job what the user's team lacks.
+            InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and the way
+            out.
+            Forbidden: `notify` names a host that the settings do not allow, or the job what the
+                user's team lacks.
             NotFound: the snapshot was not uploaded by this user.
         """
         self._hosts.check(request.spec.notify)
         request = self._with_secrets(request)
         request = self.of_team(user, request)
-        spec, notices = request.spec, self._runtime.check(request.spec, user.name, request.submitter, request.namespace)
-        if spec.health_params and spec.health_params.action is HealthAction.RESTART and not spec.max_retry:
+        spec, notices = (
+            request.spec,
+            self._runtime.check(request.spec, user.name, request.submitter, request.namespace),
+        )
+        if (
+            spec.health_params
+            and spec.health_params.action is HealthAction.RESTART
+            and not spec.max_retry
+        ):
             notices = [*notices, _NO_RESTART]
         if request.function is not None and spec.type.is_command:
             raise InvalidRequest(
@@ -104,7 +119,10 @@ class Admission:
                 hint="leave type out: the ranks of 'pytorch2' call it",
             )
         for part in () if dry_run else (request.code, request.function):
-            if isinstance(part, CodeSnapshot | FunctionCode) and self._snapshots.find(part.sha256, user.name) is None:
+            if (
+                isinstance(part, CodeSnapshot | FunctionCode)
+                and self._snapshots.find(part.sha256, user.name) is None
+            ):
                 raise NotFound(
                     f"there is no snapshot {part.sha256} of {user.name}",
                     hint="upload it first: PUT /api/v1/snapshots/{sha256}",
@@ -114,20 +132,27 @@ class Admission:
             path = os.path.join(request.submitter.working_dir or "", script)
             if not os.path.isabs(path):
                 raise InvalidRequest(
-                    f"script {script!r} is relative and submitter.working_dir is missing: where is it?"
+                    f"script {script!r} is relative and submitter.working_dir is missing: where "
+                    "is it?"
                 )
         return Admitted(request, list(notices), path)
 
     def of_team(self, user: User, request: SubmitRequest) -> SubmitRequest:
-        """The request with the namespace and the defaults of the user's team. Raises Forbidden: it names what the team
-        lacks."""
+        """The request with the namespace and the defaults of the user's team. Raises Forbidden: it
+        names what the team lacks."""
         namespace = user.team.namespace if user.team else None
         if request.namespace != namespace:
             request = request.model_copy(update={"namespace": namespace})
-        return request.model_copy(update={"spec": user.team.limited(request.spec)}) if user.team else request
+        return (
+            request.model_copy(update={"spec": user.team.limited(request.spec)})
+            if user.team
+            else request
+        )
 
     def check_size(self, request: SubmitRequest, size: int) -> None:
-        """Check the size of the spec. `size`: of the request; if that is small, the spec is too. Raises TooLarge."""
+        """Check the size of the spec. `size`: of the request; if that is small, the
+        spec is too. Raises TooLarge.
+        """
         if size <= MAX_SPEC_BYTES:
             return
         size = len(request.spec.model_dump_json())
@@ -138,14 +163,16 @@ class Admission:
             )
 
     def check_group(self, request: SubmitRequest, members: int) -> None:
-        """Check what the members of a group take together: they are stored in one transaction. Raises TooLarge."""
+        """Check what the members of a group take together: they are stored in one
+        transaction. Raises TooLarge.
+        """
         size, labels = len(request.model_dump_json()) * members, len(request.spec.labels) * members
         if size > GROUP_BYTES_MAX:
             raise TooLarge(
-                f"the requests of {members} members, with the environment of the submit, have {size} bytes; "
-                f"a group has at most {GROUP_BYTES_MAX}",
-                hint="submit several smaller groups, or from a shell with fewer variables (`env -i`); "
-                "hand data to the script in a file",
+                f"the requests of {members} members, with the environment of the submit, have "
+                f"{size} bytes; a group has at most {GROUP_BYTES_MAX}",
+                hint="submit several smaller groups, or from a shell with fewer variables (`env "
+                "-i`); hand data to the script in a file",
             )
         if labels > GROUP_LABELS_MAX:
             raise TooLarge(
@@ -154,25 +181,35 @@ class Admission:
             )
 
     async def check_in_place(
-        self, user: User, request: SubmitRequest, script_path: str | None, proof: SharedFolderProof | None
+        self,
+        user: User,
+        request: SubmitRequest,
+        script_path: str | None,
+        proof: SharedFolderProof | None,
     ) -> None:
-        """Check by the proof that this machine sees the folder of the script (of a command: its working directory),
-        and that the workers can read it, the script and the working directory. Raises NotShared: with a hint."""
+        """Check by the proof that this machine sees the folder of the script (of a command: its
+        working directory), and that the workers can read it, the script and the working directory.
+        Raises NotShared: with a hint."""
         submitted_in = request.submitter.working_dir
         folder = os.path.dirname(script_path) if script_path else submitted_in
         if folder is None:  # a command that names no folder of the submitter runs anywhere
             return
         if proof is None or not await self._is_proven(proof, [folder, submitted_in]):
-            raise NotShared(f"this server does not see the folder {folder} of the submitter", hint=_UPLOAD)
+            raise NotShared(
+                f"this server does not see the folder {folder} of the submitter", hint=_UPLOAD
+            )
         for path in _paths_read(request, folder, script_path):
             if why := await self._runtime.why_hidden(request.spec, user.name, path):
                 raise NotShared(why, hint=_UPLOAD)
 
     async def _is_proven(self, proof: SharedFolderProof, folders: list[str | None]) -> bool:
-        # a file server may not answer, so its folders are read in a thread. A local folder is not: the change of
-        # threads took a third of the time of all submits (benchmarks/RESULTS.md)
+        # a file server may not answer, so its folders are read in a thread. A local folder is not:
+        # the change of threads took a third of the time of all submits (benchmarks/RESULTS.md)
         period = int(time.monotonic() / _MOUNTS_S)
-        if any(_is_remote(folder, period) for folder in (os.path.dirname(proof.path), *filter(None, folders))):
+        if any(
+            _is_remote(folder, period)
+            for folder in (os.path.dirname(proof.path), *filter(None, folders))
+        ):
             return await asyncio.to_thread(_proves, proof, folders)
         return _proves(proof, folders)
 
@@ -182,19 +219,28 @@ class Admission:
             return request
         unknown = sorted(set(request.secret_values) - set(wanted))
         if unknown:
-            raise InvalidRequest(f"secret_values has {unknown[0]!r}, which spec.secrets does not name")
+            raise InvalidRequest(
+                f"secret_values has {unknown[0]!r}, which spec.secrets does not name"
+            )
         values = {name: request.secret_values.get(name, self._secrets.get(name)) for name in wanted}
         missing = [name for name, value in values.items() if value is None]
         if missing:
             raise InvalidRequest(
                 f"there is no value for the secret {missing[0]!r}",
-                hint=f"set {missing[0]} in the environment that submits, or in the server's file of secrets",
+                hint=f"set {missing[0]} in the environment that submits, or in the server's file "
+                "of secrets",
             )
-        return request if values == request.secret_values else request.model_copy(update={"secret_values": values})
+        return (
+            request
+            if values == request.secret_values
+            else request.model_copy(update={"secret_values": values})
+        )
 
 
 def _paths_read(request: SubmitRequest, folder: str, script_path: str | None) -> list[str]:
-    """The absolute paths that the workers of a job in place read: `folder`, the working directory and the script."""
+    """The absolute paths that the workers of a job in place read: `folder`, the working
+    directory and the script.
+    """
     base = request.submitter.working_dir or folder
     read = (folder, request.spec.working_dir or base, script_path or folder)
     return list(dict.fromkeys(os.path.normpath(os.path.join(base, path)) for path in read))
@@ -223,12 +269,18 @@ def _proves(proof: SharedFolderProof, folders: list[str | None]) -> bool:
 
 
 def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # without O_NONBLOCK a FIFO would block
+    return os.open(
+        path, flags | os.O_NOFOLLOW | os.O_NONBLOCK
+    )  # without O_NONBLOCK a FIFO would block
 
 
 def fingerprint(request: SubmitRequest, group: GroupRequest | None = None) -> str:
-    """SHA-256 of spec and code without the proof, and of the group; the order of keys does not matter."""
-    mappings = {name: getattr(request.spec, name) for name in _MAPPINGS & request.spec.model_fields_set}
+    """SHA-256 of spec and code without the proof, and of the group; the
+    order of keys does not matter.
+    """
+    mappings = {
+        name: getattr(request.spec, name) for name in _MAPPINGS & request.spec.model_fields_set
+    }
     ordered = {name: dict(sorted(found.items())) for name, found in mappings.items()}
     spec = request.spec.model_copy(update=ordered).model_dump_json(exclude_defaults=True)
     function = request.function.sha256 if request.function else ""
@@ -243,5 +295,6 @@ def draw_name(spec: JobSpec) -> str:
         return spec.name
     if spec.region:
         return f"lm-mpi-job-{uuid.uuid4()}"
-    suffix = base64.b32encode(secrets.token_bytes(_SUFFIX)).decode().lower()  # no characters that look alike
+    # no characters that look alike
+    suffix = base64.b32encode(secrets.token_bytes(_SUFFIX)).decode().lower()
     return name_for(spec.script, suffix[:_SUFFIX])

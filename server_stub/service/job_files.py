@@ -1,8 +1,10 @@
-"""The files of jobs beside the database: requests in the request log, and notes of their ends in their folders.
+"""The files of jobs beside the database: requests in the request log, and notes of their ends in
+their folders.
 
-The Attempt for a runtime is made from them. A lost database is rebuilt from headings and requests in the request log,
-`job.json` in the folder of each job that has ended or was restarted, and `stop.json` in that of a job that is to end. A
-job that has not ended is given to the runtime, which finds its attempt again and reports its end.
+The Attempt for a runtime is made from them. A lost database is rebuilt from headings and requests
+in the request log, `job.json` in the folder of each job that has ended or was restarted, and
+`stop.json` in that of a job that is to end. A job that has not ended is given to the runtime, which
+finds its attempt again and reports its end.
 """
 
 import asyncio
@@ -34,9 +36,15 @@ from server_stub.store import Store, group_rows
 from server_stub.store.rows import JobRow, Key, NewJob
 
 LOST = "lost are their events, and the idempotency keys of deleted jobs"
-REMOVED = ".removed"  # ending of the name that the folder of a job has from the beginning of its removal
+# ending of the name that the folder of a job has from the beginning of its removal
+REMOVED = ".removed"
 _JOB, _STOP = "job.json", "stop.json"
-_COUNTS = ("infrastructure_retries", "retries_from", "furthest_step", "retry")  # fields of a JobInfo about its retries
+_COUNTS = (
+    "infrastructure_retries",
+    "retries_from",
+    "furthest_step",
+    "retry",
+)  # fields of a JobInfo about its retries
 _ID = re.compile(r"[0-9a-f]{32}")
 _UNREADABLE = SubmitRequest(spec=JobSpec(script="unreadable"), code=CodeInPlace())
 
@@ -59,17 +67,21 @@ class JobFiles:
         return self.jobs_dir / job_id
 
     def request_of(self, row: JobRow) -> SubmitRequest:
-        """The submit request with the values of its secrets, unmasked, without the proof of a shared folder. Raises
-        ServerError: the file is gone or damaged."""
+        """The submit request with the values of its secrets, unmasked, without the proof of a
+        shared folder. Raises ServerError: the file is gone or damaged."""
         try:
-            request = SubmitRequest.model_validate_json(self.request_log.read(row.place), context=STORED)
+            request = SubmitRequest.model_validate_json(
+                self.request_log.read(row.place), context=STORED
+            )
             return request.model_copy(update={"code": without_proof(request.code)})
         except Exception as error:  # noqa: BLE001  # damaged; the message leaves out its text, which holds secrets
-            raise ServerError(f"what was submitted as {row.name} can't be read: {type(error).__name__}") from None
+            raise ServerError(
+                f"what was submitted as {row.name} can't be read: {type(error).__name__}"
+            ) from None
 
     def newest(self, active: ActiveJob) -> Attempt:
-        """The newest attempt of a job, `unreadable` if its request is. Its directory is made by the runtime at the
-        start."""
+        """The newest attempt of a job, `unreadable` if its request is. Its directory is made by the
+        runtime at the start."""
         row, number = active.row, active.info.attempt
         try:
             return self._of_row(row, number, active.request)
@@ -83,7 +95,9 @@ class JobFiles:
     def dry_run(self, request: SubmitRequest, owner: str, name: str) -> Attempt:
         """The attempt that a submit would make; the same for the same request."""
         long_ago = datetime(1970, 1, 1, tzinfo=timezone.utc)
-        return self._of_row(JobRow("0" * 32, owner, name, State.PENDING, 1, 1, long_ago, info=""), 1, request)
+        return self._of_row(
+            JobRow("0" * 32, owner, name, State.PENDING, 1, 1, long_ago, info=""), 1, request
+        )
 
     def _of_row(self, row: JobRow, number: int, given: SubmitRequest | None = None) -> Attempt:
         """`given`: the request of a job that was never started; None: it is read from the disk."""
@@ -101,7 +115,9 @@ class JobFiles:
             job_dir=self.job_dir(row.id),
             snapshot=self.snapshots.path(code.sha256) if isinstance(code, CodeSnapshot) else None,
             function=self.snapshots.path(request.function.sha256) if request.function else None,
-            checkpoints_from=self.job_dir(request.checkpoints_of) / CHECKPOINTS if request.checkpoints_of else None,
+            checkpoints_from=self.job_dir(request.checkpoints_of) / CHECKPOINTS
+            if request.checkpoints_of
+            else None,
             checkpoints_name=request.checkpoints_name,
             namespace=request.namespace,
             after=partial(self._sources, request.dependencies) if request.dependencies else None,
@@ -112,18 +128,25 @@ class JobFiles:
 
     async def _sources(self, dependencies: Sequence[Dependency]) -> list[list[Source]]:
         """See `Attempt.after`. Raises StoreError."""
-        found = [await self.store.read_all(group_rows.job_or_members, each.id) for each in dependencies]
+        found = [
+            await self.store.read_all(group_rows.job_or_members, each.id) for each in dependencies
+        ]
         return [
-            [Source(self.job_dir(row.id), row.attempt, row.name if row.group_id == each.id else "") for row in of_it]
+            [
+                Source(
+                    self.job_dir(row.id), row.attempt, row.name if row.group_id == each.id else ""
+                )
+                for row in of_it
+            ]
             for each, of_it in zip(dependencies, found, strict=True)
         ]
 
     # --- notes of ends
 
     async def note(self, row: JobRow) -> None:
-        """Write the end or the restart of a job, or the order that ends it, into its folder, before its row is stored:
-        a job that was cancelled must not start again with a rebuilt row, also after a loss of power. A full disk only
-        makes the row harder to rebuild."""
+        """Write the end or the restart of a job, or the order that ends it, into its folder, before
+        its row is stored: a job that was cancelled must not start again with a rebuilt row, also
+        after a loss of power. A full disk only makes the row harder to rebuild."""
         ends = row.stop is not None and not json.loads(row.stop)["retry"]
         if row.state.final or row.state is State.RESTARTING or ends:
             await asyncio.to_thread(self.room.spare.run, self._note, row)
@@ -149,13 +172,17 @@ class JobFiles:
         return [entry.name for entry in os.scandir(self.jobs_dir) if _ID.fullmatch(entry.name)]
 
     def lost_jobs(self, runtime: str) -> tuple[list[NewJob], list[GroupInfo]]:
-        """All jobs whose files are there, in the order of their acceptance, and their groups. A member that a resubmit
-        has replaced, or whose group can't be read, is in none."""
+        """All jobs whose files are there, in the order of their acceptance, and their groups. A
+        member that a resubmit has replaced, or whose group can't be read, is in none."""
         found: dict[str, NewJob] = {}
         groups: dict[str, GroupInfo] = {}
         members: dict[str, Membership] = {}
         replaced = set()
-        headings = [(heading, place) for heading, place in self.request_log.headings() if _ID.fullmatch(heading.id)]
+        headings = [
+            (heading, place)
+            for heading, place in self.request_log.headings()
+            if _ID.fullmatch(heading.id)
+        ]
         for heading, _ in headings:
             if heading.group:
                 with contextlib.suppress(ValueError, LookupError, TypeError):
@@ -163,9 +190,15 @@ class JobFiles:
                     members[heading.id] = Membership.model_validate(heading.group["place"])
                     groups[info.id] = info
                     replaced.add((info.id, heading.group["replaces"]))
-        members = {job_id: member for job_id, member in members.items() if (member.id, job_id) not in replaced}
+        members = {
+            job_id: member
+            for job_id, member in members.items()
+            if (member.id, job_id) not in replaced
+        }
         for heading, place in headings:
-            new = found[heading.id] = self._of_heading(heading, place, members.get(heading.id), runtime)
+            new = found[heading.id] = self._of_heading(
+                heading, place, members.get(heading.id), runtime
+            )
             if heading.key:
                 new.key = Key(heading.owner, heading.key, heading.fingerprint)
         for job_id in self._ids():
@@ -175,13 +208,17 @@ class JobFiles:
                 found[job_id] = _new(ended or _unknown(self.job_dir(job_id), runtime), UNWRITTEN)
         return sorted(found.values(), key=lambda new: new.row.created_at), list(groups.values())
 
-    def _of_heading(self, heading: Heading, place: Place, group: Membership | None, runtime: str) -> NewJob:
+    def _of_heading(
+        self, heading: Heading, place: Place, group: Membership | None, runtime: str
+    ) -> NewJob:
         folder = self.job_dir(heading.id)
         noted = _noted(folder) or _noted(folder.with_suffix(REMOVED))
         if noted and noted.state.final:
             return _new(noted, place, group=group)
         try:
-            request = SubmitRequest.model_validate_json(self.request_log.read(place), context=STORED)
+            request = SubmitRequest.model_validate_json(
+                self.request_log.read(place), context=STORED
+            )
             created_at = datetime.fromisoformat(heading.created_at)
         except ValueError:
             return _new(_unknown(folder, runtime), place)
@@ -191,14 +228,19 @@ class JobFiles:
         if not (folder / "attempts").exists():  # else it waits no more
             shown["dependencies"] = request.dependencies
         if noted:
-            shown |= {"attempt": max(info.attempt, noted.attempt), **{name: getattr(noted, name) for name in _COUNTS}}
+            shown |= {
+                "attempt": max(info.attempt, noted.attempt),
+                **{name: getattr(noted, name) for name in _COUNTS},
+            }
         stop = None
         with contextlib.suppress(OSError, ValueError):
             stop = (folder / _STOP).read_text("utf-8")
         return _new(info.model_copy(update=shown), place, stop, group)
 
 
-def _new(info: JobInfo, place: Place, stop: str | None = None, group: Membership | None = None) -> NewJob:
+def _new(
+    info: JobInfo, place: Place, stop: str | None = None, group: Membership | None = None
+) -> NewJob:
     info = info.model_copy(update={"group": group})
     return NewJob(row_of(info, place=place, stop=stop), info.spec.labels, None)
 
@@ -213,10 +255,14 @@ def _noted(folder: Path) -> JobInfo | None:
 
 
 def _unknown(folder: Path, runtime: str) -> JobInfo:
-    """A job of an earlier version, or with a damaged request: it can only be found again and ended."""
+    """A job of an earlier version, or with a damaged request: it can only
+    be found again and ended.
+    """
     worker = worker_dir(folder, _newest_attempt(folder), 0)
     plan = read_json(Directory(str(worker)).plan, opener(worker)) or {}
-    created_at = datetime.fromtimestamp(folder.stat().st_mtime if folder.exists() else 0, timezone.utc)
+    created_at = datetime.fromtimestamp(
+        folder.stat().st_mtime if folder.exists() else 0, timezone.utc
+    )
     name = plan.get("job") or f"recovered-{folder.name[:8]}"
     return _unfinished(folder, str(plan.get("owner") or "unknown"), str(name), created_at, runtime)
 
@@ -224,7 +270,9 @@ def _unknown(folder: Path, runtime: str) -> JobInfo:
 def _unfinished(folder: Path, owner: str, name: str, created_at: datetime, runtime: str) -> JobInfo:
     notices = ["its row in the database was rebuilt from its files"]
     attempt = _newest_attempt(folder)
-    return stand_in(folder.name, owner, name, created_at, runtime=runtime, attempt=attempt, notices=notices)
+    return stand_in(
+        folder.name, owner, name, created_at, runtime=runtime, attempt=attempt, notices=notices
+    )
 
 
 def _newest_attempt(folder: Path) -> int:

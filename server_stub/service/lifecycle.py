@@ -1,6 +1,7 @@
 """The state machine of one job, as pure functions: no clock, no disk, no runtime.
 
-The reconciler calls it after each observation of a runtime, each order to stop and each end of a pause.
+The reconciler calls it after each observation of a runtime, each order to stop and each end of a
+pause.
 """
 
 from __future__ import annotations
@@ -19,24 +20,32 @@ class Stop:
     """An order to end the running attempt, and what it means for the job."""
 
     reason: Reason
-    """CANCELLED: the job is cancelled. TIMEOUT, HUNG_SILENT, HUNG: it failed. COMPLETED: a smoke test passed."""
+    """CANCELLED: the job is cancelled. TIMEOUT, HUNG_SILENT, HUNG: it failed.
+    COMPLETED: a smoke test passed.
+    """
     message: str
     retry: bool = False
     """A new attempt follows, if max_retry allows one."""
 
 
 INFRASTRUCTURE = frozenset({Reason.NODE_LOST, Reason.PREEMPTED, Reason.UNSCHEDULABLE})
-"""Reasons of an attempt that ended because of its machines: a node was lost or rebooted, a worker was evicted or
-preempted, or the node that a worker was placed on refused it. An attempt that someone deleted is not among them."""
+"""Reasons of an attempt that ended because of its machines: a node was lost or rebooted, a worker
+was evicted or preempted, or the node that a worker was placed on refused it. An attempt that
+someone deleted is not among them."""
 
-DELETED = as_sent(State, "DELETED")  # state of a dependency that was removed, so that nobody knows how it ended
+DELETED = as_sent(
+    State, "DELETED"
+)  # state of a dependency that was removed, so that nobody knows how it ended
 
 FIRST_PAUSE_S = 1.0  # long enough to free a port or GPU memory of the attempt before
-LONGEST_PAUSE_S = 60.0  # a job that fails at once starts once a minute, and a repaired one waits no longer
+# a job that fails at once starts once a minute, and a repaired one waits no longer
+LONGEST_PAUSE_S = 60.0
 
 
 def pause_before(attempt: int) -> float:
-    """1, 2, 4 ... 60 s before attempts 2, 3, 4 ...; attempt 1 is the one that `retries_from` names."""
+    """1, 2, 4 ... 60 s before attempts 2, 3, 4 ...; attempt 1 is the one
+    that `retries_from` names.
+    """
     return min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt - 2, 60))
 
 
@@ -49,8 +58,8 @@ class JobStatus(NamedTuple):
     hung: str = ""
     """The verdict on an attempt that hangs."""
     resume_at: datetime | None = None
-    """End of the pause between two attempts. While it is set, nothing of the job runs and the runtime does not have
-    the attempt yet."""
+    """End of the pause between two attempts. While it is set, nothing of the job runs and the
+    runtime does not have the attempt yet."""
 
     def shows(self, **fields: Any) -> JobStatus:
         """The status with other fields of `info`."""
@@ -58,16 +67,20 @@ class JobStatus(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The new status, and the steps that lead to it; each is legal by the table in `client_lib.spec.states`."""
+    """The new status, and the steps that lead to it; each is legal by the table in
+    `client_lib.spec.states`.
+    """
 
     status: JobStatus
     transitions: tuple[Event, ...] = ()
     """Empty: only the message or the workers changed."""
 
 
-def observe(status: JobStatus, seen: Observation, now: datetime, step: float | None = None) -> Decision | None:
-    """Decide on an observation of the newest attempt; None: the job stays as it is. `step`: the one that an attempt
-    reached which has ended; None: not known."""
+def observe(
+    status: JobStatus, seen: Observation, now: datetime, step: float | None = None
+) -> Decision | None:
+    """Decide on an observation of the newest attempt; None: the job stays as it is. `step`: the one
+    that an attempt reached which has ended; None: not known."""
     job = status.info
     if job.state.final or status.resume_at or seen.attempt != job.attempt:
         return None
@@ -75,21 +88,30 @@ def observe(status: JobStatus, seen: Observation, now: datetime, step: float | N
         status = status.shows(workers=list(seen.workers))
     if seen.phase == "ended":
         ended = _ended(status, seen, now, step)
-        failed = seen.first_failing if ended.status.info.state in (State.FAILED, State.RESTARTING) else None
+        failed = (
+            seen.first_failing
+            if ended.status.info.state in (State.FAILED, State.RESTARTING)
+            else None
+        )
         stacks = [] if seen.first_failing else list(seen.stacks)
         return ended._replace(status=ended.status.shows(failure=failed, stacks=stacks))
     decision = None
     if seen.phase == "running":
         decision = _moved(status, State.RUNNING, Reason.RUNNING, seen.message, now)
-    elif job.state is not State.RUNNING:  # else it is from before the start, or the runtime finds the job again
+    elif (
+        job.state is not State.RUNNING
+    ):  # else it is from before the start, or the runtime finds the job again
         decision = _moved(status, job.state, seen.reason, seen.message, now)
     return decision or (Decision(status) if status.info.workers != job.workers else None)
 
 
 def ask_to_stop(status: JobStatus, stop: Stop, now: datetime) -> Decision | None:
-    """Decide on an order to stop; None: the job is final or is being stopped. A cancel wins over any other order."""
+    """Decide on an order to stop; None: the job is final or is being stopped. A cancel
+    wins over any other order.
+    """
     if status.info.state.final or (
-        status.stop and (status.stop.reason is Reason.CANCELLED or stop.reason is not Reason.CANCELLED)
+        status.stop
+        and (status.stop.reason is Reason.CANCELLED or stop.reason is not Reason.CANCELLED)
     ):
         return None
     after = status._replace(stop=stop)
@@ -107,22 +129,34 @@ def note_hang(status: JobStatus, message: str, now: datetime, *, hangs: bool) ->
     return _moved(after, State.RUNNING, Reason.RUNNING, message, now)
 
 
-def note_dependency(status: JobStatus, ended_id: str, ended: State, now: datetime) -> Decision | None:
-    """Decide on the end of a job or group that this one waits for; None: it does not wait, or is being stopped."""
+def note_dependency(
+    status: JobStatus, ended_id: str, ended: State, now: datetime
+) -> Decision | None:
+    """Decide on the end of a job or group that this one waits for; None: it does not
+    wait, or is being stopped.
+    """
     job = status.info
     if job.state.final or status.stop:
         return None
-    known = [dep.model_copy(update={"ended": ended}) if dep.id == ended_id else dep for dep in job.dependencies]
+    known = [
+        dep.model_copy(update={"ended": ended}) if dep.id == ended_id else dep
+        for dep in job.dependencies
+    ]
     after = status.shows(dependencies=known)
     for dep in known:
         wanted = {"ok": State.SUCCEEDED, "failed": State.FAILED}.get(dep.condition)  # None: any end
         if wanted and dep.ended not in (None, wanted):
-            message = f"{dep.name} is {dep.ended}, and this job starts only after that has {wanted.lower()}"
+            message = (
+                f"{dep.name} is {dep.ended}, and this job starts only after that has "
+                f"{wanted.lower()}"
+            )
             return _final(after, (), State.FAILED, Reason.DEPENDENCY_FAILED, message, now)
     return Decision(after.shows(message=""))
 
 
-def _moved(status: JobStatus, state: State, reason: Reason, message: str, now: datetime) -> Decision | None:
+def _moved(
+    status: JobStatus, state: State, reason: Reason, message: str, now: datetime
+) -> Decision | None:
     if status.stop:
         reason, message = Reason.STOPPING, status.stop.message
     elif status.hung:
@@ -151,8 +185,13 @@ def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | No
         status = status._replace(stop=None)  # it failed before it was stopped
     if status.stop:  # the order is the reason, however the ranks then ended
         reason, message = status.stop.reason, status.stop.message
-    elif seen.reason is Reason.CANCELLED:  # no order of this service: a signal, or a machine that shuts down
-        reason, message = Reason.DELETED_EXTERNALLY, seen.message or "its processes were stopped from outside"
+    elif (
+        seen.reason is Reason.CANCELLED
+    ):  # no order of this service: a signal, or a machine that shuts down
+        reason, message = (
+            Reason.DELETED_EXTERNALLY,
+            seen.message or "its processes were stopped from outside",
+        )
     else:
         reason, message = seen.reason, seen.message
     status, reset = _with_reset_retries(status, step)
@@ -169,7 +208,9 @@ def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | No
     limit, used = spec.max_retry or 0, job.attempt - job.retries_from - used
     retried = _is_retried(status, reason, code)
     if retried and used < limit:
-        return _restarting(status, began, reason, message, f"{used + 1} of {limit} retries{reset}", now)
+        return _restarting(
+            status, began, reason, message, f"{used + 1} of {limit} retries{reset}", now
+        )
     why_not = ""
     if limit and retried:
         why_not = f"not retried: max_retry={limit} is used up"
@@ -181,7 +222,9 @@ def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | No
 
 
 def _with_reset_retries(status: JobStatus, step: float | None) -> tuple[JobStatus, str]:
-    """The status whose retries count from 0 if the attempt got far enough, and the words that say so."""
+    """The status whose retries count from 0 if the attempt got far enough,
+    and the words that say so.
+    """
     job, least = status.info, status.info.spec.retry_reset_steps
     if step is None or not least:
         return status, ""
@@ -207,22 +250,36 @@ def _state_of(stop: Stop | None) -> State:
 
 
 def _restarting(
-    status: JobStatus, began: tuple[Event, ...], reason: Reason, message: str, retry: str, now: datetime
+    status: JobStatus,
+    began: tuple[Event, ...],
+    reason: Reason,
+    message: str,
+    retry: str,
+    now: datetime,
 ) -> Decision:
     number = status.info.attempt + 1
     pause = pause_before(number - status.info.retries_from + 1)
     message = f"attempt {number - 1} failed: {message} ({retry}); the next starts in {pause:g} s"
-    after = status.shows(state=State.RESTARTING, reason=reason, message=message, retry=retry, attempt=number)
+    after = status.shows(
+        state=State.RESTARTING, reason=reason, message=message, retry=retry, attempt=number
+    )
     after = after._replace(stop=None, hung="", resume_at=now + timedelta(seconds=pause))
     return Decision(after, (*began, _event(now, after.info)))
 
 
 def _final(
-    status: JobStatus, began: tuple[Event, ...], state: State, reason: Reason, message: str, at: datetime
+    status: JobStatus,
+    began: tuple[Event, ...],
+    state: State,
+    reason: Reason,
+    message: str,
+    at: datetime,
 ) -> Decision:
     after = status.shows(state=state, reason=reason, message=message, finished_at=at)
     return Decision(after, (*began, _event(at, after.info)))
 
 
 def _event(time: datetime, job: JobInfo) -> Event:
-    return Event(time=time, attempt=job.attempt, state=job.state, reason=job.reason, message=job.message)
+    return Event(
+        time=time, attempt=job.attempt, state=job.state, reason=job.reason, message=job.message
+    )

@@ -11,7 +11,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from client_lib.errors import Conflict, Forbidden, InvalidRequest, NoResult, NotFound
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import State
-from client_lib.spec.wire import EventList, GroupInfo, JobInfo, JobProgress, StateChanges, with_progress
+from client_lib.spec.wire import (
+    EventList,
+    GroupInfo,
+    JobInfo,
+    JobProgress,
+    StateChanges,
+    with_progress,
+)
 from server_stub.files import outputs
 from server_stub.files.job_dirs import OpenFile, log_dir
 from server_stub.logs.records import LoggedJob
@@ -27,8 +34,8 @@ ALL_OWNERS = "*"  # as the owner in the filters of a list: the jobs of all users
 
 
 class Team(BaseModel):
-    """An entry of `[[teams]]` in the users file. A user belongs to the first one that names the user, `"*"`, or a group
-    of the token."""
+    """An entry of `[[teams]]` in the users file. A user belongs to the first one that names the
+    user, `"*"`, or a group of the token."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -56,7 +63,10 @@ class Team(BaseModel):
             if offered and value is None:
                 update[field] = offered[0]
             elif offered and value not in offered:
-                raise Forbidden(f"{field}={value!r} is not for team {self.name}", hint=f"it has {', '.join(offered)}")
+                raise Forbidden(
+                    f"{field}={value!r} is not for team {self.name}",
+                    hint=f"it has {', '.join(offered)}",
+                )
         return spec.model_copy(update=update) if update else spec
 
 
@@ -68,13 +78,17 @@ class User:
     admin: bool = False
     """Sees and acts on the jobs of all."""
     account: str = ""
-    """The account of the machine under which local jobs of the user run, if it has another name than the user."""
+    """The account of the machine under which local jobs of the user run, if it has
+    another name than the user.
+    """
     team: Team | None = None
     """None: the user may use all that the server has."""
 
 
 def check_owner(user: User, job: JobInfo, act: str) -> None:
-    """Raises Forbidden: the user is neither the owner of the job nor an admin, who alone may do this."""
+    """Raises Forbidden: the user is neither the owner of the job nor an
+    admin, who alone may do this.
+    """
     if job.owner != user.name and not user.admin:
         raise Forbidden(f"only {job.owner}, the owner of job {job.name}, and admins {act}")
 
@@ -83,7 +97,8 @@ def check_running(job: JobInfo, why: str) -> None:
     """Raises Conflict: the job does not run."""
     if job.state != State.RUNNING:
         raise Conflict(
-            f"job {job.name} is {job.state}: {why}", hint=f"`client-lib explain {job.name}` shows why it does not run"
+            f"job {job.name} is {job.state}: {why}",
+            hint=f"`client-lib explain {job.name}` shows why it does not run",
         )
 
 
@@ -101,27 +116,33 @@ class JobLookup:
             if job is None and owner is None and self._sees_all(user):
                 owners = await self._store.read(rows.find_anywhere, name)
                 if len(owners) > 1:
-                    raise InvalidRequest(f"more than one user has a job {name}", hint=f"say whose: owner={owners[0]}")
+                    raise InvalidRequest(
+                        f"more than one user has a job {name}", hint=f"say whose: owner={owners[0]}"
+                    )
                 job = await self._find_by_name(owners[0], name) if owners else None
             if job is not None:
                 return job
         known = await self._store.read(rows.names, user.name, _NAMES_COMPARED)
         near = difflib.get_close_matches(name, known)
-        hint = f"did you mean {' or '.join(near)}?" if near else "`client-lib list` shows the jobs you have"
+        hint = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else "`client-lib list` shows the jobs you have"
+        )
         raise NotFound(f"no job named {name}", hint=hint)
 
     async def wait(
         self, user: User, name: str, after_version: int, timeout_s: float, owner: str | None = None
     ) -> StoredJob:
-        """Wait until the version of the job is greater than `after_version`, at most `timeout_s`, and not at all if it
-        is final; then the job. Raises NotFound."""
+        """Wait until the version of the job is greater than `after_version`, at most `timeout_s`,
+        and not at all if it is final; then the job. Raises NotFound."""
         job = await self.find(user, name, owner)
         await self._wait_for_change(job, after_version, timeout_s)
         return job
 
     async def state_changes(self, user: User, after: str | None, timeout_s: float) -> StateChanges:
-        """The changes of states since the cursor `after` of the jobs that the user sees: waits for one, at most
-        `timeout_s`, and not at all without a cursor or if some are no longer known."""
+        """The changes of states since the cursor `after` of the jobs that the user sees: waits for
+        one, at most `timeout_s`, and not at all without a cursor or if some are no longer known."""
         until, sees_all = time.monotonic() + timeout_s, self._sees_all(user)
         while True:
             changes, cursor = self._jobs.changes_since(after or ""), self._jobs.cursor
@@ -133,8 +154,8 @@ class JobLookup:
             await asyncio.wait({self._jobs.next_change()}, timeout=left)
 
     async def next_logs(self, job: LoggedJob) -> LoggedJob:
-        """Wait without limit until the job's version is greater than `job.version`, not at all for a final job. A
-        waiting call needs no thread and no timer, and may be cancelled."""
+        """Wait without limit until the job's version is greater than `job.version`, not at all for
+        a final job. A waiting call needs no thread and no timer, and may be cancelled."""
         current = await self.by_id(job.job_id)
         if current is None:  # deleted: only final jobs are
             return job
@@ -143,7 +164,11 @@ class JobLookup:
 
     async def _wait_for_change(self, job: StoredJob, version: int, timeout_s: float | None) -> None:
         began = time.monotonic()
-        while isinstance(job, ActiveJob) and job.public.version <= version and job.row.id in self._jobs.by_id:
+        while (
+            isinstance(job, ActiveJob)
+            and job.public.version <= version
+            and job.row.id in self._jobs.by_id
+        ):
             left = None if timeout_s is None else began + timeout_s - time.monotonic()
             if left is not None and left <= 0:
                 return
@@ -152,10 +177,11 @@ class JobLookup:
     async def page(
         self, user: User, wanted: JobFilters, limit: int, cursor: str | None
     ) -> tuple[list[JobRow], list[GroupInfo], int | None]:
-        """The jobs and groups on a page of the list, and the cursor of the next page, None if this is the last one; of
-        the jobs of the user if the filters have no owners.
+        """The jobs and groups on a page of the list, and the cursor of the next page, None if this
+        is the last one; of the jobs of the user if the filters have no owners.
 
-        Raises InvalidRequest: the cursor is not from this server; Forbidden: the user may not see the jobs of an owner.
+        Raises InvalidRequest: the cursor is not from this server; Forbidden: the user may not see
+        the jobs of an owner.
         """
         if cursor is not None and not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
             why = f"cursor {cursor[:50]!r} is not from this server"
@@ -175,26 +201,38 @@ class JobLookup:
         seqs = sorted([*groups, *(row.seq for row in jobs)], reverse=True)
         last = seqs[limit - 1] if len(seqs) > limit else None
         least = last or 0
-        return [row for row in jobs if row.seq >= least], [info for seq, info in groups.items() if seq >= least], last
+        return (
+            [row for row in jobs if row.seq >= least],
+            [info for seq, info in groups.items() if seq >= least],
+            last,
+        )
 
     async def group(self, user: User, name: str, owner: str | None) -> GroupInfo:
         """The group. `owner` None: the user's own, also of an admin. Raises NotFound."""
         may_see = owner is None or owner == user.name or self._sees_all(user)
         if may_see and (group := await self._store.read(group_rows.find, owner or user.name, name)):
             return group
-        raise NotFound(f"no group named {name}", hint="`client-lib list` shows the jobs and groups you have")
+        raise NotFound(
+            f"no group named {name}", hint="`client-lib list` shows the jobs and groups you have"
+        )
 
-    async def search(self, user: User, wanted: JobFilters, limit: int, offset: int) -> tuple[int, list[bytes]]:
-        """The number of matching jobs, and a page of them as JobInfo in JSON, newest first. Owners whose jobs the user
-        may not see are left out."""
+    async def search(
+        self, user: User, wanted: JobFilters, limit: int, offset: int
+    ) -> tuple[int, list[bytes]]:
+        """The number of matching jobs, and a page of them as JobInfo in JSON, newest first. Owners
+        whose jobs the user may not see are left out."""
         owners = wanted.owners or [user.name]
         if not self._sees_all(user):
             owners = [owner for owner in owners if owner == user.name]
-        count, page = await self._store.read(rows.search, replace(wanted, owners=owners), limit, offset)
+        count, page = await self._store.read(
+            rows.search, replace(wanted, owners=owners), limit, offset
+        )
         return count, [self.newest_text(stored) for stored in page]
 
     def newest_text(self, stored: JobRow, progress: JobProgress | None = None) -> bytes:
-        """The newest JobInfo as JSON: messages and workers of an active job may be newer than `stored`."""
+        """The newest JobInfo as JSON: messages and workers of an active job
+        may be newer than `stored`.
+        """
         active = self._jobs.by_id.get(stored.id)
         if active is None:
             return found(stored).text
@@ -226,16 +264,22 @@ class JobLookup:
             message=info.message,
         )
 
-    async def find_result(self, user: User, name: str, rank: int, owner: str | None = None) -> OpenFile:
-        """The file with the result of a rank's function in the newest attempt; see `client_lib.worker.function_runner`.
+    async def find_result(
+        self, user: User, name: str, rank: int, owner: str | None = None
+    ) -> OpenFile:
+        """The file with the result of a rank's function in the newest attempt; see
+        `client_lib.worker.function_runner`.
 
-        Raises NotFound: there is no such job; NoResult: the rank has no result (yet), with the reason.
+        Raises NotFound: there is no such job; NoResult: the rank has no result (yet), with the
+        reason.
         """
         info = (await self.find(user, name, owner)).public
         if info.function is None:
             raise NoResult(f"job {info.name} runs a script; only a function returns something")
         job_dir = self._files.job_dir(info.id)
-        if (result := await asyncio.to_thread(newest_result, job_dir, info.attempt, rank)) is not None:
+        if (
+            result := await asyncio.to_thread(newest_result, job_dir, info.attempt, rank)
+        ) is not None:
             return result
         await asyncio.to_thread(refuse_unknown, [rank], [log_dir(job_dir, info.attempt, 0)])
         if info.state.final:
@@ -249,7 +293,9 @@ class JobLookup:
         job_dir = self._files.job_dir((await self.find(user, name, owner)).row.id)
         if (output := await asyncio.to_thread(outputs.find, job_dir, path, sha256)) is not None:
             return output
-        raise NotFound(f"job {name} keeps no output {path}" + (" with these bytes any more" if sha256 else ""))
+        raise NotFound(
+            f"job {name} keeps no output {path}" + (" with these bytes any more" if sha256 else "")
+        )
 
     async def by_id(self, job_id: str) -> StoredJob | None:
         if (active := self._jobs.by_id.get(job_id)) is not None:
@@ -258,7 +304,9 @@ class JobLookup:
         return found(stored) if stored else None
 
     async def own_id(self, user: User, name: str) -> str:
-        """Id of the user's own job or group of this name. Raises NotFound, as for the job of another."""
+        """Id of the user's own job or group of this name. Raises NotFound,
+        as for the job of another.
+        """
         group = await self._store.read(group_rows.find, user.name, name)
         return group.id if group else (await self.find(user, name, user.name)).row.id
 

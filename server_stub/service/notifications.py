@@ -1,7 +1,8 @@
 """Sends a text to the webhook of a job (`notify`) when it ends, hangs or moves again.
 
-The notification of an end is stored with the final state, and removed when the receiver has accepted it, so a restart
-loses none. If the server crashes between the two, the receiver gets it twice, with the same `id`.
+The notification of an end is stored with the final state, and removed when the receiver has
+accepted it, so a restart loses none. If the server crashes between the two, the receiver gets it
+twice, with the same `id`.
 """
 
 import asyncio
@@ -33,10 +34,13 @@ log = logging.getLogger(__name__)
 PAUSES_S = (1.0, 5.0, 30.0, 120.0, 600.0)  # between the tries of one notification
 _TRY_S = 10.0
 _AT_ONCE, _AT_ONCE_OF_HOST = 64, 8  # tries: of all jobs, and to one host
-_RESOLVERS = 4  # threads: a name server that does not answer must not take those of `asyncio.to_thread`
+# threads: a name server that does not answer must not take those of `asyncio.to_thread`
+_RESOLVERS = 4
 _TEMPORARY = (408, 425, 429, *range(500, 600))  # statuses after which it is tried again
 _SLACK_HOST = "hooks.slack.com"
-_tls_settings = cache(ssl.create_default_context)  # reading the certificates of the machine takes 50 ms
+_tls_settings = cache(
+    ssl.create_default_context
+)  # reading the certificates of the machine takes 50 ms
 _SECRET_MIN = 4  # characters: shorter values are words of any text
 
 
@@ -62,7 +66,11 @@ class AllowedHosts:
         host = urlsplit((url or "").removeprefix(SLACK)).hostname or ""
         if url == MASK:
             raise Forbidden(f"notify={MASK!r} is a mask, not a URL", hint="give the webhook's URL")
-        if url and not (self._any or any(fnmatchcase(host, name) for name in self._names) or self._is_listed(host)):
+        if url and not (
+            self._any
+            or any(fnmatchcase(host, name) for name in self._names)
+            or self._is_listed(host)
+        ):
             raise Forbidden(
                 f"notify has the host {host}, which this server does not allow",
                 hint="its operator can add it to CLIENT_LIB_SERVER_NOTIFY_HOSTS",
@@ -71,7 +79,9 @@ class AllowedHosts:
     def check_address(self, address: str) -> None:
         """Raises Refused: the server must not connect to this address."""
         found = _address(address)
-        if not (self._any or self._is_listed(address) or (found.is_global and not found.is_multicast)):
+        if not (
+            self._any or self._is_listed(address) or (found.is_global and not found.is_multicast)
+        ):
             raise Refused(f"its address {address} is not public, and in no network of notify_hosts")
 
     def _is_listed(self, host: str) -> bool:
@@ -89,7 +99,9 @@ class Notifier:
         self._store, self._files, self._hosts = store, files, hosts
         self._tasks = Tasks(log, "a notification can't be sent")
         self._limit = asyncio.Semaphore(_AT_ONCE)
-        self._host_limits: WeakValueDictionary[str | None, asyncio.Semaphore] = WeakValueDictionary()
+        self._host_limits: WeakValueDictionary[str | None, asyncio.Semaphore] = (
+            WeakValueDictionary()
+        )
         self._resolvers = ThreadPoolExecutor(_RESOLVERS, thread_name_prefix="resolver")
 
     async def start(self) -> None:
@@ -112,7 +124,9 @@ class Notifier:
             self._tasks.begin(self._send_end(row, row.unsent))
 
     def tell(self, row: JobRow, info: JobInfo, event: Told) -> None:
-        """Send that a running job hangs, or moves again. A server that ends meanwhile does not send it."""
+        """Send that a running job hangs, or moves again. A server that ends
+        meanwhile does not send it.
+        """
         if info.spec.notify:
             self._tasks.begin(self._send(row, message_of(info, event)))
 
@@ -123,7 +137,9 @@ class Notifier:
     async def _send(self, row: JobRow, message: dict[str, Any]) -> None:
         """Send the message, or give up and log why."""
 
-        def url_and_body() -> tuple[str, bytes]:  # all that is kept of the request for the minutes of the tries
+        def url_and_body() -> tuple[
+            str, bytes
+        ]:  # all that is kept of the request for the minutes of the tries
             request = self._files.request_of(row)
             self._hosts.check(request.spec.notify)  # the setting may have changed
             return request.spec.notify or "", _body(message, request)
@@ -131,7 +147,9 @@ class Notifier:
         try:
             await self._deliver(*await asyncio.to_thread(url_and_body))
         except (ClientLibError, Refused, OSError, ValueError, LookupError) as error:
-            log.warning("job %s: its notification %r was not sent: %s", row.id, message["event"], error)
+            log.warning(
+                "job %s: its notification %r was not sent: %s", row.id, message["event"], error
+            )
 
     async def _deliver(self, url: str, body: bytes) -> None:
         """Try until the receiver has taken the body. Raises the last problem."""
@@ -149,8 +167,12 @@ class Notifier:
 
     async def _try(self, url: str, body: bytes) -> None:
         """One try, of bounded time. Raises as `_post` does."""
-        posting = asyncio.ensure_future(_post(urlsplit(url.removeprefix(SLACK)), body, self._hosts, self._resolvers))
-        try:  # wait_for of Python 3.11 forgets a cancellation that comes together with the end of the call
+        posting = asyncio.ensure_future(
+            _post(urlsplit(url.removeprefix(SLACK)), body, self._hosts, self._resolvers)
+        )
+        try:
+            # wait_for of Python 3.11 forgets a cancellation that comes together with the end of the
+            # call
             if not (await asyncio.wait({posting}, timeout=_TRY_S))[0]:
                 raise OSError(f"no answer within {_TRY_S:g} s")
             posting.result()
@@ -161,7 +183,9 @@ class Notifier:
 def _body(message: dict[str, Any], request: SubmitRequest) -> bytes:
     """The message in the form that the receiver takes, without the values of secrets."""
     url, shown = request.spec.notify or "", request.spec.masked().env_variables
-    private = [str(value) for name, value in request.spec.env_variables.items() if shown[name] == MASK]
+    private = [
+        str(value) for name, value in request.spec.env_variables.items() if shown[name] == MASK
+    ]
     text = message["text"]
     for secret in sorted([*private, *request.secret_values.values()], key=len, reverse=True):
         text = text.replace(secret, MASK) if len(secret) >= _SECRET_MIN else text
@@ -170,15 +194,19 @@ def _body(message: dict[str, Any], request: SubmitRequest) -> bytes:
 
 
 async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts, resolvers: Executor) -> None:
-    """One try. The name is resolved once, and the connection made to a checked address: a second answer of the name
-    server could be another one. Redirects are not followed.
+    """One try. The name is resolved once, and the connection made to a checked address: a second
+    answer of the name server could be another one. Redirects are not followed.
 
     Raises:
         Refused: the receiver will never take it.
         OSError, ValueError, LookupError: try again; the latter two for an answer that is no HTTP.
     """
     loop, is_tls = asyncio.get_running_loop(), url.scheme == "https"
-    tls = {"ssl": await asyncio.to_thread(_tls_settings), "server_hostname": url.hostname} if is_tls else {}
+    tls = (
+        {"ssl": await asyncio.to_thread(_tls_settings), "server_hostname": url.hostname}
+        if is_tls
+        else {}
+    )
     port = url.port or (443 if tls else 80)
     resolve = partial(socket.getaddrinfo, url.hostname, port, type=socket.SOCK_STREAM)
     found = await loop.run_in_executor(resolvers, resolve)
@@ -189,8 +217,8 @@ async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts, resolvers: E
     reader, writer = await asyncio.open_connection(addresses[0], port, **tls)  # type: ignore[arg-type]
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     head = (
-        f"POST {path} HTTP/1.1\r\nHost: {url.netloc}\r\nUser-Agent: client_lib\r\nConnection: close\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: {url.netloc}\r\nUser-Agent: client_lib\r\nConnection: "
+        f"close\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     with closing(writer):
         writer.write(head.encode() + body)
@@ -204,5 +232,7 @@ async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts, resolvers: E
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     """The address, of one that wraps an IPv4 address that one. Raises ValueError."""
     found = ipaddress.ip_address(text)
-    wrapped = (found.ipv4_mapped or found.sixtofour) if isinstance(found, ipaddress.IPv6Address) else None
+    wrapped = (
+        (found.ipv4_mapped or found.sixtofour) if isinstance(found, ipaddress.IPv6Address) else None
+    )
     return wrapped or found

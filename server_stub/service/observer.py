@@ -1,5 +1,6 @@
-"""Shows what jobs do, by the stacks of running processes, and the metrics and the progress that they print; and what a
-job ran: the submitter's part in its request, the workers' in their logs, images in its events."""
+"""Shows what jobs do, by the stacks of running processes, and the metrics and the progress that
+they print; and what a job ran: the submitter's part in its request, the workers' in their logs,
+images in its events."""
 
 import asyncio
 import json
@@ -36,24 +37,31 @@ from server_stub.worker_gateway.worker import StackDump
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Asked = tuple[str, int, Whose, int]  # id and version of a job, whose curves, and how many points of each
+Asked = tuple[
+    str, int, Whose, int
+]  # id and version of a job, whose curves, and how many points of each
 
 _THREADS = 2  # that read logs for their metrics, for up to _LONGEST_S
 _LONGEST_S = 10.0  # of reading a log for its metrics; the next request reads on
-_SHARED_S = 5.0  # longest time for which an answer with metrics is kept for others that ask for the same
+# longest time for which an answer with metrics is kept for others that ask for the same
+_SHARED_S = 5.0
 _PATIENCE_S = 0.15  # longest delay of a list by logs that were not read yet; the next list reads on
 _NO_ESTIMATE = dict.fromkeys(("left_s", "left_from_s", "left_to_s", "rate"))
 # of the facts about a worker's machine, which its launcher writes near the beginning of its log
 _SEARCHED, _BLOCK = 2 * 2**20, 2**20  # bytes of a log
 _LINES_MAX, _WORKERS_MAX = 200, 64
 _NAMES_MAX, _ALL_NAMES_MAX = 5000, 50_000  # of one worker, and of all
-_LINE = re.compile(("^" + pattern(rank="-", stream=METRICS, mark="", text=r"(\{.*\})")).encode(), re.MULTILINE)
+_LINE = re.compile(
+    ("^" + pattern(rank="-", stream=METRICS, mark="", text=r"(\{.*\})")).encode(), re.MULTILINE
+)
 
 
 class Observer:
     """Event loop only. The methods for users take `owner` as those of `Service` do."""
 
-    def __init__(self, runtime: Runtime, clock: Clock, store: Store, lookup: JobLookup, files: JobFiles) -> None:
+    def __init__(
+        self, runtime: Runtime, clock: Clock, store: Store, lookup: JobLookup, files: JobFiles
+    ) -> None:
         self._runtime, self._clock, self._store = runtime, clock, store
         self._lookup, self._files = lookup, files
         self._curves = CurveReader()
@@ -62,46 +70,70 @@ class Observer:
         self._measured: dict[Asked, tuple[float, asyncio.Task[bytes]]] = {}
 
     def close(self) -> None:
-        """Read no more logs; those that wait for a thread would delay the end of the server by 10 s each."""
+        """Read no more logs; those that wait for a thread would delay the end
+        of the server by 10 s each.
+        """
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     # --- for users
 
     async def stacks(self, user: User, name: str, owner: str | None = None) -> JobStacks:
-        """The stacks of a running job. Requests for one job at the same moment share one answer. Raises NotFound;
-        Forbidden: the user is neither its owner nor admin; Conflict: it does not run, or forbids it."""
+        """The stacks of a running job. Requests for one job at the same moment share one answer.
+        Raises NotFound; Forbidden: the user is neither its owner nor admin; Conflict: it does not
+        run, or forbids it."""
         job = (await self._lookup.find(user, name, owner)).public
         _check(user, job, "stacks")
         check_running(job, "only running processes have stacks")
         return await self.take(job)
 
     async def metrics(
-        self, user: User, name: str, rank: Whose, points: int, owner: str | None, max_age_s: float = 0.0
+        self,
+        user: User,
+        name: str,
+        rank: Whose,
+        points: int,
+        owner: str | None,
+        max_age_s: float = 0.0,
     ) -> bytes:
-        """The curves of one rank, of all, or of what the workers used, with at most `points` points each, as the JSON
-        of JobMetrics. `max_age_s`: an answer that another request got so long ago, at most 5 s, is good enough. Raises
-        NotFound; Forbidden: the user is neither its owner nor admin; Conflict: the job forbids it."""
+        """The curves of one rank, of all, or of what the workers used, with at most `points` points
+        each, as the JSON of JobMetrics. `max_age_s`: an answer that another request got so long
+        ago, at most 5 s, is good enough. Raises NotFound; Forbidden: the user is neither its owner
+        nor admin; Conflict: the job forbids it."""
         job = (await self._lookup.find(user, name, owner)).public
         _check(user, job, "metrics")
         now, asked = time.monotonic(), (job.id, job.version, rank, points)
-        self._measured = {key: known for key, known in self._measured.items() if now - known[0] < _SHARED_S}
+        self._measured = {
+            key: known for key, known in self._measured.items() if now - known[0] < _SHARED_S
+        }
         began, answer = self._measured.get(asked, (-math.inf, None))
         if answer is None or now - began >= max_age_s:
-            answer = asyncio.create_task(self._read_log(partial(self._metrics, job, rank, points), job))
+            answer = asyncio.create_task(
+                self._read_log(partial(self._metrics, job, rank, points), job)
+            )
             self._measured[asked] = now, answer
         return await asyncio.shield(answer)
 
-    def _metrics(self, job: JobInfo, rank: Whose, points: int, logs: LoggedJob, until: float) -> bytes:
+    def _metrics(
+        self, job: JobInfo, rank: Whose, points: int, logs: LoggedJob, until: float
+    ) -> bytes:
         found = self._curves.curves(logs, rank, until)
         curves = []
-        for (of, name), whole in sorted(found.curves.items(), key=lambda pair: (pair[0][1], pair[0][0] or 0)):
+        for (of, name), whole in sorted(
+            found.curves.items(), key=lambda pair: (pair[0][1], pair[0][0] or 0)
+        ):
             shown = whole.thinned_to(points)
             steps, times, values = map(list, shown.columns)
             facts = {"axis": shown.axis, "points": len(whole), "thinned": whole.thinned}
-            curves.append(Curve(name=name, rank=of, steps=steps, times=times, values=values, **facts))
+            curves.append(
+                Curve(name=name, rank=of, steps=steps, times=times, values=values, **facts)
+            )
         progress = self._progress([job]).get(job.id) if job.state == State.RUNNING else None
         facts = {"attempt": job.attempt, "complete": found.complete, "dropped": found.dropped}
-        return JobMetrics(job=job.name, progress=progress, curves=curves, **facts).model_dump_json().encode()
+        return (
+            JobMetrics(job=job.name, progress=progress, curves=curves, **facts)
+            .model_dump_json()
+            .encode()
+        )
 
     async def goodput(self, user: User, name: str, owner: str | None) -> JobGoodput:
         """The use of the job's time. Raises what `metrics` raises."""
@@ -112,24 +144,37 @@ class Observer:
         end = job.finished_at or self._clock.now()
 
         def split(logs: LoggedJob, until: float) -> dict[str, float]:
-            marks = {attempt: self._curves.marks(logs, attempt, until) for attempt in range(1, job.attempt + 1)}
+            marks = {
+                attempt: self._curves.marks(logs, attempt, until)
+                for attempt in range(1, job.attempt + 1)
+            }
             return goodput.split(events, end, marks)
 
-        spent = {f"{name}_s": seconds for name, seconds in (await self._read_log(split, job)).items()}
+        spent = {
+            f"{name}_s": seconds for name, seconds in (await self._read_log(split, job)).items()
+        }
         return JobGoodput(job=job.name, attempt=job.attempt, wall_s=sum(spent.values()), **spent)
 
     async def provenance(self, user: User, name: str, owner: str | None = None) -> JobProvenance:
-        """The record of what the job ran. Raises NotFound; Forbidden: the user is neither its owner nor admin."""
+        """The record of what the job ran. Raises NotFound; Forbidden: the user is
+        neither its owner nor admin.
+        """
         found = await self._lookup.find(user, name, owner)
         row, job = found.row, found.public
         check_owner(user, job, "can see what it ran")
         request = await asyncio.to_thread(self._files.request_of, row)
         events = await self._store.read(rows.list_events, row.seq)
-        succeeded = await self._store.read(rows.succeeded_before, row) if job.state is State.FAILED else []
-        return await asyncio.to_thread(provenance, job, request, self._lookup.logs(job), events, succeeded)
+        succeeded = (
+            await self._store.read(rows.succeeded_before, row) if job.state is State.FAILED else []
+        )
+        return await asyncio.to_thread(
+            provenance, job, request, self._lookup.logs(job), events, succeeded
+        )
 
     async def details(self, user: User, job: JobInfo) -> JobProgress | None:
-        """The progress of a running job, with its slow rank; of one that has ended only what was wrong."""
+        """The progress of a running job, with its slow rank; of one that has
+        ended only what was wrong.
+        """
         if not (_is_observable(user, job) and (job.state == State.RUNNING or job.state.final)):
             return None
         found = (await asyncio.to_thread(self._progress, [job], True)).get(job.id)
@@ -138,7 +183,9 @@ class Observer:
         return found
 
     async def progress(self, user: User, jobs: Iterable[JobInfo]) -> dict[str, JobProgress]:
-        """The progress of those of these jobs that run and that this user may observe, by their ids."""
+        """The progress of those of these jobs that run and that this user
+        may observe, by their ids.
+        """
         chosen = [job for job in jobs if job.state == State.RUNNING and _is_observable(user, job)]
         return await asyncio.to_thread(self._progress, chosen) if chosen else {}
 
@@ -164,12 +211,14 @@ class Observer:
     # --- for the server
 
     async def first_steps(self, job: JobInfo) -> str:
-        """Tell how a job shows that it has made its first steps; "": it does not yet, or is not observed."""
+        """Tell how a job shows that it has made its first steps; "": it does
+        not yet, or is not observed.
+        """
         return await self._read_log(self._curves.first_steps, job) if job.spec.observe else ""
 
     async def step(self, job: JobInfo) -> float | None:
-        """The step that an attempt reached which has ended; None: its log shows none, or can't be read. It is for the
-        decision about a retry, and so also where nothing is shown to users."""
+        """The step that an attempt reached which has ended; None: its log shows none, or can't be
+        read. It is for the decision about a retry, and so also where nothing is shown to users."""
         try:
             return await self._read_log(self._curves.step, job)
         except Exception:  # a job may write anything to its log; it must end
@@ -177,7 +226,9 @@ class Observer:
             return None
 
     async def take(self, job: JobInfo) -> JobStacks:
-        """The stacks of a running job, for a caller that may have them. Raises Conflict: it has just ended."""
+        """The stacks of a running job, for a caller that may have them. Raises
+        Conflict: it has just ended.
+        """
         task = self._asked.get(job.id)
         if task is None:
             task = self._asked[job.id] = asyncio.create_task(self._take(job))
@@ -193,7 +244,9 @@ class Observer:
         return JobStacks(**facts, ranks=ranks, groups=groups(ranks), problems=problems)
 
     async def _read_log(self, read: Callable[[LoggedJob, float], T], job: JobInfo) -> T:
-        """Call a function that reads the logs of a job in one of the threads for this, for at most `_LONGEST_S`."""
+        """Call a function that reads the logs of a job in one of the threads for this,
+        for at most `_LONGEST_S`.
+        """
         logs, until = self._lookup.logs(job), time.monotonic() + _LONGEST_S
         return await asyncio.get_running_loop().run_in_executor(self._threads, read, logs, until)
 
@@ -215,17 +268,32 @@ def read_dumps(dumps: Sequence[StackDump]) -> tuple[list[RankStacks], list[str]]
     for dump in dumps:
         try:
             ranks += read_worker(dump.worker, storable(dump.processes))
-        except (ValueError, TypeError, AttributeError, OverflowError) as error:  # a worker may send anything
+        except (
+            ValueError,
+            TypeError,
+            AttributeError,
+            OverflowError,
+        ) as error:  # a worker may send anything
             problems.append(f"the answer of worker {dump.worker} can't be read: {error}")
         problems += [dump.problem] if dump.problem else []
     return sorted(ranks, key=lambda each: each.rank), problems
 
 
 def provenance(
-    info: JobInfo, request: SubmitRequest, logs: LoggedJob, events: Iterable[Event], succeeded: Iterable[JobRow]
+    info: JobInfo,
+    request: SubmitRequest,
+    logs: LoggedJob,
+    events: Iterable[Event],
+    succeeded: Iterable[JobRow],
 ) -> JobProvenance:
-    """The record of what the job ran. Reads files. `succeeded`: earlier jobs of its owner, newest first."""
-    images = {event.message.removeprefix(RAN_IMAGE) for event in events if event.message.startswith(RAN_IMAGE)}
+    """The record of what the job ran. Reads files. `succeeded`: earlier jobs
+    of its owner, newest first.
+    """
+    images = {
+        event.message.removeprefix(RAN_IMAGE)
+        for event in events
+        if event.message.startswith(RAN_IMAGE)
+    }
     machines: list[WorkerMachine] = []
     left = _ALL_NAMES_MAX
     for worker in range(min(logs.n_workers, _WORKERS_MAX)):
@@ -233,11 +301,15 @@ def provenance(
         left -= sum(map(len, _parts(machines[-1])))
     before = (found(row).public for row in succeeded)
     last = next((job.name for job in before if _program(job) == _program(info)), None)
-    return JobProvenance(submitted=request.provenance, machines=machines, images=sorted(images), last_success=last)
+    return JobProvenance(
+        submitted=request.provenance, machines=machines, images=sorted(images), last_success=last
+    )
 
 
 def _machine(job: LoggedJob, worker: int, left: int) -> WorkerMachine:
-    """The facts that a launcher has written into its log, in lines that follow each other. `left`: so many names."""
+    """The facts that a launcher has written into its log, in lines that follow each
+    other. `left`: so many names.
+    """
     offset, found = 0, WorkerMachine(worker=worker, hardware={}, seeds={}, packages={})
     with closing(LogReader(log_dir(job.job_dir, job.attempt, worker))) as log:
         while left > 0 and offset < _SEARCHED and (block := log.block(offset, _BLOCK)):
@@ -258,6 +330,8 @@ def _parts(machine: WorkerMachine) -> tuple[dict[str, str], ...]:
 
 
 def _program(info: JobInfo) -> str:
-    """The script's path, the function's name, or the command's first two words: what two runs have in common."""
+    """The script's path, the function's name, or the command's first two words:
+    what two runs have in common.
+    """
     words = [word for word in info.spec.command() if not word.startswith("-")][:2]
     return info.function.name if info.function else info.spec.python_script or " ".join(words)

@@ -1,8 +1,10 @@
-"""Drives every job that is not final: observation -> decision -> stored -> carried out, always in this order.
+"""Drives every job that is not final: observation -> decision -> stored -> carried out, always in
+this order.
 
-A crash between two of these steps is repaired at the next start: a decision that was not stored is made again from a
-new observation, and one that was stored but not carried out is carried out again (`Runtime.submit` and `stop` may
-be repeated). A decision is stored before it is carried out, so no attempt starts twice. `lifecycle` decides.
+A crash between two of these steps is repaired at the next start: a decision that was not stored is
+made again from a new observation, and one that was stored but not carried out is carried out again
+(`Runtime.submit` and `stop` may be repeated). A decision is stored before it is carried out, so no
+attempt starts twice. `lifecycle` decides.
 """
 
 import asyncio
@@ -47,12 +49,19 @@ class Reconciler:
         cleanup: Cleanup,
     ) -> None:
         self._store, self._runtime, self._clock, self._jobs = store, runtime, clock, jobs
-        self._files, self._observer, self._notifier, self._cleanup = files, observer, notifier, cleanup
+        self._files, self._observer, self._notifier, self._cleanup = (
+            files,
+            observer,
+            notifier,
+            cleanup,
+        )
         self.gate = Gate(jobs.by_id)
         self._asked: set[str] = set()
         """Jobs and groups that others wait for, and that may have ended."""
         self._tasks = Tasks(log, "the state of a job can't be updated", logging.CRITICAL)
-        self._watchdog = Watchdog(clock, runtime, observer, self.stop, self.add_event, self._tell_hang)
+        self._watchdog = Watchdog(
+            clock, runtime, observer, self.stop, self.add_event, self._tell_hang
+        )
 
     def add(self, active: ActiveJob, failed: str | None = None) -> None:
         """Begin to drive a stored job. `failed`: a member of its group that has failed."""
@@ -73,7 +82,9 @@ class Reconciler:
 
     async def _start_members(self, members: Sequence[ActiveJob]) -> None:
         for number, active in enumerate(members):
-            if active.row.id in self._jobs.by_id and not active.saving:  # else this follows, or it has ended
+            if (
+                active.row.id in self._jobs.by_id and not active.saving
+            ):  # else this follows, or it has ended
                 self._carry_out(active, active.status)
             if number % _JOBS_A_TURN == _JOBS_A_TURN - 1:
                 await asyncio.sleep(0)
@@ -111,8 +122,12 @@ class Reconciler:
         self._decide(active, lifecycle.ask_to_stop(active.status, stop, self._clock.now()))
 
     def stop_group(self, group_id: str, stop: Stop) -> list[ActiveJob]:
-        """Stop the members of a group that have not ended, in one turn of the event loop: none starts in between."""
-        members = [active for active in self._jobs.by_id.values() if active.row.group_id == group_id]
+        """Stop the members of a group that have not ended, in one turn of the event
+        loop: none starts in between.
+        """
+        members = [
+            active for active in self._jobs.by_id.values() if active.row.group_id == group_id
+        ]
         for active in members:
             self.stop(active, stop)
         return members
@@ -131,7 +146,13 @@ class Reconciler:
     def add_event(self, active: ActiveJob, reason: Reason, message: str) -> None:
         """Record an event that is no transition; the state of the job does not change."""
         status, now = active.status, self._clock.now()
-        event = Event(time=now, attempt=status.info.attempt, state=status.info.state, reason=reason, message=message)
+        event = Event(
+            time=now,
+            attempt=status.info.attempt,
+            state=status.info.state,
+            reason=reason,
+            message=message,
+        )
         self._decide(active, Decision(status, (event,)))
 
     # --- observation -> decision
@@ -140,12 +161,17 @@ class Reconciler:
         try:
             if seen.first_failing is not None:
                 failure = await asyncio.to_thread(
-                    explain, seen.first_failing, active.info, lambda: self._files.newest(active).submitter.python
+                    explain,
+                    seen.first_failing,
+                    active.info,
+                    lambda: self._files.newest(active).submitter.python,
                 )
                 seen = replace(seen, first_failing=failure)
         except Exception as error:  # noqa: BLE001  # the job has ended, with or without an explanation
             _failed(active, error)
-        step = await self._observer.step(active.info) if active.info.spec.retry_reset_steps else None
+        step = (
+            await self._observer.step(active.info) if active.info.spec.retry_reset_steps else None
+        )
         self._apply(active, seen, step)
 
     def _apply(self, active: ActiveJob, seen: Observation, step: float | None = None) -> None:
@@ -174,7 +200,9 @@ class Reconciler:
 
     async def _report_changed_script(self, active: ActiveJob) -> None:
         info, path = active.info, active.row.script_path
-        if path is None or await self._runtime.why_hidden(info.spec, info.owner, path):  # it may be a link by now
+        if path is None or await self._runtime.why_hidden(
+            info.spec, info.owner, path
+        ):  # it may be a link by now
             return
         notice = await asyncio.to_thread(script_change, info, path)
         if notice and notice not in active.info.notices and not active.info.state.final:
@@ -184,9 +212,10 @@ class Reconciler:
     # --- decision -> stored
 
     def _refresh(self, active: ActiveJob, status: JobStatus) -> None:
-        """Update the message or the workers without a transition: users see it now, the next transition stores it. A
-        crash before that loses nothing, because the runtime repeats it. Storing it would be costly: each job that ends
-        changes the message of every job in the queue."""
+        """Update the message or the workers without a transition: users see it now, the next
+        transition stores it. A crash before that loses nothing, because the runtime repeats it.
+        Storing it would be costly: each job that ends changes the message of every job in the
+        queue."""
         active.decide(status)
         if not active.saving:  # else they see it after the write in progress
             active.public = active.info
@@ -195,7 +224,12 @@ class Reconciler:
     async def _save(self, active: ActiveJob) -> None:
         try:
             while active.info.version > active.row.version:
-                status, info, row, events = active.status, active.info, active.next_row(), active.events
+                status, info, row, events = (
+                    active.status,
+                    active.info,
+                    active.next_row(),
+                    active.events,
+                )
                 active.events = []
                 await self._store_row(active, row, events)
                 before = active.row.state
@@ -208,7 +242,9 @@ class Reconciler:
             active.saving = False
 
     async def _store_row(self, active: ActiveJob, row: JobRow, events: list[Event]) -> None:
-        """Store the row; repeat until it works, so that a full disk or an unreachable database ends no running job."""
+        """Store the row; repeat until it works, so that a full disk or an unreachable
+        database ends no running job.
+        """
         pause_s = 0.5
         while True:
             try:
@@ -217,14 +253,18 @@ class Reconciler:
                 active.not_saved = None
                 return
             except (StorageFull, StoreError) as error:
-                log.error("job %s: version %d can't be stored yet: %s", row.id, row.version, error.message)
+                log.error(
+                    "job %s: version %d can't be stored yet: %s", row.id, row.version, error.message
+                )
                 active.not_saved = error
             except Exception as error:  # noqa: BLE001  # a task that ended here would leave the job as it is for ever
                 active.not_saved = ServerError(_failed(active, error))
             self._jobs.publish(row.id)
-            # a stop is safe before it is stored, and may free the disk; without a database another server may decide,
-            # but none can take over a damaged one
-            away = isinstance(active.not_saved, StoreUnavailable) and not isinstance(active.not_saved, StoreDamaged)
+            # a stop is safe before it is stored, and may free the disk; without a database another
+            # server may decide, but none can take over a damaged one
+            away = isinstance(active.not_saved, StoreUnavailable) and not isinstance(
+                active.not_saved, StoreDamaged
+            )
             if active.status.stop and not away:
                 self._stop_attempt(active, active.status)
             await asyncio.sleep(pause_s)
@@ -233,7 +273,9 @@ class Reconciler:
     # --- stored -> carried out
 
     def _carry_out(self, active: ActiveJob, status: JobStatus) -> None:
-        """Make the runtime match the stored status. It depends on the status alone, so it may be repeated."""
+        """Make the runtime match the stored status. It depends on the status
+        alone, so it may be repeated.
+        """
         for waiting in self.gate.waiting_for(active.row.id):
             self._hold(waiting, waiting.status, self.gate.holds(waiting))
         if status.info.state.final:
@@ -243,7 +285,9 @@ class Reconciler:
         elif status.resume_at:
             self._watchdog.leave(active)
             delay_s = (status.resume_at - self._clock.now()).total_seconds()
-            delay_s = min(delay_s, lifecycle.LONGEST_PAUSE_S)  # a clock that was set back must not lengthen the pause
+            delay_s = min(
+                delay_s, lifecycle.LONGEST_PAUSE_S
+            )  # a clock that was set back must not lengthen the pause
             active.timers["resume"] = self._clock.call_later(delay_s, lambda: self._resume(active))
         else:
             self._submit_attempt(active, status)
@@ -263,7 +307,11 @@ class Reconciler:
             self._tasks.begin(self._settle())
 
     async def _settle(self) -> None:
-        while asked := [each for each in self._asked if each not in self._jobs.by_id and not self._jobs.members[each]]:
+        while asked := [
+            each
+            for each in self._asked
+            if each not in self._jobs.by_id and not self._jobs.members[each]
+        ]:
             asked = asked[:_READ_AT_ONCE]
             try:
                 states = await self._store.read(group_rows.states, asked)
@@ -271,12 +319,18 @@ class Reconciler:
                 log.error("the ends that jobs wait for can't be read yet: %s", error.message)
                 states = dict.fromkeys(asked, State.RUNNING)
             ended = {each: states.get(each, lifecycle.DELETED) for each in asked}
-            ended = {each: state for each, state in ended.items() if state.final or state is lifecycle.DELETED}
+            ended = {
+                each: state
+                for each, state in ended.items()
+                if state.final or state is lifecycle.DELETED
+            }
             self._asked -= ended.keys()
             for job_or_group, state in ended.items():
                 for number, active in enumerate(self.gate.release(job_or_group), 1):
                     now = self._clock.now()
-                    self._decide(active, lifecycle.note_dependency(active.status, job_or_group, state, now))
+                    self._decide(
+                        active, lifecycle.note_dependency(active.status, job_or_group, state, now)
+                    )
                     if number % _JOBS_A_TURN == 0:
                         await asyncio.sleep(0)
             if not ended:  # the database is away, or one is being accepted
@@ -311,7 +365,10 @@ class Reconciler:
         self.observe(Observation(active.row.id, active.info.attempt, "ended", reason, message))
 
     def _stop_attempt(self, active: ActiveJob, status: JobStatus) -> None:
-        if active.stopped_attempt != status.info.attempt and active.submitted_attempt == status.info.attempt:
+        if (
+            active.stopped_attempt != status.info.attempt
+            and active.submitted_attempt == status.info.attempt
+        ):
             active.stopped_attempt = status.info.attempt
             self._runtime.stop(active.row.id, status.info.attempt, active.info.spec.grace_s)
 
@@ -322,10 +379,17 @@ class Reconciler:
     def _retire(self, active: ActiveJob) -> None:
         active.cancel_timers()
         self._jobs.remove(active)
-        self._ask_end(each for each in (active.row.id, active.row.group_id or "") if self.gate.waiting_for(each))
+        self._ask_end(
+            each
+            for each in (active.row.id, active.row.group_id or "")
+            if self.gate.waiting_for(each)
+        )
         self._notifier.ended(active.row)
         self._tasks.begin(self._cleanup.on_end(active))
-        group_id, failed = active.row.group_id, active.row.name if active.row.state is State.FAILED else None
+        group_id, failed = (
+            active.row.group_id,
+            active.row.name if active.row.state is State.FAILED else None,
+        )
         if group_id and (why := self.gate.why_stop(group_id, failed)):
             self.stop_group(group_id, Stop(Reason.CANCELLED, why))
         freed = self.gate.leave(active)

@@ -1,8 +1,10 @@
-"""Removes deleted and expired jobs, and snapshots that no job uses. What expires is decided by pure functions.
+"""Removes deleted and expired jobs, and snapshots that no job uses. What expires is decided by pure
+functions.
 
-Of a job first what is in its folder is removed, because on a full disk the database needs the room, then its row, then
-the rest. The folder is called `<id>.removed` before anything in it is removed, and until its row is gone: the next
-start finds it after a crash. The table `removals` lists the files whose rows are gone.
+Of a job first what is in its folder is removed, because on a full disk the database needs the room,
+then its row, then the rest. The folder is called `<id>.removed` before anything in it is removed,
+and until its row is gone: the next start finds it after a crash. The table `removals` lists the
+files whose rows are gone.
 """
 
 import asyncio
@@ -30,9 +32,16 @@ _BATCH, _EVENTS_BATCH = 20, 500  # jobs and events that are deleted in one trans
 SWEEP_EVERY_S = 600.0  # bounds are days and gigabytes: nothing is gained by a shorter interval
 GB = 10**9
 _DAYS_MAX = 500_000  # no datetime lies a million days before now
-DEFAULT_GB = {"local": 20.0, "kubernetes": None}  # a user's disk has other uses, a server's volume has none
-DISK_SHARE = 0.8  # of the room is for finished jobs where no size is given, the rest for the database and running jobs
-UPLOAD_GRACE = timedelta(hours=1)  # an unused snapshot that is younger is kept, whatever its size: a submit may follow
+DEFAULT_GB = {
+    "local": 20.0,
+    "kubernetes": None,
+}  # a user's disk has other uses, a server's volume has none
+# of the room is for finished jobs where no size is given, the rest for the database and running
+# jobs
+DISK_SHARE = 0.8
+UPLOAD_GRACE = timedelta(
+    hours=1
+)  # an unused snapshot that is younger is kept, whatever its size: a submit may follow
 
 
 @dataclass(frozen=True)
@@ -49,10 +58,14 @@ class Retention:
         size = f"{self.gb:g} GB of them" if self.gb else f"{DISK_SHARE:.0%} of the room on the disk"
         return f"finished jobs are kept {days}, at most {size}"
 
-    def limits(self, now: datetime, kept_bytes: int, free_bytes: int) -> tuple[datetime | None, float]:
-        """The time before which things expire (None: nothing does), and the largest size of all finished jobs and
-        unused snapshots. `kept_bytes`: their size now."""
-        size = self.gb * GB if self.gb is not None else DISK_SHARE * (kept_bytes + max(free_bytes, 0))
+    def limits(
+        self, now: datetime, kept_bytes: int, free_bytes: int
+    ) -> tuple[datetime | None, float]:
+        """The time before which things expire (None: nothing does), and the largest size of all
+        finished jobs and unused snapshots. `kept_bytes`: their size now."""
+        size = (
+            self.gb * GB if self.gb is not None else DISK_SHARE * (kept_bytes + max(free_bytes, 0))
+        )
         return now - timedelta(days=min(self.days, _DAYS_MAX)) if self.days else None, size
 
 
@@ -62,8 +75,8 @@ def to_remove(
     excess: float,
     fresh_from: datetime | None = None,
 ) -> list[T]:
-    """The keys of things (key, time, bytes) from before `oldest`, then of the oldest until `excess` bytes are gone, but
-    of none from `fresh_from` on. `things`: oldest first."""
+    """The keys of things (key, time, bytes) from before `oldest`, then of the oldest until `excess`
+    bytes are gone, but of none from `fresh_from` on. `things`: oldest first."""
     gone = []
     for key, at, size in things:
         too_old = oldest and at < oldest
@@ -99,7 +112,9 @@ class Cleanup:
             await self._finish_removals()
 
     async def _finish_removals(self) -> None:
-        """Remove the files of deleted jobs; those that can't be removed now are tried again later."""
+        """Remove the files of deleted jobs; those that can't be removed
+        now are tried again later.
+        """
         async with self._removing:
             pending = await self.store.read_all(rows.pending_removals)
             if done := await asyncio.to_thread(self._remove_files, pending):
@@ -115,12 +130,16 @@ class Cleanup:
     async def _note_size(self, seq: int, job_id: str) -> None:
         folder = self.files.jobs_dir / job_id
         size = await asyncio.to_thread(_size_of, folder)
-        if not await self.store.write(rows.set_size, seq, size):  # deleted meanwhile, and its folder too
+        if not await self.store.write(
+            rows.set_size, seq, size
+        ):  # deleted meanwhile, and its folder too
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def finish(self) -> None:
         """Finish the removals that a crash or a lost database interrupted."""
-        begun = await asyncio.to_thread(lambda: [path.stem for path in self.files.jobs_dir.glob(f"*{REMOVED}")])
+        begun = await asyncio.to_thread(
+            lambda: [path.stem for path in self.files.jobs_dir.glob(f"*{REMOVED}")]
+        )
         await self.remove(await self.store.read_all(rows.doomed, begun))
         await self._finish_removals()
 
@@ -145,7 +164,9 @@ class Cleanup:
         await self.remove(to_remove(finished, oldest, kept_bytes - most_bytes))
         idle = await self._idle_snapshots()
         last_use = {digest: at for digest, at, _ in idle}
-        for digest in to_remove(idle, oldest, _total(idle) - most_bytes, fresh_from=now - UPLOAD_GRACE):
+        for digest in to_remove(
+            idle, oldest, _total(idle) - most_bytes, fresh_from=now - UPLOAD_GRACE
+        ):
             await asyncio.to_thread(self.files.snapshots.remove, digest, last_use[digest])
         if oldest:
             await self.store.write(rows.drop_keys, oldest)
@@ -155,11 +176,15 @@ class Cleanup:
     async def _idle_snapshots(self) -> list[tuple[str, datetime, int]]:
         """The snapshots that no job uses, the oldest first."""
         in_use = await self.store.read_all(rows.snapshots_in_use)
-        stored = await asyncio.to_thread(lambda: sorted(self.files.snapshots.stored(), key=itemgetter(1)))
+        stored = await asyncio.to_thread(
+            lambda: sorted(self.files.snapshots.stored(), key=itemgetter(1))
+        )
         return [each for each in stored if each[0] not in in_use]
 
     def _empty(self, job_ids: Sequence[str]) -> None:
-        """Remove the folders within the folders of the jobs. What can't be removed now is left for later."""
+        """Remove the folders within the folders of the jobs. What can't be
+        removed now is left for later.
+        """
         marked = [self.files.jobs_dir / f"{job_id}{REMOVED}" for job_id in job_ids]
         for folder in marked:
             with suppress(OSError):  # the job never ran, or its removal had begun before
@@ -172,18 +197,24 @@ class Cleanup:
         done = []
         for job_id, place in pending.items():
             try:
-                self.files.request_log.erase(place)  # first: a rebuilt database must not have the job again
+                self.files.request_log.erase(
+                    place
+                )  # first: a rebuilt database must not have the job again
                 for name in (job_id, f"{job_id}{REMOVED}"):
                     if (self.files.jobs_dir / name).exists():
                         shutil.rmtree(self.files.jobs_dir / name)
                 done.append(job_id)
             except OSError as error:
-                log.warning("the files of the deleted job %s can't be removed yet: %s", job_id, error)
+                log.warning(
+                    "the files of the deleted job %s can't be removed yet: %s", job_id, error
+                )
         return done
 
 
 def _size_of(folder: Path) -> int:
-    """Bytes on disk of all files in a folder. A file with several names counts once, a vanished one never."""
+    """Bytes on disk of all files in a folder. A file with several names counts
+    once, a vanished one never.
+    """
     total = 0
     seen: set[int] = set()
     for parent, _, names in os.walk(folder):

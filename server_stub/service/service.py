@@ -1,8 +1,9 @@
 """The service: everything the server can do, without HTTP.
 
-`admission` checks a submit, `submit` stores it, `reconciler` drives the job by the decisions of `lifecycle`, `lookup`
-finds it, `observer` shows what it does, `sessions` lets users into its workers, `retention` removes it. HTTP calls four
-of these parts directly; here is what needs several of them.
+`admission` checks a submit, `submit` stores it, `reconciler` drives the job by the decisions of
+`lifecycle`, `lookup` finds it, `observer` shows what it does, `sessions` lets users into its
+workers, `retention` removes it. HTTP calls four of these parts directly; here is what needs several
+of them.
 """
 
 import asyncio
@@ -13,7 +14,14 @@ from client_lib.errors import Conflict, ServerError, StorageFull, Unavailable
 from client_lib.spec.command_line import name_for
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.states import Reason, State
-from client_lib.spec.wire import DoctorReport, GroupInfo, Manifest, OutputList, newer_defaults, with_progress
+from client_lib.spec.wire import (
+    DoctorReport,
+    GroupInfo,
+    Manifest,
+    OutputList,
+    newer_defaults,
+    with_progress,
+)
 from server_stub.files import outputs
 from server_stub.files.request_log import RequestLog
 from server_stub.files.room import Room
@@ -36,50 +44,70 @@ from server_stub.store import Store, StoreDamaged, StoreError, group_rows, rows
 from server_stub.store.rows import JobFilters
 
 log = logging.getLogger(__name__)
-_OF_THE_SERVER = dict.fromkeys(("checkpoints_name", "dependencies", "namespace", "provenance"), True)
+_OF_THE_SERVER = dict.fromkeys(
+    ("checkpoints_name", "dependencies", "namespace", "provenance"), True
+)
 """Fields of a stored request that a new one must not have."""
 
 
 class Service:
     """One per server process. All methods run on the event loop's thread.
 
-    In every method, `owner` None means the user's own job. Another owner's job is NotFound unless the user is admin or
-    the server shares its jobs. When a method that changes something returns, the change is on disk.
+    In every method, `owner` None means the user's own job. Another owner's job is NotFound unless
+    the user is admin or the server shares its jobs. When a method that changes something returns,
+    the change is on disk.
     """
 
     def __init__(
-        self, settings: Settings, runtime: Runtime, clock: Clock | None = None, room: Room | None = None
+        self,
+        settings: Settings,
+        runtime: Runtime,
+        clock: Clock | None = None,
+        room: Room | None = None,
     ) -> None:
         """Make the parts; `start` connects them to the database and the runtime."""
         self._settings, self.runtime = settings, runtime
         clock = clock or Clock()
         self.room = room or Room(settings.data_dir, settings.min_free_bytes)
         # the same folder as the Snapshots that takes the uploads, which is opened before `start`
-        snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, self.room)
+        snapshots = Snapshots(
+            settings.data_dir / "snapshots", settings.max_snapshot_bytes, self.room
+        )
         self._request_log = RequestLog(settings.data_dir / "submissions")
         hosts = AllowedHosts(settings.notify_hosts, several_users=settings.users_file is not None)
-        self._retention = Retention(settings.retention_days, settings.retention_gb or DEFAULT_GB[settings.runtime])
-        self._store = store = Store(settings.database_url, self._request_log, self.room.spare.give_up)
+        self._retention = Retention(
+            settings.retention_days, settings.retention_gb or DEFAULT_GB[settings.runtime]
+        )
+        self._store = store = Store(
+            settings.database_url, self._request_log, self.room.spare.give_up
+        )
         self._jobs = jobs = ActiveJobs()
-        self._files = files = JobFiles(self._request_log, snapshots, settings.data_dir / "jobs", self.room, store)
+        self._files = files = JobFiles(
+            self._request_log, snapshots, settings.data_dir / "jobs", self.room, store
+        )
         self._cleanup = Cleanup(store, files, self._retention, clock)
         self._notifier = Notifier(store, files, hosts)
         self.lookup = JobLookup(store, jobs, files, settings.share_jobs)
         self.observer = Observer(runtime, clock, store, self.lookup, files)
-        self._reconciler = Reconciler(store, runtime, clock, jobs, files, self.observer, self._notifier, self._cleanup)
+        self._reconciler = Reconciler(
+            store, runtime, clock, jobs, files, self.observer, self._notifier, self._cleanup
+        )
         self.sessions = Sessions(runtime, self.lookup, self._reconciler, allowed=settings.sessions)
         self._admission = Admission(runtime, snapshots, settings.secrets_file, hosts)
-        self.submits = Submits(runtime.name, self._admission, store, jobs, self.lookup, files, self._reconciler, clock)
+        self.submits = Submits(
+            runtime.name, self._admission, store, jobs, self.lookup, files, self._reconciler, clock
+        )
         self._sweeping = Tasks(log, "retention has ended")
 
     async def start(self, *, recover: bool = False) -> None:
-        """Open the store (migrations run here), resubmit every job that is not final to the runtime, start retention.
+        """Open the store (migrations run here), resubmit every job that is not final to the
+        runtime, start retention.
 
         `recover`: rebuild a lost or damaged database from the files beside it.
 
         Raises:
-            ServerError: the database can't be opened, is read-only, damaged or lost, belongs to a newer version or to a
-                running server.
+            ServerError: the database can't be opened, is read-only, damaged or lost, belongs to a
+                newer version or to a running server.
         """
         self._admission.open()
         try:
@@ -101,7 +129,8 @@ class Service:
         unfinished = await self._store.read_all(rows.unfinished)
         self._reconciler.gate.open(await self._store.read_all(group_rows.unfinished))
         failed = await self._store.read_all(group_rows.failed)
-        # running jobs first: their GPUs must not be given to waiting jobs, nor the places of their groups
+        # running jobs first: their GPUs must not be given to waiting jobs, nor the places of their
+        # groups
         order = {State.RUNNING: 0, State.RESTARTING: 1}
         for row in sorted(unfinished, key=lambda row: order.get(row.state, 2)):
             self._reconciler.add(from_row(row), failed.get(row.group_id or ""))
@@ -143,8 +172,8 @@ class Service:
         return self.runtime.render(await asyncio.to_thread(self._files.stored, row))
 
     async def request(self, user: User, name: str, owner: str | None = None) -> bytes:
-        """The SubmitRequest as JSON without submitter, proof and secret values, to submit the job again. Values of
-        variables like tokens are masked unless the user is the owner."""
+        """The SubmitRequest as JSON without submitter, proof and secret values, to submit the job
+        again. Values of variables like tokens are masked unless the user is the owner."""
         row = (await self.lookup.find(user, name, owner)).row
         request = await asyncio.to_thread(self._files.request_of, row)
         shown = request.model_copy(update={"submitter": Submitter(), "secret_values": {}})
@@ -155,8 +184,8 @@ class Service:
         return shown.model_dump_json(exclude={**_OF_THE_SERVER, **unknown}).encode()
 
     async def cancel(self, user: User, name: str, owner: str | None = None) -> bytes:
-        """Stop the job, running or queued; a final job does not change. The order survives a restart of the server. The
-        job ends later (`wait`). Returns its JobInfo as JSON."""
+        """Stop the job, running or queued; a final job does not change. The order survives a
+        restart of the server. The job ends later (`wait`). Returns its JobInfo as JSON."""
         found = await self.lookup.find(user, name, owner)
         if (active := _driven(found)) is not None:
             self._reconciler.stop(active, Stop(Reason.CANCELLED, f"cancelled by {user.name}"))
@@ -166,16 +195,20 @@ class Service:
     async def cancel_group(self, user: User, name: str, owner: str | None = None) -> GroupInfo:
         """Stop all members of a group as `cancel` stops a job; none of them starts in between."""
         group = await self.lookup.group(user, name, owner)
-        members = self._reconciler.stop_group(group.id, Stop(Reason.CANCELLED, f"cancelled by {user.name}"))
+        members = self._reconciler.stop_group(
+            group.id, Stop(Reason.CANCELLED, f"cancelled by {user.name}")
+        )
         if not (members or group.state.final):
             raise Unavailable("the group is being accepted", hint="try again")
         for active in members:
             await self._durable(active)
         return await self.lookup.group(user, name, owner)
 
-    async def delete(self, user: User, name: str, owner: str | None = None, *, force: bool = False) -> str:
-        """Remove the job with its logs and events; returns a message. With `force` a running job is stopped and then
-        removed, which may be after this returns.
+    async def delete(
+        self, user: User, name: str, owner: str | None = None, *, force: bool = False
+    ) -> str:
+        """Remove the job with its logs and events; returns a message. With `force` a running job is
+        stopped and then removed, which may be after this returns.
 
         Raises Conflict: it is not final and `force` is False.
         """
@@ -204,18 +237,22 @@ class Service:
         return OutputList(files=files, left_out=left_out, in_place=in_place, final=row.state.final)
 
     async def check(self) -> None:
-        """Raises StoreError: the database can't be written now; Superseded: another server has taken it over."""
+        """Raises StoreError: the database can't be written now; Superseded: another
+        server has taken it over.
+        """
         await self._store.check()
 
     def busy(self) -> bool:
-        """True if some job is not final, or its end is not told yet: an idle server must not end then."""
+        """True if some job is not final, or its end is not told yet: an idle
+        server must not end then.
+        """
         return len(self._jobs.by_id) > 0 or self._notifier.busy()
 
     # --- without a job
 
     def render(self, user: User, request: SubmitRequest) -> Manifest:
-        """The Manifest that `submit` would create; nothing is stored or created, and the result is the same each time.
-        Raises as `submit` does, except for a taken name or a full disk."""
+        """The Manifest that `submit` would create; nothing is stored or created, and the result is
+        the same each time. Raises as `submit` does, except for a taken name or a full disk."""
         admitted = self._admission.admit(user, request, dry_run=True)
         name = request.spec.name or name_for(request.spec.script, "xxxxx")
         return self.runtime.render(self._files.dry_run(admitted.request, user.name, name))
@@ -224,28 +261,42 @@ class Service:
         """The runtime's checks, the disk, the database and the retention settings."""
         capped = f"; the log of a job at most {self._settings.log_limit_bytes / 1e9:.3g} GB"
         free = self.room.free
-        short = "make room there: submits are refused below this" if free < self._settings.min_free_bytes else None
+        short = (
+            "make room there: submits are refused below this"
+            if free < self._settings.min_free_bytes
+            else None
+        )
         disk = checked("disk", f"{free / 1e9:.1f} GB free in {self._settings.data_dir}", short)
         checks = [disk, checked("retention", f"{self._retention}{capped}")]
         try:
             await self._store.check()
             checks.append(checked("database", self._store.shown))
         except StoreError as error:
-            fix = error.hint if isinstance(error, StoreDamaged) else "start it; the server goes on by itself"
+            fix = (
+                error.hint
+                if isinstance(error, StoreDamaged)
+                else "start it; the server goes on by itself"
+            )
             checks.append(checked("database", f"{self._store.shown}: {error.message}", fix))
         return DoctorReport(checks=[*checks, *await self.runtime.doctor()])
 
     async def _durable(self, active: ActiveJob) -> None:
-        """Wait until the newest decision is on disk. Raises StorageFull, StoreError: it can't be stored yet."""
+        """Wait until the newest decision is on disk. Raises StorageFull,
+        StoreError: it can't be stored yet.
+        """
         decided = active.info.version
         while active.public.version < decided:
             if (problem := active.not_saved) is not None:
-                raise type(problem)(f"the order was given, but can't be stored yet: {problem.message}")
+                raise type(problem)(
+                    f"the order was given, but can't be stored yet: {problem.message}"
+                )
             await asyncio.wait({self._jobs.next_change(active.row.id)})
 
 
 def _driven(found: StoredJob) -> ActiveJob | None:
-    """The active job; None: it is final. Raises Unavailable: its submit is being answered at this very moment."""
+    """The active job; None: it is final. Raises Unavailable: its submit is being
+    answered at this very moment.
+    """
     if found.row.state.final:
         return None
     if not isinstance(found, ActiveJob):

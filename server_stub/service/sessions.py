@@ -1,4 +1,6 @@
-"""Sessions of users in the workers of running jobs: commands, terminals and connections to ports."""
+"""Sessions of users in the workers of running jobs: commands, terminals
+and connections to ports.
+"""
 
 import shlex
 from collections.abc import AsyncGenerator
@@ -18,17 +20,24 @@ _SHOWN = 200  # characters of a command in an event
 class Sessions:
     """All sessions of one service. Event loop only."""
 
-    def __init__(self, runtime: Runtime, lookup: JobLookup, reconciler: Reconciler, *, allowed: bool) -> None:
+    def __init__(
+        self, runtime: Runtime, lookup: JobLookup, reconciler: Reconciler, *, allowed: bool
+    ) -> None:
         """`allowed`: the server's setting."""
-        self._runtime, self._lookup, self._reconciler, self._allowed = runtime, lookup, reconciler, allowed
+        self._runtime, self._lookup, self._reconciler, self._allowed = (
+            runtime,
+            lookup,
+            reconciler,
+            allowed,
+        )
         self._open: dict[tuple[str, str], SessionEnd | None] = {}
         """The name of the user and the id of the session -> this end of it; None: it begins."""
 
     async def begin(
         self, user: User, name: str, session: str, request: SessionRequest, owner: str | None = None
     ) -> AsyncGenerator[bytes, None]:
-        """Begin a session in a worker of a running job, with an event; returns what it sends to the user. `session`: an
-        id for `take`. The session ends when the result is closed.
+        """Begin a session in a worker of a running job, with an event; returns what it sends to the
+        user. `session`: an id for `take`. The session ends when the result is closed.
 
         Raises:
             NotFound: there is no such job, rank or worker.
@@ -57,15 +66,21 @@ class Sessions:
         if key in self._open:
             raise Conflict(f"session {session} exists already")
         if sum(name == user for name, _ in self._open) >= OPEN_MAX:
-            raise Conflict(f"{user} has {OPEN_MAX} open sessions, the limit", hint="end one of them")
+            raise Conflict(
+                f"{user} has {OPEN_MAX} open sessions, the limit", hint="end one of them"
+            )
         self._open[key] = end = None
         job = found.public
         place = f"worker {request.worker or 0}" if request.rank is None else f"rank {request.rank}"
         try:
             try:
-                connected = await self._runtime.begin_session(job.id, job.attempt, request.model_dump(mode="json"))
+                connected = await self._runtime.begin_session(
+                    job.id, job.attempt, request.model_dump(mode="json")
+                )
             except Conflict as problem:
-                raise Conflict(f"{place} of job {job.name} can't be entered: {problem.message}") from problem
+                raise Conflict(
+                    f"{place} of job {job.name} can't be entered: {problem.message}"
+                ) from problem
             self._open[key] = end = await SessionEnd.of(connected)
             message = f"{user} {_what(request)} {place}"
             if isinstance(found, ActiveJob) and (found.info.attempt, message) not in found.reported:

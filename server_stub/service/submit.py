@@ -1,5 +1,5 @@
-"""Accepts jobs: they are checked, written to disk, and only then answered and driven. An Idempotency-Key makes a
-repeated submit safe."""
+"""Accepts jobs: they are checked, written to disk, and only then answered and driven. An
+Idempotency-Key makes a repeated submit safe."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,13 @@ from client_lib.errors import (
     Unavailable,
 )
 from client_lib.spec.job import MASK, split_dependency
-from client_lib.spec.request import MEMBER_NUMBERS, CodeInPlace, Dependency, GroupRequest, SubmitRequest
+from client_lib.spec.request import (
+    MEMBER_NUMBERS,
+    CodeInPlace,
+    Dependency,
+    GroupRequest,
+    SubmitRequest,
+)
 from client_lib.spec.states import Reason, State
 from client_lib.spec.validation import invalid_request
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
@@ -63,13 +69,14 @@ class Submits:
     ) -> tuple[bytes, bool]:
         """Accept a job. Returns its JobInfo as JSON, and False if a job with this key exists.
 
-        `shared`: True if the caller knows that this server sees the folder of an in-place job, so that no proof is
-        needed.
+        `shared`: True if the caller knows that this server sees the folder of an in-place job, so
+        that no proof is needed.
 
         Raises:
             KeyReused: the key belongs to another spec or code.
             Conflict: the name is taken.
-            NotShared: `code` is in place and the server doesn't see the folder; nothing was stored, the key is free.
+            NotShared: `code` is in place and the server doesn't see the folder; nothing was stored,
+                the key is free.
             NotFound: the snapshot was not uploaded by this user.
             InvalidRequest, NotSupported, NeverFits, TooLarge: with the field, its value and a hint.
             StorageFull: nothing was accepted.
@@ -85,12 +92,17 @@ class Submits:
             raise
 
     async def resubmit(
-        self, user: User, name: str, changes: Mapping[str, Any] | None = None, key: str | None = None
+        self,
+        user: User,
+        name: str,
+        changes: Mapping[str, Any] | None = None,
+        key: str | None = None,
     ) -> bytes:
-        """Submit the request of this job again under a new name, with its environment and secrets. `changes`: other
-        values for fields of its spec, where `***` keeps the stored value of a variable; with some, it starts without
-        checkpoints. `key`: as of `submit`. Raises NotFound; Forbidden: it belongs to another user, and with it the
-        values of its secrets; and what `submit` raises."""
+        """Submit the request of this job again under a new name, with its environment and secrets.
+        `changes`: other values for fields of its spec, where `***` keeps the stored value of a
+        variable; with some, it starts without checkpoints. `key`: as of `submit`. Raises NotFound;
+        Forbidden: it belongs to another user, and with it the values of its secrets; and what
+        `submit` raises."""
         row = (await self._lookup.find(user, name, None)).row
         if row.owner != user.name:
             raise Forbidden(f"job {name} belongs to {row.owner}, who alone can start it again")
@@ -98,7 +110,9 @@ class Submits:
         changes = dict(changes or {})
         if variables := changes.get("env_variables"):
             stored = {name: request.spec.env_variables.get(name, MASK) for name in variables}
-            kept = {name: stored[name] if value == MASK else value for name, value in variables.items()}
+            kept = {
+                name: stored[name] if value == MASK else value for name, value in variables.items()
+            }
             changes["env_variables"] = kept
         unnamed = _with(request, **{"name": None, **changes})
         if changes:
@@ -110,9 +124,11 @@ class Submits:
         text, _ = await self.submit(user, unnamed, key, shared=True)
         return text
 
-    async def submit_group(self, user: User, order: GroupRequest, key: str | None) -> tuple[GroupInfo, bool]:
-        """Accept a group with all of its members. Returns False if a group with this key exists. Raises as `submit`,
-        and then no member is stored."""
+    async def submit_group(
+        self, user: User, order: GroupRequest, key: str | None
+    ) -> tuple[GroupInfo, bool]:
+        """Accept a group with all of its members. Returns False if a group with this key exists.
+        Raises as `submit`, and then no member is stored."""
         used = Key(user.name, key, fingerprint(order.request, order)) if key else None
         try:
             self._admission.check_group(order.request, len(order.members))
@@ -125,22 +141,37 @@ class Submits:
             created = False
         return await self._lookup.group(user, order.name, user.name), created
 
-    async def resubmit_group(self, user: User, name: str, key: str | None, *, failed: bool) -> GroupInfo:
-        """Run all members of a group again, or with `failed` those that are FAILED or CANCELLED, from their stored
-        requests and with copies of their checkpoints. New members take their places; they move to another group.
+    async def resubmit_group(
+        self, user: User, name: str, key: str | None, *, failed: bool
+    ) -> GroupInfo:
+        """Run all members of a group again, or with `failed` those that are FAILED or CANCELLED,
+        from their stored requests and with copies of their checkpoints. New members take their
+        places; they move to another group.
 
-        Raises Conflict: one of them has not ended, or there is none; NotFound; and what `submit` raises.
+        Raises Conflict: one of them has not ended, or there is none; NotFound; and what `submit`
+        raises.
         """
         group = await self._lookup.group(user, name, user.name)
         which = (State.FAILED, State.CANCELLED) if failed else tuple(State)
-        used = Key(user.name, key, hashlib.sha256(f"{group.id} {sorted(which)}".encode()).hexdigest()) if key else None
+        used = (
+            Key(user.name, key, hashlib.sha256(f"{group.id} {sorted(which)}".encode()).hexdigest())
+            if key
+            else None
+        )
         if await self._first_answer(used):
             return group
         members = await self._store.read_all(group_rows.members, group.id)
         chosen = [row for row in members if row.state in which]
         if not chosen or not all(row.state.final for row in chosen):
-            what = "no job that has failed or was cancelled" if not chosen else "jobs that have not ended"
-            raise Conflict(f"the group {group.name} has {what}", hint=f"`client-lib list {group.name}` shows its jobs")
+            what = (
+                "no job that has failed or was cancelled"
+                if not chosen
+                else "jobs that have not ended"
+            )
+            raise Conflict(
+                f"the group {group.name} has {what}",
+                hint=f"`client-lib list {group.name}` shows its jobs",
+            )
         runs = await asyncio.to_thread(_again, members, chosen, self._files.request_of)
         runs = [(place, self._admission.of_team(user, run)) for place, run in runs]
         admitted = await self._admit(user, runs[0][1], True, group.name, len(chosen))
@@ -148,8 +179,11 @@ class Submits:
         await self._add_group(user, replace(new, replaces=chosen), jobs, used)
         return await self._lookup.group(user, name, user.name)
 
-    async def _add_group(self, user: User, new: NewGroup, jobs: list[ActiveJob], key: Key | None) -> bool:
-        """Store the members and begin to drive them. Returns False if an earlier request with this key has made them.
+    async def _add_group(
+        self, user: User, new: NewGroup, jobs: list[ActiveJob], key: Key | None
+    ) -> bool:
+        """Store the members and begin to drive them. Returns False if an earlier request with this
+        key has made them.
 
         Raises Conflict: a name is taken.
         """
@@ -158,7 +192,9 @@ class Submits:
             with self._files.room.claim(sum(len(member.record) for member in new.members)):
                 added = await self._store.add_group(new)
             if added.seq is not None:
-                for seq, (active, member) in enumerate(zip(jobs, new.members, strict=True), added.seq):
+                for seq, (active, member) in enumerate(
+                    zip(jobs, new.members, strict=True), added.seq
+                ):
                     active.row = member.row._replace(seq=seq)
                 self._reconciler.add_group(new.info, jobs)
             return added
@@ -176,16 +212,29 @@ class Submits:
         named = {"name": order.name, "id": uuid.uuid4().hex}
         script = shlex.join(admitted.request.spec.command())
         asked = order.model_dump(include={"max_parallel", "stop_on_failure"})
-        made = {"size": len(order.members), "created_at": self._clock.now(), "owner": user.name, "script": script}
+        made = {
+            "size": len(order.members),
+            "created_at": self._clock.now(),
+            "owner": user.name,
+            "script": script,
+        }
         group = GroupInfo.model_validate({**named, **asked, **made})
         runs = [
-            (Membership(**named, index=index, values=run.values), _with(admitted.request, args=run.args))
+            (
+                Membership(**named, index=index, values=run.values),
+                _with(admitted.request, args=run.args),
+            )
             for index, run in enumerate(order.members)
         ]
         return self._with_members(user, group, runs, admitted, key)
 
     def _with_members(
-        self, user: User, group: GroupInfo, runs: Sequence[_Run], admitted: Admitted, key: Key | None
+        self,
+        user: User,
+        group: GroupInfo,
+        runs: Sequence[_Run],
+        admitted: Admitted,
+        key: Key | None,
     ) -> tuple[NewGroup, list[ActiveJob]]:
         members: list[NewJob] = []
         jobs = []
@@ -195,9 +244,17 @@ class Submits:
             request = request.model_copy(update={"dependencies": admitted.request.dependencies})
             sent = _stored_text(request)
             self._admission.check_size(request, len(sent))
-            info = self._new_info(user, replace(admitted, request=request)).model_copy(update={"group": place})
-            noted = {"info": shown, "place": place.model_dump(mode="json"), "replaces": run.checkpoints_of}
-            members.append(_new_job(info, sent, admitted.script_path, None if members else key, noted))
+            info = self._new_info(user, replace(admitted, request=request)).model_copy(
+                update={"group": place}
+            )
+            noted = {
+                "info": shown,
+                "place": place.model_dump(mode="json"),
+                "replaces": run.checkpoints_of,
+            }
+            members.append(
+                _new_job(info, sent, admitted.script_path, None if members else key, noted)
+            )
             jobs.append(ActiveJob(members[-1].row, info, JobStatus(info), request))
         return NewGroup(group, members), jobs
 
@@ -213,7 +270,9 @@ class Submits:
         admitted = self._admission.admit(user, request)
         if request.spec.after or request.dependencies:
             found = [await self._dependency(user, entry, name) for entry in request.spec.after]
-            admitted = replace(admitted, request=admitted.request.model_copy(update={"dependencies": found}))
+            admitted = replace(
+                admitted, request=admitted.request.model_copy(update={"dependencies": found})
+            )
         if request.checkpoints_of is not None or request.spec.checkpoint_from is not None:
             parent = await self._parent(user, request)
             update = {"checkpoints_of": parent.id, "checkpoints_name": parent.name}
@@ -221,7 +280,11 @@ class Submits:
         code, path = request.code, admitted.script_path
         if isinstance(code, CodeInPlace) and not shared:
             # a script that this user ran in place before needs no proof: it may be a resubmit
-            known = path and code.proof is None and await self._store.read(rows.knows_script, user.name, path)
+            known = (
+                path
+                and code.proof is None
+                and await self._store.read(rows.knows_script, user.name, path)
+            )
             if not known:
                 await self._admission.check_in_place(user, request, path, code.proof)
         return admitted
@@ -229,39 +292,51 @@ class Submits:
     async def _dependency(self, user: User, entry: str, own_name: str | None) -> Dependency:
         """The job or group that this entry of `after` names.
 
-        No longer cycle than of one job exists: what a job waits for was accepted before it, and does not change.
+        No longer cycle than of one job exists: what a job waits for was accepted before it, and
+        does not change.
 
         Raises InvalidRequest: it is the job itself; NotFound: this user has none of that name.
         """
         condition, name = split_dependency(entry)
         if name == own_name:
-            raise InvalidRequest(f"after: {name} would wait for itself", hint="name another job, or none")
+            raise InvalidRequest(
+                f"after: {name} would wait for itself", hint="name another job, or none"
+            )
         return Dependency(name=name, id=await self._lookup.own_id(user, name), condition=condition)
 
     async def _parent(self, user: User, request: SubmitRequest) -> JobInfo:
-        """The job whose checkpoints are copied: `checkpoints_of` has its id, `checkpoint_from` its name.
+        """The job whose checkpoints are copied: `checkpoints_of` has its id, `checkpoint_from` its
+        name.
 
-        Raises NotFound: this user has none, which holds for admins too; InvalidRequest: they can't be copied.
+        Raises NotFound: this user has none, which holds for admins too; InvalidRequest: they can't
+        be copied.
         """
         if (job_id := request.checkpoints_of) is not None:
             found = await self._lookup.by_id(job_id)
             if found is None or found.row.owner != user.name:
-                raise NotFound(f"there is no job {job_id} of {user.name} whose checkpoints could be copied")
+                raise NotFound(
+                    f"there is no job {job_id} of {user.name} whose checkpoints could be copied"
+                )
             return found.public
         info = (await self._lookup.find(user, request.spec.checkpoint_from or "", user.name)).public
         if (folder := info.spec.checkpoint_dir) is not None:
             raise InvalidRequest(
-                f"checkpoint_from: the checkpoints of {info.name} are in {folder}, which is not copied",
+                f"checkpoint_from: the checkpoints of {info.name} are in {folder}, which is not "
+                "copied",
                 hint="give that as checkpoint_dir, or copy it",
             )
-        if not info.state.final and info.name not in (split_dependency(entry)[1] for entry in request.spec.after):
+        if not info.state.final and info.name not in (
+            split_dependency(entry)[1] for entry in request.spec.after
+        ):
             raise InvalidRequest(
                 f"checkpoint_from: {info.name} has not ended, and still writes its checkpoints",
                 hint=f"--after any:{info.name} (after=...) waits for its end",
             )
         return info
 
-    async def _store_new(self, user: User, admitted: Admitted, key: Key | None) -> tuple[bytes, bool]:
+    async def _store_new(
+        self, user: User, admitted: Admitted, key: Key | None
+    ) -> tuple[bytes, bool]:
         sent = _stored_text(admitted.request)
         self._admission.check_size(admitted.request, len(sent))
         for _ in range(_NAMES_DRAWN):
@@ -270,7 +345,9 @@ class Submits:
             with self._files.room.claim(len(sent)):
                 added = await self._store.add_job(new)
             if added.seq is not None:
-                active = ActiveJob(new.row._replace(seq=added.seq), info, JobStatus(info), admitted.request)
+                active = ActiveJob(
+                    new.row._replace(seq=added.seq), info, JobStatus(info), admitted.request
+                )
                 text = active.text  # read here: the runtime changes the job after the next line
                 self._reconciler.add(active)
                 return text, True
@@ -299,9 +376,11 @@ class Submits:
             notices=admitted.notices,
         )
 
-    async def _first_answer(self, key: Key | None, before: tuple[str, str] | None = None) -> bytes | None:
-        """The answer to an earlier request with this key; None: there was none. `before`: its fingerprint and the id
-        of its job, if they are known."""
+    async def _first_answer(
+        self, key: Key | None, before: tuple[str, str] | None = None
+    ) -> bytes | None:
+        """The answer to an earlier request with this key; None: there was none. `before`: its
+        fingerprint and the id of its job, if they are known."""
         before = before or (await self._store.read(rows.key_used, key) if key else None)
         if key is None or before is None:
             return None
@@ -309,12 +388,17 @@ class Submits:
         if fingerprint_before != key.fingerprint:
             raise KeyReused(
                 f"the Idempotency-Key {key.key!r} was used for another spec or code",
-                hint="use a new key for each job that you mean; the same key only to repeat a request",
+                hint="use a new key for each job that you mean; the same key only to repeat a "
+                "request",
             )
         found = await self._lookup.by_id(job_id)
         if found is None:
-            raise Conflict(f"the job of the Idempotency-Key {key.key!r} was deleted", hint="use a new key")
-        if not (isinstance(found, ActiveJob) or found.row.state.final):  # its commit is in doubt, and will be undone
+            raise Conflict(
+                f"the job of the Idempotency-Key {key.key!r} was deleted", hint="use a new key"
+            )
+        if not (
+            isinstance(found, ActiveJob) or found.row.state.final
+        ):  # its commit is in doubt, and will be undone
             raise Unavailable("the job is being accepted", hint="try again")
         return found.text
 
@@ -324,28 +408,43 @@ def _stored_text(request: SubmitRequest) -> bytes:
 
 
 def _new_job(
-    info: JobInfo, sent: bytes, script_path: str | None, key: Key | None, group: Mapping[str, Any] | None = None
+    info: JobInfo,
+    sent: bytes,
+    script_path: str | None,
+    key: Key | None,
+    group: Mapping[str, Any] | None = None,
 ) -> NewJob:
     heading = Heading(info.id, info.owner, info.name, info.created_at.isoformat(), group=group)
     if key:
         heading = heading._replace(key=key.key, fingerprint=key.fingerprint)
     # an index can't hold a longer path: the next job of this script needs a proof too
     known = script_path if script_path and len(script_path.encode()) <= _INDEXED_BYTES else None
-    return NewJob(row_of(info, script_path=known), info.spec.labels, key, heading.above(sent + b"\n"))
+    return NewJob(
+        row_of(info, script_path=known), info.spec.labels, key, heading.above(sent + b"\n")
+    )
 
 
 def _again(
-    members: Sequence[JobRow], chosen: Sequence[JobRow], request_of: Callable[[JobRow], SubmitRequest]
+    members: Sequence[JobRow],
+    chosen: Sequence[JobRow],
+    request_of: Callable[[JobRow], SubmitRequest],
 ) -> list[_Run]:
-    """New runs of members that have ended, with copies of their checkpoints; their numbers follow on all others."""
+    """New runs of members that have ended, with copies of their checkpoints; their
+    numbers follow on all others.
+    """
     place_of = {row.id: Membership.model_validate(json.loads(row.info)["group"]) for row in members}
     first = 1 + max(place.index for place in place_of.values())
     runs = []
     for index, row in enumerate(chosen, first):
-        request = request_of(row).model_copy(update={"checkpoints_of": row.id, "checkpoints_name": row.name})
+        request = request_of(row).model_copy(
+            update={"checkpoints_of": row.id, "checkpoints_name": row.name}
+        )
         runs.append((place_of[row.id].model_copy(update={"index": index}), request))
     if first + len(chosen) > MEMBER_NUMBERS:
-        raise InvalidRequest(f"a group has at most {MEMBER_NUMBERS} jobs over all resubmits", hint="submit a new group")
+        raise InvalidRequest(
+            f"a group has at most {MEMBER_NUMBERS} jobs over all resubmits",
+            hint="submit a new group",
+        )
     return runs
 
 

@@ -1,10 +1,10 @@
 """Watches running jobs: enforces stop_timer, health_params and smoke, and looks for hangs.
 
-Silence is measured in checks, not in clock time: a clock that is set, a machine that slept or a file server with
-another clock must neither end a job that writes logs nor spare one that hangs.
+Silence is measured in checks, not in clock time: a clock that is set, a machine that slept or a
+file server with another clock must neither end a job that writes logs nor spare one that hangs.
 
-The launchers tell which ranks are quiet. As long as one is, the stacks of the job are taken, and `failures.hangs`
-decides.
+The launchers tell which ranks are quiet. As long as one is, the stacks of the job are taken, and
+`failures.hangs` decides.
 """
 
 import asyncio
@@ -26,11 +26,16 @@ from server_stub.service.observer import Observer
 from server_stub.worker_gateway.worker import Quiet
 
 log = logging.getLogger(__name__)
-CHECKS = 20  # of the logs in one `log_period`: silence is noticed at most a twentieth late, and never early
-SMOKE_S = 60  # that the ranks of a smoke test run, if nothing shows that they have made their first steps
+# of the logs in one `log_period`: silence is noticed at most a twentieth late, and never early
+CHECKS = 20
+# that the ranks of a smoke test run, if nothing shows that they have made their first steps
+SMOKE_S = 60
 _LOOK_S = 1.0
 BETWEEN_S = 2.0  # between the two snapshots of one look for a hang
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 40.0  # between two looks while the same ranks are quiet: 10, 20, 40, 40 ...
+FIRST_PAUSE_S, LONGEST_PAUSE_S = (
+    10.0,
+    40.0,
+)  # between two looks while the same ranks are quiet: 10, 20, 40, 40 ...
 ACTION_S = 60.0  # that a hang must have lasted when `hang_action` stops the job
 UNHEARD_S = 60.0  # within which launchers tell twice which ranks are quiet
 
@@ -57,8 +62,8 @@ class Watchdog:
         add_event: Callable[[ActiveJob, Reason, str], None],
         tell_hang: Callable[[ActiveJob, str, bool], None],
     ) -> None:
-        """`stop` stops a job, `add_event` reports its silence; `tell_hang` gets a sentence when a job hangs (True), and
-        when it goes on (False)."""
+        """`stop` stops a job, `add_event` reports its silence; `tell_hang` gets a sentence when a
+        job hangs (True), and when it goes on (False)."""
         self._clock, self._runtime, self._observer = clock, runtime, observer
         self._stop, self._add_event, self._tell_hang = stop, add_event, tell_hang
         self._cases: dict[str, _Case] = {}
@@ -68,15 +73,19 @@ class Watchdog:
         await self._tasks.close()
 
     def watch(self, active: ActiveJob) -> None:
-        """Set the timers of a job that runs or may run again; repeatable. A restart of the server sets the count of
-        silent checks to zero."""
+        """Set the timers of a job that runs or may run again; repeatable. A restart of the server
+        sets the count of silent checks to zero."""
         first_start, minutes = active.row.first_started_at, active.info.spec.stop_timer
         if first_start and minutes and "stop_timer" not in active.timers:
-            limit = timedelta(minutes=min(minutes, STOP_TIMER_MAX))  # an earlier version took any number
+            limit = timedelta(
+                minutes=min(minutes, STOP_TIMER_MAX)
+            )  # an earlier version took any number
             left = first_start + limit - self._clock.now()
             left = min(left, limit)  # a clock that was set back must not make it longer
             stop = Stop(Reason.TIMEOUT, f"it ran for {minutes} min, the limit that stop_timer sets")
-            active.timers["stop_timer"] = self._clock.call_later(left.total_seconds(), lambda: self._stop(active, stop))
+            active.timers["stop_timer"] = self._clock.call_later(
+                left.total_seconds(), lambda: self._stop(active, stop)
+            )
         health = active.info.spec.health_params
         if health and "health" not in active.timers:
             self._schedule_check(active, health, self._activity(active))
@@ -84,19 +93,25 @@ class Watchdog:
             self._schedule_look(active, SMOKE_S)
 
     def leave(self, active: ActiveJob) -> None:
-        """Remove the timers that belong to an attempt; stop_timer counts from the first start of the job."""
+        """Remove the timers that belong to an attempt; stop_timer counts from
+        the first start of the job.
+        """
         active.cancel_timer("health")
         active.cancel_timer("smoke")
 
     # --- health_params
 
-    def _schedule_check(self, active: ActiveJob, health: HealthParams, activity: Hashable, checks: int = 0) -> None:
+    def _schedule_check(
+        self, active: ActiveJob, health: HealthParams, activity: Hashable, checks: int = 0
+    ) -> None:
         """`activity`: the runtime's signs of life; `checks`: how many have found the same since."""
         active.timers["health"] = self._clock.call_later(
             health.log_period * 60 / CHECKS, lambda: self._check(active, health, activity, checks)
         )
 
-    def _check(self, active: ActiveJob, health: HealthParams, before: Hashable, checks: int) -> None:
+    def _check(
+        self, active: ActiveJob, health: HealthParams, before: Hashable, checks: int
+    ) -> None:
         activity = self._activity(active)
         checks = checks + 1 if activity == before else 0
         if checks >= CHECKS:
@@ -105,7 +120,9 @@ class Watchdog:
                 self._add_event(active, Reason.HUNG_SILENT, silence)
             if health.action:
                 restart = health.action is HealthAction.RESTART
-                self._stop(active, Stop(Reason.HUNG_SILENT, f"{silence} (health_params)", retry=restart))
+                self._stop(
+                    active, Stop(Reason.HUNG_SILENT, f"{silence} (health_params)", retry=restart)
+                )
                 return
         self._schedule_check(active, health, activity, checks)
 
@@ -150,7 +167,9 @@ class Watchdog:
             verb = "moves" if len(moving) == 1 else "move"
             self._tell_hang(active, f"{named(moving)} {verb} again after {lasted_s:.0f} s", False)
             found = None
-        elif case is None and not now and active.status.hung:  # this server has restarted, or the ranks did not run
+        elif (
+            case is None and not now and active.status.hung
+        ):  # this server has restarted, or the ranks did not run
             active.timers["hang"] = self._clock.call_later(
                 UNHEARD_S, lambda: self._tell_hang(active, "its ranks move again", False)
             )
@@ -166,7 +185,9 @@ class Watchdog:
         self._cases.pop(active.row.id, None)
 
     async def _look_for_hang(self, active: ActiveJob, case: _Case) -> None:
-        """Look at the job, tell what is found, act if it lasts; look again later while nothing has changed."""
+        """Look at the job, tell what is found, act if it lasts; look again later
+        while nothing has changed.
+        """
         snapshots = await self._snapshots(active)
         if self._cases.get(active.row.id) is not case or active.status.stop:
             return
@@ -179,20 +200,31 @@ class Watchdog:
             elif not found and (case.found or active.status.hung):
                 self._tell_hang(active, "no rank waits for another one any more", False)
             case.found = found
-            action, retry_on = active.info.spec.hang_action, Reason.HUNG in (active.info.spec.retry_on or ())
+            action, retry_on = (
+                active.info.spec.hang_action,
+                Reason.HUNG in (active.info.spec.retry_on or ()),
+            )
             lasts_s = now - max(case.quiet[rank] for rank in found.guilty) if found else 0.0
             if found and (action != "report" or retry_on) and lasts_s >= ACTION_S:
                 why = "hang_action" if action != "report" else "retry_on"
-                self._stop(active, Stop(Reason.HUNG, f"{found.message} ({why})", retry=action == "retry"))
-        left_s = ACTION_S - (time.monotonic() - max(case.quiet.values()))  # until `hang_action` may act
+                self._stop(
+                    active, Stop(Reason.HUNG, f"{found.message} ({why})", retry=action == "retry")
+                )
+        left_s = ACTION_S - (
+            time.monotonic() - max(case.quiet.values())
+        )  # until `hang_action` may act
         pause_s = min(case.pause_s, left_s) if left_s > 0 else case.pause_s
         active.timers["hang"] = self._clock.call_later(
             pause_s, lambda: self._tasks.begin(self._look_for_hang(active, case))
         )
         case.pause_s = min(2 * case.pause_s, LONGEST_PAUSE_S)
 
-    async def _snapshots(self, active: ActiveJob) -> tuple[list[RankStacks], list[RankStacks]] | None:
-        """The stacks of all ranks, twice; None: some are not known, and a rank that is not seen may be at work."""
+    async def _snapshots(
+        self, active: ActiveJob
+    ) -> tuple[list[RankStacks], list[RankStacks]] | None:
+        """The stacks of all ranks, twice; None: some are not known, and a rank that
+        is not seen may be at work.
+        """
         try:
             waited = asyncio.Event()
             self._clock.call_later(BETWEEN_S, waited.set)
@@ -202,7 +234,11 @@ class Watchdog:
         except ClientLibError:  # it has just ended
             return None
         known = len(_ended_workers(active))  # each is one of the problems
-        return None if max(len(before.problems), len(after.problems)) > known else (before.ranks, after.ranks)
+        return (
+            None
+            if max(len(before.problems), len(after.problems)) > known
+            else (before.ranks, after.ranks)
+        )
 
 
 def _ended_workers(active: ActiveJob) -> list[int]:

@@ -1,4 +1,5 @@
-"""The database, SQLite or PostgreSQL: `Store` runs the functions of `rows` and `group_rows` on a connection.
+"""The database, SQLite or PostgreSQL: `Store` runs the functions of `rows` and `group_rows` on a
+connection.
 
 Other packages see no SQLAlchemy.
 """
@@ -17,7 +18,15 @@ from sqlalchemy.exc import DatabaseError, SQLAlchemyError
 from client_lib.errors import ServerError, StorageFull
 from server_stub.files.request_log import DATA_ID, UNWRITTEN, RequestLog
 from server_stub.store import engines, group_rows, rows
-from server_stub.store.engines import NO_ANSWER, WAY_OUT, Locked, StoreDamaged, StoreError, StoreUnavailable, Superseded
+from server_stub.store.engines import (
+    NO_ANSWER,
+    WAY_OUT,
+    Locked,
+    StoreDamaged,
+    StoreError,
+    StoreUnavailable,
+    Superseded,
+)
 from server_stub.store.group_rows import NewGroup
 from server_stub.store.rows import Added, NewJob
 from server_stub.store.writer import Writer
@@ -36,10 +45,14 @@ class Store:
     """One database. `open` before use; `close` writes what is queued."""
 
     def __init__(
-        self, url: str, request_log: RequestLog | None = None, give_up_room: Callable[[], bool] = lambda: False
+        self,
+        url: str,
+        request_log: RequestLog | None = None,
+        give_up_room: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`request_log`: the file of submit requests, each of which is durable before its row is committed.
-        `give_up_room` frees some of a full disk for a write, and returns False if it can't."""
+        """`request_log`: the file of submit requests, each of which is durable before its row is
+        committed. `give_up_room` frees some of a full disk for a write, and returns False if it
+        can't."""
         self._url = url
         self._give_up_room = give_up_room
         self._request_log = request_log
@@ -53,15 +66,17 @@ class Store:
         """The URL without its password."""
         return make_url(self._url).render_as_string(hide_password=True)
 
-    async def open(self, has_jobs: Callable[[], bool] = lambda: False, *, recover: bool = False) -> bool:
+    async def open(
+        self, has_jobs: Callable[[], bool] = lambda: False, *, recover: bool = False
+    ) -> bool:
         """Connect, migrate, start the writer. Returns True if the database is new.
 
-        `has_jobs`: asked if it is new; True if files of jobs lie beside it, which it should know. `recover`: it may be
-        new all the same, and a damaged file is set aside.
+        `has_jobs`: asked if it is new; True if files of jobs lie beside it, which it should know.
+        `recover`: it may be new all the same, and a damaged file is set aside.
 
         Raises:
-            ServerError: it can't be opened or written, is damaged or lost, is newer than this version, or belongs to a
-                running server.
+            ServerError: it can't be opened or written, is damaged or lost, is newer than this
+                version, or belongs to a running server.
         """
         try:
             return await asyncio.to_thread(self._open, has_jobs, recover)
@@ -71,19 +86,32 @@ class Store:
                 hint="exactly one server may use a database: stop the other one first",
             ) from error
         except SQLAlchemyError as error:
-            cause = str(error.orig).strip() if isinstance(error, DatabaseError) and error.orig else str(error)
+            cause = (
+                str(error.orig).strip()
+                if isinstance(error, DatabaseError) and error.orig
+                else str(error)
+            )
             raise ServerError(
                 f"the database {self.shown} can't be opened: {cause}",
-                hint="check that this user can write to its directory, or that its database server runs",
+                hint="check that this user can write to its directory, or that its database server "
+                "runs",
             ) from error
 
-    async def read(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `function(connection, *args)` on one consistent state of the database. Raises StoreError."""
+    async def read(
+        self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """The result of `function(connection, *args)` on one consistent state of the
+        database. Raises StoreError.
+        """
         return await self._read(READ_S, lambda connection: function(connection, *args, **kwargs))
 
-    async def read_all(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def read_all(
+        self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """The same for a read that grows with the number of jobs, and for which no caller waits."""
-        return await self._read(READ_ALL_S, lambda connection: function(connection, *args, **kwargs))
+        return await self._read(
+            READ_ALL_S, lambda connection: function(connection, *args, **kwargs)
+        )
 
     async def _read(self, limit_s: float, function: Callable[[Connection], T]) -> T:
         def run() -> T:
@@ -92,41 +120,52 @@ class Store:
 
         reading = asyncio.get_running_loop().run_in_executor(self._readers, run)
         try:
-            return await asyncio.wait_for(reading, None if engines.is_sqlite(self._url) else limit_s)
+            return await asyncio.wait_for(
+                reading, None if engines.is_sqlite(self._url) else limit_s
+            )
         except asyncio.TimeoutError as error:
             raise StoreUnavailable(NO_ANSWER, hint="repeat the call later") from error
         except SQLAlchemyError as error:
             raise self._translated(error) from error
 
-    async def write(self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The result of `function(connection, *args)`, durable; it may run twice (see `Writer.write`). On a full disk
-        room is given up for it.
+    async def write(
+        self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """The result of `function(connection, *args)`, durable; it may run twice (see
+        `Writer.write`). On a full disk room is given up for it.
 
         Raises:
             StorageFull, ServerError, StoreError: nothing was written.
         """
         while True:
             try:
-                return await self._written(self._writer.write(lambda connection: function(connection, *args, **kwargs)))
+                return await self._written(
+                    self._writer.write(lambda connection: function(connection, *args, **kwargs))
+                )
             except StorageFull:
                 if not self._give_up_room():
                     raise
 
     async def check(self) -> None:
-        """Take the lock again if it was lost. Raises Superseded, StoreDamaged, StoreError: it can't be written now."""
+        """Take the lock again if it was lost. Raises Superseded, StoreDamaged,
+        StoreError: it can't be written now.
+        """
         self._refuse_older_than(await self.read(rows.generation))
         await self.write(lambda _: None)
 
     async def add_job(self, new: NewJob) -> Added:
         """Store a job and its submit request; `new.row.place` is set.
 
-        Raises as `write`: there will be no such job, even if the database was lost in the middle of the commit.
+        Raises as `write`: there will be no such job, even if the database was lost in the middle of
+        the commit.
         """
         undo = partial(rows.discard, job_id=new.row.id)
         return await self._written(self._writer.write_together(self._add_jobs, new, undo))
 
     async def add_group(self, new: NewGroup) -> Added:
-        """Store a group, its members and their submit requests, all or none. Raises as `add_job`."""
+        """Store a group, its members and their submit requests, all or
+        none. Raises as `add_job`.
+        """
         undo = partial(group_rows.discard, new=new)
         return await self._written(self._writer.write_together(self._add_groups, new, undo))
 
@@ -134,14 +173,17 @@ class Store:
         """Remove files of submit requests that belong to no job."""
         requests = self._request_log
         assert requests
-        # in the writer's thread: no submit can be written to a segment between the query and its removal
+        # in the writer's thread: no submit can be written to a segment between the query and its
+        # removal
         await self.write(lambda connection: requests.drop_unused(rows.segments_in_use(connection)))
 
     async def close(self) -> None:
         await asyncio.to_thread(self._writer.stop)
         await asyncio.to_thread(self._readers.shutdown)
         for engine in (self._reading, self._writing):
-            await asyncio.to_thread(engine.dispose)  # SQLite's last connection writes its log into the file
+            await asyncio.to_thread(
+                engine.dispose
+            )  # SQLite's last connection writes its log into the file
 
     def _add_jobs(self, connection: Connection, new: Sequence[NewJob]) -> list[Added]:
         return rows.add_jobs(connection, new, partial(self._with_records, connection))
@@ -149,18 +191,24 @@ class Store:
     def _add_groups(self, connection: Connection, new: Sequence[NewGroup]) -> list[Added]:
         return [
             group_rows.refusal(connection, group)
-            or group_rows.add_group(connection, group, self._with_records(connection, group.members))
+            or group_rows.add_group(
+                connection, group, self._with_records(connection, group.members)
+            )
             for group in new
         ]
 
     def _with_records(self, connection: Connection, new: Sequence[NewJob]) -> int:
         """Write the requests of the jobs and set their places; the `seq` of the first."""
         assert self._request_log
-        unwritten = [job for job in new if job.row.place == UNWRITTEN]  # a repeated write has its record already
+        unwritten = [
+            job for job in new if job.row.place == UNWRITTEN
+        ]  # a repeated write has its record already
         places = self._request_log.append(*[job.record for job in unwritten])
         for job, place in zip(unwritten, places, strict=True):
             job.row = job.row._replace(place=place)
-        first = self._next_seq or rows.next_seq(connection)  # only this thread of the newest server adds jobs
+        first = self._next_seq or rows.next_seq(
+            connection
+        )  # only this thread of the newest server adds jobs
         self._next_seq = first + len(new)  # also if the transaction fails: a number may stay unused
         return first
 
@@ -171,7 +219,9 @@ class Store:
             if engines.is_full(error):
                 raise StorageFull("the disk of the server is full; nothing was stored") from error
             if isinstance(error, OSError):
-                raise ServerError(f"the disk of the server fails: {error.strerror}; nothing was stored") from error
+                raise ServerError(
+                    f"the disk of the server fails: {error.strerror}; nothing was stored"
+                ) from error
             raise self._translated(error) from error
 
     def _translated(self, error: SQLAlchemyError) -> StoreError:
@@ -186,8 +236,12 @@ class Store:
         if file := engines.sqlite_file(self._url):
             if damage := engines.damage_of(file):
                 if not recover:
-                    raise ServerError(f"the database {self.shown} is damaged: {damage}", hint=WAY_OUT)
-                log.warning("the database %s is damaged and is now %s", self.shown, engines.set_aside(file))
+                    raise ServerError(
+                        f"the database {self.shown} is damaged: {damage}", hint=WAY_OUT
+                    )
+                log.warning(
+                    "the database %s is damaged and is now %s", self.shown, engines.set_aside(file)
+                )
             engines.keep_private(file)
         self._writing = engines.writing_engine(self._url)
         self._reading = engines.reading_engine(self._url)
@@ -196,7 +250,9 @@ class Store:
                 is_new = engines.migrate(connection)
                 if is_new and not recover and has_jobs():
                     raise ServerError(
-                        f"the database {self.shown} is missing, and the files of its jobs are there", hint=WAY_OUT
+                        f"the database {self.shown} is missing, and the files of its jobs are "
+                        "there",
+                        hint=WAY_OUT,
                     )
                 if self._request_log:
                     self._pair(connection, self._request_log)
@@ -216,7 +272,10 @@ class Store:
 
     def _refuse_older_than(self, newest: int) -> None:
         if self._generation != newest:
-            raise Superseded("another server has taken over the database of this one", hint="repeat the call later")
+            raise Superseded(
+                "another server has taken over the database of this one",
+                hint="repeat the call later",
+            )
 
     def _pair(self, connection: Connection, log: RequestLog) -> None:
         """Store which data directory the rows refer to. Raises ServerError if it is another one."""
@@ -227,7 +286,9 @@ class Store:
             rows.set_data_id(connection, expected)
         elif expected is None or expected != found:
             raise ServerError(
-                f"the database {self.shown} belongs to another data directory than {log.folder.parent}",
-                hint="start the server with the one that has the requests, logs and outputs of its jobs; if that is "
-                f"lost, write {expected or 'lost'} into {log.folder / DATA_ID}",
+                f"the database {self.shown} belongs to another data directory than "
+                f"{log.folder.parent}",
+                hint="start the server with the one that has the requests, logs and outputs of "
+                f"its jobs; if that is lost, write {expected or 'lost'} into "
+                f"{log.folder / DATA_ID}",
             )

@@ -1,7 +1,8 @@
-"""Opens SQLite or PostgreSQL (one connection that writes, a few that read), brings it to the newest schema, and
-translates the errors of both.
+"""Opens SQLite or PostgreSQL (one connection that writes, a few that read), brings it to the newest
+schema, and translates the errors of both.
 
-To change the schema: change `tables`, add a file to `migrations/versions` for older databases, set HEAD.
+To change the schema: change `tables`, add a file to `migrations/versions` for older databases, set
+HEAD.
 """
 
 import logging
@@ -35,10 +36,12 @@ _PASSING = ("08", "40", "53", "55", "57", "58")
 HEAD = "0007"
 MIGRATIONS = Path(__file__).parent / "migrations"
 READERS = 4
-SILENCE_S = 6.0  # without a byte from PostgreSQL after a statement; with connect_timeout it bounds a call
+# without a byte from PostgreSQL after a statement; with connect_timeout it bounds a call
+SILENCE_S = 6.0
 _WAL = 4000  # pages between two checkpoints; SQLite's default of 1000 is reached every 60 submits
 _LOCK_KEY = 0x636C6C69  # "clli": PostgreSQL's advisory lock of the one server of a database
-_CLIENT_KEEPALIVE = {  # seconds, the last one milliseconds; they detect a server whose connection was not closed
+# seconds, the last one milliseconds; they detect a server whose connection was not closed
+_CLIENT_KEEPALIVE = {
     "connect_timeout": 3,
     "keepalives_idle": 5,
     "keepalives_interval": 5,
@@ -46,7 +49,9 @@ _CLIENT_KEEPALIVE = {  # seconds, the last one milliseconds; they detect a serve
     "tcp_user_timeout": 10_000,
 }
 # the same for PostgreSQL, which keeps the lock of a server that vanished until it notices
-_SERVER_KEEPALIVE = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+_SERVER_KEEPALIVE = (
+    "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
+)
 
 
 class StoreError(ServerError):
@@ -62,30 +67,45 @@ class StoreDamaged(StoreUnavailable):
 
 
 class Superseded(StoreUnavailable):
-    """Another server has opened the database: this one must end. A repeated call may find the other one."""
+    """Another server has opened the database: this one must end. A repeated
+    call may find the other one.
+    """
 
 
 class Locked(StoreUnavailable):
-    """Another session has the lock: of another server, or a lost one of ours that PostgreSQL still keeps."""
+    """Another session has the lock: of another server, or a lost one of ours
+    that PostgreSQL still keeps.
+    """
 
 
 def writing_engine(url: str) -> sa.Engine:
-    """One connection. PostgreSQL: its session holds the lock of the one server, and no write goes through another one.
-    SQLite: WAL, durable at each commit, and BEGIN IMMEDIATE: a transaction that has read something can't wait for the
-    write lock, SQLite refuses it at once."""
+    """One connection. PostgreSQL: its session holds the lock of the one server, and no write goes
+    through another one. SQLite: WAL, durable at each commit, and BEGIN IMMEDIATE: a transaction
+    that has read something can't wait for the write lock, SQLite refuses it at once."""
     if is_sqlite(url):
-        pragmas = ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", f"wal_autocheckpoint = {_WAL}")
+        pragmas = (
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+            f"wal_autocheckpoint = {_WAL}",
+        )
         return _sqlite_engine(url, "BEGIN IMMEDIATE", pragmas, pool_size=1, max_overflow=0)
     options = _connect_options(url, _SERVER_KEEPALIVE, target_session_attrs="read-write")
-    engine = sa.create_engine(url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=options)
+    engine = sa.create_engine(
+        url, pool_size=1, max_overflow=0, pool_pre_ping=True, connect_args=options
+    )
     sa.event.listen(engine, "connect", _take_lock)
     return engine
 
 
 def reading_engine(url: str) -> sa.Engine:
-    """A few connections that can't write. Reads must be short: an open read delays SQLite's checkpoints."""
+    """A few connections that can't write. Reads must be short: an open read
+    delays SQLite's checkpoints.
+    """
     if is_sqlite(url):
-        return _sqlite_engine(url, "BEGIN", ("query_only = ON", "cache_size = -16384"), pool_size=READERS)
+        return _sqlite_engine(
+            url, "BEGIN", ("query_only = ON", "cache_size = -16384"), pool_size=READERS
+        )
     options = _connect_options(url, "-c default_transaction_read_only=on")
     return sa.create_engine(url, pool_size=READERS, pool_pre_ping=True, connect_args=options)
 
@@ -96,7 +116,9 @@ def _sqlite_engine(url: str, begin: str, pragmas: Sequence[str], **pool: int) ->
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
         connection.isolation_level = None  # turns off the driver's own BEGIN, which is deferred
-        connection.text_factory = lambda damaged: damaged.decode(errors="replace")  # else such a row fails its query
+        connection.text_factory = lambda damaged: damaged.decode(
+            errors="replace"
+        )  # else such a row fails its query
         cursor = connection.cursor()
         for pragma in pragmas:
             cursor.execute(f"PRAGMA {pragma}")
@@ -122,7 +144,11 @@ def sqlite_file(url: str) -> Path | None:
 def _connect_options(url: str, options: str, **parameters: Any) -> dict[str, Any]:
     """Parameters of libpq. Those in the URL win."""
     given = sa.make_url(url).query
-    ours = {name: value for name, value in {**_CLIENT_KEEPALIVE, **parameters}.items() if name not in given}
+    ours = {
+        name: value
+        for name, value in {**_CLIENT_KEEPALIVE, **parameters}.items()
+        if name not in given
+    }
     return {**ours, "options": f"{options} {given.get('options', '')}"}
 
 
@@ -141,23 +167,25 @@ def _take_lock(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> Non
 def limit_silence(engine: sa.Engine) -> None:
     """Close a connection of PostgreSQL if no byte arrives for SILENCE_S after a statement.
 
-    The process that serves it is then frozen, which no keepalive detects. Engines for migrations have no such limit,
-    as their statements may take long.
+    The process that serves it is then frozen, which no keepalive detects. Engines for migrations
+    have no such limit, as their statements may take long.
     """
 
     def limit(connection: Any, record: ConnectionPoolEntry, _proxy: object) -> None:
         if not record.info.setdefault("limited", False):
             record.info["limited"] = True
             wait = connection.wait
-            connection.wait = lambda steps, *more, **named: wait(_heard(steps, connection), *more, **named)
+            connection.wait = lambda steps, *more, **named: wait(
+                _heard(steps, connection), *more, **named
+            )
 
     if not is_sqlite(str(engine.url)):
         sa.event.listen(engine, "checkout", limit)
 
 
 def _heard(steps: Generator[Any, int, Any], connection: Any) -> Generator[Any, int, Any]:
-    """Pass on the steps of the driver, which receive 0 for each tenth of a second without a byte. Raises the driver's
-    error for a lost connection."""
+    """Pass on the steps of the driver, which receive 0 for each tenth of a second without a byte.
+    Raises the driver's error for a lost connection."""
     heard_at = time.monotonic()
     try:
         wanted = next(steps)
@@ -176,7 +204,9 @@ def _heard(steps: Generator[Any, int, Any], connection: Any) -> Generator[Any, i
 
 
 def damage_of(file: Path) -> str | None:
-    """The first fault that SQLite finds in the pages of the file; None: there is none, or no file."""
+    """The first fault that SQLite finds in the pages of the file; None:
+    there is none, or no file.
+    """
     if not file.exists():
         return None
     try:
@@ -190,8 +220,9 @@ def damage_of(file: Path) -> str | None:
 
 
 def keep_private(file: Path) -> None:
-    """Make the file with mode 0600, which the files that SQLite puts beside it take over; those that are there get it,
-    too. A file that can't be made, or is another user's, is left for its opening."""
+    """Make the file with mode 0600, which the files that SQLite puts beside it take over; those
+    that are there get it, too. A file that can't be made, or is another user's, is left for its
+    opening."""
     with suppress(OSError):
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         for part in _parts(file):
@@ -209,13 +240,17 @@ def set_aside(file: Path) -> Path:
 
 def _parts(file: Path) -> list[Path]:
     """The file and those that SQLite puts beside it, as far as they are there."""
-    return [part for suffix in ("-wal", "-shm", "") if (part := file.with_name(file.name + suffix)).exists()]
+    return [
+        part
+        for suffix in ("-wal", "-shm", "")
+        if (part := file.with_name(file.name + suffix)).exists()
+    ]
 
 
 def migrate(connection: sa.Connection) -> bool:
-    """Make the tables of a new database, or run the missing migrations by Alembic, inside the connection's transaction.
-    Returns True if it is new. Raises ServerError: it was written by a newer version; SQLAlchemyError: another program
-    has a table with the name of one of ours."""
+    """Make the tables of a new database, or run the missing migrations by Alembic, inside the
+    connection's transaction. Returns True if it is new. Raises ServerError: it was written by a
+    newer version; SQLAlchemyError: another program has a table with the name of one of ours."""
     version = tables.alembic_version
     current = None
     if sa.inspect(connection).has_table(version.name):
@@ -251,7 +286,9 @@ def translated(error: SQLAlchemyError) -> StoreError:
     if is_away(error):
         return StoreUnavailable(NO_ANSWER, hint="repeat the call later")
     log.error("the database refused a statement", exc_info=error)
-    return StoreError("the database refused a statement", hint="the log of the server has the reason")
+    return StoreError(
+        "the database refused a statement", hint="the log of the server has the reason"
+    )
 
 
 def is_away(error: BaseException) -> bool:
@@ -260,7 +297,9 @@ def is_away(error: BaseException) -> bool:
         return True
     if not isinstance(error, (OperationalError, InterfaceError)) or is_full(error):
         return False
-    state = getattr(error.orig, "sqlstate", None)  # None: PostgreSQL did not answer, or it is SQLite
+    state = getattr(
+        error.orig, "sqlstate", None
+    )  # None: PostgreSQL did not answer, or it is SQLite
     return state is None or state[:2] in _PASSING
 
 

@@ -13,7 +13,16 @@ from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, selec
 from client_lib.spec.request import GROUP_NAME_MAX
 from client_lib.spec.states import FINAL, State, as_sent, state_of_group
 from client_lib.spec.wire import GroupInfo
-from server_stub.store.rows import Added, JobFilters, JobRow, NewJob, add_jobs, all_of, key_used, names_taken
+from server_stub.store.rows import (
+    Added,
+    JobFilters,
+    JobRow,
+    NewJob,
+    add_jobs,
+    all_of,
+    key_used,
+    names_taken,
+)
 from server_stub.store.tables import events, groups, idempotency_keys, jobs
 
 _EARLIER = "-earlier-"
@@ -34,7 +43,9 @@ class NewGroup:
 
 
 def refusal(connection: Connection, new: NewGroup) -> Added | None:
-    """The reason why the group can't be stored: its key or one of its names is used; None: there is none."""
+    """The reason why the group can't be stored: its key or one of its names is
+    used; None: there is none.
+    """
     key = new.members[0].key
     if key and (used := key_used(connection, key)):
         return Added(None, same_key=used)
@@ -44,15 +55,17 @@ def refusal(connection: Connection, new: NewGroup) -> Added | None:
 
 
 def add_group(connection: Connection, new: NewGroup, first: int) -> Added:
-    """Store a group that nothing refuses. `first`: the `seq` of its first member; the others follow."""
+    """Store a group that nothing refuses. `first`: the `seq` of its first
+    member; the others follow.
+    """
     info = _set_aside(connection, new) if new.replaces else new.info
     connection.execute(insert(groups), _values(info, first))
     return add_jobs(connection, new.members, lambda _: first)[0]
 
 
 def add_lost(connection: Connection, lost: Sequence[NewJob], infos: Sequence[GroupInfo]) -> int:
-    """Store jobs and groups that were rebuilt, with an event for the end of jobs that have ended; the number of the
-    jobs that were stored."""
+    """Store jobs and groups that were rebuilt, with an event for the end of jobs that have ended;
+    the number of the jobs that were stored."""
     stored: list[Added] = []
     for begin in range(0, len(lost), _AT_ONCE):
         stored += add_jobs(connection, lost[begin : begin + _AT_ONCE])
@@ -64,14 +77,18 @@ def add_lost(connection: Connection, lost: Sequence[NewJob], infos: Sequence[Gro
             at = {"job_seq": seq, "time": row.finished_at or row.created_at, "attempt": row.attempt}
             connection.execute(insert(events), at | ended)
     for info in infos:
-        first = connection.execute(select(func.min(jobs.c.seq)).where(jobs.c.group_id == info.id)).scalar()
+        first = connection.execute(
+            select(func.min(jobs.c.seq)).where(jobs.c.group_id == info.id)
+        ).scalar()
         if first is not None:
             connection.execute(insert(groups), _values(info, first))
     return len(added)
 
 
 def _set_aside(connection: Connection, new: NewGroup) -> GroupInfo:
-    """Move the replaced members to a group of their own, which takes the row of theirs; the info of the latter."""
+    """Move the replaced members to a group of their own, which takes the row of
+    theirs; the info of the latter.
+    """
     info = new.info
     seq = connection.execute(select(groups.c.seq).where(groups.c.id == info.id)).scalar()
     connection.execute(delete(groups).where(groups.c.id == info.id))
@@ -80,22 +97,37 @@ def _set_aside(connection: Connection, new: NewGroup) -> GroupInfo:
     begin = info.name[: GROUP_NAME_MAX - len(_EARLIER) - 2] + _EARLIER
     used: set[str] = set()
     for table in (groups, jobs):
-        named = select(table.c.name).where(table.c.owner == info.owner, table.c.name.startswith(begin, autoescape=True))
+        named = select(table.c.name).where(
+            table.c.owner == info.owner, table.c.name.startswith(begin, autoescape=True)
+        )
         used.update(connection.execute(named).scalars())
     name = next(name for name in (f"{begin}{number}" for number in count(1)) if name not in used)
-    earlier = GroupInfo(**{**dict(info), "name": name, "id": uuid.uuid4().hex, "size": len(new.replaces)})
+    earlier = GroupInfo(
+        **{**dict(info), "name": name, "id": uuid.uuid4().hex, "size": len(new.replaces)}
+    )
     connection.execute(insert(groups), _values(earlier, seq))
     for row in new.replaces:
         shown = json.loads(row.info)
-        shown |= {"group": {**shown["group"], "name": name, "id": earlier.id}, "version": row.version + 1}
+        shown |= {
+            "group": {**shown["group"], "name": name, "id": earlier.id},
+            "version": row.version + 1,
+        }
         text = json.dumps(shown, ensure_ascii=False, separators=(",", ":"))
         moved = update(jobs).where(jobs.c.seq == row.seq)
-        connection.execute(moved, {"group_id": earlier.id, "version": row.version + 1, "info": text})
+        connection.execute(
+            moved, {"group_id": earlier.id, "version": row.version + 1, "info": text}
+        )
     return info.model_copy(update={"earlier": name})
 
 
 def _values(info: GroupInfo, seq: int) -> dict[str, Any]:
-    return {"seq": seq, "id": info.id, "owner": info.owner, "name": info.name, "info": info.model_dump_json()}
+    return {
+        "seq": seq,
+        "id": info.id,
+        "owner": info.owner,
+        "name": info.name,
+        "info": info.model_dump_json(),
+    }
 
 
 def discard(connection: Connection, new: NewGroup) -> None:
@@ -114,8 +146,12 @@ def find(connection: Connection, owner: str, name: str) -> GroupInfo | None:
     return next(iter(_counted(connection, query).values()), None)
 
 
-def page(connection: Connection, wanted: JobFilters, limit: int, before: int | None) -> dict[int, GroupInfo]:
-    """At most `limit` groups by their `seq`, newest first, older than `before`; none unless `wanted.group` is ""."""
+def page(
+    connection: Connection, wanted: JobFilters, limit: int, before: int | None
+) -> dict[int, GroupInfo]:
+    """At most `limit` groups by their `seq`, newest first, older than `before`; none
+    unless `wanted.group` is "".
+    """
     if wanted.group != "":
         return {}
     query = select(groups)
@@ -135,18 +171,24 @@ def members(connection: Connection, group_id: str) -> list[JobRow]:
 
 def job_or_members(connection: Connection, either: str) -> list[JobRow]:
     """The job of this id, or the members of the group."""
-    return all_of(connection, select(jobs).where(or_(jobs.c.id == either, jobs.c.group_id == either)))
+    return all_of(
+        connection, select(jobs).where(or_(jobs.c.id == either, jobs.c.group_id == either))
+    )
 
 
 def unfinished(connection: Connection) -> list[GroupInfo]:
     """Groups with members that have not ended, without their counts."""
-    return [_info(row) for row in connection.execute(select(groups).where(groups.c.id.in_(_unfinished)))]
+    return [
+        _info(row) for row in connection.execute(select(groups).where(groups.c.id.in_(_unfinished)))
+    ]
 
 
 def failed(connection: Connection) -> dict[str, str]:
     """Name of the member that failed first, by the `id` of its group, for `unfinished` groups."""
     ended = select(jobs.c.group_id, jobs.c.name).where(jobs.c.group_id.in_(_unfinished))
-    newest_first = ended.where(jobs.c.state == str(State.FAILED)).order_by(jobs.c.finished_at.desc())
+    newest_first = ended.where(jobs.c.state == str(State.FAILED)).order_by(
+        jobs.c.finished_at.desc()
+    )
     return {group_id: name for group_id, name in connection.execute(newest_first)}
 
 
@@ -154,7 +196,9 @@ def states(connection: Connection, ids: Collection[str]) -> dict[str, State]:
     """The states of those of the jobs and groups that exist."""
     of_jobs = connection.execute(select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(ids)))
     of_groups = _counted(connection, select(groups).where(groups.c.id.in_(ids))).values()
-    return {job_id: as_sent(State, state) for job_id, state in of_jobs} | {info.id: info.state for info in of_groups}
+    return {job_id: as_sent(State, state) for job_id, state in of_jobs} | {
+        info.id: info.state for info in of_groups
+    }
 
 
 def _counted(connection: Connection, query: Select[Any]) -> dict[int, GroupInfo]:
@@ -162,11 +206,16 @@ def _counted(connection: Connection, query: Select[Any]) -> dict[int, GroupInfo]
     found = connection.execute(query).all()
     counts: dict[str, dict[State, int]] = {row.id: {} for row in found}
     number = select(jobs.c.group_id, jobs.c.state, func.count()).where(jobs.c.group_id.in_(counts))
-    for group_id, state, found_so in connection.execute(number.group_by(jobs.c.group_id, jobs.c.state)):
+    for group_id, state, found_so in connection.execute(
+        number.group_by(jobs.c.group_id, jobs.c.state)
+    ):
         counts[group_id][as_sent(State, state)] = found_so
     infos = {}
     for row in found:
-        now = {"state": state_of_group(counts[row.id]), "counts": {str(k): v for k, v in counts[row.id].items()}}
+        now = {
+            "state": state_of_group(counts[row.id]),
+            "counts": {str(k): v for k, v in counts[row.id].items()},
+        }
         infos[row.seq] = _info(row).model_copy(update=now)
     return infos
 
@@ -177,4 +226,11 @@ def _info(row: Row[Any]) -> GroupInfo:
         return GroupInfo.model_validate_json(row.info)
     except ValueError:
         long_ago = datetime.fromtimestamp(0, timezone.utc)
-        return GroupInfo(name=row.name, id=row.id, owner=row.owner, script="unreadable", size=0, created_at=long_ago)
+        return GroupInfo(
+            name=row.name,
+            id=row.id,
+            owner=row.owner,
+            script="unreadable",
+            size=0,
+            created_at=long_ago,
+        )

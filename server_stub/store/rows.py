@@ -1,7 +1,9 @@
-"""Every statement on the tables, as functions of a connection; `Store.read` and `Store.write` run them.
+"""Every statement on the tables, as functions of a connection; `Store.read` and `Store.write` run
+them.
 
-Functions that change something run in the writer's transaction, possibly twice (see `writer`), so they must have no
-effect outside of it. Lists of jobs seek by index; only filters by a field of the spec read all jobs of the owners.
+Functions that change something run in the writer's transaction, possibly twice (see `writer`), so
+they must have no effect outside of it. Lists of jobs seek by index; only filters by a field of the
+spec read all jobs of the owners.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,10 +14,26 @@ from typing import Any, NamedTuple
 
 import sqlalchemy as sa
 
-from client_lib.spec.states import FINAL, TRANSITIONS, IllegalTransition, Reason, State, as_sent, check_transition
+from client_lib.spec.states import (
+    FINAL,
+    TRANSITIONS,
+    IllegalTransition,
+    Reason,
+    State,
+    as_sent,
+    check_transition,
+)
 from client_lib.spec.wire import Event
 from server_stub.files.request_log import UNWRITTEN, Place
-from server_stub.store.tables import events, groups, idempotency_keys, jobs, labels, removals, server
+from server_stub.store.tables import (
+    events,
+    groups,
+    idempotency_keys,
+    jobs,
+    labels,
+    removals,
+    server,
+)
 
 _SUCCEEDED = 500  # jobs that are searched for the last success of a script
 _FINISHED = [str(state) for state in State if state in FINAL]
@@ -89,19 +107,26 @@ _used_keys = sa.select(idempotency_keys).where(
     idempotency_keys.c.owner.in_(_owners), idempotency_keys.c.key.in_(_names)
 )
 _taken_names = sa.union_all(
-    *(sa.select(t.c.owner, t.c.name).where(t.c.owner.in_(_owners), t.c.name.in_(_names)) for t in (jobs, groups))
+    *(
+        sa.select(t.c.owner, t.c.name).where(t.c.owner.in_(_owners), t.c.name.in_(_names))
+        for t in (jobs, groups)
+    )
 )
 _found = sa.select(jobs)
 
 
 def take_over(connection: sa.Connection) -> int:
-    """The generation of a new server: a number that is higher than that of each server before it."""
+    """The generation of a new server: a number that is higher than that
+    of each server before it.
+    """
     connection.execute(sa.update(server).values(generation=server.c.generation + 1))
     return generation(connection)
 
 
 def generation(connection: sa.Connection, *, keep: bool = False) -> int:
-    """The generation of the newest server. `keep`: no server takes over before this transaction ends."""
+    """The generation of the newest server. `keep`: no server takes over
+    before this transaction ends.
+    """
     return int(connection.execute(_kept_generation if keep else _generation).scalar_one())
 
 
@@ -120,11 +145,14 @@ def next_seq(connection: sa.Connection) -> int:
 
 
 def add_jobs(
-    connection: sa.Connection, new: Sequence[NewJob], begin: Callable[[Sequence[NewJob]], int] | None = None
+    connection: sa.Connection,
+    new: Sequence[NewJob],
+    begin: Callable[[Sequence[NewJob]], int] | None = None,
 ) -> list[Added]:
-    """Store jobs, each with its key; of a job whose name or key is taken nothing is stored. The acceptance is their
-    first event, which is not stored: `list_events` makes it from the row. `begin` gets the jobs that will be stored,
-    sets their places, and returns the `seq` of the first."""
+    """Store jobs, each with its key; of a job whose name or key is taken nothing is stored. The
+    acceptance is their first event, which is not stored: `list_events` makes it from the row.
+    `begin` gets the jobs that will be stored, sets their places, and returns the `seq` of the
+    first."""
     used = keys_used(connection, [job.key for job in new if job.key])
     taken = names_taken(connection, {job.row.owner for job in new}, [job.row.name for job in new])
     refused: list[Added | None] = []
@@ -143,9 +171,13 @@ def add_jobs(
     keys, rows, tags = [], [], []
     for seq, job in enumerate(accepted, first):
         if job.key:
-            keys.append({**job.key._asdict(), "job_id": job.row.id, "created_at": job.row.created_at})
+            keys.append(
+                {**job.key._asdict(), "job_id": job.row.id, "created_at": job.row.created_at}
+            )
         rows.append({"seq": seq, **_job_values(job.row)})
-        tags += [{"job_seq": seq, "key": name, "value": value} for name, value in job.labels.items()]
+        tags += [
+            {"job_seq": seq, "key": name, "value": value} for name, value in job.labels.items()
+        ]
     for statement, values in ((_insert_keys, keys), (_insert_jobs, rows), (_insert_labels, tags)):
         if values:
             connection.execute(statement, values)
@@ -153,29 +185,41 @@ def add_jobs(
     return [why or Added(next(seqs)) for why in refused]
 
 
-def keys_used(connection: sa.Connection, keys: Collection[Key]) -> dict[tuple[str, str], tuple[str, str]]:
-    """(fingerprint, job id) of the submits that used one of these keys, by (owner, key). In the writer's transaction
-    the other keys stay free: nothing else writes."""
+def keys_used(
+    connection: sa.Connection, keys: Collection[Key]
+) -> dict[tuple[str, str], tuple[str, str]]:
+    """(fingerprint, job id) of the submits that used one of these keys, by (owner, key). In the
+    writer's transaction the other keys stay free: nothing else writes."""
     if not keys:
         return {}
     values = {"owners": [key.owner for key in keys], "names": [key.key for key in keys]}
-    return {(row.owner, row.key): (row.fingerprint, row.job_id) for row in connection.execute(_used_keys, values)}
+    return {
+        (row.owner, row.key): (row.fingerprint, row.job_id)
+        for row in connection.execute(_used_keys, values)
+    }
 
 
-def names_taken(connection: sa.Connection, owners: Collection[str], names: Collection[str]) -> set[tuple[str, str]]:
+def names_taken(
+    connection: sa.Connection, owners: Collection[str], names: Collection[str]
+) -> set[tuple[str, str]]:
     """(owner, name) of the jobs and groups that have one of these names."""
     found = connection.execute(_taken_names, {"owners": list(owners), "names": list(names)})
     return {(owner, name) for owner, name in found}
 
 
 def save_job(connection: sa.Connection, row: JobRow, new_events: Sequence[Event]) -> None:
-    """Store the next version of a job with the transitions that led there. Storing the same version again is harmless.
-    Raises IllegalTransition: one of the steps is not in the table; nothing is stored."""
-    stored = connection.execute(sa.select(jobs.c.state, jobs.c.version).where(jobs.c.seq == row.seq)).one_or_none()
+    """Store the next version of a job with the transitions that led there. Storing the same version
+    again is harmless. Raises IllegalTransition: one of the steps is not in the table; nothing is
+    stored."""
+    stored = connection.execute(
+        sa.select(jobs.c.state, jobs.c.version).where(jobs.c.seq == row.seq)
+    ).one_or_none()
     if stored is None or stored.version >= row.version:
         return
     before = as_sent(State, stored.state)
-    if before not in TRANSITIONS:  # the word of a later version: it is not final, and this version ends the job
+    if (
+        before not in TRANSITIONS
+    ):  # the word of a later version: it is not final, and this version ends the job
         before = State.RUNNING
     for step in new_events:
         check_transition(before, step.state)
@@ -194,7 +238,9 @@ def add_events(connection: sa.Connection, seq: int, new_events: Sequence[Event])
 
 
 def find(connection: sa.Connection, owner: str, name: str) -> JobRow | None:
-    return next(iter(all_of(connection, _found.where(jobs.c.owner == owner, jobs.c.name == name))), None)
+    return next(
+        iter(all_of(connection, _found.where(jobs.c.owner == owner, jobs.c.name == name))), None
+    )
 
 
 def find_by_id(connection: sa.Connection, job_id: str) -> JobRow | None:
@@ -217,12 +263,19 @@ def set_sent(connection: sa.Connection, seq: int) -> None:
 
 def set_size(connection: sa.Connection, seq: int, size_bytes: int) -> bool:
     """Note what the directory of a final job takes. False: the job was deleted."""
-    return connection.execute(sa.update(jobs).where(jobs.c.seq == seq), {"size_bytes": size_bytes}).rowcount > 0
+    return (
+        connection.execute(
+            sa.update(jobs).where(jobs.c.seq == seq), {"size_bytes": size_bytes}
+        ).rowcount
+        > 0
+    )
 
 
 def unmeasured(connection: sa.Connection) -> list[tuple[int, str]]:
     """`seq` and `id` of the final jobs without a size: a server was killed at their end."""
-    query = sa.select(jobs.c.seq, jobs.c.id).where(jobs.c.state.in_(_FINISHED), jobs.c.size_bytes.is_(None))
+    query = sa.select(jobs.c.seq, jobs.c.id).where(
+        jobs.c.state.in_(_FINISHED), jobs.c.size_bytes.is_(None)
+    )
     return [(seq, job_id) for seq, job_id in connection.execute(query)]
 
 
@@ -233,22 +286,34 @@ def final_ids(connection: sa.Connection, seqs: Sequence[int]) -> list[str]:
 
 
 def doomed(connection: sa.Connection, job_ids: Sequence[str]) -> list[int]:
-    """Final jobs that are to be deleted, where a crash came between; `job_ids`: those whose removal had begun."""
-    query = sa.select(jobs.c.seq).where(jobs.c.state.in_(_FINISHED), jobs.c.id.in_(job_ids) | jobs.c.remove_at_end)
+    """Final jobs that are to be deleted, where a crash came between; `job_ids`:
+    those whose removal had begun.
+    """
+    query = sa.select(jobs.c.seq).where(
+        jobs.c.state.in_(_FINISHED), jobs.c.id.in_(job_ids) | jobs.c.remove_at_end
+    )
     return list(connection.execute(query).scalars())
 
 
 def list_events(connection: sa.Connection, seq: int) -> list[Event]:
-    """The events of a job, oldest first. The first is the acceptance, which is made from the job's row."""
+    """The events of a job, oldest first. The first is the acceptance, which
+    is made from the job's row.
+    """
     columns = (events.c.time, events.c.attempt, events.c.state, events.c.reason, events.c.message)
-    rows = connection.execute(sa.select(*columns).where(events.c.job_seq == seq).order_by(events.c.id))
+    rows = connection.execute(
+        sa.select(*columns).where(events.c.job_seq == seq).order_by(events.c.id)
+    )
     later = [
         Event(time=t, attempt=a, state=as_sent(State, s), reason=as_sent(Reason, r), message=m)
         for t, a, s, r, m in rows
         if t is not None
     ]
     accepted = connection.execute(sa.select(jobs.c.created_at).where(jobs.c.seq == seq)).scalars()
-    first = [Event(time=t, attempt=1, state=State.PENDING, reason=Reason.QUEUED, message="") for t in accepted if t]
+    first = [
+        Event(time=t, attempt=1, state=State.PENDING, reason=Reason.QUEUED, message="")
+        for t in accepted
+        if t
+    ]
     return first + later
 
 
@@ -266,7 +331,11 @@ def succeeded_before(connection: sa.Connection, row: JobRow) -> list[JobRow]:
 
 def knows_script(connection: sa.Connection, owner: str, script_path: str) -> bool:
     """The owner ran this script in place before."""
-    query = sa.select(jobs.c.seq).where(jobs.c.owner == owner, jobs.c.script_path == script_path).limit(1)
+    query = (
+        sa.select(jobs.c.seq)
+        .where(jobs.c.owner == owner, jobs.c.script_path == script_path)
+        .limit(1)
+    )
     return connection.execute(query).scalar() is not None
 
 
@@ -278,16 +347,25 @@ def remove_events(connection: sa.Connection, seqs: Sequence[int], limit: int) ->
 
 
 def remove(connection: sa.Connection, seqs: Sequence[int]) -> None:
-    """Delete final jobs with their events and labels, and note their files for removal. A group goes with its last
-    member. Raises IllegalTransition: one of them is not final."""
-    columns = (jobs.c.id, jobs.c.state, jobs.c.group_id, jobs.c.segment, jobs.c.offset, jobs.c.length)
+    """Delete final jobs with their events and labels, and note their files for removal. A group
+    goes with its last member. Raises IllegalTransition: one of them is not final."""
+    columns = (
+        jobs.c.id,
+        jobs.c.state,
+        jobs.c.group_id,
+        jobs.c.segment,
+        jobs.c.offset,
+        jobs.c.length,
+    )
     found = connection.execute(sa.select(*columns).where(jobs.c.seq.in_(seqs))).all()
     if not found:
         return
     for row in found:
         if not as_sent(State, row.state).final:
             raise IllegalTransition(f"job {row.id} is {row.state} and can't be deleted")
-    places = [{"job_id": row.id, **{name: getattr(row, name) for name in Place._fields}} for row in found]
+    places = [
+        {"job_id": row.id, **{name: getattr(row, name) for name in Place._fields}} for row in found
+    ]
     connection.execute(sa.insert(removals), places)
     connection.execute(sa.delete(jobs).where(jobs.c.seq.in_(seqs)))
     left = {row.group_id for row in found if row.group_id}
@@ -324,7 +402,12 @@ def segments_in_use(connection: sa.Connection) -> set[int]:
 
 def snapshots_in_use(connection: sa.Connection) -> set[str]:
     """Digest of every snapshot and function that a job refers to."""
-    query = sa.union(*(sa.select(column).where(column.is_not(None)) for column in (jobs.c.snapshot, jobs.c.function)))
+    query = sa.union(
+        *(
+            sa.select(column).where(column.is_not(None))
+            for column in (jobs.c.snapshot, jobs.c.function)
+        )
+    )
     return set(connection.execute(query).scalars())
 
 
@@ -344,7 +427,8 @@ def all_of(connection: sa.Connection, query: sa.Select[Any]) -> list[JobRow]:
     for row in connection.execute(query):
         values: dict[str, Any] = {
             key: value.decode(errors="replace") if isinstance(value, bytes) else value
-            for key, value in row._mapping.items()  # a damaged row of SQLite may hold bytes in place of a text
+            # a damaged row of SQLite may hold bytes in place of a text
+            for key, value in row._mapping.items()
         }
         place = Place(*(values.pop(name) for name in Place._fields))
         found.append(JobRow(**{**values, "state": as_sent(State, values["state"]), "place": place}))
@@ -374,23 +458,33 @@ class JobFilters:
     until: datetime | None = None
     """Accepted then or before."""
     group: str | None = None
-    """Members of the group of this id (for the lookup: name); "": jobs of no group, and groups beside them."""
+    """Members of the group of this id (for the lookup: name); "": jobs of no
+    group, and groups beside them.
+    """
     fields: Sequence[tuple[str, str, bool]] = ()
-    """(field of the spec, its value, True if a job that does not set it matches too). These have no column of their
-    own, so every job of the owners is read (5 us each in SQLite)."""
+    """(field of the spec, its value, True if a job that does not set it matches too). These have no
+    column of their own, so every job of the owners is read (5 us each in SQLite)."""
 
 
 def page(
-    connection: sa.Connection, wanted: JobFilters, limit: int, before: int | None = None, offset: int = 0
+    connection: sa.Connection,
+    wanted: JobFilters,
+    limit: int,
+    before: int | None = None,
+    offset: int = 0,
 ) -> list[JobRow]:
-    """At most `limit` jobs, newest first, older than seq `before`, without the first `offset` of them."""
+    """At most `limit` jobs, newest first, older than seq `before`, without
+    the first `offset` of them.
+    """
     query = sa.select(jobs).where(*_conditions(connection, wanted))
     if before is not None:
         query = query.where(jobs.c.seq < before)
     return all_of(connection, query.order_by(jobs.c.seq.desc()).limit(limit).offset(offset))
 
 
-def search(connection: sa.Connection, wanted: JobFilters, limit: int, offset: int) -> tuple[int, list[JobRow]]:
+def search(
+    connection: sa.Connection, wanted: JobFilters, limit: int, offset: int
+) -> tuple[int, list[JobRow]]:
     """The number of matching jobs, and a page of them."""
     count = sa.select(sa.func.count()).select_from(jobs).where(*_conditions(connection, wanted))
     return connection.execute(count).scalar_one(), page(connection, wanted, limit, offset=offset)
@@ -410,9 +504,12 @@ def _conditions(connection: sa.Connection, wanted: JobFilters) -> Iterator[sa.Co
     if wanted.until is not None:
         yield jobs.c.created_at <= wanted.until
     for key, value in wanted.labels.items():
-        yield jobs.c.seq.in_(sa.select(labels.c.job_seq).where(labels.c.key == key, labels.c.value == value))
+        yield jobs.c.seq.in_(
+            sa.select(labels.c.job_seq).where(labels.c.key == key, labels.c.value == value)
+        )
     for name, value, or_none in wanted.fields:
-        # NULL if the job doesn't set it, or is damaged; SQLite would read a cast to JSON as one to a number
+        # NULL if the job doesn't set it, or is damaged; SQLite would read a cast to JSON as one to
+        # a number
         whole = sa.case((sa.func.json_valid(jobs.c.info) == 1, jobs.c.info))
         found: sa.ColumnElement[Any] = sa.func.json_extract(whole, f"$.spec.{name}")
         if connection.dialect.name != "sqlite":
@@ -422,16 +519,27 @@ def _conditions(connection: sa.Connection, wanted: JobFilters) -> Iterator[sa.Co
 
 def find_anywhere(connection: sa.Connection, name: str) -> list[str]:
     """Owners that have a job of this name, at most two of them."""
-    # from owner to owner in an index that begins with the owner: it reads only what it finds, without an index of names
+    # from owner to owner in an index that begins with the owner: it reads only what it finds,
+    # without an index of names
     owners = sa.select(sa.func.min(jobs.c.owner).label("owner")).cte("owners", recursive=True)
     later = jobs.alias()
-    after = sa.select(sa.func.min(later.c.owner)).where(later.c.owner > owners.c.owner).scalar_subquery()
+    after = (
+        sa.select(sa.func.min(later.c.owner))
+        .where(later.c.owner > owners.c.owner)
+        .scalar_subquery()
+    )
     owners = owners.union_all(sa.select(after).where(owners.c.owner.is_not(None)))
-    named = sa.select(jobs.c.owner).join(owners, jobs.c.owner == owners.c.owner).where(jobs.c.name == name)
+    named = (
+        sa.select(jobs.c.owner)
+        .join(owners, jobs.c.owner == owners.c.owner)
+        .where(jobs.c.name == name)
+    )
     return list(connection.execute(named.limit(2)).scalars())
 
 
 def names(connection: sa.Connection, owner: str, limit: int) -> list[str]:
     """The newest names of an owner."""
-    query = sa.select(jobs.c.name).where(jobs.c.owner == owner).order_by(jobs.c.seq.desc()).limit(limit)
+    query = (
+        sa.select(jobs.c.name).where(jobs.c.owner == owner).order_by(jobs.c.seq.desc()).limit(limit)
+    )
     return list(connection.execute(query).scalars())

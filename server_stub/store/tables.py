@@ -13,7 +13,9 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 class UtcTime(sa.TypeDecorator[datetime]):
-    """An aware datetime as whole microseconds since 1970, exact in every database; SQLite knows no time zones."""
+    """An aware datetime as whole microseconds since 1970, exact in every database;
+    SQLite knows no time zones.
+    """
 
     impl = sa.BigInteger
     cache_ok = True
@@ -65,7 +67,9 @@ def _partial(name: str, *columns: str, where: str) -> sa.Index:
 jobs = sa.Table(
     "jobs",
     metadata,
-    sa.Column("seq", _Number, primary_key=True),  # the order of acceptance: lists are newest first by it
+    sa.Column(
+        "seq", _Number, primary_key=True
+    ),  # the order of acceptance: lists are newest first by it
     sa.Column("id", sa.String(32), nullable=False, unique=True),
     sa.Column("owner", sa.Text, nullable=False),
     sa.Column("name", sa.String(50), nullable=False),
@@ -83,11 +87,15 @@ jobs = sa.Table(
     sa.Column("function", sa.String(64)),  # digest of the pickled function
     sa.Column("size_bytes", BigNumber),  # of its directory when it ended
     sa.Column("unsent", sa.Text),  # the notification of its end, until it is sent
-    sa.Column("segment", Number, nullable=False),  # place of its submit request: server_stub.files.request_log.Place
+    sa.Column(
+        "segment", Number, nullable=False
+    ),  # place of its submit request: server_stub.files.request_log.Place
     sa.Column("offset", BigNumber, nullable=False),
     sa.Column("length", BigNumber, nullable=False),
     sa.Column("info", sa.Text, nullable=False),  # JobInfo
-    sa.Column("group_id", sa.String(32)),  # no foreign key: the group of the last member goes with it
+    sa.Column(
+        "group_id", sa.String(32)
+    ),  # no foreign key: the group of the last member goes with it
     sa.UniqueConstraint("owner", "name"),
     sa.Index("ix_jobs_owner_seq", "owner", "seq"),
     sa.Index("ix_jobs_owner_state_seq", "owner", "state", "seq"),
@@ -103,7 +111,9 @@ jobs = sa.Table(
 groups = sa.Table(
     "groups",
     metadata,
-    sa.Column("seq", _Number, primary_key=True),  # that of its first member: lists of jobs and groups have one order
+    sa.Column(
+        "seq", _Number, primary_key=True
+    ),  # that of its first member: lists of jobs and groups have one order
     sa.Column("id", sa.String(32), nullable=False, unique=True),
     sa.Column("owner", sa.Text, nullable=False),
     sa.Column("name", sa.String(50), nullable=False),
@@ -158,12 +168,16 @@ server = sa.Table(  # one row: the one server of this database
     metadata,
     # counts the servers that have opened it; only the newest may write
     sa.Column("generation", sa.Integer, nullable=False),
-    sa.Column("data_id", sa.String(32)),  # of the data directory with the requests, logs and outputs of the jobs
+    sa.Column(
+        "data_id", sa.String(32)
+    ),  # of the data directory with the requests, logs and outputs of the jobs
 )
 
-alembic_version = sa.Table(  # one row: the newest migration that this database has, or does not need
-    "alembic_version",
-    metadata,
-    sa.Column("version_num", sa.String(32), nullable=False),
-    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+alembic_version = (
+    sa.Table(  # one row: the newest migration that this database has, or does not need
+        "alembic_version",
+        metadata,
+        sa.Column("version_num", sa.String(32), nullable=False),
+        sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+    )
 )

@@ -1,4 +1,6 @@
-"""Group commit: one thread runs all queued writes in one transaction, so that many share one durable commit."""
+"""Group commit: one thread runs all queued writes in one transaction, so that many
+share one durable commit.
+"""
 
 import asyncio
 from collections import deque
@@ -32,16 +34,22 @@ class _Task:
 
 
 class Writer:
-    """The only thread that writes; it keeps the order of the calls. All calls come from one event loop."""
+    """The only thread that writes; it keeps the order of the calls. All calls
+    come from one event loop.
+    """
 
     def __init__(self, engine: Engine, begin: Write[None]) -> None:
         """`begin` runs first in each transaction; its error fails the whole group."""
         self._engine = engine
         self._begin = begin
         self._connection: Connection | None = None
-        """Kept from one transaction to the next in SQLite; PostgreSQL's is checked by its pool each time."""
+        """Kept from one transaction to the next in SQLite; PostgreSQL's is
+        checked by its pool each time.
+        """
         self._in_doubt: list[Write[None]] = []
-        """Functions that undo writes whose commit got no answer, so that it is unknown whether they are stored."""
+        """Functions that undo writes whose commit got no answer, so that it is
+        unknown whether they are stored.
+        """
         self._queue: deque[_Task] = deque()
         self._is_called = False
         """True if the thread will be called at the end of this turn of the event loop."""
@@ -54,16 +62,20 @@ class Writer:
         self._thread.shutdown()
 
     async def write(self, function: Write[T]) -> T:
-        """The result of `function(connection)`, durable. It may run twice: if another one of its group raises, the
-        transaction is rolled back and each runs again in its own, so that an error reaches only its own caller. A lost
-        database fails the whole group."""
+        """The result of `function(connection)`, durable. It may run twice: if another one of its
+        group raises, the transaction is rolled back and each runs again in its own, so that an
+        error reaches only its own caller. A lost database fails the whole group."""
         return await self.write_together(_each, function)
 
-    async def write_together(self, function: WriteAll[Item, T], item: Item, undo: Write[None] | None = None) -> T:
-        """The result for `item` of `function(connection, items)`, durable. `items` are those of neighbouring calls with
-        the same function, so that it needs one statement for all of them. It may run twice, as in `write`.
+    async def write_together(
+        self, function: WriteAll[Item, T], item: Item, undo: Write[None] | None = None
+    ) -> T:
+        """The result for `item` of `function(connection, items)`, durable. `items` are those of
+        neighbouring calls with the same function, so that it needs one statement for all of them.
+        It may run twice, as in `write`.
 
-        `undo`: runs before the next write, if it is not known whether the commit succeeded. This call has raised then.
+        `undo`: runs before the next write, if it is not known whether the commit succeeded. This
+        call has raised then.
         """
         loop = asyncio.get_running_loop()
         task = _Task(function, item, undo, loop.create_future())
@@ -75,8 +87,9 @@ class Writer:
         return result
 
     def _call(self) -> None:
-        """Wake the thread for all tasks of this turn of the loop. If it woke up at the first one, it would compete with
-        the loop for the interpreter's lock while the others are still being made."""
+        """Wake the thread for all tasks of this turn of the loop. If it woke up at the first one,
+        it would compete with the loop for the interpreter's lock while the others are still being
+        made."""
         self._is_called = False
         with suppress(RuntimeError):  # stopped meanwhile, which has written them
             self._thread.submit(self._run)

@@ -1,8 +1,9 @@
-"""The open attempts whose workers run on other machines: the workers of each, its start barrier, the requests that wait
-for an order, and the tokens by which a request finds its attempt. Event loop only.
+"""The open attempts whose workers run on other machines: the workers of each, its start barrier,
+the requests that wait for an order, and the tokens by which a request finds its attempt. Event loop
+only.
 
-A token names its attempt and is signed with a key of this server. Nothing is stored per token, so a token survives a
-restart.
+A token names its attempt and is signed with a key of this server. Nothing is stored per token, so a
+token survives a restart.
 """
 
 import asyncio
@@ -17,7 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from client_lib.errors import Conflict, Forbidden, InvalidRequest, NotFound, Unauthorized, Unavailable
+from client_lib.errors import (
+    Conflict,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    Unauthorized,
+    Unavailable,
+)
 from client_lib.spec.request import WorkerOrder
 from client_lib.worker.directory import read_json, write_file, write_json
 from client_lib.worker.report import Report
@@ -29,9 +37,13 @@ PREFIX = "clw_"  # lets scanners recognise a leaked token
 _TOKEN = re.compile(rf"{PREFIX}(.+)\.([0-9]{{1,9}})\.[0-9a-f]+")  # job id, attempt, proof
 _EXPIRED = "this worker's token has ended with its attempt"
 FILE = "gate.json"
-"""In the folder of an attempt: {open: every worker was ready once, closed: it is over and its token has expired}."""
+"""In the folder of an attempt: {open: every worker was ready once, closed: it is over
+and its token has expired}.
+"""
 SILENT_S = 600.0
-"""The longest wait for a silent agent: of an ended peer, of a complete gang, and for a log that does not grow."""
+"""The longest wait for a silent agent: of an ended peer, of a complete gang, and for
+a log that does not grow.
+"""
 
 
 @dataclass(frozen=True)
@@ -54,9 +66,9 @@ class WorkerGroup:
     inputs: Callable[[], Awaitable[Iterator[bytes]]] | None = None
     """Packs what these workers get of other jobs as a tar.gz; None: nothing."""
     may_return: Callable[[WorkerView], bool] | None = None
-    """True for a lost worker that another pod, or another start of its container, may replace (elastic jobs). None:
-    the first pod owns a worker to the end, and the first failed worker stops the others; with a function the runtime
-    alone stops an attempt, for it may survive a failure."""
+    """True for a lost worker that another pod, or another start of its container, may replace
+    (elastic jobs). None: the first pod owns a worker to the end, and the first failed worker stops
+    the others; with a function the runtime alone stops an attempt, for it may survive a failure."""
 
 
 def next_order(
@@ -89,7 +101,10 @@ class OpenAttempt:
 
     def _new_workers(self) -> list[RemoteWorker]:
         limit, tell = self.group.log_limit_bytes, self._notify
-        return [RemoteWorker(at, folder, limit, self._spare, tell) for at, folder in enumerate(self.group.workers)]
+        return [
+            RemoteWorker(at, folder, limit, self._spare, tell)
+            for at, folder in enumerate(self.group.workers)
+        ]
 
     def open(self) -> None:
         """Restore the stored state and accept the workers."""
@@ -97,7 +112,10 @@ class OpenAttempt:
         for worker in self._workers:
             worker.open()
         # a loss of power may have taken the file, and leaves the states of the workers
-        ran = any(view.state == "started" or (view.report and view.report["ranks"]) for view in self.views())
+        ran = any(
+            view.state == "started" or (view.report and view.report["ranks"])
+            for view in self.views()
+        )
         gate = read_json(str(self.group.folder / FILE)) or {}
         self._write_gate(begun=bool(gate.get("open")) or ran or self._are_ready)
         self._failed = any(map(self._stops_the_others, self.views()))
@@ -119,29 +137,40 @@ class OpenAttempt:
         return tuple(worker.view_at(now) for worker in self._workers)
 
     def stop(self, grace_s: float) -> None:
-        """Order the workers to stop. This reaches them before the deletion of their pods, but is not guaranteed to."""
+        """Order the workers to stop. This reaches them before the deletion of their pods,
+        but is not guaranteed to.
+        """
         self._ordered = WorkerOrder(do="stop", grace_s=grace_s)
         self._wake_all()
 
     def release(self) -> None:
-        """Let worker 0 leave at once. Otherwise it leaves when the reports and logs of all workers have arrived."""
+        """Let worker 0 leave at once. Otherwise it leaves when the reports and logs of
+        all workers have arrived.
+        """
         self._released = True
         self._wake_all()
 
     async def append(self, number: int, pod_uid: str, records: bytes) -> int:
-        """Store the new records, by seq, of a pod's log that was read from the cluster, and return their number. Other
-        lines are skipped. 0 for a worker that another pod owns. Raises StorageFull."""
+        """Store the new records, by seq, of a pod's log that was read from the cluster, and return
+        their number. Other lines are skipped. 0 for a worker that another pod owns. Raises
+        StorageFull."""
         worker = self._workers[number]
         if worker.view.pod_uid not in (None, pod_uid):
             return 0
         return await worker.add_records(records)
 
     async def stacks(self, limit_s: float) -> list[StackDump]:
-        """Take the stacks of the workers, by number; a problem if none came within `limit_s`. One call at a time."""
-        return list(await asyncio.gather(*(worker.take_stacks(limit_s) for worker in self._workers)))
+        """Take the stacks of the workers, by number; a problem if none came within
+        `limit_s`. One call at a time.
+        """
+        return list(
+            await asyncio.gather(*(worker.take_stacks(limit_s) for worker in self._workers))
+        )
 
     async def begin_session(self, request: Mapping[str, Any]) -> socket.socket:
-        worker = self._workers[worker_of(request, len(self._workers), self.group.processes_per_worker)]
+        worker = self._workers[
+            worker_of(request, len(self._workers), self.group.processes_per_worker)
+        ]
         if not worker.view.runs_ranks:
             raise Conflict("it runs no ranks now")
         if not worker.sessions.supported:
@@ -149,8 +178,8 @@ class OpenAttempt:
         return await worker.sessions.begin(request)
 
     def forget(self) -> None:
-        """Drop the state of all workers, so that new pods may take their places. Only after the pods are gone, and
-        before any rank ran. The attempt stays open."""
+        """Drop the state of all workers, so that new pods may take their places. Only after the
+        pods are gone, and before any rank ran. The attempt stays open."""
         for worker in self._workers:
             worker.forget()
             worker.wake()
@@ -171,11 +200,16 @@ class OpenAttempt:
         if (job_name, attempt) != (self.group.job_name, self.group.attempt):
             raise Forbidden("this token opens another attempt or another job")
 
-    async def worker(self, number: int, pod_uid: str, pod: str | None, start: str = "") -> RemoteWorker:
-        """The worker that this pod owns, or owns from now on. `start` names a start of its container. Raises NotFound
-        if there is no such worker, and Conflict if another pod owns it."""
+    async def worker(
+        self, number: int, pod_uid: str, pod: str | None, start: str = ""
+    ) -> RemoteWorker:
+        """The worker that this pod owns, or owns from now on. `start` names a start of its
+        container. Raises NotFound if there is no such worker, and Conflict if another pod owns it.
+        """
         if not 0 <= number < len(self._workers):
-            raise NotFound(f"there is no worker {number} in this attempt; it has {len(self._workers)}")
+            raise NotFound(
+                f"there is no worker {number} in this attempt; it has {len(self._workers)}"
+            )
         worker = self._workers[number]
         await worker.claim(PodStart(pod_uid, start), pod, self._may_return)
         return worker
@@ -188,8 +222,8 @@ class OpenAttempt:
         return lambda _: False
 
     async def report_state(self, worker: RemoteWorker, state: State) -> None:
-        """Store the state of a worker; with the last one that is ready the start barrier opens. Raises StorageFull; the
-        worker repeats its report."""
+        """Store the state of a worker; with the last one that is ready the start barrier opens.
+        Raises StorageFull; the worker repeats its report."""
         await worker.advance_to(state)
         if self._are_ready and not self.begun and not self._closed:
             with refusing_full_disk():
@@ -198,10 +232,16 @@ class OpenAttempt:
             self._notify()
 
     async def next_order(
-        self, worker: RemoteWorker, known: str, wait_s: float, stopping: asyncio.Event, known_stacks: str | None = None
+        self,
+        worker: RemoteWorker,
+        known: str,
+        wait_s: float,
+        stopping: asyncio.Event,
+        known_stacks: str | None = None,
     ) -> WorkerOrder:
-        """The worker's order, once it differs from `known`, or with an order for stacks that has another mark than
-        `known_stacks`, or with a new session, or after `wait_s`, or when the server stops."""
+        """The worker's order, once it differs from `known`, or with an order for stacks that has
+        another mark than `known_stacks`, or with a new session, or after `wait_s`, or when the
+        server stops."""
         worker.stacks.supported = known_stacks is not None
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
@@ -216,7 +256,9 @@ class OpenAttempt:
                 return wanted
             waits = [asyncio.ensure_future(event.wait()) for event in (changed, stopping)]
             try:
-                await asyncio.wait(waits, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(
+                    waits, timeout=until - loop.time(), return_when=asyncio.FIRST_COMPLETED
+                )
             finally:
                 for wait in waits:
                     wait.cancel()
@@ -229,29 +271,44 @@ class OpenAttempt:
             raise Conflict("the pods of this attempt were given up: nothing may start in them")
         view, waited_for = worker.view, list[WorkerView]()
         if view.state == "ended" and not self._released:
-            # Worker 0 and failed workers wait for the others: the operator takes the end of the master, or the first
-            # failed pod, for the end of the whole job and deletes all running pods. In an elastic job it takes the
-            # first success of any pod for that, and a lost worker must leave soon, because only then it starts again.
+            # Worker 0 and failed workers wait for the others: the operator takes the end of the
+            # master, or the first failed pod, for the end of the whole job and deletes all running
+            # pods. In an elastic job it takes the first success of any pod for that, and a lost
+            # worker must leave soon, because only then it starts again.
             rule = self.group.may_return
-            if (view.worker == 0 or view.failed) if rule is None else not (view.failed and rule(view)):
+            if (
+                (view.worker == 0 or view.failed)
+                if rule is None
+                else not (view.failed and rule(view))
+            ):
                 since = time.monotonic() - SILENT_S
-                waited_for = [each.view for each in self._workers if each.view.pod_uid and each.last_contact > since]
+                waited_for = [
+                    each.view
+                    for each in self._workers
+                    if each.view.pod_uid and each.last_contact > since
+                ]
         stop = self._ordered or (WorkerOrder(do="stop") if self._failed else None)
         return next_order(view, waited_for, self.begun, stop)
 
     async def take_report(self, worker: RemoteWorker, report: Report) -> None:
         """Raises InvalidRequest for the report of another worker."""
         if (report["worker"], report["attempt"]) != (worker.view.worker, self.group.attempt):
-            raise InvalidRequest(f"this is the report of worker {report['worker']} in attempt {report['attempt']}")
+            raise InvalidRequest(
+                f"this is the report of worker {report['worker']} in attempt {report['attempt']}"
+            )
         await worker.take_report(report)
         self._failed = self._failed or self._stops_the_others(worker.view)
         self._wake_all()
 
-    async def take_result(self, worker: RemoteWorker, rank: int, chunks: AsyncIterator[bytes], max_bytes: int) -> None:
+    async def take_result(
+        self, worker: RemoteWorker, rank: int, chunks: AsyncIterator[bytes], max_bytes: int
+    ) -> None:
         """Raises NotFound if this worker has no such rank, TooLarge, StorageFull."""
         number, owner = worker.view.worker, rank // self.group.processes_per_worker
         # the agents of an elastic job number the ranks by themselves
-        is_its_own = owner == number if self.group.may_return is None else owner < len(self._workers)
+        is_its_own = (
+            owner == number if self.group.may_return is None else owner < len(self._workers)
+        )
         if not is_its_own:
             raise NotFound(f"rank {rank} is none of worker {number}")
         await worker.take_result(rank, chunks, max_bytes)
@@ -272,8 +329,9 @@ class OpenAttempt:
 
 
 class WorkerRegistry:
-    """One per server. `folder_of` maps (job id, attempt) to the attempt's folder; `key_file` is created (0600) with the
-    first token; `spare` gives up room for states and reports on a full disk."""
+    """One per server. `folder_of` maps (job id, attempt) to the attempt's folder; `key_file` is
+    created (0600) with the first token; `spare` gives up room for states and reports on a full
+    disk."""
 
     def __init__(self, key_file: Path, folder_of: Callable[[str, int], Path], spare: Spare) -> None:
         self._key_file, self._folder_of, self._spare = key_file, folder_of, spare
@@ -283,7 +341,9 @@ class WorkerRegistry:
     # --- for the runtime
 
     def token(self, job_id: str, attempt: int) -> str:
-        """The token of the workers of an attempt; always the same. It is valid from `open` to `close`."""
+        """The token of the workers of an attempt; always the same. It is
+        valid from `open` to `close`.
+        """
         key = self._read_key()
         if key is None:
             key = self._key = secrets.token_bytes(32)
@@ -291,8 +351,8 @@ class WorkerRegistry:
         return _signed(key, job_id, attempt)
 
     def open(self, group: WorkerGroup, on_change: Callable[[], None]) -> OpenAttempt:
-        """Accept the workers of an attempt, with the state that earlier server processes have stored. Idempotent. Reads
-        small files. `on_change` replaces that of an earlier call."""
+        """Accept the workers of an attempt, with the state that earlier server processes have
+        stored. Idempotent. Reads small files. `on_change` replaces that of an earlier call."""
         attempt = self.find(group.job_id, group.attempt)
         if attempt is None:
             attempt = OpenAttempt(group, on_change, self._spare)
@@ -313,20 +373,24 @@ class WorkerRegistry:
     # --- for the workers
 
     def admit(self, token: str) -> OpenAttempt:
-        """The attempt of a token. Raises Unauthorized: this server has not issued the token, or its attempt is over;
-        Unavailable: this server process has not opened the attempt yet."""
+        """The attempt of a token. Raises Unauthorized: this server has not issued the token, or its
+        attempt is over; Unavailable: this server process has not opened the attempt yet."""
         job_id, attempt = self._checked(token)
         found = self.find(job_id, attempt)
         if found is None:
             folder = self._folder_of(job_id, attempt)
             gate = read_json(str(folder / FILE)) or {}  # a loss of power may have taken it
             if folder.exists() and not gate.get("closed"):
-                raise Unavailable("the server has just been started and does not follow this attempt yet")
+                raise Unavailable(
+                    "the server has just been started and does not follow this attempt yet"
+                )
             raise Unauthorized(_EXPIRED)
         return found
 
     def _checked(self, token: str) -> tuple[str, int]:
-        """(job id, attempt) of a token. Raises Unauthorized for one that this server has not made."""
+        """(job id, attempt) of a token. Raises Unauthorized for one that
+        this server has not made.
+        """
         key, parts = self._read_key(), _TOKEN.fullmatch(token)
         if key is not None and parts is not None:
             job_id, attempt = parts[1], int(parts[2])

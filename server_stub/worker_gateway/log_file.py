@@ -1,8 +1,8 @@
-"""The log of one remote worker: append-only segments on disk (client_lib.worker.format), addressed by offset; and the
-worker's clock, by the times of the newest records.
+"""The log of one remote worker: append-only segments on disk (client_lib.worker.format), addressed
+by offset; and the worker's clock, by the times of the newest records.
 
-The files are authoritative: a worker asks for their length and continues there, so no record is stored twice and none
-is lost unnoticed. Blocking file I/O, for one thread at a time.
+The files are authoritative: a worker asks for their length and continues there, so no record is
+stored twice and none is lost unnoticed. Blocking file I/O, for one thread at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from client_lib.worker.directory import read_json, sync, write_all, write_json
 from client_lib.worker.format import Record, Segments, parse
 from server_stub.files.job_dirs import opener
 
-SYNC_EVERY_S = 1.0  # a sync at each arrival would cost more than the rest; the worker keeps what is not durable
+# a sync at each arrival would cost more than the rest; the worker keeps what is not durable
+SYNC_EVERY_S = 1.0
 SEGMENT_BYTES = 64 * 2**20  # the limit of a log removes one segment at a time
 CLOCK_FILE = "clock.json"
 """In the directory of the worker."""
@@ -43,9 +44,10 @@ class LogFile(Segments):
         self._clock = WorkerClock(folder.parent)
 
     def put(self, offset: int, data: bytes, *, gap: bool) -> int:
-        """Store whole records that begin at `offset`, without those that are stored already, and return the number of
-        missing ones before them. If there are any, the records are ignored unless `gap` is set: then the worker has
-        lost what is between. Raises InvalidRequest for anything but whole records."""
+        """Store whole records that begin at `offset`, without those that are stored already, and
+        return the number of missing ones before them. If there are any, the records are ignored
+        unless `gap` is set: then the worker has lost what is between. Raises InvalidRequest for
+        anything but whole records."""
         new = data[max(0, self.offset - offset) :]
         if not new or (offset > self.offset and not gap):
             return 0
@@ -60,8 +62,8 @@ class LogFile(Segments):
         return missing
 
     def add(self, records: bytes) -> tuple[int, int]:
-        """Store those of the records that are new by their seq, and skip all other lines. Returns (new, missing). After
-        a hole the offsets are made up."""
+        """Store those of the records that are new by their seq, and skip all other lines. Returns
+        (new, missing). After a hole the offsets are made up."""
         new = missing = 0
         for first, last, run in _runs(records, self.next_seq):
             if first > self.next_seq:
@@ -82,7 +84,9 @@ class LogFile(Segments):
         self._synced_at = time.monotonic()
 
     def _append(self, data: bytes) -> None:
-        """Append whole records; each segment begins with one. After an error the first ones may be stored."""
+        """Append whole records; each segment begins with one. After an error the
+        first ones may be stored.
+        """
         while data:
             if not self._sizes or self._sizes[max(self._sizes)] >= self._segment:
                 self._begin_segment(self.offset)
@@ -102,7 +106,9 @@ class LogFile(Segments):
             data = data[cut:]
 
     def _begin_segment(self, offset: int) -> None:
-        """Begin a segment after making the one before durable, so that a loss of power leaves no hole between them."""
+        """Begin a segment after making the one before durable, so that a loss of power
+        leaves no hole between them.
+        """
         if self._sizes:
             self.sync()
         os.makedirs(self.path, mode=0o700, exist_ok=True)
@@ -124,7 +130,9 @@ def _ends(records: bytes) -> tuple[Record, Record]:
     try:
         return parse(first), parse(last)
     except ValueError as error:
-        raise InvalidRequest(f"{first[:80]!r} or {last[:80]!r} is no record of a worker's log") from error
+        raise InvalidRequest(
+            f"{first[:80]!r} or {last[:80]!r} is no record of a worker's log"
+        ) from error
 
 
 def _runs(text: bytes, wanted: int) -> Iterator[tuple[int, int, bytes]]:
@@ -143,8 +151,8 @@ def _runs(text: bytes, wanted: int) -> Iterator[tuple[int, int, bytes]]:
 
 # --- the clock
 #
-# A record was stamped before it arrived, by up to the time between two requests of the agent. So the largest of some
-# differences is nearest to that of the clocks.
+# A record was stamped before it arrived, by up to the time between two requests of the agent. So
+# the largest of some differences is nearest to that of the clocks.
 
 
 class ClockDifference(NamedTuple):
@@ -154,9 +162,15 @@ class ClockDifference(NamedTuple):
     """Number of arrivals that it follows from."""
 
     def ahead_of(self, other: ClockDifference) -> float:
-        """Seconds by which this clock is ahead of another; 0.0 if the arrivals are too few to tell."""
+        """Seconds by which this clock is ahead of another; 0.0 if the
+        arrivals are too few to tell.
+        """
         ahead_s = self.ahead_s - other.ahead_s
-        return ahead_s if abs(ahead_s) > _DELAYS_S / max(1, min(self.arrivals, other.arrivals)) else 0.0
+        return (
+            ahead_s
+            if abs(ahead_s) > _DELAYS_S / max(1, min(self.arrivals, other.arrivals))
+            else 0.0
+        )
 
 
 class WorkerClock:
@@ -170,7 +184,9 @@ class WorkerClock:
     def note(self, stamp: str, now: float) -> None:
         """A record with this stamp is the newest of those that have arrived now."""
         with contextlib.suppress(ValueError):  # a job may write anything to its log
-            self._ahead.append(datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() - now)
+            self._ahead.append(
+                datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() - now
+            )
             known = ClockDifference(max(self._ahead), len(self._ahead))
             more = known.arrivals >= 2 * self._written.arrivals
             if more or abs(known.ahead_s - self._written.ahead_s) > _CHANGE_S:
@@ -180,7 +196,9 @@ class WorkerClock:
 
 
 def read_clock(folder: Path) -> ClockDifference | None:
-    """The clock of the worker with this directory; None: it is not known, as of workers on this machine."""
+    """The clock of the worker with this directory; None: it is not known, as
+    of workers on this machine.
+    """
     with contextlib.suppress(OSError, TypeError, ValueError, LookupError):
         found = read_json(str(folder / CLOCK_FILE), opener(folder)) or {}
         return ClockDifference(float(found["ahead_s"]), int(found["arrivals"]))

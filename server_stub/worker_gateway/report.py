@@ -1,5 +1,5 @@
-"""The report of a worker as the server accepts it, from a pod as from a launcher of this machine. Processes of the job
-can write it, so it may hold anything."""
+"""The report of a worker as the server accepts it, from a pod as from a launcher of this machine.
+Processes of the job can write it, so it may hold anything."""
 
 import json
 from datetime import datetime
@@ -18,14 +18,18 @@ MAX_BYTES = 16 * 2**20
 
 def _checked_time(text: str) -> str:
     at = datetime.fromisoformat(text)
-    if at.tzinfo is None or not 1970 <= at.year < 9999:  # times are compared, and become seconds since 1970
+    if (
+        at.tzinfo is None or not 1970 <= at.year < 9999
+    ):  # times are compared, and become seconds since 1970
         raise ValueError(f"{text!r} is no time with its zone")
     return text
 
 
 def _checked_protocol(number: int) -> int:
     if number != PROTOCOL:
-        raise ValueError(f"this server reads reports of protocol {PROTOCOL}, and this one is of {number}")
+        raise ValueError(
+            f"this server reads reports of protocol {PROTOCOL}, and this one is of {number}"
+        )
     return number
 
 
@@ -39,7 +43,9 @@ class _Strict(BaseModel):
 
 
 class RankEnd(_Strict):
-    """The fields of `client_lib.worker.outcome.Ended`; the choice of the first failure needs them."""
+    """The fields of `client_lib.worker.outcome.Ended`; the choice of the
+    first failure needs them.
+    """
 
     rank: _Number
     exit_code: _Status | None
@@ -68,7 +74,9 @@ class KeptOutputs(_Strict):
 
 
 class WorkerReport(_Strict):
-    """The fields of a report.json of `client_lib.worker` that the server reads; the others are stored too."""
+    """The fields of a report.json of `client_lib.worker` that the server reads;
+    the others are stored too.
+    """
 
     protocol: Annotated[int, AfterValidator(_checked_protocol)]
     worker: _Number
@@ -86,7 +94,9 @@ class WorkerReport(_Strict):
 
 
 def parse(text: bytes | str) -> Report:
-    """The whole report, with texts that a database can hold. Raises ValueError that names the first wrong field."""
+    """The whole report, with texts that a database can hold. Raises ValueError that
+    names the first wrong field.
+    """
     try:
         WorkerReport.model_validate_json(text)
     except ValidationError as error:
@@ -97,7 +107,9 @@ def parse(text: bytes | str) -> Report:
 
 
 def read(path: str, opener: Opener | None = None) -> Report | None:
-    """The report in a worker's directory; None: it is missing. Raises ValueError as `parse` does."""
+    """The report in a worker's directory; None: it is missing. Raises
+    ValueError as `parse` does.
+    """
     try:
         with open(path, "rb", opener=opener) as file:
             return parse(file.read())

@@ -1,4 +1,6 @@
-"""Sessions of users in workers: one end of the bytes between both, and the orders for a remote worker."""
+"""Sessions of users in workers: one end of the bytes between both, and the
+orders for a remote worker.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,21 @@ from client_lib.worker.control import BLOCK
 LIMIT_S = 10.0
 """Time in which a worker must take up a session."""
 ROOM_S = 10.0
-"""Longest time that a request waits to pass bytes on; shorter than the time after which the callers give up."""
+"""Longest time that a request waits to pass bytes on; shorter than the time after
+which the callers give up.
+"""
 
 
 def worker_of(request: Mapping[str, Any], n_workers: int, per_worker: int) -> int:
     """The worker of a SessionRequest. Raises NotFound: there is no such rank or worker."""
-    what, asked = ("worker", request["worker"] or 0) if request["rank"] is None else ("rank", request["rank"])
+    what, asked = (
+        ("worker", request["worker"] or 0) if request["rank"] is None else ("rank", request["rank"])
+    )
     there_are = n_workers if what == "worker" else n_workers * per_worker
     if asked >= there_are:
-        raise NotFound(f"this job has no {what} {asked}", hint=f"its {what}s are 0 to {there_are - 1}")
+        raise NotFound(
+            f"this job has no {what} {asked}", hint=f"its {what}s are 0 to {there_are - 1}"
+        )
     return int(asked if what == "worker" else asked // per_worker)
 
 
@@ -45,14 +53,17 @@ class SessionEnd:
         return cls(reader, writer)
 
     async def take(self, offset: int, data: bytes) -> None:
-        """Pass bytes on; those before `offset` that a repeated request brings again are dropped. No bytes: the end.
-        Raises Conflict: bytes are missing, or the other end is closed; Unavailable: the other end has read nothing for
-        ROOM_S, and no byte was taken."""
+        """Pass bytes on; those before `offset` that a repeated request brings again are dropped. No
+        bytes: the end. Raises Conflict: bytes are missing, or the other end is closed; Unavailable:
+        the other end has read nothing for ROOM_S, and no byte was taken."""
         try:
             await asyncio.wait_for(self._take(offset, data), ROOM_S)
         except asyncio.TimeoutError:
             raise Unavailable("the other end of the session reads nothing now") from None
-        except (ConnectionError, RuntimeError) as error:  # the latter for a transport that is closing
+        except (
+            ConnectionError,
+            RuntimeError,
+        ) as error:  # the latter for a transport that is closing
             raise Conflict("the session has ended") from error
 
     async def _take(self, offset: int, data: bytes) -> None:
@@ -84,7 +95,9 @@ class SessionEnd:
 
 
 class SessionOrders:
-    """The sessions of one remote worker, each with a mark. They end with this server process. Event loop only."""
+    """The sessions of one remote worker, each with a mark. They end with this server
+    process. Event loop only.
+    """
 
     def __init__(self, wake: Callable[[], None]) -> None:
         """`wake` sends an order."""
@@ -116,7 +129,9 @@ class SessionOrders:
         return self._unsent.pop(0) if self._unsent else None
 
     async def to_worker(self, mark: str) -> AsyncGenerator[bytes, None]:
-        """The request as a line of JSON, then the bytes of the user. Afterwards the session is forgotten."""
+        """The request as a line of JSON, then the bytes of the user. Afterwards
+        the session is forgotten.
+        """
         try:
             async for data in self.end(mark).content():
                 yield data

@@ -1,4 +1,6 @@
-"""One remote worker: what is known of it, and what it has sent. A request is answered when its content is on disk."""
+"""One remote worker: what is known of it, and what it has sent. A request is answered
+when its content is on disk.
+"""
 
 import asyncio
 import contextlib
@@ -40,15 +42,20 @@ Quiet = tuple[tuple[int, float], ...]
 
 
 def quiet_since(told: Mapping[int, float], before: Quiet, now: float) -> Quiet:
-    """The quiet ranks, by a worker's message, which tells for how many seconds each has done nothing. A rank that was
-    quiet `before` keeps its time, so that a repeated message changes nothing."""
+    """The quiet ranks, by a worker's message, which tells for how many seconds each has done
+    nothing. A rank that was quiet `before` keeps its time, so that a repeated message changes
+    nothing."""
     known = dict(before)
-    bounded = {rank: min(max(0.0, seconds), 1e9) for rank, seconds in told.items()}  # the job can send any number
+    bounded = {
+        rank: min(max(0.0, seconds), 1e9) for rank, seconds in told.items()
+    }  # the job can send any number
     return tuple((rank, known.get(rank, now - bounded[rank])) for rank in sorted(told))
 
 
 Processes = list[dict[str, Any]]
-"""The processes of a worker as its launcher has written them (client_lib.worker.stacks), not checked."""
+"""The processes of a worker as its launcher has written them
+(client_lib.worker.stacks), not checked.
+"""
 
 
 class StackDump(NamedTuple):
@@ -74,7 +81,9 @@ class WorkerView:
 
     worker: int
     pod_uid: str | None = None
-    """The pod that owns this worker: the first to connect, or its replacement. None: none has connected."""
+    """The pod that owns this worker: the first to connect, or its replacement.
+    None: none has connected.
+    """
     pod: str | None = None
     """The name of that pod."""
     start: str = ""
@@ -96,8 +105,8 @@ class WorkerView:
     report: Report | None = None
     """Its report.json."""
     silent_s: float = 0.0
-    """Seconds since its agent was last heard of, if they are more than NOTICED_S; without the time before its
-    first request and the time in which no server ran."""
+    """Seconds since its agent was last heard of, if they are more than NOTICED_S; without the time
+    before its first request and the time in which no server ran."""
 
     @property
     def drained(self) -> bool:
@@ -122,8 +131,9 @@ class WorkerView:
 
 
 class StackOrders:
-    """Orders for the stacks of one remote worker, each with a mark, which the worker sends with its answer. Event loop
-    only. One order at a time, which `wake` sends; it is lost with this server process."""
+    """Orders for the stacks of one remote worker, each with a mark, which the worker sends with its
+    answer. Event loop only. One order at a time, which `wake` sends; it is lost with this server
+    process."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -145,7 +155,9 @@ class StackOrders:
             self.mark = None
 
     def is_new(self, known: str | None) -> bool:
-        """True if there is an order that this worker, which knows the one with the mark `known`, must get."""
+        """True if there is an order that this worker, which knows the one with
+        the mark `known`, must get.
+        """
         return self.mark is not None and known is not None and known != self.mark
 
     def answer(self, mark: str, processes: Processes) -> None:
@@ -155,16 +167,27 @@ class StackOrders:
 
 
 class RemoteWorker:
-    """Changed on the event loop's thread only; a lock keeps the writes to its directory in order."""
+    """Changed on the event loop's thread only; a lock keeps the writes
+    to its directory in order.
+    """
 
     def __init__(
-        self, number: int, folder: Path, log_limit_bytes: int, spare: Spare, on_change: Callable[[], None]
+        self,
+        number: int,
+        folder: Path,
+        log_limit_bytes: int,
+        spare: Spare,
+        on_change: Callable[[], None],
     ) -> None:
-        """Call `open` first. `on_change` is called when the `change_key` of the view has changed."""
+        """Call `open` first. `on_change` is called when the
+        `change_key` of the view has changed.
+        """
         self.view = WorkerView(number)
         self.last_contact = time.monotonic()
         self.changed = asyncio.Event()
-        """Set when the worker's order may have changed, then replaced by a new Event, so that no waiter misses one."""
+        """Set when the worker's order may have changed, then replaced by a new Event, so
+        that no waiter misses one.
+        """
         self.stacks = StackOrders(self.wake)
         self.sessions = SessionOrders(self.wake)
         self._folder, self._report_path = folder, Directory(str(folder)).report
@@ -198,15 +221,29 @@ class RemoteWorker:
         elif self.stacks.supported is False:
             problem = f"{who}: its version can't take stacks"
         else:
-            problem, taken = f"{who} did not answer within {limit_s:g} s", await self.stacks.take(limit_s)
+            problem, taken = (
+                f"{who} did not answer within {limit_s:g} s",
+                await self.stacks.take(limit_s),
+            )
         return StackDump(self.view.worker, taken or [], problem if taken is None else "")
 
-    async def claim(self, claimant: PodStart, pod: str | None, may_return: Callable[[WorkerView], bool] | None) -> None:
-        """Make a pod the owner: the first one, or one that replaces a lost owner. Raises Conflict for another one."""
+    async def claim(
+        self, claimant: PodStart, pod: str | None, may_return: Callable[[WorkerView], bool] | None
+    ) -> None:
+        """Make a pod the owner: the first one, or one that replaces a lost owner. Raises
+        Conflict for another one.
+        """
         async with self._lock:
             view = self.view
-            owner = {"pod_uid": claimant.pod_uid, "start": claimant.start, "pod": pod, "state": "preparing"}
-            if view.pod_uid == claimant.pod_uid and (may_return is None or claimant.start in ("", view.start)):
+            owner = {
+                "pod_uid": claimant.pod_uid,
+                "start": claimant.start,
+                "pod": pod,
+                "state": "preparing",
+            }
+            if view.pod_uid == claimant.pod_uid and (
+                may_return is None or claimant.start in ("", view.start)
+            ):
                 self.last_contact = time.monotonic()
                 return
             if view.pod_uid is None:
@@ -241,14 +278,22 @@ class RemoteWorker:
         self.changed = asyncio.Event()
 
     def note_activity(self, signs_of_life: int, quiet: Mapping[int, float]) -> None:
-        """Take what a message tells of the ranks. `quiet`: those that do nothing, and for how many seconds."""
-        self._show(signs_of_life=signs_of_life, quiet=quiet_since(quiet, self.view.quiet, time.monotonic()))
+        """Take what a message tells of the ranks. `quiet`: those that do nothing,
+        and for how many seconds.
+        """
+        self._show(
+            signs_of_life=signs_of_life, quiet=quiet_since(quiet, self.view.quiet, time.monotonic())
+        )
 
     async def take_log(self, offset: int, data: bytes, *, gap: bool) -> LogLengths:
-        """Raises InvalidRequest, StorageFull. The spare file frees room for the rest of the log after the report."""
+        """Raises InvalidRequest, StorageFull. The spare file frees room for the rest of
+        the log after the report.
+        """
         async with self._lock:
             put = partial(self._log.put, offset, data, gap=gap)
-            missing = await (on_disk(put) if self.view.report is None else on_disk(self._spare.run, put))
+            missing = await (
+                on_disk(put) if self.view.report is None else on_disk(self._spare.run, put)
+            )
             await self._after_log(missing)
         return self._log.lengths()
 
@@ -265,7 +310,9 @@ class RemoteWorker:
             await self._store(missing=self.view.missing + missing)
 
     async def take_report(self, report: Report) -> None:
-        """Store the first report durably, and with it the log that has arrived; later reports are ignored."""
+        """Store the first report durably, and with it the log that has arrived;
+        later reports are ignored.
+        """
         async with self._lock:
             await on_disk(self._log.sync)
             if self.view.report is None:
@@ -277,12 +324,16 @@ class RemoteWorker:
 
         def check_size(size: int) -> None:
             if size > max_bytes:
-                raise TooLarge(f"a result is larger than the {max_bytes / 1e6:.0f} MB that this server takes")
+                raise TooLarge(
+                    f"a result is larger than the {max_bytes / 1e6:.0f} MB that this server takes"
+                )
 
         path = self._folder / RESULTS / str(rank)
         incoming = path.with_name(f"{rank}.{os.urandom(6).hex()}.new")
         try:
-            with refusing_full_disk():  # also for the bytes that are written when the file is closed
+            with (
+                refusing_full_disk()
+            ):  # also for the bytes that are written when the file is closed
                 await on_disk(path.parent.mkdir, mode=0o700, exist_ok=True, parents=True)
                 with await on_disk(incoming.open, "xb") as file:
                     async for batch in batches(chunks, check_size):

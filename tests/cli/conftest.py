@@ -21,7 +21,9 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """Variables of a user who has configured nothing, with state and configuration of the test's own."""
+    """Variables of a user who has configured nothing, with state and
+    configuration of the test's own.
+    """
     ours = ("CLIENT_LIB_", "_CLIENT_LIB", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE")
     clean = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     return {
@@ -43,12 +45,17 @@ def server(environment: dict[str, str]) -> Iterator[SmallServer]:
 
 @pytest.fixture
 def commands_here() -> None:
-    """Runs the commands of a test marked `process` in the test's process: a start takes most of a command's time."""
+    """Runs the commands of a test marked `process` in the test's process: a start takes
+    most of a command's time.
+    """
 
 
 @pytest.fixture
 def run_here(
-    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> Run:
     """Run one command line to its end in this process."""
 
@@ -65,11 +72,15 @@ def run_here(
 
 
 @pytest.fixture
-def cli(request: pytest.FixtureRequest, environment: dict[str, str], tmp_path: Path, run_here: Run) -> Run:
-    """Run one command line to its end: in this process, and in one of its own where the test is marked `process` and
-    has no `commands_here`."""
+def cli(
+    request: pytest.FixtureRequest, environment: dict[str, str], tmp_path: Path, run_here: Run
+) -> Run:
+    """Run one command line to its end: in this process, and in one of its own where the test is
+    marked `process` and has no `commands_here`."""
 
-    def run_apart(*args: str, stdin: str = "", **variables: str) -> subprocess.CompletedProcess[str]:
+    def run_apart(
+        *args: str, stdin: str = "", **variables: str
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*CLI, *args],
             input=stdin,
@@ -81,13 +92,17 @@ def cli(request: pytest.FixtureRequest, environment: dict[str, str], tmp_path: P
             check=False,
         )
 
-    is_apart = request.node.get_closest_marker("process") and "commands_here" not in request.fixturenames
+    is_apart = (
+        request.node.get_closest_marker("process") and "commands_here" not in request.fixturenames
+    )
     return run_apart if is_apart else run_here
 
 
 @pytest.fixture
 def local_state(environment: dict[str, str], tmp_path: Path) -> Iterator[Path]:
-    """An empty state directory for a real local server, which is started on demand and ended afterwards, jobs first."""
+    """An empty state directory for a real local server, which is started on demand and
+    ended afterwards, jobs first.
+    """
     del environment["CLIENT_LIB_RETRY_S"]
     state = tmp_path / "state"
     yield state

@@ -17,11 +17,25 @@ from client_lib.spec.wire import JobInfo
 CREATED = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)
 
 
-def job(name: str, state: State = State.RUNNING, reason: Reason = Reason.RUNNING, **more: Any) -> JobInfo:
+def job(
+    name: str, state: State = State.RUNNING, reason: Reason = Reason.RUNNING, **more: Any
+) -> JobInfo:
     spec = more.pop("spec", {"script": "/home/ann/train.py", "n_workers": 2})
-    facts: dict[str, Any] = {"id": f"id-of-{name}", "owner": "ann", "version": 3, "runtime": "local", **more}
+    facts: dict[str, Any] = {
+        "id": f"id-of-{name}",
+        "owner": "ann",
+        "version": 3,
+        "runtime": "local",
+        **more,
+    }
     return JobInfo(
-        name=name, state=state, reason=reason, spec=JobSpec(**spec), code=CodeInPlace(), created_at=CREATED, **facts
+        name=name,
+        state=state,
+        reason=reason,
+        spec=JobSpec(**spec),
+        code=CodeInPlace(),
+        created_at=CREATED,
+        **facts,
     )
 
 
@@ -35,7 +49,9 @@ class SmallServer:
         self.tokens: list[str | None] = []
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._http.server_port}"
-        self._thread = threading.Thread(target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self._thread = threading.Thread(
+            target=self._http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True
+        )
 
     def __enter__(self) -> SmallServer:
         self._thread.start()
@@ -59,20 +75,33 @@ class SmallServer:
             return 200, self._page(query)
         name, _, action = rest.strip("/").partition("/")
         if name not in self.jobs:
-            return 404, {"code": "not_found", "message": f"no job named {name}", "hint": "look at the list"}
+            return 404, {
+                "code": "not_found",
+                "message": f"no job named {name}",
+                "hint": "look at the list",
+            }
         if method == "DELETE":
             del self.jobs[name]
             return 200, {"message": f"{name} deleted"}
         if action == "cancel":
-            self.jobs[name] = self.jobs[name].model_copy(update={"state": State.CANCELLED, "reason": Reason.CANCELLED})
+            self.jobs[name] = self.jobs[name].model_copy(
+                update={"state": State.CANCELLED, "reason": Reason.CANCELLED}
+            )
         return 200, self.jobs[name].model_dump(mode="json")
 
     def _page(self, query: dict[str, str]) -> dict[str, Any]:
-        found = [info for info in reversed(self.jobs.values()) if info.name.startswith(query.get("name", ""))]
+        found = [
+            info
+            for info in reversed(self.jobs.values())
+            if info.name.startswith(query.get("name", ""))
+        ]
         found = [info for info in found if info.state == query.get("state", info.state)]
         start, limit = int(query.get("cursor", 0)), int(query.get("limit", 100))
         more = str(start + limit) if start + limit < len(found) else None
-        return {"jobs": [info.model_dump(mode="json") for info in found[start : start + limit]], "next_cursor": more}
+        return {
+            "jobs": [info.model_dump(mode="json") for info in found[start : start + limit]],
+            "next_cursor": more,
+        }
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
         server = self

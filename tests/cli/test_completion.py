@@ -1,4 +1,6 @@
-"""What a shell is offered: commands, options, names of jobs; and nothing at all when something is wrong."""
+"""What a shell is offered: commands, options, names of jobs; and nothing at
+all when something is wrong.
+"""
 
 import os
 import shutil
@@ -21,7 +23,10 @@ from .small_server import SmallServer, job
 def offered(cli: Run, *words: str, **variables: str) -> list[str]:
     """The words that bash is offered for the last of `words`."""
     asked = cli(
-        _CLIENT_LIB_COMPLETE="complete_bash", COMP_WORDS=" ".join(words), COMP_CWORD=str(len(words) - 1), **variables
+        _CLIENT_LIB_COMPLETE="complete_bash",
+        COMP_WORDS=" ".join(words),
+        COMP_CWORD=str(len(words) - 1),
+        **variables,
     )
     assert asked.stderr == ""
     return asked.stdout.split()
@@ -39,7 +44,11 @@ def test_the_lines_that_an_earlier_version_wrote_are_answered(
     server: SmallServer, cli: Run, shell: str, word: str, expected: list[str]
 ) -> None:
     server.add(job("train-1"), job("train-2"), job("other"))
-    asked = cli(_CLIENT_LIB_COMPLETE=f"{shell}_complete", COMP_WORDS="client-lib logs -f tr", COMP_CWORD=word)
+    asked = cli(
+        _CLIENT_LIB_COMPLETE=f"{shell}_complete",
+        COMP_WORDS="client-lib logs -f tr",
+        COMP_CWORD=word,
+    )
     assert (asked.stdout.split(), asked.stderr) == (expected, "")
 
 
@@ -102,12 +111,19 @@ def test_the_lines_for_a_shell(cli: Run, shell: str) -> None:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 def test_bash_takes_the_lines(cli: Run) -> None:
     lines = cli("completion", "bash").stdout
-    assert subprocess.run(["bash", "-n"], input=lines, text=True, capture_output=True, check=False).stderr == ""
+    assert (
+        subprocess.run(
+            ["bash", "-n"], input=lines, text=True, capture_output=True, check=False
+        ).stderr
+        == ""
+    )
 
 
 @pytest.mark.process
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
-def test_a_bash_that_took_the_lines_completes_names_of_jobs(server: SmallServer, environment: dict[str, str]) -> None:
+def test_a_bash_that_took_the_lines_completes_names_of_jobs(
+    server: SmallServer, environment: dict[str, str]
+) -> None:
     server.add(job("train-1"), job("train-2"), job("other"))
     asks = """
         source <(client-lib completion bash)
@@ -115,8 +131,13 @@ def test_a_bash_that_took_the_lines_completes_names_of_jobs(server: SmallServer,
         "$(complete -p client-lib | sed 's/.*-F \\([^ ]*\\).*/\\1/')" client-lib
         printf '%s\\n' "${COMPREPLY[@]}"
     """
-    here = {**environment, "PATH": os.pathsep.join([os.path.dirname(sys.executable), environment["PATH"]])}
-    done = subprocess.run(["bash", "-c", asks], env=here, capture_output=True, text=True, timeout=60, check=False)
+    here = {
+        **environment,
+        "PATH": os.pathsep.join([os.path.dirname(sys.executable), environment["PATH"]]),
+    }
+    done = subprocess.run(
+        ["bash", "-c", asks], env=here, capture_output=True, text=True, timeout=60, check=False
+    )
     assert (done.stdout.split(), done.stderr) == (["train-2", "train-1"], "")
 
 
@@ -125,7 +146,18 @@ def test_an_unknown_shell_is_wrong_usage(cli: Run) -> None:
 
 
 ACTING = {
-    *("init", "run", "wait", "cancel", "delete", "prune", "serve", "server stop", "server restart", "server token"),
+    *(
+        "init",
+        "run",
+        "wait",
+        "cancel",
+        "delete",
+        "prune",
+        "serve",
+        "server stop",
+        "server restart",
+        "server token",
+    ),
     *(
         "server check",
         "code",
@@ -140,7 +172,9 @@ ACTING = {
         "port-forward",
     ),
 }
-"""Commands that do something instead of reading jobs or settings: they print at most a sentence for each thing."""
+"""Commands that do something instead of reading jobs or settings: they print at most
+a sentence for each thing.
+"""
 
 
 def commands() -> Iterator[tuple[str, Any]]:
@@ -149,21 +183,42 @@ def commands() -> Iterator[tuple[str, Any]]:
     for name in app.COMMANDS:
         found = group.get_command(None, name)
         below = getattr(found, "commands", None)
-        yield from [(f"{name} {inner}", each) for inner, each in below.items()] if below else [(name, found)]
+        yield from (
+            [(f"{name} {inner}", each) for inner, each in below.items()]
+            if below
+            else [(name, found)]
+        )
 
 
-@pytest.mark.parametrize(("name", "command"), [pytest.param(*each, id=each[0]) for each in commands()])
-def test_each_command_that_reads_has_json_and_each_name_of_a_job_is_completed(name: str, command: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "command"), [pytest.param(*each, id=each[0]) for each in commands()]
+)
+def test_each_command_that_reads_has_json_and_each_name_of_a_job_is_completed(
+    name: str, command: Any
+) -> None:
     forms = [parameter.type.choices for parameter in command.params if "--output" in parameter.opts]
     assert forms or name in ACTING
     assert all("json" in choices for choices in forms)
-    arguments = [parameter for parameter in command.params if parameter.param_type_name == "argument"]
+    arguments = [
+        parameter for parameter in command.params if parameter.param_type_name == "argument"
+    ]
     names = [argument for argument in arguments if "NAME" in (argument.metavar or "")]
     assert all(argument._custom_shell_complete for argument in names)
-    assert names or name not in ("status", "logs", "metrics", "download", "wait", "cancel", "delete", "resubmit")
+    assert names or name not in (
+        "status",
+        "logs",
+        "metrics",
+        "download",
+        "wait",
+        "cancel",
+        "delete",
+        "resubmit",
+    )
 
 
-def test_the_names_of_jobs_are_offered_by_every_command(server: SmallServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_names_of_jobs_are_offered_by_every_command(
+    server: SmallServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server.add(job("train-1"), job("other"))
     monkeypatch.setenv("CLIENT_LIB_ENDPOINT", server.url)
     asked = 0

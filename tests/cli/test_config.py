@@ -12,15 +12,24 @@ from .conftest import Run
 from .small_server import SmallServer, job
 
 
-def test_the_first_profile_is_used_at_once(server: SmallServer, cli: Run, environment: dict[str, str]) -> None:
+def test_the_first_profile_is_used_at_once(
+    server: SmallServer, cli: Run, environment: dict[str, str]
+) -> None:
     server.add(job("one"))
     del environment["CLIENT_LIB_ENDPOINT"]
-    assert cli("config", "set", "lab", f"endpoint={server.url}/", "token=-", stdin="s3cret\n").returncode == 0
+    assert (
+        cli(
+            "config", "set", "lab", f"endpoint={server.url}/", "token=-", stdin="s3cret\n"
+        ).returncode
+        == 0
+    )
     assert cli("list", "-o", "name").stdout == "one\n"
     assert server.tokens == ["Bearer s3cret"]
 
 
-def test_a_profile_is_chosen_by_option_or_variable(server: SmallServer, cli: Run, environment: dict[str, str]) -> None:
+def test_a_profile_is_chosen_by_option_or_variable(
+    server: SmallServer, cli: Run, environment: dict[str, str]
+) -> None:
     server.add(job("one"))
     del environment["CLIENT_LIB_ENDPOINT"]
     cli("config", "set", "nowhere", "endpoint=http://127.0.0.1:9")
@@ -38,8 +47,12 @@ def test_show_hides_tokens_and_says_which_server_it_is_and_why(cli: Run) -> None
         assert "https://jobs.example" in shown
         assert "s3cret" not in shown
     assert "(by profile lab)" in cli("config", "show").stdout
-    assert "(by CLIENT_LIB_ENDPOINT)" in cli("config", "show", CLIENT_LIB_ENDPOINT="http://x").stdout
-    assert json.loads(cli("config", "show", "-o", "json").stdout)["profiles"]["lab"]["token"] == "***"
+    assert (
+        "(by CLIENT_LIB_ENDPOINT)" in cli("config", "show", CLIENT_LIB_ENDPOINT="http://x").stdout
+    )
+    assert (
+        json.loads(cli("config", "show", "-o", "json").stdout)["profiles"]["lab"]["token"] == "***"
+    )
 
 
 def test_nothing_configured_is_the_local_server(cli: Run) -> None:
@@ -64,7 +77,9 @@ def test_the_file_is_for_its_owner_alone(cli: Run, tmp_path: Path) -> None:
         ("endpoint", "KEY=VALUE"),
     ],
 )
-def test_a_wrong_setting_is_refused_and_nothing_is_written(cli: Run, tmp_path: Path, setting: str, about: str) -> None:
+def test_a_wrong_setting_is_refused_and_nothing_is_written(
+    cli: Run, tmp_path: Path, setting: str, about: str
+) -> None:
     refused = cli("config", "set", "lab", setting)
     assert refused.returncode == 2
     assert about in refused.stderr
@@ -79,11 +94,17 @@ def test_a_profile_has_a_name(cli: Run) -> None:
 def test_comments_and_other_profiles_stay(cli: Run, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(
-        '# mine\nprofile = "a"\n\n[profiles.a]  # the lab\nendpoint = "http://a"\n\n[profiles."b c"]\ntoken = "t"\n'
+        '# mine\nprofile = "a"\n\n[profiles.a]  # the lab\nendpoint = "http://a"\n\n[profiles."b '
+        'c"]\ntoken = "t"\n'
     )
-    assert cli("config", "set", "b c", "endpoint=http://b", "token=", "insecure=yes").returncode == 0
+    assert (
+        cli("config", "set", "b c", "endpoint=http://b", "token=", "insecure=yes").returncode == 0
+    )
     assert cli("config", "use", "b c").returncode == 0
-    meant = ("b c", {"a": {"endpoint": "http://a"}, "b c": {"endpoint": "http://b", "insecure": True}})
+    meant = (
+        "b c",
+        {"a": {"endpoint": "http://a"}, "b c": {"endpoint": "http://b", "insecure": True}},
+    )
     assert read_profiles(path) == meant
     assert path.read_text().startswith('# mine\nprofile = "b c"\n')
     assert "[profiles.a]  # the lab" in path.read_text()
@@ -97,7 +118,10 @@ def test_a_file_in_any_layout_is_changed(cli: Run, tmp_path: Path, text: str) ->
     path.write_text(text)
     assert cli("config", "set", "a", "token=t", "retry_s=3").returncode == 0
     assert cli("config", "set", "b", "endpoint=http://b").returncode == 0
-    meant = {"a": {"endpoint": "http://a", "token": "t", "retry_s": 3.0}, "b": {"endpoint": "http://b"}}
+    meant = {
+        "a": {"endpoint": "http://a", "token": "t", "retry_s": 3.0},
+        "b": {"endpoint": "http://b"},
+    }
     assert read_profiles(path) == (None, meant)
 
 

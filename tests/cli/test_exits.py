@@ -56,7 +56,9 @@ def test_without_a_command_the_help_is_shown_beside_the_data(cli: Run) -> None:
 
 
 @pytest.mark.parametrize("command", sorted(set(COMMANDS) - {"serve"}))
-def test_the_help_of_each_command_says_what_it_does_and_shows_examples(cli: Run, command: str) -> None:
+def test_the_help_of_each_command_says_what_it_does_and_shows_examples(
+    cli: Run, command: str
+) -> None:
     shown = cli(command, "--help")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert shown.stdout.startswith(f"Usage: client-lib {command} ")
@@ -69,7 +71,9 @@ def test_the_help_of_serve_is_the_servers(cli: Run) -> None:
     shown = cli("serve", "--help").stdout
     assert shown.startswith("Usage: client-lib serve [OPTIONS]")
     assert "--users-file" in shown
-    assert cli("server", "token", "--help").stdout.startswith("Usage: client-lib server token [OPTIONS]")
+    assert cli("server", "token", "--help").stdout.startswith(
+        "Usage: client-lib server token [OPTIONS]"
+    )
 
 
 @pytest.mark.process
@@ -82,7 +86,9 @@ def test_the_help_of_serve_is_the_servers(cli: Run) -> None:
         (["--users-file", "/nowhere.toml"], 1, "/nowhere.toml"),
     ],
 )
-def test_a_server_that_can_not_start_says_why(cli: Run, wrong: list[str], code: int, named: str) -> None:
+def test_a_server_that_can_not_start_says_why(
+    cli: Run, wrong: list[str], code: int, named: str
+) -> None:
     ended = cli("serve", *wrong)
     assert ended.returncode == code
     assert ended.stderr.startswith("Error: ")
@@ -124,7 +130,8 @@ def test_wrong_usage_is_2_and_explained_on_stderr(cli: Run, line: list[str], abo
 
 
 @pytest.mark.parametrize(
-    "line", [["list"], ["status", "x"], ["instances"], ["cancel", "x"], ["logs", "x"], ["wait", "x"]]
+    "line",
+    [["list"], ["status", "x"], ["instances"], ["cancel", "x"], ["logs", "x"], ["wait", "x"]],
 )
 def test_a_server_that_does_not_answer_is_4_and_says_the_way_out(cli: Run, line: list[str]) -> None:
     refused = cli(*line, "--endpoint", "http://127.0.0.1:9")
@@ -136,7 +143,12 @@ def test_a_server_that_does_not_answer_is_4_and_says_the_way_out(cli: Run, line:
 @pytest.mark.parametrize(
     ("status", "body", "code", "about"),
     [
-        (401, {"code": "unauthorized", "message": "the token is unknown", "hint": "set it"}, 5, "the token is unknown"),
+        (
+            401,
+            {"code": "unauthorized", "message": "the token is unknown", "hint": "set it"},
+            5,
+            "the token is unknown",
+        ),
         (403, {"code": "forbidden", "message": "not for you"}, 5, "not for you"),
         (422, {"code": "invalid_request", "message": "bad cursor"}, 2, "bad cursor"),
         (503, {"code": "unavailable", "message": "starting"}, 4, "starting"),
@@ -169,7 +181,10 @@ def test_a_reader_that_goes_away_ends_the_command_without_a_word(
 ) -> None:
     server.add(*(job(f"job-{number}", message="x" * 2000) for number in range(200)))
     command = subprocess.Popen(
-        [*CLI, "list", "--all", "-o", "json"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*CLI, "list", "--all", "-o", "json"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert command.stdout
     assert command.stderr
@@ -184,43 +199,70 @@ def test_a_full_disk_is_said_in_a_line(server: SmallServer, environment: dict[st
     server.add(job("one"))
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [*CLI, "list"], env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+            [*CLI, "list"],
+            env=environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=60,
         )
     assert (done.returncode, done.stderr) == (1, "Error: [Errno 28] No space left on device\n")
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("line", "code"), [("list -o name <&-", 0), ("list 1>&-", 0), ("list 2>&-", 0), ("cancel <&-", 2)]
+    ("line", "code"),
+    [("list -o name <&-", 0), ("list 1>&-", 0), ("list 2>&-", 0), ("cancel <&-", 2)],
 )
 def test_a_closed_stream_is_an_empty_one(
     server: SmallServer, environment: dict[str, str], line: str, code: int
 ) -> None:
     server.add(job("one"))
     line = f"{shlex.join(CLI)} {line}"
-    done = subprocess.run(line, shell=True, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        line, shell=True, env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
 
 
 @pytest.mark.process
 def test_ctrl_c_before_a_command_runs_shows_no_traceback(environment: dict[str, str]) -> None:
-    program = "from client_lib.cli import app, main\ndef run(): raise KeyboardInterrupt\napp.run = run\nexit(main())"
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=False)
+    program = (
+        "from client_lib.cli import app, main\ndef run(): raise KeyboardInterrupt\napp.run = "
+        "run\nexit(main())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, check=False
+    )
     assert (done.returncode, done.stderr) == (130, b"")
 
 
 @pytest.mark.process
-def test_a_current_folder_that_was_removed_is_said(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_current_folder_that_was_removed_is_said(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     folder = tmp_path / "gone"
     folder.mkdir()
     line = f'rmdir "$PWD"; {shlex.join(CLI)} submit /train.py'
     done = subprocess.run(
-        ["sh", "-c", line], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=60
+        ["sh", "-c", line],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
-    assert (done.returncode, done.stderr) == (1, "Error: the current folder was removed\nchange to another\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "Error: the current folder was removed\nchange to another\n",
+    )
 
 
-def test_a_folder_that_cannot_be_made_is_named(server: SmallServer, cli: Run, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(
+    server: SmallServer, cli: Run, tmp_path: Path
+) -> None:
     server.add(job("one"))
     (tmp_path / "a-file").touch()
     file = {

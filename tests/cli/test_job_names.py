@@ -46,14 +46,21 @@ def test_a_name_with_a_slash_or_a_query_stays_one_name(server: SmallServer, cli:
 
 
 @pytest.mark.parametrize(("name", "shown"), [("", "''"), ("a b", "'a b'"), ("\udcff", "'\\udcff'")])
-def test_any_text_is_no_job_of_this_name(server: SmallServer, run_here: Run, name: str, shown: str) -> None:
-    server.answers["GET", "/api/v1/jobs/"] = 404, {"code": "not_found", "message": "there is nothing at this path"}
+def test_any_text_is_no_job_of_this_name(
+    server: SmallServer, run_here: Run, name: str, shown: str
+) -> None:
+    server.answers["GET", "/api/v1/jobs/"] = (
+        404,
+        {"code": "not_found", "message": "there is nothing at this path"},
+    )
     refused = run_here("status", name)
     assert (refused.returncode, f"no job named {shown}" in refused.stderr) == (5, True)
 
 
 @pytest.mark.parametrize("command", ["cancel", "delete"])
-def test_what_changes_a_job_takes_its_whole_name_in_a_script(server: SmallServer, cli: Run, command: str) -> None:
+def test_what_changes_a_job_takes_its_whole_name_in_a_script(
+    server: SmallServer, cli: Run, command: str
+) -> None:
     server.add(job("train-10"))
     refused = cli(command, "train-1")
     assert refused.returncode == 5
@@ -89,8 +96,12 @@ def test_an_empty_name_is_no_beginning_of_all(server: SmallServer) -> None:
         Connection(server.url).full_name("")
 
 
-@pytest.mark.parametrize("command", [("status", "-o", "json"), ("wait",), ("explain",), ("stacks",), ("logs",)])
-def test_without_a_name_the_newest_job_is_meant(server: SmallServer, cli: Run, command: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(
+    "command", [("status", "-o", "json"), ("wait",), ("explain",), ("stacks",), ("logs",)]
+)
+def test_without_a_name_the_newest_job_is_meant(
+    server: SmallServer, cli: Run, command: tuple[str, ...]
+) -> None:
     server.add(job("older", State.SUCCEEDED), job("newest", State.SUCCEEDED))
     named, unnamed = cli(command[0], "newest", *command[1:]), cli(*command)
     assert (unnamed.returncode, unnamed.stdout) == (named.returncode, named.stdout)
@@ -129,8 +140,12 @@ def test_a_cancel_without_a_name_asks_on_a_terminal(
     assert (server.jobs["newest"].state, server.jobs["older"].state) == (state, State.RUNNING)
 
 
-@pytest.mark.parametrize(("alias", "command"), [("ls", "list"), ("ps", "list"), ("stop", "cancel"), ("kill", "cancel")])
-def test_the_words_of_other_tools_are_understood(server: SmallServer, cli: Run, alias: str, command: str) -> None:
+@pytest.mark.parametrize(
+    ("alias", "command"), [("ls", "list"), ("ps", "list"), ("stop", "cancel"), ("kill", "cancel")]
+)
+def test_the_words_of_other_tools_are_understood(
+    server: SmallServer, cli: Run, alias: str, command: str
+) -> None:
     server.add(job("one"))
     assert cli(alias, "--help").stdout.startswith(f"Usage: client-lib {command} ")
     assert f"\n  {alias} " not in cli("--help").stdout
@@ -144,8 +159,13 @@ def test_rm_deletes(server: SmallServer, cli: Run) -> None:
 
 def test_options_of_all_commands_may_stand_in_front(server: SmallServer, cli: Run) -> None:
     server.add(job("one"))
-    assert cli("--endpoint", server.url, "status", "one", "-o", "name", CLIENT_LIB_ENDPOINT="").stdout == "one\n"
-    nearer = cli("--endpoint", "http://127.0.0.1:9", "status", "one", "-o", "name", "--endpoint", server.url)
+    assert (
+        cli("--endpoint", server.url, "status", "one", "-o", "name", CLIENT_LIB_ENDPOINT="").stdout
+        == "one\n"
+    )
+    nearer = cli(
+        "--endpoint", "http://127.0.0.1:9", "status", "one", "-o", "name", "--endpoint", server.url
+    )
     assert nearer.stdout == "one\n"
     refused = cli("--profile", "work", "init")
     assert refused.returncode == 2

@@ -1,4 +1,6 @@
-"""From options and a file to the spec: nothing is missing, the command line wins, what follows SCRIPT is its own."""
+"""From options and a file to the spec: nothing is missing, the command line wins, what
+follows SCRIPT is its own.
+"""
 
 import json
 import os
@@ -66,7 +68,9 @@ def test_every_field_stands_under_one_heading() -> None:
 
 
 @pytest.mark.parametrize("name", ["submit", "render", "run"])
-def test_the_help_shows_the_common_options_first(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_shows_the_common_options_first(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert app.run([name, "--help"]) == 0
     shown = capsys.readouterr().out
     headings = [shown.index(f"\n{heading}:\n") for heading in job_options.HEADINGS]
@@ -74,15 +78,21 @@ def test_the_help_shows_the_common_options_first(name: str, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("name", sorted(set(app.COMMANDS) - {"serve"}))
-def test_no_help_shows_a_default_of_the_machinery(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_help_shows_a_default_of_the_machinery(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert app.run([name, "--help"]) == 0
     shown = capsys.readouterr().out
     assert [
-        word for word in ("Pydantic", "<factory>", "Default: []", "Default: {}", "[default: ]") if word in shown
+        word
+        for word in ("Pydantic", "<factory>", "Default: []", "Default: {}", "[default: ]")
+        if word in shown
     ] == []
 
 
-def test_a_job_does_not_inherit_that_the_command_line_loads_no_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_does_not_inherit_that_the_command_line_loads_no_plugins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("PYDANTIC_DISABLE_PLUGINS", raising=False)
     assert app.run(["submit", "--help"]) == 0
     assert "PYDANTIC_DISABLE_PLUGINS" not in os.environ
@@ -97,7 +107,9 @@ def test_no_two_options_have_one_name() -> None:
 
 
 def test_all_behind_the_script_is_its_own() -> None:
-    spec = spec_of("-N", "2", "train.py", "--epochs", "3", "-n", "--", "-f", "--name", "x", "", "a b", "ü")
+    spec = spec_of(
+        "-N", "2", "train.py", "--epochs", "3", "-n", "--", "-f", "--name", "x", "", "a b", "ü"
+    )
     assert (spec.script, spec.n_workers, spec.name) == ("train.py", 2, None)
     assert spec.args == ["--epochs", "3", "-n", "--", "-f", "--name", "x", "", "a b", "ü"]
 
@@ -113,14 +125,28 @@ def test_only_what_was_given_is_sent() -> None:
 
 def test_a_value_of_every_kind_arrives_in_its_type(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FROM_HERE", "here")
-    line = "-i a100.8gpu --processes-per-worker 4 --gpus 0,2 --gpus 3 -e A=1=2 -e FROM_HERE -e EMPTY= --flag lr=0.1 "
-    line += "--flag verbose -l team=vision --secret HF_TOKEN --grace-s 2.5 --no-internet --priority-class high "
-    line += "--health-params log_period=30,action=restart,sub_actions=notify --elastic-min-workers default train.py"
+    line = (
+        "-i a100.8gpu --processes-per-worker 4 --gpus 0,2 --gpus 3 -e A=1=2 -e FROM_HERE -e "
+        "EMPTY= --flag lr=0.1 "
+    )
+    line += (
+        "--flag verbose -l team=vision --secret HF_TOKEN --grace-s 2.5 --no-internet "
+        "--priority-class high "
+    )
+    line += (
+        "--health-params log_period=30,action=restart,sub_actions=notify --elastic-min-workers "
+        "default train.py"
+    )
     spec = spec_of(*line.split())
     assert (spec.instance_type, spec.processes_per_worker, spec.gpus) == ("a100.8gpu", 4, [0, 2, 3])
     assert spec.env_variables == {"A": "1=2", "FROM_HERE": "here", "EMPTY": ""}
     assert spec.flags == {"lr": "0.1", "verbose": None}
-    assert (spec.labels, spec.secrets, spec.grace_s, spec.internet) == ({"team": "vision"}, ["HF_TOKEN"], 2.5, False)
+    assert (spec.labels, spec.secrets, spec.grace_s, spec.internet) == (
+        {"team": "vision"},
+        ["HF_TOKEN"],
+        2.5,
+        False,
+    )
     assert spec.health_params == HealthParams.model_validate(
         {"log_period": 30, "action": "restart", "sub_actions": ["notify"]}
     )
@@ -181,30 +207,54 @@ def write(folder: Path, text: str) -> str:
 
 
 def test_the_command_line_wins_over_the_file_and_adds_to_its_mappings(tmp_path: Path) -> None:
-    file = write(tmp_path, "script: echo\nn_workers: 4\nenv_variables: {A: 1, B: 2}\nargs: [x]\nlog_file: null\n")
+    file = write(
+        tmp_path,
+        "script: echo\nn_workers: 4\nenv_variables: {A: 1, B: 2}\nargs: [x]\nlog_file: null\n",
+    )
     spec = spec_of("-c", file, "-N", "2", "-e", "B=3")
-    assert (spec.n_workers, spec.env_variables, spec.args, spec.log_file) == (2, {"A": 1, "B": "3"}, ["x"], None)
+    assert (spec.n_workers, spec.env_variables, spec.args, spec.log_file) == (
+        2,
+        {"A": 1, "B": "3"},
+        ["x"],
+        None,
+    )
     assert spec_of("-c", file, "echo", "y").args == ["y"]
 
 
-def test_a_script_of_the_file_lies_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_of_the_file_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "my train.py").touch()
     (tmp_path / "train.py").touch()
     monkeypatch.chdir("/")
-    assert spec_of("-c", write(tmp_path, "script: my train.py")).script == f"'{tmp_path}/my train.py'"
-    assert spec_of("-c", write(tmp_path, "script: train.py --lr 1")).script == f"{tmp_path}/train.py --lr 1"
-    assert spec_of("-c", write(tmp_path, "script: nvidia-smi -L\nworking_dir: sub")).script == "nvidia-smi -L"
+    assert (
+        spec_of("-c", write(tmp_path, "script: my train.py")).script == f"'{tmp_path}/my train.py'"
+    )
+    assert (
+        spec_of("-c", write(tmp_path, "script: train.py --lr 1")).script
+        == f"{tmp_path}/train.py --lr 1"
+    )
+    assert (
+        spec_of("-c", write(tmp_path, "script: nvidia-smi -L\nworking_dir: sub")).script
+        == "nvidia-smi -L"
+    )
 
 
 def test_a_line_longer_than_any_name_of_a_file_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     words = " --lr 0.1" * 40
-    assert spec_of("-c", write(tmp_path, f"script: train.py{words}")).script == f"{tmp_path}/train.py{words}"
+    assert (
+        spec_of("-c", write(tmp_path, f"script: train.py{words}")).script
+        == f"{tmp_path}/train.py{words}"
+    )
     assert spec_of("x" * 300 + ".py", "--name", "x").args == ["--name", "x"]
 
 
 def test_json_is_yaml(tmp_path: Path) -> None:
-    assert spec_of("-c", write(tmp_path, json.dumps({"script": "echo", "n_workers": 3}))).n_workers == 3
+    assert (
+        spec_of("-c", write(tmp_path, json.dumps({"script": "echo", "n_workers": 3}))).n_workers
+        == 3
+    )
 
 
 @pytest.mark.parametrize(
@@ -230,7 +280,9 @@ def test_a_wrong_file_is_explained(tmp_path: Path, text: str, about: str) -> Non
     assert about in refused.value.message
 
 
-@pytest.mark.parametrize(("field", "about"), [("args: 3", "args=3"), ("instance_type: [a]", "instance_type=['a']")])
+@pytest.mark.parametrize(
+    ("field", "about"), [("args: 3", "args=3"), ("instance_type: [a]", "instance_type=['a']")]
+)
 @pytest.mark.parametrize("script", ["train.py", "torchrun train.py"])
 def test_a_file_is_checked_before_it_is_compared_with_the_line(
     tmp_path: Path, script: str, field: str, about: str
@@ -241,7 +293,9 @@ def test_a_file_is_checked_before_it_is_compared_with_the_line(
 
 
 def test_a_mapping_of_the_file_may_repeat_another(tmp_path: Path) -> None:
-    file = write(tmp_path, "script: echo\nlabels: &a {team: vision, run: '1'}\nflags: {<<: *a, run: '2'}\n")
+    file = write(
+        tmp_path, "script: echo\nlabels: &a {team: vision, run: '1'}\nflags: {<<: *a, run: '2'}\n"
+    )
     assert spec_of("-c", file).flags == {"team": "vision", "run": "2"}
 
 
@@ -261,14 +315,28 @@ def test_merging_leaves_both_sides_as_they_were() -> None:
 # --- a launcher's line in the place of the script
 
 
-def test_a_launchers_line_is_read_and_shown_in_our_words(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_launchers_line_is_read_and_shown_in_our_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     spec = spec_of(
-        "--name", "x", "torchrun", "--nnodes", "2", "--nproc-per-node=2", "--rdzv-id=7", "train.py", "--lr", "a b"
+        "--name",
+        "x",
+        "torchrun",
+        "--nnodes",
+        "2",
+        "--nproc-per-node=2",
+        "--rdzv-id=7",
+        "train.py",
+        "--lr",
+        "a b",
     )
     assert (spec.script, spec.args, spec.name) == ("train.py", ["--lr", "a b"], "x")
     assert (spec.n_workers, spec.processes_per_worker) == (2, 2)
     assert capsys.readouterr().err.splitlines() == [
-        "torchrun line read as: client-lib submit -N 2 --processes-per-worker 2 train.py --lr 'a b'",
+        (
+            "torchrun line read as: client-lib submit -N 2 --processes-per-worker 2 train.py --lr "
+            "'a b'"
+        ),
         "--rdzv-id has no effect here: the workers of a job find each other by themselves",
     ]
 
@@ -278,7 +346,9 @@ def test_an_option_fills_what_a_launchers_line_leaves_open() -> None:
     spec = spec_of(*line.split())
     assert (spec.n_workers, spec.processes_per_worker, spec.max_retry) == (3, 2, 1)
     assert spec_of("torchrun", "train.py").processes_per_worker == 1
-    assert spec_of("-e", "A=1", "accelerate", "launch", "--mixed_precision=no", "train.py").env_variables == {
+    assert spec_of(
+        "-e", "A=1", "accelerate", "launch", "--mixed_precision=no", "train.py"
+    ).env_variables == {
         "A": "1",
         "ACCELERATE_MIXED_PRECISION": "no",
     }
@@ -296,9 +366,18 @@ def test_cores_come_from_the_instance_type() -> None:
     ("line", "about"),
     [
         ("-N 3 torchrun --nnodes 2 train.py", "-N=3 contradicts --nnodes 2, which is -N=2"),
-        ("--processes-per-worker 4 torchrun --nproc-per-node 2 train.py", "contradicts --nproc-per-node 2"),
-        ("-N 2 accelerate launch --num_processes 4 train.py", "contradicts accelerate launch without --num_machines"),
-        ("-e ACCELERATE_MIXED_PRECISION=fp16 accelerate launch --mixed_precision bf16 train.py", "-e ACCELERATE_MIXED"),
+        (
+            "--processes-per-worker 4 torchrun --nproc-per-node 2 train.py",
+            "contradicts --nproc-per-node 2",
+        ),
+        (
+            "-N 2 accelerate launch --num_processes 4 train.py",
+            "contradicts accelerate launch without --num_machines",
+        ),
+        (
+            "-e ACCELERATE_MIXED_PRECISION=fp16 accelerate launch --mixed_precision bf16 train.py",
+            "-e ACCELERATE_MIXED",
+        ),
         ("nothing/python -m torch.distributed.run train.py", "there is no program nothing/python"),
         ("accelerate launch --config_file none.yaml train.py", "none.yaml can't be read"),
     ],
@@ -310,10 +389,17 @@ def test_a_launchers_line_that_contradicts_the_options_is_refused(line: str, abo
 
 
 @pytest.mark.parametrize("variables", ["", "abc", "[ANY]", "{CLIENT_LIB_RANK_VARIABLES: 1}"])
-def test_a_file_that_contradicts_a_launchers_line_is_refused(tmp_path: Path, variables: str) -> None:
+def test_a_file_that_contradicts_a_launchers_line_is_refused(
+    tmp_path: Path, variables: str
+) -> None:
     (tmp_path / "train.py").touch()
     with pytest.raises(InvalidRequest, match="contradicts the python line"):
-        spec_of("-c", write(tmp_path, f"env_variables: {variables}"), "python", str(tmp_path / "train.py"))
+        spec_of(
+            "-c",
+            write(tmp_path, f"env_variables: {variables}"),
+            "python",
+            str(tmp_path / "train.py"),
+        )
 
 
 def test_accelerates_config_file_is_found_where_accelerate_finds_it(

@@ -1,4 +1,6 @@
-"""`client-lib login` at a real server with a real issuer: kept, renewed once, forgotten, and refused with a reason."""
+"""`client-lib login` at a real server with a real issuer: kept, renewed once, forgotten,
+and refused with a reason.
+"""
 
 import base64
 import json
@@ -61,7 +63,9 @@ def test_a_login_is_kept_for_commands_and_the_sdk_until_the_logout(
     assert "there is no login" in cli("logout").stderr
 
 
-def test_a_token_is_renewed_before_it_expires_by_one_of_many(issuer: Issuer, url: str, cli: Run, file: Path) -> None:
+def test_a_token_is_renewed_before_it_expires_by_one_of_many(
+    issuer: Issuer, url: str, cli: Run, file: Path
+) -> None:
     issuer.lifetime_s = 6
     cli("login")
     client = Client()
@@ -72,14 +76,23 @@ def test_a_token_is_renewed_before_it_expires_by_one_of_many(issuer: Issuer, url
     [thread.start() for thread in threads]
     client.server_info()  # a client that has a connection with the old token
     [thread.join() for thread in threads]
-    assert issuer.asked["/token"] == 2  # the login, and one renewal: a second one would end the login
+    # the login, and one renewal: a second one would end the login
+    assert issuer.asked["/token"] == 2
     time.sleep(3)
     assert client.server_info().user == "zoe"
 
 
-def test_a_token_is_used_to_its_end_while_the_issuer_is_away(cli: Run, environment: dict[str, str], file: Path) -> None:
+def test_a_token_is_used_to_its_end_while_the_issuer_is_away(
+    cli: Run, environment: dict[str, str], file: Path
+) -> None:
     now = time.time()
-    login = {"token": "t", "renew_at": now - 1, "ends": now + 60, "refresh_token": "r", "kind": "id_token"}
+    login = {
+        "token": "t",
+        "renew_at": now - 1,
+        "ends": now + 60,
+        "refresh_token": "r",
+        "kind": "id_token",
+    }
     login |= {"issuer": "http://127.0.0.1:9", "client_id": CLIENT_ID}
     file.write_text(json.dumps({"https://lab": login, "https://late": login | {"ends": now - 1}}))
     assert logins.endpoint("https://lab").token == "t"
@@ -104,13 +117,21 @@ def test_an_issuer_that_is_busy_ends_no_login(issuer: Issuer, url: str, file: Pa
 
 
 def test_the_claims_of_a_token_count_whatever_the_answer_says_of_its_life() -> None:
-    claims = base64.urlsafe_b64encode(json.dumps({"iat": 1000, "exp": 1100}).encode()).decode().rstrip("=")
+    claims = (
+        base64.urlsafe_b64encode(json.dumps({"iat": 1000, "exp": 1100}).encode())
+        .decode()
+        .rstrip("=")
+    )
     for expires_in in (None, "soon", 5):
-        login = logins._login({"id_token": f"a.{claims}.b", "expires_in": expires_in}, "issuer", "client", "id_token")
+        login = logins._login(
+            {"id_token": f"a.{claims}.b", "expires_in": expires_in}, "issuer", "client", "id_token"
+        )
         assert 90 < login["ends"] - time.time() <= 100
 
 
-def test_a_login_that_the_issuer_has_ended_says_so(issuer: Issuer, url: str, cli: Run, file: Path) -> None:
+def test_a_login_that_the_issuer_has_ended_says_so(
+    issuer: Issuer, url: str, cli: Run, file: Path
+) -> None:
     issuer.lifetime_s = 0.01
     cli("login")
     issuer.refresh.clear()
@@ -131,14 +152,18 @@ def test_a_login_that_the_issuer_has_ended_says_so(issuer: Issuer, url: str, cli
         ({"claims": {}}, "claim 'preferred_username' of the token is None"),
     ],
 )
-def test_a_login_that_fails_says_why(attributes: dict[str, Any], says: str, issuer: Issuer, url: str, cli: Run) -> None:
+def test_a_login_that_fails_says_why(
+    attributes: dict[str, Any], says: str, issuer: Issuer, url: str, cli: Run
+) -> None:
     vars(issuer).update(attributes)
     failed = cli("login")
     assert failed.returncode != 0
     assert says in failed.stderr
 
 
-def test_an_issuer_that_asks_for_slower_polls_gets_them(issuer: Issuer, url: str, file: Path) -> None:
+def test_an_issuer_that_asks_for_slower_polls_gets_them(
+    issuer: Issuer, url: str, file: Path
+) -> None:
     offer = {"issuer": issuer.url, "client_id": CLIENT_ID, "token": "id_token"}
     pauses: list[float] = []
 
@@ -164,7 +189,9 @@ def test_a_server_without_an_issuer_or_with_a_token_says_so(
 def test_an_older_server_has_no_login(
     server: SmallServer, cli: Run, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
 ) -> None:
-    monkeypatch.setattr(server, "answer", lambda *_: (401, {"code": "unauthorized", "message": "wants a token"}))
+    monkeypatch.setattr(
+        server, "answer", lambda *_: (401, {"code": "unauthorized", "message": "wants a token"})
+    )
     assert "this server's version has no login" in cli("login").stderr
 
 
@@ -173,7 +200,9 @@ def test_no_answer_of_the_issuer_is_the_issuers_failure(
     cli: Run,
     environment: dict[str, str],
 ) -> None:
-    environment["CLIENT_LIB_ENDPOINT"] = start_server(users_more=oidc_table("http://127.0.0.1:9")).url
+    environment["CLIENT_LIB_ENDPOINT"] = start_server(
+        users_more=oidc_table("http://127.0.0.1:9")
+    ).url
     assert "the issuer does not answer: http://127.0.0.1:9" in cli("login").stderr
     with pytest.raises(Unauthorized):
         Client(environment["CLIENT_LIB_ENDPOINT"]).server_info()

@@ -17,7 +17,10 @@ TOKEN = "clt_secret"
 def home(environment: dict[str, str], tmp_path: Path, server: SmallServer) -> Path:
     environment["HOME"] = str(tmp_path)
     environment["CLIENT_LIB_TOKEN"] = TOKEN
-    server.answers["GET", "/api/v1/info"] = (200, {"version": "0.1.0", "runtime": "local", "user": "ann"})
+    server.answers["GET", "/api/v1/info"] = (
+        200,
+        {"version": "0.1.0", "runtime": "local", "user": "ann"},
+    )
     return tmp_path
 
 
@@ -27,7 +30,9 @@ def read(path: Path) -> configparser.ConfigParser:
     return parser
 
 
-def test_both_files_are_written_for_this_user_alone(home: Path, server: SmallServer, cli: Run) -> None:
+def test_both_files_are_written_for_this_user_alone(
+    home: Path, server: SmallServer, cli: Run
+) -> None:
     done = cli("mls-config")
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     config, credentials = home / ".mls" / "config", home / ".mls" / "credentials"
@@ -42,20 +47,27 @@ def test_both_files_are_written_for_this_user_alone(home: Path, server: SmallSer
         "x_workspace_id": "00000000-0000-4000-8000-000000000000",
         "x_api_key": "client-lib",
     }
-    assert [path.stat().st_mode & 0o777 for path in (config.parent, config, credentials)] == [0o700, 0o600, 0o600]
+    assert [path.stat().st_mode & 0o777 for path in (config.parent, config, credentials)] == [
+        0o700,
+        0o600,
+        0o600,
+    ]
 
 
 def test_print_writes_nothing(home: Path, server: SmallServer, cli: Run) -> None:
     done = cli("mls-config", "--print", "--mls-profile", "lab", "--region", "SR003")
     assert done.returncode == 0
     assert (
-        f"# ~/.mls/config\n[lab]\nregion = SR003\noutput = json\nendpoint_url = {server.url}/public/v2\n" in done.stdout
-    )
+        "# ~/.mls/config\n[lab]\nregion = SR003\noutput = json\nendpoint_url = "
+        f"{server.url}/public/v2\n"
+    ) in done.stdout
     assert f"# ~/.mls/credentials\n[lab]\nkey_id = ann\nkey_secret = {TOKEN}\n" in done.stdout
     assert not (home / ".mls").exists()
 
 
-def test_a_profile_of_another_service_is_not_replaced_unless_forced(home: Path, server: SmallServer, cli: Run) -> None:
+def test_a_profile_of_another_service_is_not_replaced_unless_forced(
+    home: Path, server: SmallServer, cli: Run
+) -> None:
     folder = home / ".mls"
     folder.mkdir()
     before = "[default]\nkey_id = theirs  \n\n; a comment\n[other]\nkey_id = x\n"
@@ -70,7 +82,9 @@ def test_a_profile_of_another_service_is_not_replaced_unless_forced(home: Path, 
     assert read(folder / "credentials")["other"]["key_id"] == "x"
 
 
-def test_our_own_profile_is_written_anew_when_the_address_changed(home: Path, server: SmallServer, cli: Run) -> None:
+def test_our_own_profile_is_written_anew_when_the_address_changed(
+    home: Path, server: SmallServer, cli: Run
+) -> None:
     assert cli("mls-config").returncode == 0
     config = home / ".mls" / "config"
     config.write_text(config.read_text().replace(server.url, "http://127.0.0.1:1"))
@@ -86,7 +100,9 @@ def test_a_wrong_token_writes_nothing(home: Path, server: SmallServer, cli: Run)
 
 @pytest.mark.parametrize("option", ["--mls-profile", "--region"])
 @pytest.mark.parametrize("value", ["", "a]", "a\nkey_id = theirs"])
-def test_a_value_that_would_break_the_file_is_refused(home: Path, cli: Run, option: str, value: str) -> None:
+def test_a_value_that_would_break_the_file_is_refused(
+    home: Path, cli: Run, option: str, value: str
+) -> None:
     refused = cli("mls-config", option, value)
     assert (refused.returncode, f"{option} {value!r}" in refused.stderr) == (2, True)
     assert not (home / ".mls").exists()

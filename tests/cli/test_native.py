@@ -15,7 +15,9 @@ from tests.cli.conftest import Run
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(sys.platform != "linux", reason="the stacks of processes are taken on Linux alone"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="the stacks of processes are taken on Linux alone"
+    ),
 ]
 HOLDS_THE_LOCK = """
 import ctypes
@@ -24,7 +26,9 @@ while True:  # a signal, also that of `stacks`, ends one sleep
     ctypes.PyDLL(None).sleep(600)
 """
 WITH_PY_SPY = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to trace processes or to give the right up")
+root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="needs root, to trace processes or to give the right up"
+)
 
 
 @pytest.fixture
@@ -49,9 +53,14 @@ def test_the_functions_of_c_are_shown(cli: Run, job: str) -> None:
     assert shown.returncode == 0, shown.stderr
     lines = shown.stdout.splitlines()
     assert lines[0] == "rank 0"
-    function, script = (next(i for i, line in enumerate(lines) if text in line) for text in ("sleep", "(train.py:5)"))
+    function, script = (
+        next(i for i, line in enumerate(lines) if text in line)
+        for text in ("sleep", "(train.py:5)")
+    )
     assert function < script
-    found = json.loads(cli("stacks", job, "--native", "--rank", "0", "-o", "json").stdout)["processes"]
+    found = json.loads(cli("stacks", job, "--native", "--rank", "0", "-o", "json").stdout)[
+        "processes"
+    ]
     assert [each["rank"] for each in found] == [0]
     assert any("sleep" in line for line in found[0]["native"])
     events = cli("status", job, "--events").stdout
@@ -61,7 +70,18 @@ def test_the_functions_of_c_are_shown(cli: Run, job: str) -> None:
 def test_a_worker_without_py_spy_is_told_so(cli: Run, job: str, tmp_path: Path) -> None:
     (tmp_path / "wait").write_text("#!/bin/sh\nexec /bin/sleep 600\n")
     (tmp_path / "wait").chmod(0o755)
-    name = cli("submit", "-o", "name", "--type", "binary", "--grace-s", "1", "--env", "PATH=/usr/bin:/bin", "./wait")
+    name = cli(
+        "submit",
+        "-o",
+        "name",
+        "--type",
+        "binary",
+        "--grace-s",
+        "1",
+        "--env",
+        "PATH=/usr/bin:/bin",
+        "./wait",
+    )
     other = name.stdout.strip()
     while not json.loads(cli("stacks", other, "-o", "json").stdout or "{}").get("ranks"):
         pass
@@ -76,7 +96,9 @@ def test_a_worker_without_py_spy_is_told_so(cli: Run, job: str, tmp_path: Path) 
 def test_a_worker_that_may_not_trace_is_told_so() -> None:
     nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
     command = [*nobody, *PY_SPY, str(os.getpid())]
-    done = subprocess.run(command, env=WITH_PY_SPY, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        command, env=WITH_PY_SPY, capture_output=True, text=True, check=False, timeout=60
+    )
     with pytest.raises(NotSupported, match=r"py-spy may not trace process 7 of rank 1") as refused:
         check_py_spy(done.returncode, done.stderr, "process 7 of rank 1")
     assert "SYS_PTRACE" in str(refused.value.hint)
@@ -87,5 +109,7 @@ def test_a_process_that_has_ended_is_a_conflict() -> None:
     gone.wait()
     command = [*PY_SPY, str(gone.pid)]
     done = subprocess.run(command, env=WITH_PY_SPY, capture_output=True, text=True, check=False)
-    with pytest.raises(Conflict, match=r"py-spy took no stacks of process 7: .*Check that the process is running"):
+    with pytest.raises(
+        Conflict, match=r"py-spy took no stacks of process 7: .*Check that the process is running"
+    ):
         check_py_spy(done.returncode, done.stderr, "process 7")

@@ -22,7 +22,9 @@ sys.exit(int(sys.argv[2]))
 
 
 @pytest.mark.usefixtures("shell")
-def test_jobs_run_one_after_another_from_copies_of_checkpoints_or_not_at_all(cli: Run, tmp_path: Path) -> None:
+def test_jobs_run_one_after_another_from_copies_of_checkpoints_or_not_at_all(
+    cli: Run, tmp_path: Path
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
 
@@ -41,7 +43,10 @@ def test_jobs_run_one_after_another_from_copies_of_checkpoints_or_not_at_all(cli
     found = {"a": "nothing", "b": "one", "d": "two", "e": "one"}
     assert {letter: cli("logs", f"chain-{letter}").stdout.split()[-1] for letter in found} == found
     why = cli("explain", "chain-c").stdout
-    assert "FAILED (DependencyFailed): chain-b is FAILED, and this job starts only after that has succeeded" in why
+    assert (
+        "FAILED (DependencyFailed): chain-b is FAILED, and this job starts only after that has "
+        "succeeded"
+    ) in why
     assert "`client-lib resubmit chain-c --set after=NEW-NAME`" in why
 
     for words, code, message in (

@@ -56,7 +56,9 @@ def submit(cli: Run, *line: str) -> str:
     return done.stdout.strip()
 
 
-def test_the_first_example_runs_in_an_empty_folder(shell: dict[str, str], cli: Run, tmp_path: Path) -> None:
+def test_the_first_example_runs_in_an_empty_folder(
+    shell: dict[str, str], cli: Run, tmp_path: Path
+) -> None:
     written = cli("init", "first")
     assert written.stdout.splitlines() == ["first/train.py", "first/job.yaml"]
     done = cli("submit", "-f", "-c", "first/job.yaml")
@@ -75,11 +77,18 @@ def test_the_first_example_runs_in_an_empty_folder(shell: dict[str, str], cli: R
 def test_a_followed_job_prints_its_lines_and_ends_as_the_job_does(
     shell: dict[str, str], cli: Run, script: Path
 ) -> None:
-    done = cli("submit", "-f", "-N", "2", "--name", "first", "train.py", "--steps", "2", "-n", "a b")
+    done = cli(
+        "submit", "-f", "-N", "2", "--name", "first", "train.py", "--steps", "2", "-n", "a b"
+    )
     assert done.returncode == 0, done.stderr
-    assert [line for line in done.stdout.splitlines() if line.startswith("[1]")] == ["[1] step 0", "[1] step 1"]
+    assert [line for line in done.stdout.splitlines() if line.startswith("[1]")] == [
+        "[1] step 0",
+        "[1] step 1",
+    ]
     assert 'Job "first" created.' in done.stderr
-    assert re.search(r"first SUCCEEDED in \d+s\n`client-lib logs first` shows it again$", done.stderr.rstrip())
+    assert re.search(
+        r"first SUCCEEDED in \d+s\n`client-lib logs first` shows it again$", done.stderr.rstrip()
+    )
     assert (script.parent / "done.txt").read_text() == "['--steps', '2', '-n', 'a b']"
 
 
@@ -94,13 +103,18 @@ def test_what_the_server_reads_otherwise_is_said_once_beside_the_data(
         assert notice not in done.stdout
 
 
-def test_the_losses_of_a_job_are_shown_as_it_prints_them(shell: dict[str, str], cli: Run, script: Path) -> None:
+def test_the_losses_of_a_job_are_shown_as_it_prints_them(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
     script.write_text(
-        "import time\nfor n in range(600):\n    print(f'step {n}/600 loss={n / 4}', flush=True)\n    time.sleep(0.1)"
+        "import time\nfor n in range(600):\n    print(f'step {n}/600 loss={n / 4}', flush=True)\n "
+        "   time.sleep(0.1)"
     )
     name = submit(cli, "--grace-s", "1", "train.py")
     until(lambda: " left · loss " in cli("list").stdout)
-    assert re.search(r"^progress +\d+% · .* left .* steps/s$", cli("status", name).stdout, re.MULTILINE)
+    assert re.search(
+        r"^progress +\d+% · .* left .* steps/s$", cli("status", name).stdout, re.MULTILINE
+    )
     rows = cli("metrics", name, "-o", "csv").stdout.splitlines()
     assert rows[0] == "metric,rank,step,time,value"
     assert [row.split(",")[::2] for row in rows[1:4]] == [
@@ -118,8 +132,8 @@ def test_the_losses_of_a_job_are_shown_as_it_prints_them(shell: dict[str, str], 
 
 def test_a_script_can_tell_its_metrics(shell: dict[str, str], cli: Run, script: Path) -> None:
     script.write_text(
-        "import client_lib\nfor n in range(3):\n    client_lib.log({'return': n / 7}, step=10 * n)\n"
-        "client_lib.log({'x' * 5000: 1})\nclient_lib.finish()\nprint('said')"
+        "import client_lib\nfor n in range(3):\n    client_lib.log({'return': n / 7}, step=10 * "
+        "n)\nclient_lib.log({'x' * 5000: 1})\nclient_lib.finish()\nprint('said')"
     )
     name = submit(cli, "-N", "2", "train.py")
     assert cli("wait", name).returncode == 0
@@ -136,25 +150,37 @@ def test_a_script_can_tell_its_metrics(shell: dict[str, str], cli: Run, script: 
 
 def test_the_files_of_a_script_are_read(shell: dict[str, str], cli: Run, script: Path) -> None:
     script.write_text(
-        "import os, time\nos.makedirs('logs/version_0')\nwith open('logs/version_0/metrics.csv', 'w') as file:\n"
-        "    file.write('epoch,step,train_loss\\n0,49,0.25\\n')\ntime.sleep(3)\n"
-        "with open('logs/version_0/metrics.csv', 'a') as file:\n    file.write('0,99,0.125\\n')\n"
+        "import os, time\nos.makedirs('logs/version_0')\nwith open('logs/version_0/metrics.csv', "
+        "'w') as file:\n    "
+        "file.write('epoch,step,train_loss\\n0,49,0.25\\n')\ntime.sleep(3)\nwith "
+        "open('logs/version_0/metrics.csv', 'a') as file:\n    file.write('0,99,0.125\\n')\n"
     )
     name = submit(cli, "train.py")
     assert cli("wait", name).returncode == 0
     (found,) = json.loads(cli("metrics", name, "-o", "json").stdout)["curves"]
-    assert (found["name"], found["steps"], found["values"]) == ("train_loss", [49, 99], [0.25, 0.125])
+    assert (found["name"], found["steps"], found["values"]) == (
+        "train_loss",
+        [49, 99],
+        [0.25, 0.125],
+    )
 
 
 @pytest.mark.smoke
-def test_a_failed_job_ends_with_1_and_the_report(shell: dict[str, str], cli: Run, script: Path) -> None:
+def test_a_failed_job_ends_with_1_and_the_report(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
     script.write_text("print('before'); raise KeyError('learning_rate')")
     done = cli("submit", "-f", "--name", "bad", "train.py")
     assert done.returncode == 1
     assert "before" in done.stdout
     report = done.stderr[done.stderr.index("Error: ") :].splitlines()
-    assert report[0].startswith("Error: job bad FAILED (ExitCode): rank 0 on worker 0 ended with exit code 1")
-    assert report[1:] == ["KeyError: 'learning_rate'", "next: `client-lib logs bad --rank 0` has what it printed"]
+    assert report[0].startswith(
+        "Error: job bad FAILED (ExitCode): rank 0 on worker 0 ended with exit code 1"
+    )
+    assert report[1:] == [
+        "KeyError: 'learning_rate'",
+        "next: `client-lib logs bad --rank 0` has what it printed",
+    ]
     assert done.stderr.count("Traceback") == 0, "the follower has printed it"
     assert "KeyError: 'learning_rate'" in cli("status", "bad").stdout
     assert cli("wait", "bad").returncode == 1
@@ -166,7 +192,9 @@ def test_the_life_of_a_job(shell: dict[str, str], cli: Run, script: Path) -> Non
     script.write_text("import time; print('begins', flush=True); time.sleep(600)")
     name = submit(cli, "-l", "team=vision", "--grace-s", "1", "train.py")
     until(lambda: "begins" in cli("logs", name).stdout)
-    assert cli("list", "-l", "team=vision", "--state", "running", "-o", "name").stdout == f"{name}\n"
+    assert (
+        cli("list", "-l", "team=vision", "--state", "running", "-o", "name").stdout == f"{name}\n"
+    )
     assert cli("wait", name, "--timeout", "0.1").returncode == 124
     refused = cli("delete", name)
     assert (refused.returncode, refused.stdout) == (5, "")
@@ -179,21 +207,30 @@ def test_the_life_of_a_job(shell: dict[str, str], cli: Run, script: Path) -> Non
 
 
 def test_logs_are_filtered_and_come_as_json(shell: dict[str, str], cli: Run, script: Path) -> None:
-    script.write_text("import sys, os\nprint('out', os.environ['RANK']); print('err', file=sys.stderr)")
+    script.write_text(
+        "import sys, os\nprint('out', os.environ['RANK']); print('err', file=sys.stderr)"
+    )
     name = submit(cli, "-N", "2", "train.py")
     cli("wait", name)
     assert cli("logs", name, "--rank", "1", "--stream", "stdout").stdout == "out 1\n"
-    assert cli("logs", name, "-n", "1", "--rank", "0", "--rank", "1", "--stream", "stderr").stdout in (
+    assert cli(
+        "logs", name, "-n", "1", "--rank", "0", "--rank", "1", "--stream", "stderr"
+    ).stdout in (
         "[0] err\n",
         "[1] err\n",
     )
-    (entry,) = map(json.loads, cli("logs", name, "--rank", "0", "--stream", "stdout", "-o", "json").stdout.splitlines())
+    (entry,) = map(
+        json.loads,
+        cli("logs", name, "--rank", "0", "--stream", "stdout", "-o", "json").stdout.splitlines(),
+    )
     assert set(entry) == {"time", "worker", "rank", "attempt", "seq", "stream", "kind", "text"}
     assert (entry["text"], entry["rank"], entry["attempt"]) == ("out 0", 0, 1)
     assert cli("logs", name, "--stream", "nonsense").returncode == 2
     found = cli("logs", name, name, "--grep", "^o", "-C", "1", "--rank", "1", "--stream", "stdout")
     assert found.stdout == f"==> {name} <==\nout 1\n" * 2
-    (entry,) = map(json.loads, cli("logs", name, "--grep", "out 0", "-o", "json").stdout.splitlines())
+    (entry,) = map(
+        json.loads, cli("logs", name, "--grep", "out 0", "-o", "json").stdout.splitlines()
+    )
     assert entry["text"] == "out 0"
     assert "no --grep" in cli("logs", name, "-f", "--grep", "x").stderr
     assert "all ranks" in cli("logs", name, "--diverge").stderr
@@ -204,21 +241,35 @@ def test_logs_are_filtered_and_come_as_json(shell: dict[str, str], cli: Run, scr
     assert "0 to 1" in refused.stderr
 
 
-def test_the_first_line_in_which_ranks_differ_is_shown(shell: dict[str, str], cli: Run, script: Path) -> None:
-    script.write_text("import os\nr = os.environ['RANK']\nprint('rank', r)\nif r != '1': print('loaded')")
+def test_the_first_line_in_which_ranks_differ_is_shown(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
+    script.write_text(
+        "import os\nr = os.environ['RANK']\nprint('rank', r)\nif r != '1': print('loaded')"
+    )
     name = submit(cli, "-N", "3", "train.py")
     cli("wait", name)
     shown = cli("logs", name, "--diverge").stdout.splitlines()
-    assert shown[1:] == ["[0,2]   rank 0", "[0,2] > loaded", "[1]   rank 1", "[1] > (no more lines)"]
+    assert shown[1:] == [
+        "[0,2]   rank 0",
+        "[0,2] > loaded",
+        "[1]   rank 1",
+        "[1] > (no more lines)",
+    ]
     found = json.loads(cli("logs", name, "--diverge", "-o", "json").stdout)
     assert (found["agreed"], [side["ranks"] for side in found["sides"]]) == (1, [[0, 2], [1]])
     assert "has one rank" in cli("logs", name, "--diverge", "--rank", "1").stderr
     assert "no other options" in cli("logs", name, "--diverge", "-f").stderr
 
 
-def test_a_dry_run_creates_nothing_and_says_the_same_twice(shell: dict[str, str], cli: Run, script: Path) -> None:
+def test_a_dry_run_creates_nothing_and_says_the_same_twice(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
     line = ("-N", "2", "-e", "MY_TOKEN=s3cret", "--name", "dry", "train.py", "--lr", "0.1")
-    first, second = cli("submit", "--dry-run", "-o", "json", *line), cli("submit", "--dry-run", "-o", "json", *line)
+    first, second = (
+        cli("submit", "--dry-run", "-o", "json", *line),
+        cli("submit", "--dry-run", "-o", "json", *line),
+    )
     assert first.returncode == 0, first.stderr
     assert first.stdout == second.stdout == cli("render", "-o", "json", *line).stdout
     assert len(Manifest.model_validate_json(first.stdout).objects) == 2
@@ -227,7 +278,9 @@ def test_a_dry_run_creates_nothing_and_says_the_same_twice(shell: dict[str, str]
     assert cli("list", "-o", "name", "--name", "dry").stdout == ""
 
 
-def test_an_option_of_ours_behind_the_script_is_named(shell: dict[str, str], cli: Run, script: Path) -> None:
+def test_an_option_of_ours_behind_the_script_is_named(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
     said = "--n-workers behind train.py goes to the script, which does not declare it"
     assert said in cli("submit", "--dry-run", "train.py", "--n-workers", "2").stderr
     assert said in cli("submit", "--dry-run", "python", "train.py", "--n-workers=2").stderr
@@ -235,22 +288,35 @@ def test_an_option_of_ours_behind_the_script_is_named(shell: dict[str, str], cli
     assert "n-workers" not in cli("submit", "--dry-run", "train.py", "--n-workers", "2").stderr
 
 
-def test_a_script_that_must_fail_is_named_before_the_submit(shell: dict[str, str], cli: Run, script: Path) -> None:
-    script.write_text("import no_such_module\nimport argparse\nargparse.ArgumentParser().parse_args()\n")
+def test_a_script_that_must_fail_is_named_before_the_submit(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
+    script.write_text(
+        "import no_such_module\nimport argparse\nargparse.ArgumentParser().parse_args()\n"
+    )
     warned = cli("submit", "--name", "warned", "train.py", "--lr", "1")
     assert (warned.returncode, warned.stdout.splitlines()[0]) == (0, 'Job "warned" created.')
     assert f"{script}:1: there is no module 'no_such_module'" in warned.stderr
     assert f"{script}:3: parse_args() will refuse --lr" in warned.stderr
-    assert "no_such_module" not in cli("submit", "--requirement", "no_such_module", "train.py").stderr
+    assert (
+        "no_such_module" not in cli("submit", "--requirement", "no_such_module", "train.py").stderr
+    )
     assert f"{script}:1" not in cli("submit", "-e", "PYTHONPATH=/elsewhere", "train.py").stderr
     script.write_text("x = 1\ndef f(:\n")
     refused = cli("run", "train.py")
-    assert (refused.returncode, f"{script}:2: invalid syntax: def f(:" in refused.stderr) == (2, True)
+    assert (refused.returncode, f"{script}:2: invalid syntax: def f(:" in refused.stderr) == (
+        2,
+        True,
+    )
     assert cli("submit", "--no-check", "--name", "unchecked", "train.py").returncode == 0
 
 
-def test_a_terminal_sees_what_a_submit_waits_for(fresh_shell: dict[str, str], run_here: Run, script: Path) -> None:
-    with Terminal("submit", "--name", "first", "train.py", environment=fresh_shell, cwd=script.parent) as terminal:
+def test_a_terminal_sees_what_a_submit_waits_for(
+    fresh_shell: dict[str, str], run_here: Run, script: Path
+) -> None:
+    with Terminal(
+        "submit", "--name", "first", "train.py", environment=fresh_shell, cwd=script.parent
+    ) as terminal:
         terminal.read_until(b"starting the local server")
         terminal.read_until(b'Job "first" created.')
         terminal.read_to_end()
@@ -258,15 +324,24 @@ def test_a_terminal_sees_what_a_submit_waits_for(fresh_shell: dict[str, str], ru
     assert "starting" not in run_here("submit", "train.py").stderr
 
 
-def test_a_program_that_is_not_there_is_refused_at_submit(shell: dict[str, str], cli: Run, script: Path) -> None:
+def test_a_program_that_is_not_there_is_refused_at_submit(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
     refused = cli("submit", "no-such-program", "train.py")
-    assert (refused.returncode, "there is no program 'no-such-program' on PATH" in refused.stderr) == (2, True)
+    assert (
+        refused.returncode,
+        "there is no program 'no-such-program' on PATH" in refused.stderr,
+    ) == (2, True)
     assert cli("submit", "--dry-run", "-e", f"PATH={script.parent}", "ls").returncode == 2
     assert cli("submit", "--dry-run", "ls", "-l").returncode == 0
 
 
-def test_a_job_file_and_a_resubmit_run_the_same(shell: dict[str, str], cli: Run, script: Path) -> None:
-    (script.parent / "job.yaml").write_text("script: train.py --steps 1\nname: from-file\nlabels: {a: b}\n")
+def test_a_job_file_and_a_resubmit_run_the_same(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
+    (script.parent / "job.yaml").write_text(
+        "script: train.py --steps 1\nname: from-file\nlabels: {a: b}\n"
+    )
     assert cli("submit", "-f", "-c", "job.yaml").returncode == 0
     (script.parent / "done.txt").unlink()
     again = cli("resubmit", "-f", "--name", "again", "from-file", PWD="/")
@@ -275,26 +350,38 @@ def test_a_job_file_and_a_resubmit_run_the_same(shell: dict[str, str], cli: Run,
     assert cli("list", "-o", "name", "-l", "a=b").stdout == "again\nfrom-file\n"
 
 
-def test_the_job_gets_the_python_of_the_shell(shell: dict[str, str], cli: Run, script: Path, tmp_path: Path) -> None:
+def test_the_job_gets_the_python_of_the_shell(
+    shell: dict[str, str], cli: Run, script: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "environment" / "bin" / "python"
     other.parent.mkdir(parents=True)
     other.symlink_to(sys.executable)
     script.write_text("import sys; print(sys.executable)")
-    assert f"[0] {other}\n" in cli("submit", "-f", "train.py", VIRTUAL_ENV=str(tmp_path / "environment")).stdout
+    assert (
+        f"[0] {other}\n"
+        in cli("submit", "-f", "train.py", VIRTUAL_ENV=str(tmp_path / "environment")).stdout
+    )
 
 
 def test_a_submit_in_place_loads_only_what_it_uses(shell: dict[str, str], script: Path) -> None:
-    """Start-up is most of what a submit takes: what packs snapshots, reads files and draws tables stays away."""
+    """Start-up is most of what a submit takes: what packs snapshots, reads files
+    and draws tables stays away.
+    """
     rest = (
-        "{'client_lib.submit.snapshot', 'client_lib.log_reading.reader', 'html', 'requests', 'urllib3', 'pathspec', "
-        "'yaml', 'rich', 'torch', 'server_stub'}"
+        "{'client_lib.submit.snapshot', 'client_lib.log_reading.reader', 'html', 'requests', "
+        "'urllib3', 'pathspec', 'yaml', 'rich', 'torch', 'server_stub'}"
     )
     code = (
-        "import sys; from client_lib.cli.app import run; code = run(['submit', 'train.py', '--steps', '0']); "
-        f"print(sorted({rest} & set(sys.modules))); sys.exit(code)"
+        "import sys; from client_lib.cli.app import run; code = run(['submit', 'train.py', "
+        f"'--steps', '0']); print(sorted({rest} & set(sys.modules))); sys.exit(code)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=script.parent, env=shell, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        cwd=script.parent,
+        env=shell,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout.splitlines()[-1] == "[]"
 
@@ -326,7 +413,9 @@ def test_a_taken_name_is_refused(shell: dict[str, str], cli: Run, script: Path) 
     assert "mine" in refused.stderr
 
 
-def test_kill_9_of_the_follower_leaves_the_job_running(shell: dict[str, str], cli: Run, script: Path) -> None:
+def test_kill_9_of_the_follower_leaves_the_job_running(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
     follower = subprocess.Popen(
         [*CLI, "submit", "-f", "--name", "survivor", "train.py", "--steps", "20"],
         cwd=script.parent,
@@ -354,8 +443,12 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_stop_it(
     if not look.startswith("submit"):
         submit(cli, "--name", name, "train.py")
         until(lambda: "begins" in cli("logs", name).stdout)
-    with Terminal(*look.replace("NAME", name).split(), environment=shell, cwd=script.parent) as terminal:
-        terminal.read_until(f"waiting for {name}".encode() if look.startswith("wait") else b"begins")
+    with Terminal(
+        *look.replace("NAME", name).split(), environment=shell, cwd=script.parent
+    ) as terminal:
+        terminal.read_until(
+            f"waiting for {name}".encode() if look.startswith("wait") else b"begins"
+        )
         terminal.write(b"\x03")
         shown = terminal.read_to_end()
     assert terminal.exit_code == 130
@@ -367,9 +460,16 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_stop_it(
 def test_a_pipe_that_reads_one_line_ends_the_command_and_not_the_job(
     shell: dict[str, str], cli: Run, script: Path
 ) -> None:
-    line = " ".join([*CLI, "submit", "-f", "--name", "piped", "train.py", "--steps", "10", "|", "head", "-1"])
+    line = " ".join(
+        [*CLI, "submit", "-f", "--name", "piped", "train.py", "--steps", "10", "|", "head", "-1"]
+    )
     done = subprocess.run(
-        ["bash", "-c", line], cwd=script.parent, env=shell, capture_output=True, text=True, timeout=60
+        ["bash", "-c", line],
+        cwd=script.parent,
+        env=shell,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert len(done.stdout.splitlines()) == 1
     assert "Traceback" not in done.stderr
@@ -381,7 +481,12 @@ def test_submit_into_a_pipe_does_not_hang_on_the_server_that_it_starts(
 ) -> None:
     line = " ".join([*CLI, "submit", "train.py", "--steps", "1", "|", "cat"])
     done = subprocess.run(
-        ["bash", "-c", line], cwd=script.parent, env=shell, capture_output=True, text=True, timeout=30
+        ["bash", "-c", line],
+        cwd=script.parent,
+        env=shell,
+        capture_output=True,
+        text=True,
+        timeout=30,
     )
     assert done.stdout.startswith('Job "train-')
 
@@ -398,7 +503,11 @@ def test_the_local_server_is_shown_and_stopped_and_found_again(
     shown = run_here("server", "status", "-o", "json")
     assert shown.returncode == 0
     facts = json.loads(shown.stdout)
-    assert (facts["running"], facts["answers"], facts["state_dir"]) == (True, True, str(local_state))
+    assert (facts["running"], facts["answers"], facts["state_dir"]) == (
+        True,
+        True,
+        str(local_state),
+    )
     assert facts["disk_mib"]["database"] > 0
     assert facts["memory_mib"] > 10
     assert run_here("server", "restart").returncode == 0
@@ -415,7 +524,15 @@ def test_serve_runs_in_the_foreground_and_takes_users(
 ) -> None:
     token = cli("server", "token", "ann", "--users-file", "users.toml").stdout.strip()
     state = tmp_path / "state"
-    line = [*CLI, "serve", "--state-dir", str(state), "--users-file", "users.toml", "--insecure-shared-uid"]
+    line = [
+        *CLI,
+        "serve",
+        "--state-dir",
+        str(state),
+        "--users-file",
+        "users.toml",
+        "--insecure-shared-uid",
+    ]
     server = subprocess.Popen(line, cwd=tmp_path, env=fresh_shell, stderr=subprocess.DEVNULL)
     try:
         until((state / "server.json").exists)
@@ -437,7 +554,9 @@ def test_a_module_in_the_current_folder_is_not_the_servers(
 
 
 def test_stacks_of_a_running_job(shell: dict[str, str], cli: Run, script: Path) -> None:
-    script.write_text("import time\ndef waits():\n    print('up', flush=True)\n    time.sleep(600)\nwaits()\n")
+    script.write_text(
+        "import time\ndef waits():\n    print('up', flush=True)\n    time.sleep(600)\nwaits()\n"
+    )
     name = submit(cli, "--grace-s", "1", "train.py")
     until(lambda: "up" in cli("logs", name).stdout)
     shown = cli("stacks", name)
@@ -450,11 +569,14 @@ def test_stacks_of_a_running_job(shell: dict[str, str], cli: Run, script: Path) 
     assert cli("cancel", name).returncode == 0
 
 
-def test_the_machines_are_checked_without_a_script(shell: dict[str, str], cli: Run, tmp_path: Path) -> None:
+def test_the_machines_are_checked_without_a_script(
+    shell: dict[str, str], cli: Run, tmp_path: Path
+) -> None:
     done = cli("doctor", "--gang", "2")
     assert done.returncode == 0, done.stderr
     assert re.search(
-        r"preflight: passed in [\d.]+ s, beside [\d.]+ s for the import of torch and the rendezvous$",
+        r"preflight: passed in [\d.]+ s, beside [\d.]+ s for the import of torch and the "
+        r"rendezvous$",
         done.stdout,
         re.MULTILINE,
     )

@@ -18,7 +18,9 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "cli.md"
 
 @pytest.fixture(scope="module")
 def reference() -> str:
-    """Made by a process of its own: click keeps the help option that a command was first asked with."""
+    """Made by a process of its own: click keeps the help option that a
+    command was first asked with.
+    """
     line = [sys.executable, str(DOCUMENT.with_name("cli_reference.py"))]
     return subprocess.run(line, capture_output=True, text=True, check=True).stdout
 
@@ -33,14 +35,19 @@ def test_every_command_is_in_it(reference: str) -> None:
 
 
 def test_no_page_for_users_names_the_package_of_the_server() -> None:
-    pages = {*DOCUMENT.parent.glob("*.md"), DOCUMENT.parents[1] / "README.md"} - {DOCUMENT.with_name("architecture.md")}
+    pages = {*DOCUMENT.parent.glob("*.md"), DOCUMENT.parents[1] / "README.md"} - {
+        DOCUMENT.with_name("architecture.md")
+    }
     assert [page.name for page in pages if "server_stub" in page.read_text()] == []
 
 
 def test_no_message_names_the_package_of_the_server() -> None:
     folders = [Path(client_lib.__file__).parent, Path(server_stub.__file__).parent]
     texts = [
-        text for folder in folders for file in folder.rglob("*.py") for text in _messages(ast.parse(file.read_text()))
+        text
+        for folder in folders
+        for file in folder.rglob("*.py")
+        for text in _messages(ast.parse(file.read_text()))
     ]
     assert len(texts) > 1000
     assert [text for text in texts if "server_stub" in text and " import " not in text] == []
@@ -50,7 +57,12 @@ def _messages(tree: ast.Module) -> Iterator[str]:
     """Texts of several words that are no docstrings."""
     alone = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value and node not in alone:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and " " in node.value
+            and node not in alone
+        ):
             yield node.value
 
 

@@ -49,12 +49,18 @@ def script(tmp_path: Path) -> Path:
 
 
 def ranks_of(state: Path) -> list[int]:
-    return [pid for pid in processes_of(state) if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [
+        pid
+        for pid in processes_of(state)
+        if b"train.py" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
 
 
 def test_a_breakpoint_is_talked_to_on_the_terminal(shell: dict[str, str], script: Path) -> None:
     script.write_text("lr = 0.25\nbreakpoint()\nprint('goes on with', lr)\n")
-    with Terminal("run", "--name", "stops", "train.py", environment=shell, cwd=script.parent) as terminal:
+    with Terminal(
+        "run", "--name", "stops", "train.py", environment=shell, cwd=script.parent
+    ) as terminal:
         terminal.read_until(b"(Pdb)")
         terminal.write(b"lr * 2\n")
         terminal.read_until(b"0.5")
@@ -69,11 +75,9 @@ def test_ctrl_c_cancels_within_the_grace_period_and_shows_the_last_words(
     shell: dict[str, str], cli: Run, script: Path, state: Path
 ) -> None:
     script.write_text(
-        "import signal, sys, time\n"
-        "def leave(*_): print('saving', flush=True); time.sleep(0.2); print('saved', flush=True); sys.exit(0)\n"
-        "signal.signal(signal.SIGTERM, leave)\n"
-        "print('begins', flush=True)\n"
-        "time.sleep(600)\n"
+        "import signal, sys, time\ndef leave(*_): print('saving', flush=True); time.sleep(0.2); "
+        "print('saved', flush=True); sys.exit(0)\nsignal.signal(signal.SIGTERM, "
+        "leave)\nprint('begins', flush=True)\ntime.sleep(600)\n"
     )
     line = ["run", "--name", "interrupted", "--processes-per-worker", "2", "train.py"]
     with Terminal(*line, environment={**shell, "NO_COLOR": "1"}, cwd=script.parent) as terminal:
@@ -92,12 +96,15 @@ def test_ctrl_c_cancels_within_the_grace_period_and_shows_the_last_words(
 
 @pytest.mark.smoke
 @pytest.mark.parametrize(
-    ("ends", "code"), [("raise SystemExit(7)", 7), ("raise KeyError('lr')", 1), ("os.kill(os.getpid(), 9)", 137)]
+    ("ends", "code"),
+    [("raise SystemExit(7)", 7), ("raise KeyError('lr')", 1), ("os.kill(os.getpid(), 9)", 137)],
 )
 def test_the_exit_code_is_that_of_the_first_failing_rank(
     shell: dict[str, str], cli: Run, script: Path, ends: str, code: int
 ) -> None:
-    script.write_text(f"import os, time\nif os.environ['RANK'] == '1':\n    {ends}\ntime.sleep(600)\n")
+    script.write_text(
+        f"import os, time\nif os.environ['RANK'] == '1':\n    {ends}\ntime.sleep(600)\n"
+    )
     done = cli("run", "--processes-per-worker", "2", "--grace-s", "1", "train.py")
     assert done.returncode == code
     assert "rank 1 on worker 0" in done.stderr
@@ -133,13 +140,21 @@ def test_the_rank_that_raised_is_named_though_its_peer_was_gone_first(
     info = json.loads(run_here("status", name, "-o", "json").stdout)
     assert info["message"] == "rank 1 ended with exit code 1: KeyError: 'learning_rate'"
     failure = info["failure"]
-    assert (failure["worker"], failure["rank"], failure["exception"]) == (worker, 1, "KeyError: 'learning_rate'")
+    assert (failure["worker"], failure["rank"], failure["exception"]) == (
+        worker,
+        1,
+        "KeyError: 'learning_rate'",
+    )
     assert f"rank 1 on worker {worker}" in run_here("explain", name).stdout
     assert f"rank 1 on worker {worker}" in run_here("wait", name).stderr
 
 
-def test_rank_0_reads_what_is_piped_in_and_the_others_nothing(shell: dict[str, str], cli: Run, script: Path) -> None:
-    script.write_text("import os, sys; print(os.environ.get('CLIENT_LIB_STDIN'), sys.stdin.read().split())")
+def test_rank_0_reads_what_is_piped_in_and_the_others_nothing(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
+    script.write_text(
+        "import os, sys; print(os.environ.get('CLIENT_LIB_STDIN'), sys.stdin.read().split())"
+    )
     done = cli("run", "-N", "2", "train.py", stdin="first second")
     assert sorted(done.stdout.splitlines()) == ["[0] None ['first', 'second']", "[1] None []"]
     done = cli("submit", "-f", "train.py", stdin="first second")
@@ -159,7 +174,10 @@ def test_a_python_line_runs_as_in_a_shell(shell: dict[str, str], cli: Run, scrip
     assert cli("run", "python", "train.py", RANK="3", WORLD_SIZE="8").stdout == "[0] None None\n"
     assert cli("run", "-t", "binary", "python", "train.py").stdout == "[0] None None\n"
     assert cli("run", "train.py").stdout == "[0] 0 1\n"
-    assert sorted(cli("run", "-N", "2", "python", "train.py").stdout.splitlines()) == ["[0] 0 2", "[1] 1 2"]
+    assert sorted(cli("run", "-N", "2", "python", "train.py").stdout.splitlines()) == [
+        "[0] 0 2",
+        "[1] 1 2",
+    ]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
@@ -170,7 +188,9 @@ def test_a_program_that_is_told_to_end_takes_its_job_along(
     name = f"told-{signum.name.lower()}"
     line = [*CLI, "run", "--name", name, "train.py"]
     options: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    options["preexec_fn"] = lambda: signal.signal(signum, signal.SIG_DFL)  # the tests may run under nohup
+    options["preexec_fn"] = lambda: signal.signal(
+        signum, signal.SIG_DFL
+    )  # the tests may run under nohup
     with subprocess.Popen(line, cwd=script.parent, env=shell, **options) as run:
         assert run.stdout
         assert b"begins" in run.stdout.readline()
@@ -181,9 +201,14 @@ def test_a_program_that_is_told_to_end_takes_its_job_along(
 
 
 def test_a_signal_that_is_ignored_ends_no_job(shell: dict[str, str], script: Path) -> None:
-    script.write_text("import os, time\nprint('begins', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)")
+    script.write_text(
+        "import os, time\nprint('begins', flush=True)\nwhile not os.path.exists('go'): "
+        "time.sleep(0.05)"
+    )
     line = ["nohup", *CLI, "run", "train.py"]
-    with subprocess.Popen(line, cwd=script.parent, env=shell, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as run:
+    with subprocess.Popen(
+        line, cwd=script.parent, env=shell, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as run:
         assert run.stdout
         assert b"begins" in run.stdout.readline()
         run.send_signal(signal.SIGHUP)
@@ -192,8 +217,17 @@ def test_a_signal_that_is_ignored_ends_no_job(shell: dict[str, str], script: Pat
         assert run.wait(WITHIN_S) == 0
 
 
-def test_a_reader_that_leaves_takes_the_job_along(shell: dict[str, str], cli: Run, script: Path) -> None:
+def test_a_reader_that_leaves_takes_the_job_along(
+    shell: dict[str, str], cli: Run, script: Path
+) -> None:
     script.write_text("import time\nwhile True: print('step', flush=True); time.sleep(0.05)")
     line = " ".join([*CLI, "run", "--name", "piped", "train.py", "|", "head", "-1"])
-    subprocess.run(["bash", "-c", line], cwd=script.parent, env=shell, capture_output=True, timeout=60, check=True)
+    subprocess.run(
+        ["bash", "-c", line],
+        cwd=script.parent,
+        env=shell,
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
     assert cli("wait", "piped").returncode == 3

@@ -10,7 +10,9 @@ from client_lib.transport import local_server
 
 
 def test_without_the_servers_libraries_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_server, "LIBRARIES", ("no_such_library",))  # an install without the extra takes minutes
+    monkeypatch.setattr(
+        local_server, "LIBRARIES", ("no_such_library",)
+    )  # an install without the extra takes minutes
     with pytest.raises(NotSupported) as refused:
         server.become_server("client-lib serve", ["--port", "0"])
     assert "no_such_library" in refused.value.message

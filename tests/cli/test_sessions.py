@@ -50,8 +50,12 @@ def job(run_here: Run, shell: dict[str, str], tmp_path: Path) -> Iterator[str]:
     run_here("cancel", name)
 
 
-def test_a_command_reads_stdin_and_gives_its_outputs_and_its_exit_code(cli: Run, job: str, tmp_path: Path) -> None:
-    done = cli("exec", job, "--", "sh", "-c", "cat; pwd; echo wrong >&2; exit 7", stdin="some text\n")
+def test_a_command_reads_stdin_and_gives_its_outputs_and_its_exit_code(
+    cli: Run, job: str, tmp_path: Path
+) -> None:
+    done = cli(
+        "exec", job, "--", "sh", "-c", "cat; pwd; echo wrong >&2; exit 7", stdin="some text\n"
+    )
     assert (done.returncode, done.stdout, done.stderr) == (7, f"some text\n{tmp_path}\n", "wrong\n")
 
 
@@ -70,12 +74,17 @@ def test_each_use_is_an_event_of_the_job(cli: Run, run_here: Run, job: str) -> N
 
 def test_much_data_passes_through_both_ways(shell: dict[str, str], job: str) -> None:
     sent = bytes(range(256)) * 80_000
-    done = subprocess.run([*CLI, "exec", job, "--", "cat"], input=sent, env=shell, capture_output=True, check=False)
+    done = subprocess.run(
+        [*CLI, "exec", job, "--", "cat"], input=sent, env=shell, capture_output=True, check=False
+    )
     assert (done.returncode, done.stdout == sent) == (0, True), done.stderr
 
 
 def test_a_terminal_passes_its_size_and_ctrl_c(shell: dict[str, str], job: str) -> None:
-    script = "trap 'echo got it; exit 9' INT; trap 'stty size' WINCH; stty size; while :; do sleep 0.05; done"
+    script = (
+        "trap 'echo got it; exit 9' INT; trap 'stty size' WINCH; stty size; while :; do sleep "
+        "0.05; done"
+    )
     with Terminal("exec", job, "--", "sh", "-c", script, environment=shell) as terminal:
         terminal.resize(33, 101)
         terminal.read_until(b"33 101")
@@ -95,10 +104,14 @@ def test_a_shell_ends_with_the_attempt(run_here: Run, shell: dict[str, str], job
         assert terminal.exit_code == 5
 
 
-def test_ctrl_c_without_a_terminal_is_a_signal_for_the_command(shell: dict[str, str], job: str) -> None:
+def test_ctrl_c_without_a_terminal_is_a_signal_for_the_command(
+    shell: dict[str, str], job: str
+) -> None:
     script = "trap 'echo got it; exit 9' INT; echo up; while :; do sleep 0.05; done"
     line = [*CLI, "exec", job, "--", "sh", "-c", script]
-    with subprocess.Popen(line, env=shell, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        line, env=shell, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout
         assert process.stdout.readline() == b"up\n"
         process.send_signal(signal.SIGINT)
@@ -144,7 +157,9 @@ def test_a_port_is_forwarded_for_any_number_of_connections(
 
 
 def test_what_is_read_after_the_end_of_a_session_is_dropped() -> None:
-    """The thread that reads ends, though nothing is sent any more, and the program goes on: a port is forwarded."""
+    """The thread that reads ends, though nothing is sent any more, and the program
+    goes on: a port is forwarded.
+    """
 
     class Server:
         @contextmanager
@@ -163,13 +178,21 @@ def test_what_is_read_after_the_end_of_a_session_is_dropped() -> None:
 
 def test_what_cannot_be_entered(cli: Run, run_here: Run, job: str) -> None:
     wrong = cli("exec", job, "--rank", "2", "--", "true")
-    assert (wrong.returncode, wrong.stderr) == (5, "Error: this job has no rank 2\nits ranks are 0 to 1\n")
+    assert (wrong.returncode, wrong.stderr) == (
+        5,
+        "Error: this job has no rank 2\nits ranks are 0 to 1\n",
+    )
     assert "this job has no worker 1" in cli("shell", job, "--worker", "1").stderr
     assert "no-such-program: No such file" in cli("exec", job, "--", "no-such-program").stderr
-    assert "give a rank or a worker, not both" in cli("exec", job, "--worker", "0", "--rank", "0", "--", "true").stderr
+    assert (
+        "give a rank or a worker, not both"
+        in cli("exec", job, "--worker", "0", "--rank", "0", "--", "true").stderr
+    )
     assert "is neither PORT nor LOCAL:PORT" in cli("port-forward", job, "http").stderr
     run_here("cancel", job)
     run_here("wait", job)
     ended = cli("exec", job, "--", "true")
     assert ended.returncode == 5
-    assert ended.stderr.startswith(f"Error: job {job} is CANCELLED: only the workers of a running job can be entered")
+    assert ended.stderr.startswith(
+        f"Error: job {job} is CANCELLED: only the workers of a running job can be entered"
+    )

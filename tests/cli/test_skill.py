@@ -17,7 +17,10 @@ BLOCKS = re.findall(r"```bash\n(.*?)```", SKILL.read_text(), re.DOTALL)
 @pytest.mark.usefixtures("local_state")
 def test_every_command_of_the_skill_runs(environment: dict[str, str], tmp_path: Path) -> None:
     assert len(BLOCKS) == 4
-    environment |= {"VIRTUAL_ENV": sys.prefix, "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}"}
+    environment |= {
+        "VIRTUAL_ENV": sys.prefix,
+        "PATH": f"{Path(sys.executable).parent}:{environment['PATH']}",
+    }
     ended = subprocess.run(
         ["bash", "-euxc", "".join(BLOCKS)],
         cwd=tmp_path,

@@ -1,4 +1,6 @@
-"""Options of ours behind the script, which may declare them or not; the interpreter of a job, which is the shell's."""
+"""Options of ours behind the script, which may declare them or not; the interpreter of a
+job, which is the shell's.
+"""
 
 import os
 import sys
@@ -29,7 +31,10 @@ def test_a_script_declares_an_option_in_many_ways(source: str) -> None:
 
 
 def test_an_option_that_the_script_does_not_mention_is_found() -> None:
-    assert undeclared("parser.add_argument('--lr')", ["--n-workers", "--name"]) == ["--n-workers", "--name"]
+    assert undeclared("parser.add_argument('--lr')", ["--n-workers", "--name"]) == [
+        "--n-workers",
+        "--name",
+    ]
 
 
 def test_ctrl_c_while_the_doctor_waits_after_the_log_tells_how_to_stop_the_job(

@@ -5,7 +5,16 @@ from typing import Any
 
 import pytest
 
-from client_lib import Client, Job, JobCancelled, JobFailed, NotFound, WaitTimeout, get_group, list_jobs
+from client_lib import (
+    Client,
+    Job,
+    JobCancelled,
+    JobFailed,
+    NotFound,
+    WaitTimeout,
+    get_group,
+    list_jobs,
+)
 from client_lib.groups import JobList
 
 TRAIN = """\
@@ -28,7 +37,9 @@ if lr > 1: sys.exit(7)
         (slice(1, 7, 3), 7),
     ],
 )
-def test_a_part_of_a_list_is_that_of_a_sequence_and_fetches_no_more(part: slice, fetched: int) -> None:
+def test_a_part_of_a_list_is_that_of_a_sequence_and_fetches_no_more(
+    part: slice, fetched: int
+) -> None:
     numbers: Any = iter(range(9))
     jobs: Any = JobList(lambda info: info, lambda: numbers)  # type: ignore[arg-type,return-value]
     assert jobs[part] == list(range(9))[part]
@@ -65,7 +76,9 @@ def test_a_group_is_waited_for_measured_and_shown_as_one(described: Job) -> None
     assert same[-1].state == same.state == "SUCCEEDED"
     assert same.best("loss").name == "sdk-scan-1"
     assert same.best("loss", largest=True).name == "sdk-scan-0"
-    assert {name: found.curves[0].values[-1] for name, found in same.metrics().items()}["sdk-scan-0"] == 0.4 / 3
+    assert {name: found.curves[0].values[-1] for name, found in same.metrics().items()}[
+        "sdk-scan-0"
+    ] == 0.4 / 3
     assert same.compare()[1]["arguments"] == {"lr": "0.1"}
     assert same.compare()[1]["metrics"]["loss"]["best"] == 0.1 / 3
     assert "sdk-scan-2" in same._repr_html_()

@@ -11,20 +11,40 @@ from client_lib import errors
 from client_lib.spec.job import JobSpec
 from client_lib.submit import arguments
 
-HEAVY = ("server_stub", "requests", "pydantic", "torch", "fastapi", "tenacity", "pathspec", "typer", "rich")
+HEAVY = (
+    "server_stub",
+    "requests",
+    "pydantic",
+    "torch",
+    "fastapi",
+    "tenacity",
+    "pathspec",
+    "typer",
+    "rich",
+)
 
 
 def run(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    ).stdout
 
 
 def test_importing_client_lib_loads_nothing_heavy() -> None:
-    loaded = run("import client_lib, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))").split()
+    loaded = run(
+        "import client_lib, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    ).split()
     assert not set(HEAVY) & set(loaded)
 
 
 def test_importing_client_lib_loads_no_module_of_its_own() -> None:
-    assert run("import client_lib, sys; print(*[n for n in sys.modules if n.startswith('client_lib.')])").split() == []
+    assert (
+        run(
+            "import client_lib, sys; print(*[n for n in sys.modules if "
+            "n.startswith('client_lib.')])"
+        ).split()
+        == []
+    )
 
 
 def test_every_public_name_is_there_and_dir_shows_it() -> None:
@@ -37,21 +57,26 @@ def test_every_public_name_is_there_and_dir_shows_it() -> None:
 def test_a_star_import_gives_exactly_what_all_lists() -> None:
     shown = run(
         "from client_lib import *; import client_lib; print(sorted(client_lib.__all__) == "
-        "sorted(n for n in globals() if not n.startswith('__') and n != 'client_lib' or n == '__version__'))"
+        "sorted(n for n in globals() if not n.startswith('__') and n != 'client_lib' or n == "
+        "'__version__'))"
     )
     assert shown.strip() == "True"
 
 
 def test_a_client_needs_no_module_that_windows_lacks() -> None:
-    """The standard library, and the packages of others, are imported before the platform has the other name."""
+    """The standard library, and the packages of others, are imported before the
+    platform has the other name.
+    """
     others = (
-        "asyncio, cloudpickle, pathspec, pydantic, requests, rich.console, sysconfig, tenacity, typer, yaml, zoneinfo"
+        "asyncio, cloudpickle, pathspec, pydantic, requests, rich.console, sysconfig, tenacity, "
+        "typer, yaml, zoneinfo"
     )
     ours = "client, cli.app, futures, job, transport.logins"
     run(
-        f"import sys, {others}; pydantic.TypeAdapter; pydantic.BaseModel; sysconfig.get_config_vars()\n"
-        "sys.platform = 'win32'\nfor name in ('fcntl', 'pwd', 'resource', 'termios'): sys.modules[name] = None\n"
-        f"import {', '.join('client_lib.' + each for each in ours.split(', '))}"
+        f"import sys, {others}; pydantic.TypeAdapter; pydantic.BaseModel; "
+        "sysconfig.get_config_vars()\nsys.platform = 'win32'\nfor name in ('fcntl', 'pwd', "
+        "'resource', 'termios'): sys.modules[name] = None\nimport "
+        f"{', '.join('client_lib.' + each for each in ours.split(', '))}"
     )
 
 
@@ -66,13 +91,19 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_the_keywords_of_job_are_the_fields_of_the_spec_those_of_earlier_years_and_client() -> None:
     parameters = inspect.signature(client_lib.Job.__init__).parameters
-    assert set(parameters) - {"self", "client", "kwargs"} == set(JobSpec.model_fields) | arguments.TODAY.keys()
+    assert (
+        set(parameters) - {"self", "client", "kwargs"}
+        == set(JobSpec.model_fields) | arguments.TODAY.keys()
+    )
 
 
 def test_the_docstring_of_job_describes_every_field_of_the_spec() -> None:
     documented = inspect.getdoc(client_lib.Job) or ""
     assert [name for name in JobSpec.model_fields if f"\n    {name}: " not in documented] == []
-    assert "    retry_on: Failures after which max_retry, which must be given too, makes a new attempt: " in documented
+    assert (
+        "    retry_on: Failures after which max_retry, which must be given too, makes a new "
+        "attempt: "
+    ) in documented
 
 
 def test_the_platform_s_positional_order() -> None:
@@ -96,11 +127,17 @@ def test_checkers_and_the_interpreter_see_the_same_public_names_in_the_same_modu
     tree = ast.parse(inspect.getsource(client_lib))
     [block] = [node for node in tree.body if isinstance(node, ast.If)]
     imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
-    assert {one.asname: node.module for node in imports for one in node.names} == client_lib._MODULE_OF
+    assert {
+        one.asname: node.module for node in imports for one in node.names
+    } == client_lib._MODULE_OF
 
 
 def test_no_module_at_the_top_takes_the_name_of_a_public_function_or_value() -> None:
-    """Importing a module binds its name in the package: `client_lib/logs` would replace the function `logs()`."""
+    """Importing a module binds its name in the package: `client_lib/logs` would
+    replace the function `logs()`.
+    """
     modules = {module.name for module in pkgutil.iter_modules(client_lib.__path__)}
-    functions = {name for name in client_lib.__all__ if inspect.isfunction(getattr(client_lib, name))}
+    functions = {
+        name for name in client_lib.__all__ if inspect.isfunction(getattr(client_lib, name))
+    }
     assert not modules & (functions | {"config", "environment"})

@@ -76,7 +76,10 @@ def hello(name_of_hello: str, client: Client) -> Job:
 @pytest.fixture
 def sleeping(script: Callable[..., str]) -> Iterator[Job]:
     """A running job that would take a minute."""
-    job = Job(script=script("import time\nprint('begun', flush=True)\ntime.sleep(60)\n", "sleep.py"), grace_s=1)
+    job = Job(
+        script=script("import time\nprint('begun', flush=True)\ntime.sleep(60)\n", "sleep.py"),
+        grace_s=1,
+    )
     job.submit()
     next(iter(job.log_lines(stream="stdout")))
     yield job
@@ -98,7 +101,9 @@ def test_a_job_runs_its_script_on_two_workers(script: Callable[..., str]) -> Non
     assert job.status() == "Job status=Completed"
 
 
-def test_job_name_is_none_before_the_submit_and_after_a_failed_one(script: Callable[..., str]) -> None:
+def test_job_name_is_none_before_the_submit_and_after_a_failed_one(
+    script: Callable[..., str],
+) -> None:
     job = Job(script="missing.py")
     assert job.job_name is None
     with pytest.raises(InvalidRequest, match=r"there is no .*missing\.py"):
@@ -113,13 +118,20 @@ def test_kill_cancels_and_says_the_platform_s_sentence(sleeping: Job) -> None:
     assert sleeping.status() == "Job status=Deleted"
 
 
-def test_logs_prints_every_line_with_its_rank(hello: Job, capsys: pytest.CaptureFixture[str]) -> None:
+def test_logs_prints_every_line_with_its_rank(
+    hello: Job, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert hello.logs(stream="stdout") is None
-    assert sorted(capsys.readouterr().out.splitlines()) == ["[0] hello from 0 of 2", "[1] hello from 1 of 2"]
+    assert sorted(capsys.readouterr().out.splitlines()) == [
+        "[0] hello from 0 of 2",
+        "[1] hello from 1 of 2",
+    ]
 
 
 def test_logs_follows_until_the_job_ends(script: Callable[..., str]) -> None:
-    job = Job(script=script("import time\nfor n in range(5): print(n, flush=True); time.sleep(0.05)\n"))
+    job = Job(
+        script=script("import time\nfor n in range(5): print(n, flush=True); time.sleep(0.05)\n")
+    )
     job.submit()
     out = io.StringIO()
     job.logs(stream="stdout", file=out)
@@ -130,7 +142,14 @@ def test_logs_follows_until_the_job_ends(script: Callable[..., str]) -> None:
 def test_without_following_a_pending_job_prints_the_platform_s_sentence(
     odd_server: Callable[..., OddServer], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    info = {"name": "a", "id": "i", "owner": "o", "version": 1, "runtime": "local", "state": "PENDING"}
+    info = {
+        "name": "a",
+        "id": "i",
+        "owner": "o",
+        "version": 1,
+        "runtime": "local",
+        "state": "PENDING",
+    }
     info |= {"reason": "Queued", "spec": {"script": "a.py"}, "code": {"mode": "in_place"}}
     info |= {"created_at": "2026-11-21T10:00:00Z"}
     job = Client(odd_server(http("200 OK", json.dumps(info).encode())).url).get_job("a")
@@ -154,7 +173,9 @@ def test_what_the_server_reads_otherwise_is_said_once_before_the_lines(
 def test_a_reader_that_is_gone_ends_the_printing(script: Callable[..., str]) -> None:
     job = ran(Job(script=script("for n in range(50_000): print(n)\n")))
     code = f"from client_lib import get_job; get_job({job.job_name!r}).logs()"
-    printing = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    printing = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     assert printing.stdout
     printing.stdout.read(10)
     printing.stdout.close()
@@ -173,7 +194,11 @@ def test_timestamps_stand_in_front(hello: Job) -> None:
 def test_ctrl_c_on_a_followed_job_says_that_it_goes_on(sleeping: Job) -> None:
     code = f"from client_lib import get_job; get_job({sleeping.job_name!r}).logs()"
     reader = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, bufsize=1
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        bufsize=1,
     )
     assert reader.stdout
     while "begun" not in reader.stdout.readline():
@@ -204,7 +229,9 @@ def test_a_failed_job_raises_its_report(script: Callable[..., str]) -> None:
     with pytest.raises(JobFailed) as caught:
         job.wait(timeout=60)
     text = str(caught.value)
-    assert text.startswith(f"job {job.job_name} FAILED (ExitCode): rank 1 on worker 1 ended with exit code 1")
+    assert text.startswith(
+        f"job {job.job_name} FAILED (ExitCode): rank 1 on worker 1 ended with exit code 1"
+    )
     assert "ValueError: no good" in text
     assert "    about to fail" in text
     assert text.splitlines()[-1] == "next: `job.logs(rank=1)` has what it printed"
@@ -214,13 +241,17 @@ def test_a_failed_job_raises_its_report(script: Callable[..., str]) -> None:
 def test_wait_gives_up_after_the_timeout_and_says_the_state(sleeping: Job) -> None:
     for follow in (False, True):
         begin = time.monotonic()
-        with pytest.raises(WaitTimeout, match="not final yet" if follow else "not final yet, but RUNNING"):
+        with pytest.raises(
+            WaitTimeout, match="not final yet" if follow else "not final yet, but RUNNING"
+        ):
             sleeping.wait(timeout=0.3, follow=follow)
         assert 0.3 <= time.monotonic() - begin < 5
     assert issubclass(WaitTimeout, TimeoutError)
 
 
-def test_wait_can_print_the_logs_meanwhile(script: Callable[..., str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wait_can_print_the_logs_meanwhile(
+    script: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
     job = Job(script=script(), n_workers=2)
     job.submit()
     assert job.wait(follow=True, timeout=60).state is State.SUCCEEDED
@@ -276,7 +307,15 @@ def test_jobs_are_listed_over_pages_newest_first(
     assert isinstance(found[0], Job)
     assert (found[0].name, found[-1].name, len(found)) == (names[0], names[-1], len(names))
     assert [each.name for each in found[1:3]] == names[1:3]
-    assert repr(found).splitlines()[0].split() == ["NAME", "STATE", "TOOK", "AGE", "SIZE", "SCRIPT", "WHY"]
+    assert repr(found).splitlines()[0].split() == [
+        "NAME",
+        "STATE",
+        "TOOK",
+        "AGE",
+        "SIZE",
+        "SCRIPT",
+        "WHY",
+    ]
     assert names[0] in repr(found)
     assert found[0].owner == found[0].info().owner  # type: ignore[attr-defined]  # the list once held a JobInfo
     with pytest.raises(AttributeError, match="nonsense"):
@@ -328,7 +367,13 @@ def test_delete_is_refused_while_it_runs_unless_forced(sleeping: Job) -> None:
 def test_a_dry_run_gives_the_same_answer_twice_and_creates_nothing(
     script: Callable[..., str], folder: Path, code: str
 ) -> None:
-    job = Job(script=script(), n_workers=2, code=code, labels={"team": "dry"}, env_variables={"MY_TOKEN": "hush"})  # type: ignore[arg-type]
+    job = Job(
+        script=script(),
+        n_workers=2,
+        code=code,  # type: ignore[arg-type]
+        labels={"team": "dry"},
+        env_variables={"MY_TOKEN": "hush"},
+    )
     first, second = job.render(), job.render()
     assert first == second
     assert len(first.objects) == 2
@@ -364,7 +409,9 @@ def test_verbs_before_the_submit_say_so(script: Callable[..., str]) -> None:
         Job(script=script()).status()
 
 
-def test_a_lost_answer_does_not_double_the_job(odd_server: Callable[..., OddServer], folder: Path) -> None:
+def test_a_lost_answer_does_not_double_the_job(
+    odd_server: Callable[..., OddServer], folder: Path
+) -> None:
     (folder / "train.py").write_text("pass")
     server = odd_server(http("200 OK", b'{"version":"1","runtime":"other","user":"u"}'), b"")
     job = Job(script="train.py", client=Client(server.url, retry_s=0.3))
@@ -383,9 +430,13 @@ def test_only_fields_that_were_set_are_sent_and_no_environment_to_another_machin
     monkeypatch.setenv("HF_TOKEN", "hush")
     monkeypatch.setenv("PRIVATE", "x")
     (folder / "train.py").write_text("pass")
-    server = odd_server(http("200 OK", b'{"version":"1","runtime":"kubernetes","user":"u"}'), http("507 Full"))
+    server = odd_server(
+        http("200 OK", b'{"version":"1","runtime":"kubernetes","user":"u"}'), http("507 Full")
+    )
     with pytest.raises(client_lib.StorageFull):
-        Job(script="train.py", n_workers=2, secrets=["HF_TOKEN", "OTHER"], client=Client(server.url)).submit()
+        Job(
+            script="train.py", n_workers=2, secrets=["HF_TOKEN", "OTHER"], client=Client(server.url)
+        ).submit()
     sent = json.loads(server.requests[-1].body)
     assert set(sent["spec"]) == {"script", "name", "n_workers", "secrets"}
     assert sent["submitter"] == {"working_dir": str(folder)}
@@ -397,7 +448,8 @@ def test_the_job_runs_with_the_caller_s_interpreter_environment_and_directory(
 ) -> None:
     monkeypatch.setenv("ONLY_HERE", "a\nb $c 'd'")
     code = (
-        "import json, os, sys\nprint(json.dumps([sys.executable, os.environ['ONLY_HERE'], os.getcwd(), sys.path[0]]))\n"
+        "import json, os, sys\nprint(json.dumps([sys.executable, os.environ['ONLY_HERE'], "
+        "os.getcwd(), sys.path[0]]))\n"
     )
     (folder / "sub").mkdir()
     job = ran(Job(script=script(code, "sub/where.py")))
@@ -407,27 +459,47 @@ def test_the_job_runs_with_the_caller_s_interpreter_environment_and_directory(
 
 def test_awkward_arguments_and_values_arrive_as_they_are(script: Callable[..., str]) -> None:
     arguments = ["", "a b", "it's", '"', "$HOME", "`x`", "*", "ü 漢", "--flag=1 2", "\n", "\\"]
-    values: dict[str, Any] = {"A": "x=y", "B": "a\nb", "C": "$HOME `x` 'q' \"d\"", "D": "", "E": 1.5, "F": True}
-    code = "import json, os, sys\nprint(json.dumps([sys.argv[1:], {k: os.environ[k] for k in 'ABCDEF'}]))\n"
-    job = ran(Job(script=script(code), args=arguments, env_variables=values, flags={"lr": 0.1, "on": None}))
+    values: dict[str, Any] = {
+        "A": "x=y",
+        "B": "a\nb",
+        "C": "$HOME `x` 'q' \"d\"",
+        "D": "",
+        "E": 1.5,
+        "F": True,
+    }
+    code = (
+        "import json, os, sys\nprint(json.dumps([sys.argv[1:], {k: os.environ[k] for k in "
+        "'ABCDEF'}]))\n"
+    )
+    job = ran(
+        Job(
+            script=script(code), args=arguments, env_variables=values, flags={"lr": 0.1, "on": None}
+        )
+    )
     got_arguments, got_values = json.loads(next(iter(job.log_lines(stream="stdout"))))
     assert got_arguments == [*arguments, "--lr=0.1", "--on"]
     assert got_values == {key: str(value) for key, value in values.items()}
 
 
-def test_in_place_is_taken_where_the_folder_is_shared(script: Callable[..., str], folder: Path) -> None:
+def test_in_place_is_taken_where_the_folder_is_shared(
+    script: Callable[..., str], folder: Path
+) -> None:
     job = ran(Job(script=script("open('result.txt', 'w').write('x')\n")))
     assert isinstance(job.info().code, CodeInPlace)
     assert (folder / "result.txt").read_text() == "x"
     assert not [name for name in os.listdir(folder) if name.startswith(".client-lib")]
 
 
-def test_a_snapshot_is_the_code_as_it_was_at_submit(script: Callable[..., str], folder: Path) -> None:
+def test_a_snapshot_is_the_code_as_it_was_at_submit(
+    script: Callable[..., str], folder: Path
+) -> None:
     (folder / "pyproject.toml").touch()
     (folder / "lib").mkdir()
     (folder / "lib" / "values.py").write_text("VALUE = 'then'\n")
     name = script(
-        "import os, sys\nsys.path.insert(0, 'lib')\nimport values\nprint(values.VALUE, os.getcwd())\n", "lib/run.py"
+        "import os, sys\nsys.path.insert(0, 'lib')\nimport values\nprint(values.VALUE, "
+        "os.getcwd())\n",
+        "lib/run.py",
     )
     job = Job(script=name, code="snapshot")
     sent: list[tuple[int, int]] = []
@@ -437,7 +509,12 @@ def test_a_snapshot_is_the_code_as_it_was_at_submit(script: Callable[..., str], 
     said, where = next(iter(job.log_lines(stream="stdout"))).split(" ", 1)
     code = job.info().code
     assert isinstance(code, CodeSnapshot)
-    assert (code.files, code.script, code.working_dir, code.root) == (3, "lib/run.py", ".", str(folder))
+    assert (code.files, code.script, code.working_dir, code.root) == (
+        3,
+        "lib/run.py",
+        ".",
+        str(folder),
+    )
     assert sent[-1] == (code.size, code.size)
     assert said == "then"
     assert Path(where) != folder
@@ -459,13 +536,19 @@ def test_an_ignored_script_is_no_snapshot(script: Callable[..., str], folder: Pa
 
 
 class NotSharing(Client):
-    """A server that does not see this machine's folders: what it is asked for is where the real one is not."""
+    """A server that does not see this machine's folders: what it is asked for is
+    where the real one is not.
+    """
 
     def submit_request(self, request: SubmitRequest, key: str) -> JobInfo:
         if isinstance(request.code, CodeInPlace):
             assert request.code.proof
-            moved = request.code.proof.model_copy(update={"path": request.code.proof.path + "-elsewhere"})
-            request = request.model_copy(update={"code": request.code.model_copy(update={"proof": moved})})
+            moved = request.code.proof.model_copy(
+                update={"path": request.code.proof.path + "-elsewhere"}
+            )
+            request = request.model_copy(
+                update={"code": request.code.model_copy(update={"proof": moved})}
+            )
         return super().submit_request(request, key)
 
 
@@ -515,22 +598,41 @@ def test_an_unknown_instance_type_names_what_there_is(script: Callable[..., str]
 # --- good manners
 
 
-def test_making_a_job_touches_neither_disk_nor_network(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_making_a_job_touches_neither_disk_nor_network(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLIENT_LIB_ENDPOINT", "http://127.0.0.1:9")
     (folder / "config.toml").write_text("broken")
     job = Job("image", "no such 'file.py", "a100.8gpu", 2, "pytorch2", client=None)
-    assert (job.spec.base_image, job.spec.instance_type, job.spec.n_workers) == ("image", "a100.8gpu", 2)
+    assert (job.spec.base_image, job.spec.instance_type, job.spec.n_workers) == (
+        "image",
+        "a100.8gpu",
+        2,
+    )
     assert os.listdir(folder) == ["config.toml"]
 
 
 def test_the_caller_s_objects_and_process_stay_as_they_were(script: Callable[..., str]) -> None:
     flags, args = {"a": 1}, ["x"]
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)}
-    before = (os.getcwd(), dict(os.environ), logging.getLogger().handlers[:], logging.getLogger().level)
+    handlers = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGCHLD)
+    }
+    before = (
+        os.getcwd(),
+        dict(os.environ),
+        logging.getLogger().handlers[:],
+        logging.getLogger().level,
+    )
     job = ran(Job(script=script(), flags=flags, args=args, env_variables={"B": 2}))
     list(job.log_lines())
     assert (flags, args) == ({"a": 1}, ["x"])
-    assert (os.getcwd(), dict(os.environ), logging.getLogger().handlers[:], logging.getLogger().level) == before
+    assert (
+        os.getcwd(),
+        dict(os.environ),
+        logging.getLogger().handlers[:],
+        logging.getLogger().level,
+    ) == before
     assert {number: signal.getsignal(number) for number in handlers} == handlers
 
 
@@ -550,15 +652,27 @@ def test_a_job_shows_itself_in_a_terminal_and_in_a_notebook(script: Callable[...
     job = Job(script=script())
     assert repr(job) == "Job('train.py', not submitted)"
     deep = Job(script="/home/ann/projects/language-models/experiments/2026-11/train.py")
-    assert repr(deep) == "Job('/home/ann/projects/language...experiments/2026-11/train.py', not submitted)"
+    assert (
+        repr(deep)
+        == "Job('/home/ann/projects/language...experiments/2026-11/train.py', not submitted)"
+    )
     assert "not submitted" in job._repr_html_()
     ran(job)
     assert repr(job) == f"Job('{job.job_name}', SUCCEEDED when last asked)"
     assert "SUCCEEDED" in job._repr_html_()
 
 
-def test_a_notebook_still_shows_a_job_whose_server_is_gone(odd_server: Callable[..., OddServer]) -> None:
-    info = {"name": "a", "id": "i", "owner": "o", "version": 1, "runtime": "local", "state": "RUNNING"}
+def test_a_notebook_still_shows_a_job_whose_server_is_gone(
+    odd_server: Callable[..., OddServer],
+) -> None:
+    info = {
+        "name": "a",
+        "id": "i",
+        "owner": "o",
+        "version": 1,
+        "runtime": "local",
+        "state": "RUNNING",
+    }
     info |= {"reason": "Running", "spec": {"script": "a.py"}, "code": {"mode": "in_place"}}
     info |= {"created_at": "2026-11-21T10:00:00Z"}
     job = Client(odd_server(http("200 OK", json.dumps(info).encode()), b"").url).get_job("a")
@@ -577,7 +691,9 @@ def test_a_notebook_still_shows_a_job_whose_server_is_gone(odd_server: Callable[
     ],
     ids=["no script", "wrong field", "wrong argument", "no server"],
 )
-def test_an_error_is_one_traceback_that_ends_with_its_message(call: Callable[[], object], client: Client) -> None:
+def test_an_error_is_one_traceback_that_ends_with_its_message(
+    call: Callable[[], object], client: Client
+) -> None:
     with pytest.raises(ClientLibError) as caught:
         call()
     text = "".join(traceback.format_exception(caught.value))

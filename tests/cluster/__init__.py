@@ -1,7 +1,8 @@
-"""A real Kubernetes on this machine for tests: without Docker, without a registry, gone without a trace.
+"""A real Kubernetes on this machine for tests: without Docker, without a registry, gone without a
+trace.
 
-For tests and for people at a prompt (`python -m tests.cluster --help`); README.md tells how it works.
-It knows nothing of this project: the standard library and this folder are all it needs.
+For tests and for people at a prompt (`python -m tests.cluster --help`); README.md tells how it
+works. It knows nothing of this project: the standard library and this folder are all it needs.
 
     cluster = Cluster("default")
     cluster.up({"node"})

@@ -23,13 +23,17 @@ MERGE = "application/merge-patch+json"
 
 
 class Api:
-    """Requests as the user of one kubeconfig that certificates.kubeconfig wrote. Safe to use from several threads."""
+    """Requests as the user of one kubeconfig that certificates.kubeconfig wrote. Safe to
+    use from several threads.
+    """
 
     def __init__(self, kubeconfig: Path) -> None:
         document = json.loads(kubeconfig.read_text())
         cluster, user = document["clusters"][0]["cluster"], document["users"][0]["user"]
         self._host = urllib.parse.urlsplit(cluster["server"]).netloc
-        self._tls = ssl.create_default_context(cadata=_decoded(cluster["certificate-authority-data"]))
+        self._tls = ssl.create_default_context(
+            cadata=_decoded(cluster["certificate-authority-data"])
+        )
         _load_client(self._tls, user)
 
     def get(self, path: str) -> Any:
@@ -38,10 +42,14 @@ class Api:
 
     def create(self, path: str, body: dict[str, Any] | str) -> Any:
         """POST to a collection. A str is YAML and goes as it is."""
-        return self.request("POST", path, body, "application/json" if isinstance(body, dict) else "application/yaml")
+        return self.request(
+            "POST", path, body, "application/json" if isinstance(body, dict) else "application/yaml"
+        )
 
     def apply(self, path: str, body: dict[str, Any] | str) -> Any:
-        """Server-side apply of one object: makes it or brings it to this. `path` is the object's own."""
+        """Server-side apply of one object: makes it or brings it to this.
+        `path` is the object's own.
+        """
         return self.request("PATCH", f"{path}?fieldManager=cluster&force=true", body, APPLY)
 
     def merge(self, path: str, body: dict[str, Any]) -> Any:
@@ -51,7 +59,13 @@ class Api:
     def delete(self, path: str, policy: str = "Background") -> Any:
         return self.request("DELETE", path, {"propagationPolicy": policy})
 
-    def request(self, method: str, path: str, body: dict[str, Any] | str | None = None, content_type: str = "") -> Any:
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | str | None = None,
+        content_type: str = "",
+    ) -> Any:
         data = body if isinstance(body, str) or body is None else json.dumps(body)
         headers = {"Accept": "application/json", "Content-Type": content_type or "application/json"}
         connection = http.client.HTTPSConnection(self._host, timeout=TIMEOUT_S, context=self._tls)
@@ -81,7 +95,9 @@ def _load_client(tls: ssl.SSLContext, user: dict[str, str]) -> None:
     descriptor, path = tempfile.mkstemp()
     try:
         with os.fdopen(descriptor, "w") as file:
-            file.write(_decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"]))
+            file.write(
+                _decoded(user["client-certificate-data"]) + _decoded(user["client-key-data"])
+            )
         tls.load_cert_chain(path)
     finally:
         os.unlink(path)

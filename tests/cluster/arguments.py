@@ -10,7 +10,9 @@ from tests.cluster import images, layers, objects
 from tests.cluster.places import Home
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
-DESCRIPTION = "A real Kubernetes on this machine for tests, without Docker, gone without a trace. Needs root."
+DESCRIPTION = (
+    "A real Kubernetes on this machine for tests, without Docker, gone without a trace. Needs root."
+)
 EPILOG = """\
 from nothing to a job:
   %(prog)s up node                     # minutes the first time, then seconds
@@ -32,9 +34,13 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     name = os.environ.get("CLUSTER_NAME", "default")
-    made.add_argument("--name", type=_name, default=name, help="which cluster (CLUSTER_NAME, else default)")
     made.add_argument(
-        "--home", type=_home, help="where all is kept (CLUSTER_HOME, else ~/.cache/kubernetes-test-cluster)"
+        "--name", type=_name, default=name, help="which cluster (CLUSTER_NAME, else default)"
+    )
+    made.add_argument(
+        "--home",
+        type=_home,
+        help="where all is kept (CLUSTER_HOME, else ~/.cache/kubernetes-test-cluster)",
     )
     verbs = made.add_subparsers(required=True, dest="command", metavar="COMMAND", title="commands")
     for verb, (help_, add) in VERBS.items():
@@ -43,7 +49,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _layers(verb: Verb) -> None:
-    verb.add_argument("layers", nargs="*", type=_layer, metavar="LAYER", help=", ".join(layers.LAYERS))
+    verb.add_argument(
+        "layers", nargs="*", type=_layer, metavar="LAYER", help=", ".join(layers.LAYERS)
+    )
     verb.add_argument(
         "--image",
         action="append",
@@ -57,7 +65,11 @@ def _nothing(_verb: Verb) -> None:
 
 
 def _down(verb: Verb) -> None:
-    verb.add_argument("--images", action="store_true", help="its store of images too, which the next `up` would use")
+    verb.add_argument(
+        "--images",
+        action="store_true",
+        help="its store of images too, which the next `up` would use",
+    )
 
 
 def _status(verb: Verb) -> None:
@@ -70,7 +82,9 @@ def _kubeconfig(verb: Verb) -> None:
 
 def _load(verb: Verb) -> None:
     names = ", ".join(images.RECIPES)
-    verb.add_argument("what", nargs="+", metavar="IMAGE", help=f"{names}, or the path of an OCI or Docker archive")
+    verb.add_argument(
+        "what", nargs="+", metavar="IMAGE", help=f"{names}, or the path of an OCI or Docker archive"
+    )
 
 
 def _namespace(verb: Verb) -> None:
@@ -81,11 +95,15 @@ def _namespace(verb: Verb) -> None:
 def _fake_nodes(verb: Verb) -> None:
     verb.add_argument("count", type=int, metavar="COUNT")
     help_ = "repeatable (default: cpu=96 memory=1Ti nvidia.com/gpu=8)"
-    verb.add_argument("--capacity", action="append", type=_pair, default=[], metavar="RESOURCE=N", help=help_)
+    verb.add_argument(
+        "--capacity", action="append", type=_pair, default=[], metavar="RESOURCE=N", help=help_
+    )
 
 
 def _program(verb: Verb) -> None:
-    verb.add_argument("program", choices=layers.ORDER, metavar="PROGRAM", help=", ".join(layers.ORDER))
+    verb.add_argument(
+        "program", choices=layers.ORDER, metavar="PROGRAM", help=", ".join(layers.ORDER)
+    )
 
 
 def _logs(verb: Verb) -> None:
@@ -132,7 +150,9 @@ def _layer(text: str) -> str:
 
 def _name(text: str) -> str:
     if not NAME.fullmatch(text):
-        raise argparse.ArgumentTypeError(f"'{text}' is no name: small letters, digits and '-', 32 at most")
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no name: small letters, digits and '-', 32 at most"
+        )
     return text
 
 

@@ -16,7 +16,9 @@ Say = Callable[[str], None]
 
 
 def build(home: Home, components: Iterable[str], recipes: Iterable[str], say: Say) -> None:
-    """`say` gets a line before each thing that takes time. Of two processes at once the second finds it made."""
+    """`say` gets a line before each thing that takes time. Of two processes at once
+    the second finds it made.
+    """
     steps = list(_missing_steps(home, list(components), [images.RECIPES[name] for name in recipes]))
     if not steps:
         return
@@ -29,7 +31,9 @@ def build(home: Home, components: Iterable[str], recipes: Iterable[str], say: Sa
 
 
 def usr(home: Home) -> Path | None:
-    """The unpacked packages' /usr; None where there is no apt and the machine's own commands serve."""
+    """The unpacked packages' /usr; None where there is no apt and the
+    machine's own commands serve.
+    """
     folder = debian.root(home) / "usr"
     return folder if folder.exists() else None
 
@@ -46,7 +50,9 @@ def obsolete(home: Home) -> list[Path]:
 
 def everything(home: Home) -> list[Path]:
     """Every build, current or not; clusters are none."""
-    return sorted(path for folder in (home.bin, home.packages, home.images) for path in folder.glob("*"))
+    return sorted(
+        path for folder in (home.bin, home.packages, home.images) for path in folder.glob("*")
+    )
 
 
 def remove(home: Home, paths: Iterable[Path]) -> None:
@@ -58,15 +64,22 @@ def remove(home: Home, paths: Iterable[Path]) -> None:
 def _missing_steps(
     home: Home, components: list[str], recipes: list[images.Recipe]
 ) -> Iterable[tuple[str, Callable[[], None]]]:
-    if (debian.commands(components) or any(recipe.debian for recipe in recipes)) and not debian.is_there(home):
+    if (
+        debian.commands(components) or any(recipe.debian for recipe in recipes)
+    ) and not debian.is_there(home):
         yield "packages of Debian", partial(debian.unpack, home)
     wanted = [name for name in components if programs.is_built_by_us(name)]
     if any(not recipe.debian for recipe in recipes):
         wanted.append("pause")
     for family in programs.FAMILIES:
-        names = [name for name in wanted if name in family.packages and not programs.is_there(home, name)]
+        names = [
+            name for name in wanted if name in family.packages and not programs.is_there(home, name)
+        ]
         if names:
-            yield f"{', '.join(names)} {family.version}".strip(), partial(programs.build, home, family, names)
+            yield (
+                f"{', '.join(names)} {family.version}".strip(),
+                partial(programs.build, home, family, names),
+            )
     for recipe in recipes:
         if not images.archive(home, recipe).exists():
             yield f"image {recipe.reference}", partial(images.build, home, recipe)

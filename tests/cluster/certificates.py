@@ -1,7 +1,9 @@
-"""Keys and certificates of one cluster, by the command `openssl`: one authority for all, valid for a year.
+"""Keys and certificates of one cluster, by the command `openssl`: one authority for all, valid for
+a year.
 
-The authority and the webhook's certificate have RSA keys in PKCS#1 and the name `training-operator-ca`: the operator's
-certificate rotator (open-policy-agent/cert-controller) replaces anything else. The rest are P-256, made faster.
+The authority and the webhook's certificate have RSA keys in PKCS#1 and the name
+`training-operator-ca`: the operator's certificate rotator (open-policy-agent/cert-controller)
+replaces anything else. The rest are P-256, made faster.
 """
 
 import base64
@@ -50,11 +52,21 @@ USERS = {
 
 def wanted(network: Network) -> list[Certificate]:
     """All but the authority."""
-    api_names = ["kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
+    api_names = [
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+    ]
     api_addresses = [network.api_service_ip, network.node_ip, "127.0.0.1"]
     node_names = ("DNS:node1", f"IP:{network.node_ip}")
     return [
-        Certificate("apiserver", "/CN=kube-apiserver", SERVER, (*_dns([*api_names, "localhost"]), *_ip(api_addresses))),
+        Certificate(
+            "apiserver",
+            "/CN=kube-apiserver",
+            SERVER,
+            (*_dns([*api_names, "localhost"]), *_ip(api_addresses)),
+        ),
         Certificate("apiserver-kubelet", "/O=system:masters/CN=apiserver-kubelet", CLIENT),
         Certificate("apiserver-proxy", f"/CN={PROXY}", CLIENT),
         Certificate("kubelet-server", "/CN=node1", SERVER, node_names),
@@ -64,11 +76,26 @@ def wanted(network: Network) -> list[Certificate]:
 
 
 def make(folder: Path, network: Network) -> None:
-    """Writes ca.{crt,key}, sa.{pub,key}, {name}.{crt,key} into `folder`, which its owner alone may read."""
+    """Writes ca.{crt,key}, sa.{pub,key}, {name}.{crt,key} into `folder`, which
+    its owner alone may read.
+    """
     folder.mkdir(mode=0o700)
     _openssl(folder, "genrsa", "-traditional", "-out", "ca.key", "2048")
     _write_request(folder, "ca", "/O=training-operator/CN=training-operator-ca", AUTHORITY)
-    _openssl(folder, "req", "-x509", "-new", "-config", "ca.cnf", "-key", "ca.key", "-days", DAYS, "-out", "ca.crt")
+    _openssl(
+        folder,
+        "req",
+        "-x509",
+        "-new",
+        "-config",
+        "ca.cnf",
+        "-key",
+        "ca.key",
+        "-days",
+        DAYS,
+        "-out",
+        "ca.crt",
+    )
     with ThreadPoolExecutor() as pool:
         jobs = [pool.submit(_issue, folder, each) for each in wanted(network)]
         jobs.append(pool.submit(_make_service_account_keys, folder))
@@ -87,11 +114,19 @@ def kubeconfig(folder: Path, user: str, server: str) -> str:
     document = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "cluster", "cluster": {"server": server, "certificate-authority-data": data("ca.crt")}}],
+        "clusters": [
+            {
+                "name": "cluster",
+                "cluster": {"server": server, "certificate-authority-data": data("ca.crt")},
+            }
+        ],
         "users": [
             {
                 "name": user,
-                "user": {"client-certificate-data": data(f"{user}.crt"), "client-key-data": data(f"{user}.key")},
+                "user": {
+                    "client-certificate-data": data(f"{user}.crt"),
+                    "client-key-data": data(f"{user}.key"),
+                },
             }
         ],
         "contexts": [{"name": "cluster", "context": {"cluster": "cluster", "user": user}}],
@@ -108,7 +143,10 @@ AUTHORITY = (
 
 
 def _issue(folder: Path, wanted: Certificate) -> None:
-    extensions = ["keyUsage=critical,digitalSignature,keyEncipherment", f"extendedKeyUsage={wanted.usage}"]
+    extensions = [
+        "keyUsage=critical,digitalSignature,keyEncipherment",
+        f"extendedKeyUsage={wanted.usage}",
+    ]
     if wanted.names:
         extensions.append("subjectAltName=" + ",".join(wanted.names))
     _write_request(folder, wanted.name, wanted.subject, extensions)
@@ -118,7 +156,16 @@ def _issue(folder: Path, wanted: Certificate) -> None:
     else:
         _openssl(folder, "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key)
     authority = ("-CA", "ca.crt", "-CAkey", "ca.key")
-    request = ("-config", f"{wanted.name}.cnf", "-key", key, "-days", DAYS, "-out", f"{wanted.name}.crt")
+    request = (
+        "-config",
+        f"{wanted.name}.cnf",
+        "-key",
+        key,
+        "-days",
+        DAYS,
+        "-out",
+        f"{wanted.name}.crt",
+    )
     _openssl(folder, "req", "-x509", "-new", *authority, *request)
 
 
@@ -130,8 +177,9 @@ def _make_service_account_keys(folder: Path) -> None:
 def _write_request(folder: Path, name: str, subject: str, extensions: Sequence[str]) -> None:
     """A whole configuration of our own: the system's would add CA:TRUE to every certificate."""
     fields = "\n".join(subject.strip("/").split("/"))
-    text = f"[req]\nprompt=no\ndistinguished_name=dn\nx509_extensions=ext\n[dn]\n{fields}\n[ext]\n" + "\n".join(
-        extensions
+    text = (
+        f"[req]\nprompt=no\ndistinguished_name=dn\nx509_extensions=ext\n[dn]\n{fields}\n[ext]\n"
+        + "\n".join(extensions)
     )
     (folder / f"{name}.cnf").write_text(text + "\n")
 

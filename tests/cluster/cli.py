@@ -1,4 +1,6 @@
-"""What each word of the command line does: calls of `Cluster`, and lines. arguments.py says which words there are."""
+"""What each word of the command line does: calls of `Cluster`, and lines. arguments.py
+says which words there are.
+"""
 
 import json
 import subprocess
@@ -118,7 +120,9 @@ def _fake_nodes(cluster: Cluster, words: Namespace) -> None:
 def _logs(cluster: Cluster, words: Namespace) -> int:
     path = cluster.places.log / f"{words.program}.log"
     if not path.exists():
-        raise ClusterError(f"{path} does not exist; `status` lists the programs of cluster '{cluster.name}'")
+        raise ClusterError(
+            f"{path} does not exist; `status` lists the programs of cluster '{cluster.name}'"
+        )
     follow = ["--follow"] if words.follow else []
     return subprocess.run(["tail", f"--lines={words.lines}", *follow, path]).returncode
 

@@ -1,4 +1,6 @@
-"""One cluster: up, down, and what tests do to it in between. The one class that other modules of a project use."""
+"""One cluster: up, down, and what tests do to it in between. The one class that other
+modules of a project use.
+"""
 
 import shutil
 import signal
@@ -31,7 +33,9 @@ def silent(_line: str) -> None:
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster by name. Making this object touches nothing; two names are two clusters, which may run at once."""
+    """A cluster by name. Making this object touches nothing; two names are two
+    clusters, which may run at once.
+    """
 
     name: str = "default"
     home: Home = field(default_factory=Home.of_environment)
@@ -72,10 +76,14 @@ class Cluster:
         node = Node.of(self.places)
         return node is not None and self.places.ready.exists() and node.answers()
 
-    def up(self, layers: Collection[str], recipes: Iterable[str] = ("python",), say: Say = silent) -> None:
-        """Brings these layers up, beside what runs already; returns when each program does its work.
+    def up(
+        self, layers: Collection[str], recipes: Iterable[str] = ("python",), say: Say = silent
+    ) -> None:
+        """Brings these layers up, beside what runs already; returns when each program does its
+        work.
 
-        Builds what was never built (minutes). What runs as wanted is left alone. `recipes`: images for the node.
+        Builds what was never built (minutes). What runs as wanted is left alone. `recipes`: images
+        for the node.
 
         Raises:
             Missing: the machine lacks something; nothing was changed.
@@ -89,9 +97,11 @@ class Cluster:
             Startup(self.home, self.places, node, self.network, say).run(layers, names)
 
     def down(self, images_too: bool = False) -> None:
-        """Removes it. Never up, half up or killed: afterwards nothing is left but its store of images.
+        """Removes it. Never up, half up or killed: afterwards nothing is left but its store of
+        images.
 
-        The store spares the next `up` seconds, minutes for large images; `images_too` removes it as well.
+        The store spares the next `up` seconds, minutes for large images; `images_too` removes it as
+        well.
 
         Raises:
             ClusterError: something would not go; the text names it.
@@ -117,7 +127,9 @@ class Cluster:
         return layers_of(name for name, program in self.programs().items() if program.running)
 
     def stop(self, name: str) -> None:
-        """SIGTERM to one program, SIGKILL after a while; returns when it has ended. `start` brings it back."""
+        """SIGTERM to one program, SIGKILL after a while; returns when it has
+        ended. `start` brings it back.
+        """
         self._known(name)
         self.node().stop(name)
 
@@ -138,10 +150,14 @@ class Cluster:
             readiness.wait(name, Probed(node, self.api, self.network))
 
     def load(self, what: str) -> list[str]:
-        """Loads an image: a recipe's name, or the path of an OCI or Docker archive. Returns the images' names."""
+        """Loads an image: a recipe's name, or the path of an OCI or Docker archive.
+        Returns the images' names.
+        """
         node = self.node()
         if "containerd" not in node.programs():
-            raise ClusterError(f"cluster '{self.name}' has no real node to load an image into; `up node` adds one")
+            raise ClusterError(
+                f"cluster '{self.name}' has no real node to load an image into; `up node` adds one"
+            )
         if what not in images.RECIPES:
             return images.load_archive(node, Path(what))
         recipe = images.RECIPES[what]
@@ -151,11 +167,15 @@ class Cluster:
         return [recipe.reference]
 
     def namespace(self, name: str, level: str = "restricted") -> None:
-        """Makes a namespace with Pod Security enforced at `level`: privileged, baseline or restricted."""
+        """Makes a namespace with Pod Security enforced at `level`:
+        privileged, baseline or restricted.
+        """
         self.api.apply(*objects.namespace(name, level))
 
     def fake_nodes(self, count: int, capacity: dict[str, str], prefix: str = "fake") -> list[str]:
-        """Makes nodes `<prefix>-0` and so on that KWOK keeps Ready; returns their names when they are."""
+        """Makes nodes `<prefix>-0` and so on that KWOK keeps Ready; returns
+        their names when they are.
+        """
         if "kwok" not in self.programs():
             raise ClusterError(f"cluster '{self.name}' has no KWOK; `up kwok` adds it")
         api, names = self.api, [f"{prefix}-{index}" for index in range(count)]
@@ -165,14 +185,21 @@ class Cluster:
                 api.create("/api/v1/nodes", objects.fake_node(name, capacity))
         for _ in until(readiness.LIMIT_S, pause_s=0.2):
             items = api.get("/api/v1/nodes?labelSelector=type%3Dkwok")["items"]
-            if set(names) <= {node["metadata"]["name"] for node in items if readiness.node_is_ready(node)}:
+            if set(names) <= {
+                node["metadata"]["name"] for node in items if readiness.node_is_ready(node)
+            }:
                 return names
-        raise ClusterError(f"fake nodes are not Ready after {readiness.LIMIT_S:g} s; see {self.places.log}/kwok.log")
+        raise ClusterError(
+            f"fake nodes are not Ready after {readiness.LIMIT_S:g} s; see "
+            f"{self.places.log}/kwok.log"
+        )
 
     def _known(self, name: str) -> Program:
         known = self.programs()
         if name not in known:
-            raise ClusterError(f"cluster '{self.name}' has no program '{name}'; it has {', '.join(known)}")
+            raise ClusterError(
+                f"cluster '{self.name}' has no program '{name}'; it has {', '.join(known)}"
+            )
         return known[name]
 
     def _locked(self) -> AbstractContextManager[None]:

@@ -1,4 +1,6 @@
-"""The command line of every program of the cluster. Pure: a table from name to argv, in the field's own flags."""
+"""The command line of every program of the cluster. Pure: a table from name to argv,
+in the field's own flags.
+"""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -31,7 +33,11 @@ def argv(name: str, machine: Machine) -> list[str]:
 def environment(name: str, machine: Machine) -> dict[str, str]:
     """All of it: nothing is inherited from whoever started the cluster."""
     search = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "CLUSTER_RUN": str(machine.places.run)}
-    alone = {"HOME": "/", "USER": "root", "KUBECONFIG": "operator.kubeconfig"}  # in a root without /etc/passwd
+    alone = {
+        "HOME": "/",
+        "USER": "root",
+        "KUBECONFIG": "operator.kubeconfig",
+    }  # in a root without /etc/passwd
     return {**search, **alone} if name in OPERATORS else search
 
 
@@ -84,7 +90,8 @@ def _apiserver(machine: Machine) -> list[str]:
         "cert-dir": STATE,
     }
     if "kube-controller-manager" not in machine.components:
-        flags["disable-admission-plugins"] = "ServiceAccount"  # nobody would make the account that it asks for
+        # nobody would make the account that it asks for
+        flags["disable-admission-plugins"] = "ServiceAccount"
     return _program("kube-apiserver", machine, flags)
 
 
@@ -135,7 +142,9 @@ def _jobset(machine: Machine) -> list[str]:
 
 
 def _trainer(machine: Machine) -> list[str]:
-    return _with_certificate("trainer-controller-manager", machine, {"config": f"{RUN}/config/trainer.json"})
+    return _with_certificate(
+        "trainer-controller-manager", machine, {"config": f"{RUN}/config/trainer.json"}
+    )
 
 
 def _kueue(machine: Machine) -> list[str]:
@@ -152,10 +161,16 @@ def _with_certificate(name: str, machine: Machine, flags: dict[str, str]) -> lis
     """In a mount namespace and a root of its own: certificates are read from fixed folders."""
     folders = {f"{ROOT}/bin": path(machine.home, name).parent, f"{ROOT}{RUN}": machine.places.run}
     steps = [f"mkdir -p {ROOT} && mount -t tmpfs tmpfs {ROOT} && mkdir -m 1777 {ROOT}/tmp"]
-    steps += [f"mkdir -p {inside} && mount --bind '{outside}' {inside}" for inside, outside in folders.items()]
+    steps += [
+        f"mkdir -p {inside} && mount --bind '{outside}' {inside}"
+        for inside, outside in folders.items()
+    ]
     for certificates in CERTIFICATES:
         steps.append(f"mkdir -p {ROOT}/{certificates}")
-        steps += [f"cp {ROOT}{RUN}/pki/webhook.{kind} {ROOT}/{certificates}/tls.{kind}" for kind in ("crt", "key")]
+        steps += [
+            f"cp {ROOT}{RUN}/pki/webhook.{kind} {ROOT}/{certificates}/tls.{kind}"
+            for kind in ("crt", "key")
+        ]
     steps.append(f"cp {ROOT}{RUN}/config/{name}.kubeconfig {ROOT}/operator.kubeconfig")
     steps.append(f"exec chroot {ROOT} /bin/{name} {' '.join(_flags(flags))}")
     return ["/usr/bin/unshare", "--mount", "sh", "-ec", "\n".join(steps)]
@@ -168,7 +183,8 @@ def _kwok(machine: Machine) -> list[str]:
         "config": f"{machine.places.config}/kwok.yaml",
         "manage-all-nodes": "false",
         "manage-nodes-with-annotation-selector": "kwok.x-k8s.io/node=fake",
-        "node-lease-duration-seconds": "30",  # else each node is NotReady for a moment after each grace period
+        # else each node is NotReady for a moment after each grace period
+        "node-lease-duration-seconds": "30",
         "node-ip": node_ip,
         "node-port": "10247",
         "server-address": f"{node_ip}:10247",

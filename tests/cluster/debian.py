@@ -1,7 +1,8 @@
-"""Debian's packages, unpacked into a folder of ours: nothing is installed on this machine, no service starts.
+"""Debian's packages, unpacked into a folder of ours: nothing is installed on this machine, no
+service starts.
 
-The cluster sees them laid over its own /usr (see startup.py), so that each finds its libraries where it looks.
-On a system without apt the same commands are taken from the PATH.
+The cluster sees them laid over its own /usr (see startup.py), so that each finds its libraries
+where it looks. On a system without apt the same commands are taken from the PATH.
 """
 
 import hashlib
@@ -18,7 +19,11 @@ from tests.cluster.waiting import until
 
 OTHER_APT_S = 600.0
 PACKAGES = ("containerd", "containernetworking-plugins", "mmdebstrap", "nftables", "runc")
-COMMANDS = {"containerd": ("containerd", "ctr", "runc"), "kubelet": ("/usr/lib/cni/bridge",), "kube-proxy": ("nft",)}
+COMMANDS = {
+    "containerd": ("containerd", "ctr", "runc"),
+    "kubelet": ("/usr/lib/cni/bridge",),
+    "kube-proxy": ("nft",),
+}
 """What each component wants to find in the cluster's /usr."""
 
 
@@ -38,7 +43,9 @@ def is_there(home: Home) -> bool:
 
 
 def unpack(home: Home) -> None:
-    """Downloads and unpacks them with whatever they need that this machine lacks. The caller holds the build lock."""
+    """Downloads and unpacks them with whatever they need that this machine lacks. The
+    caller holds the build lock.
+    """
     if is_there(home) or not shutil.which("apt-get"):
         return
     home.packages.mkdir(parents=True, exist_ok=True)
@@ -53,13 +60,17 @@ def unpack(home: Home) -> None:
 
 
 def _download(archives: Path) -> None:
-    """apt's own resolver says what is needed; the first try fails where its lists are missing or old."""
+    """apt's own resolver says what is needed; the first try fails where its
+    lists are missing or old.
+    """
     if _apt_get(*_order(archives)).returncode == 0:
         return
     _apt_get("update", "-q")
     done = _apt_get(*_order(archives))
     if done.returncode != 0:
-        raise ClusterError(f"apt-get could not download {', '.join(PACKAGES)}:\n{done.stdout.strip()[-2000:]}")
+        raise ClusterError(
+            f"apt-get could not download {', '.join(PACKAGES)}:\n{done.stdout.strip()[-2000:]}"
+        )
 
 
 def _order(archives: Path) -> list[str]:

@@ -1,4 +1,6 @@
-"""What can go wrong, in words for the person at the prompt. Every refusal of this folder is one of these."""
+"""What can go wrong, in words for the person at the prompt. Every refusal of
+this folder is one of these.
+"""
 
 
 class ClusterError(Exception):
@@ -14,7 +16,9 @@ class Missing(ClusterError):
 
 
 class Unready(ClusterError):
-    """A component did not become ready in time, or ended; the text holds the last lines of its log."""
+    """A component did not become ready in time, or ended; the text holds
+    the last lines of its log.
+    """
 
 
 class ApiError(ClusterError):

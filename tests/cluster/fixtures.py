@@ -1,7 +1,9 @@
-"""For pytest: clusters that tests of all folders share. Each starts with the first test that wants it, once in a run.
+"""For pytest: clusters that tests of all folders share. Each starts with the first test that wants
+it, once in a run.
 
-A conftest at the top loads them: `pytest_plugins = ["tests.cluster.fixtures"]`. A test that breaks what others use
-takes a cluster of its own, by `running`. Where the machine lacks something, tests skip with the line that says what.
+A conftest at the top loads them: `pytest_plugins = ["tests.cluster.fixtures"]`. A test that breaks
+what others use takes a cluster of its own, by `running`. Where the machine lacks something, tests
+skip with the line that says what.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -31,7 +33,9 @@ def control_plane() -> Iterator[Cluster]:
 
 
 @contextmanager
-def running(name: str, layers: Collection[str], recipes: Iterable[str] = ("python",)) -> Iterator[Cluster]:
+def running(
+    name: str, layers: Collection[str], recipes: Iterable[str] = ("python",)
+) -> Iterator[Cluster]:
     """A cluster of these layers that is up; or the test skips."""
     with own(name, layers) as cluster:
         cluster.up(layers, recipes, print)
@@ -40,9 +44,11 @@ def running(name: str, layers: Collection[str], recipes: Iterable[str] = ("pytho
 
 @contextmanager
 def own(name: str, layers: Collection[str]) -> Iterator[Cluster]:
-    """A cluster that is not up and that no other run of tests has; whatever is made of it is gone afterwards.
+    """A cluster that is not up and that no other run of tests has; whatever is made of it is gone
+    afterwards.
 
-    Two runs at once have two: `name` and `name-2`. A later run takes a name over, with its store of images.
+    Two runs at once have two: `name` and `name-2`. A later run takes a name over, with its store of
+    images.
     """
     if lack := missing(layers):
         pytest.skip(lack)

@@ -1,7 +1,8 @@
 """Images by recipe: what is in each, and how it is built without Docker and without a registry.
 
-An image is built once and kept as an archive under a digest of its recipe; a cluster imports it when it is first wanted
-there. In a pod: `image: localhost/<name>:local`, `imagePullPolicy: Never` or IfNotPresent.
+An image is built once and kept as an archive under a digest of its recipe; a cluster imports it
+when it is first wanted there. In a pod: `image: localhost/<name>:local`, `imagePullPolicy: Never`
+or IfNotPresent.
 """
 
 import hashlib
@@ -25,7 +26,9 @@ EXCLUDED = ("/usr/share/doc/*", "/usr/share/locale/*", "/usr/share/man/*")
 
 @dataclass(frozen=True)
 class Recipe:
-    """`debian`: packages over Debian's smallest system; none: the image holds the program `pause` alone."""
+    """`debian`: packages over Debian's smallest system; none: the image holds
+    the program `pause` alone.
+    """
 
     name: str
     meaning: str
@@ -36,7 +39,11 @@ class Recipe:
         return f"localhost/{self.name}:local"
 
     def digest(self) -> str:
-        parts = [self.debian, _suite(), EXCLUDED] if self.debian else [programs.FAMILY_OF["pause"].digest]
+        parts = (
+            [self.debian, _suite(), EXCLUDED]
+            if self.debian
+            else [programs.FAMILY_OF["pause"].digest]
+        )
         recipe = repr((self.name, platform.machine(), parts)) + Path(oci.__file__).read_text()
         return hashlib.sha256(recipe.encode()).hexdigest()[:12]
 
@@ -48,7 +55,8 @@ RECIPES = {
         Recipe("python", "Debian with Python", ("python3",)),
         Recipe(
             "torch",
-            "Debian with Python, scikit-learn, and Debian's PyTorch (CPU: gloo, DistributedDataParallel)",
+            "Debian with Python, scikit-learn, and Debian's PyTorch (CPU: gloo, "
+            "DistributedDataParallel)",
             ("python3-torch", "python3-sklearn"),
         ),
     )
@@ -61,7 +69,9 @@ def archive(home: Home, recipe: Recipe) -> Path:
 
 
 def build(home: Home, recipe: Recipe) -> None:
-    """Builds the archive, unless it is there. Seconds; minutes for `torch`. The caller holds the build lock."""
+    """Builds the archive, unless it is there. Seconds; minutes for `torch`. The
+    caller holds the build lock.
+    """
     target = archive(home, recipe)
     if target.exists():
         return
@@ -112,16 +122,27 @@ def _pack_pause(home: Home, rootfs: Path) -> None:
 
 
 def _bootstrap(home: Home, packages: tuple[str, ...], rootfs: Path) -> None:
-    """mmdebstrap in a mount namespace where our unpacked packages lie over /usr; it need not be installed."""
+    """mmdebstrap in a mount namespace where our unpacked packages lie over /usr;
+    it need not be installed.
+    """
     sources = next((path for path in SOURCES if Path(path).exists()), None)
     options = ["--variant=minbase", f"--include={','.join(packages)}", "--format=tar"]
     excluded = [f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDED]
-    command = ["mmdebstrap", *options, *excluded, _suite(), str(rootfs), *([sources] if sources else [])]
+    command = [
+        "mmdebstrap",
+        *options,
+        *excluded,
+        _suite(),
+        str(rootfs),
+        *([sources] if sources else []),
+    ]
     over = f'mount -t overlay -o "lowerdir={debian.root(home)}/usr:/usr" overlay /usr && exec "$@"'
     argv = ["unshare", "--mount", "sh", "-ec", over, "sh", *command]
     done = subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode != 0:
-        raise ClusterError(f"mmdebstrap {' '.join(packages)} failed:\n{done.stderr.strip()[-2000:]}")
+        raise ClusterError(
+            f"mmdebstrap {' '.join(packages)} failed:\n{done.stderr.strip()[-2000:]}"
+        )
 
 
 def _suite() -> str:
@@ -131,4 +152,8 @@ def _suite() -> str:
     except FileNotFoundError:
         return "stable"
     values = dict(line.split("=", 1) for line in lines if "=" in line)
-    return values.get("VERSION_CODENAME", "stable").strip('"') if values.get("ID") == "debian" else "stable"
+    return (
+        values.get("VERSION_CODENAME", "stable").strip('"')
+        if values.get("ID") == "debian"
+        else "stable"
+    )

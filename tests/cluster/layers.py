@@ -21,10 +21,18 @@ LAYERS = {
 
 MEANING = {
     "api": "API server, PyTorchJob's CRD, the training operator and its webhook; no pod ever runs",
-    "kwok": "api + controllers + scheduler + KWOK: pods on fake nodes, by the thousand, whose fate annotations decide",
-    "trainer": "api + TrainJob of Kubeflow Trainer v2 and JobSet, with their controllers and webhooks",
+    "kwok": (
+        "api + controllers + scheduler + KWOK: pods on fake nodes, by the thousand, whose fate "
+        "annotations decide"
+    ),
+    "trainer": (
+        "api + TrainJob of Kubeflow Trainer v2 and JobSet, with their controllers and webhooks"
+    ),
     "kueue": "trainer + Kueue with its webhooks and its API of waiting jobs",
-    "node": "api + controllers + scheduler + one real node: containers, logs, exec, DNS, services, memory limits",
+    "node": (
+        "api + controllers + scheduler + one real node: containers, logs, exec, DNS, services, "
+        "memory limits"
+    ),
 }
 
 ORDER = (

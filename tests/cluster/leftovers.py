@@ -1,4 +1,6 @@
-"""What of a cluster is still on this machine: for `down`, which removes it and then says that nothing is left."""
+"""What of a cluster is still on this machine: for `down`, which removes it and then
+says that nothing is left.
+"""
 
 import os
 import shutil
@@ -15,8 +17,16 @@ LIMIT_S = 30.0
 
 
 def found(places: Places) -> list[str]:
-    """One line for each thing: processes, links, mounts, cgroups, files. Empty: the machine is as it was."""
-    return [*_processes(places), *_links(places), *_mounts(places), *_cgroups(places), *_files(places)]
+    """One line for each thing: processes, links, mounts, cgroups, files. Empty:
+    the machine is as it was.
+    """
+    return [
+        *_processes(places),
+        *_links(places),
+        *_mounts(places),
+        *_cgroups(places),
+        *_files(places),
+    ]
 
 
 def remove(places: Places) -> None:
@@ -33,7 +43,9 @@ def remove(places: Places) -> None:
 
 
 def _remove_cgroup(top: Path) -> None:
-    """A cgroup can be removed when the kernel has buried its last process, a moment after the process ended."""
+    """A cgroup can be removed when the kernel has buried its last process, a
+    moment after the process ended.
+    """
     for _ in until(LIMIT_S):
         for folder, _names, _files in os.walk(top, topdown=False):
             try:
@@ -45,7 +57,9 @@ def _remove_cgroup(top: Path) -> None:
 
 
 def _remove_link(link: Path) -> None:
-    """It ends with the network namespace at its other end, which the kernel takes apart in the background."""
+    """It ends with the network namespace at its other end, which the kernel
+    takes apart in the background.
+    """
     for _ in until(LIMIT_S):
         if not link.exists():
             return
@@ -57,7 +71,9 @@ def _processes(places: Places) -> Iterator[str]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if mark in (folder / "environ").read_bytes():
-                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                command = (
+                    (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
                 yield f"process {folder.name}: {command[:100]}"
         except OSError:
             continue  # ended meanwhile
@@ -75,7 +91,11 @@ def _links(places: Places) -> list[str]:
 
 def _mounts(places: Places) -> list[str]:
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
-    return [f"mount {point}" for line in lines if (point := line.split()[4]).startswith(f"{places.root}/")]
+    return [
+        f"mount {point}"
+        for line in lines
+        if (point := line.split()[4]).startswith(f"{places.root}/")
+    ]
 
 
 def _cgroups(places: Places) -> list[str]:

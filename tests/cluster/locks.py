@@ -1,4 +1,6 @@
-"""File locks: one command at a time changes a cluster, one at a time builds. The kernel frees them with the holder."""
+"""File locks: one command at a time changes a cluster, one at a time builds. The kernel
+frees them with the holder.
+"""
 
 import fcntl
 from collections.abc import Callable, Iterable, Iterator
@@ -14,14 +16,18 @@ Thing = TypeVar("Thing")
 
 @contextmanager
 def held(path: Path, limit_s: float, what: str) -> Iterator[None]:
-    """Raises ClusterError when another process still holds it after `limit_s`; `what` says what that one does."""
+    """Raises ClusterError when another process still holds it after `limit_s`;
+    `what` says what that one does.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a") as file:
         for _ in until(limit_s, pause_s=0.1):
             if _locks(file):
                 break
         else:
-            raise ClusterError(f"another process {what}, for {limit_s:g} s now; `fuser {path}` tells which")
+            raise ClusterError(
+                f"another process {what}, for {limit_s:g} s now; `fuser {path}` tells which"
+            )
         yield
 
 

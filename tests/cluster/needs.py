@@ -55,13 +55,18 @@ def _rights() -> str | None:
     if os.geteuid() != 0:
         return "root is needed, for namespaces and cgroups; try: sudo -E"
     if not _capabilities() >> CAP_SYS_ADMIN & 1:
-        return "this root may not make namespaces (CAP_SYS_ADMIN); in a container, run it with --privileged"
+        return (
+            "this root may not make namespaces (CAP_SYS_ADMIN); in a container, run it with "
+            "--privileged"
+        )
     return None
 
 
 def _capabilities() -> int:
     status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("CapEff:")).split()[1], 16)
+    return int(
+        next(line for line in status.splitlines() if line.startswith("CapEff:")).split()[1], 16
+    )
 
 
 def _tool(name: str) -> str | None:
@@ -77,13 +82,19 @@ def _overlay() -> str | None:
     filesystems = Path("/proc/filesystems")
     if "overlay" not in filesystems.read_text().split() and shutil.which("modprobe"):
         subprocess.run(["modprobe", "--quiet", "overlay"], check=False)
-    return None if "overlay" in filesystems.read_text().split() else "the kernel has no file system overlay"
+    return (
+        None
+        if "overlay" in filesystems.read_text().split()
+        else "the kernel has no file system overlay"
+    )
 
 
 def _cgroups(layers: Collection[str]) -> str | None:
     if "node" not in layers:
         return None
-    if not os.access(CGROUPS, os.W_OK) and not any(os.access(each, os.W_OK) for each in CGROUPS.glob("*")):
+    if not os.access(CGROUPS, os.W_OK) and not any(
+        os.access(each, os.W_OK) for each in CGROUPS.glob("*")
+    ):
         return f"{CGROUPS} is not there or can't be written to, where pods get their limits"
     lacking = CONTROLLERS - _controllers()
     return f"{CGROUPS} lacks the controllers {', '.join(sorted(lacking))}" if lacking else None
@@ -92,7 +103,11 @@ def _cgroups(layers: Collection[str]) -> str | None:
 def _controllers() -> set[str]:
     """Of cgroup v2 or, one folder each, of v1."""
     listed = CGROUPS / "cgroup.controllers"
-    return set(listed.read_text().split()) if listed.exists() else {each.name for each in CGROUPS.iterdir()}
+    return (
+        set(listed.read_text().split())
+        if listed.exists()
+        else {each.name for each in CGROUPS.iterdir()}
+    )
 
 
 def _go(home: Home, layers: Collection[str]) -> str | None:
@@ -106,4 +121,6 @@ def _packages(home: Home, layers: Collection[str]) -> str | None:
     if debian.is_there(home) or (shutil.which("apt-get") and shutil.which("dpkg-deb")):
         return None
     lacking = [name for name in debian.commands(components(layers)) if not shutil.which(name)]
-    return f"not a Debian, and these commands are missing: {', '.join(lacking)}" if lacking else None
+    return (
+        f"not a Debian, and these commands are missing: {', '.join(lacking)}" if lacking else None
+    )

@@ -1,7 +1,9 @@
-"""The addresses of one cluster. Pure, but for `free_network`, which looks at the routes of this machine.
+"""The addresses of one cluster. Pure, but for `free_network`, which looks at the routes of this
+machine.
 
-A cluster has a network namespace of its own, joined to this machine by one pair of virtual links. So no port of this
-machine is ever taken, and every address of the cluster (node, pods, services) is reached from here through one route.
+A cluster has a network namespace of its own, joined to this machine by one pair of virtual links.
+So no port of this machine is ever taken, and every address of the cluster (node, pods, services) is
+reached from here through one route.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ class Network:
 
     @staticmethod
     def recorded(path: Path) -> Network | None:
-        """Read what `record` wrote; None: there is no such file, or its writer was killed before any text was in it."""
+        """Read what `record` wrote; None: there is no such file, or its writer was killed
+        before any text was in it.
+        """
         try:
             return Network(json.loads(path.read_text())["number"])
         except (FileNotFoundError, json.JSONDecodeError):
@@ -78,23 +82,31 @@ class Network:
 
 
 def free_number(taken: Iterable[str]) -> int:
-    """The first number whose /16 overlaps none of the networks `taken` (a default route overlaps nothing)."""
+    """The first number whose /16 overlaps none of the networks `taken` (a
+    default route overlaps nothing).
+    """
     used = [ipaddress.ip_network(each, strict=False) for each in taken]
     for number in NUMBERS:
         wanted = ipaddress.ip_network(Network(number).all)
         if not any(each.version == 4 and each.prefixlen and each.overlaps(wanted) for each in used):
             return number
     raise ClusterError(
-        f"no network 10.{NUMBERS[0]}.0.0/16 to 10.{NUMBERS[-1]}.0.0/16 is free on this machine; see `ip route`"
+        f"no network 10.{NUMBERS[0]}.0.0/16 to 10.{NUMBERS[-1]}.0.0/16 is free on this machine; "
+        "see `ip route`"
     )
 
 
 def free_network(records: Iterable[Path]) -> Network:
     """A network to which this machine has no route, and which no cluster has on record.
 
-    The link and the route of a cluster that was killed are gone before `down` looks for them. If another cluster had
-    taken its number by then, `down` would wait for that one's link and delete it.
+    The link and the route of a cluster that was killed are gone before `down` looks for them. If
+    another cluster had taken its number by then, `down` would wait for that one's link and delete
+    it.
     """
-    routes = json.loads(subprocess.check_output(["ip", "-json", "-4", "route", "show", "table", "all"]) or "[]")
+    routes = json.loads(
+        subprocess.check_output(["ip", "-json", "-4", "route", "show", "table", "all"]) or "[]"
+    )
     taken = [route["dst"] for route in routes if route["dst"] != "default"]
-    return Network(free_number([*taken, *(known.all for known in map(Network.recorded, records) if known)]))
+    return Network(
+        free_number([*taken, *(known.all for known in map(Network.recorded, records) if known)])
+    )

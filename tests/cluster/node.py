@@ -1,4 +1,5 @@
-"""The machine that the cluster runs on: a tree of processes in namespaces of its own, and how to talk to its PID 1.
+"""The machine that the cluster runs on: a tree of processes in namespaces of its own, and how to
+talk to its PID 1.
 
 For cluster.py. What runs in it is none of this module's business.
 """
@@ -45,7 +46,9 @@ class Program:
 
 @dataclass(frozen=True)
 class Node:
-    """A process tree that is alive, or was. `pid` is meant together with `start_time`: numbers are used again."""
+    """A process tree that is alive, or was. `pid` is meant together with
+    `start_time`: numbers are used again.
+    """
 
     pid: int
     start_time: int
@@ -53,7 +56,9 @@ class Node:
 
     @staticmethod
     def of(places: Places) -> Node | None:
-        """The one on record, alive or not; None: there never was one, or the machine was booted since."""
+        """The one on record, alive or not; None: there never was one, or the
+        machine was booted since.
+        """
         try:
             record = json.loads(places.record.read_text())
         except FileNotFoundError:
@@ -80,13 +85,20 @@ class Node:
     def programs(self) -> dict[str, Program]:
         return {
             name: Program(
-                name, tuple(is_["argv"]), is_["env"], is_["pid"] is not None, is_["exit_code"], is_["started_at"]
+                name,
+                tuple(is_["argv"]),
+                is_["env"],
+                is_["pid"] is not None,
+                is_["exit_code"],
+                is_["started_at"],
             )
             for name, is_ in self._ask({"do": "list"})["programs"].items()
         }
 
     def start(self, name: str, argv: Sequence[str], env: dict[str, str]) -> None:
-        """Starts it, or again if it runs with another command line; does nothing where it runs as asked."""
+        """Starts it, or again if it runs with another command line; does
+        nothing where it runs as asked.
+        """
         known = self.programs().get(name)
         if known and known.running:
             if (known.argv, known.env) == (tuple(argv), env):
@@ -115,15 +127,23 @@ class Node:
         return ["nsenter", "--target", str(self.pid), *NAMESPACES, "--", *argv]
 
     def run(self, *argv: str, stdin: IO[bytes] | None = None) -> str:
-        """Its output, run inside to its end. Raises ClusterError with its last words where it fails."""
-        done = subprocess.run(self.command(*argv), stdin=stdin or subprocess.DEVNULL, capture_output=True)
+        """Its output, run inside to its end. Raises ClusterError with its
+        last words where it fails.
+        """
+        done = subprocess.run(
+            self.command(*argv), stdin=stdin or subprocess.DEVNULL, capture_output=True
+        )
         if done.returncode != 0:
             words = (done.stderr or done.stdout).decode(errors="replace").strip()
-            raise ClusterError(f"{' '.join(argv)[:120]}: exit code {done.returncode}: {words[-1000:]}")
+            raise ClusterError(
+                f"{' '.join(argv)[:120]}: exit code {done.returncode}: {words[-1000:]}"
+            )
         return done.stdout.decode(errors="replace")
 
     def kill(self) -> None:
-        """Ends it with everything in it; returns when the last of its processes is gone. Alive or not: the same."""
+        """Ends it with everything in it; returns when the last of its processes is
+        gone. Alive or not: the same.
+        """
         try:
             descriptor = os.pidfd_open(self.pid)
         except ProcessLookupError:
@@ -134,7 +154,10 @@ class Node:
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
             # The kernel ends PID 1 of a namespace only after all others in it.
             if not select.select([descriptor], [], [], DEATH_S)[0]:
-                raise ClusterError(f"process {self.pid} survived SIGKILL for {DEATH_S:g} s; is a mount of it stuck?")
+                raise ClusterError(
+                    f"process {self.pid} survived SIGKILL for {DEATH_S:g} s; is a mount of it "
+                    "stuck?"
+                )
         finally:
             os.close(descriptor)
 
@@ -142,20 +165,32 @@ class Node:
         try:
             answer = _exchange(self.places.run, request)
         except OSError as error:
-            raise ClusterError(f"the cluster's PID 1 (process {self.pid}) does not answer: {error}") from error
+            raise ClusterError(
+                f"the cluster's PID 1 (process {self.pid}) does not answer: {error}"
+            ) from error
         if "error" in answer:
             raise ClusterError(f"the cluster's PID 1 refuses {request['do']}: {answer['error']}")
         return answer
 
 
 def create(home: Home, places: Places, network: Network) -> Node:
-    """A new node with its network, nothing running in it. Whatever fails or is killed here, `down` finds it."""
-    plan = {"home": str(home.root), "run": str(places.run), "record": str(places.record), "hostname": "node1"}
+    """A new node with its network, nothing running in it. Whatever fails or is
+    killed here, `down` finds it.
+    """
+    plan = {
+        "home": str(home.root),
+        "run": str(places.run),
+        "record": str(places.record),
+        "hostname": "node1",
+    }
     path = places.run / "plan.json"
     path.write_text(json.dumps(plan))
     with (places.log / "supervisor.log").open("ab") as log:
         subprocess.run(
-            [sys.executable, "-I", "-S", str(SUPERVISOR), str(path)], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            [sys.executable, "-I", "-S", str(SUPERVISOR), str(path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
         )
     node = Node.of(places)
     if node is None:
@@ -185,8 +220,22 @@ def _await_birth(node: Node) -> None:
 
 
 def _connect(node: Node, network: Network) -> None:
-    """One pair of links; both ends end with the node's network namespace, and this machine's route with its end."""
-    host = "ip", "link", "add", network.link, "type", "veth", "peer", "name", "eth0", "netns", str(node.pid)
+    """One pair of links; both ends end with the node's network namespace, and this
+    machine's route with its end.
+    """
+    host = (
+        "ip",
+        "link",
+        "add",
+        network.link,
+        "type",
+        "veth",
+        "peer",
+        "name",
+        "eth0",
+        "netns",
+        str(node.pid),
+    )
     _ip(*host)
     node.run("ip", "link", "set", "lo", "up")
     node.run("ip", "address", "add", f"{network.node_ip}/24", "dev", "eth0")
@@ -219,4 +268,6 @@ def _exchange(folder: Path, request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _last_words(log_of: Places) -> str:
-    return (log_of.log / "supervisor.log").read_text(errors="replace").strip()[-1000:] or "no word of why"
+    return (log_of.log / "supervisor.log").read_text(errors="replace").strip()[
+        -1000:
+    ] or "no word of why"

@@ -42,9 +42,11 @@ def operator(crd: str, role: str, pki: Path) -> list[Applied]:
     ]
 
 
-def trainer(crds: Sequence[str], role: str, jobset_crd: str, jobset_role: str, pki: Path) -> list[Applied]:
-    """`crds` are those of Kubeflow Trainer, in the order of their names. The webhooks of JobSet for pods are left out:
-    they matter where a job has a node of its own."""
+def trainer(
+    crds: Sequence[str], role: str, jobset_crd: str, jobset_role: str, pki: Path
+) -> list[Applied]:
+    """`crds` are those of Kubeflow Trainer, in the order of their names. The webhooks of JobSet for
+    pods are left out: they matter where a job has a node of its own."""
     names = ("clustertrainingruntimes", "trainingruntimes", "trainjobs")
     group, version = "trainer.kubeflow.org", "v1alpha1"
     check = f"/validate-trainer-kubeflow-org-{version}"
@@ -57,10 +59,25 @@ def trainer(crds: Sequence[str], role: str, jobset_crd: str, jobset_role: str, p
         (f"{RBAC}/clusterroles/kubeflow-trainer-controller-manager", role),
         _binding("jobset", "jobset"),
         _binding("kubeflow-trainer-controller-manager", "trainer-controller-manager"),
-        _hook("Mutating", group, version, "trainjobs", f"{own}/mutate-trainer-kubeflow-org-{version}-trainjob", pki),
-        *(_hook("Validating", group, version, name, f"{own}{check}-{name.rstrip('s')}", pki) for name in names),
         _hook(
-            "Mutating", jobset_group, "v1alpha2", "jobsets", f"{of_jobset}/mutate-jobset-x-k8s-io-v1alpha2-jobset", pki
+            "Mutating",
+            group,
+            version,
+            "trainjobs",
+            f"{own}/mutate-trainer-kubeflow-org-{version}-trainjob",
+            pki,
+        ),
+        *(
+            _hook("Validating", group, version, name, f"{own}{check}-{name.rstrip('s')}", pki)
+            for name in names
+        ),
+        _hook(
+            "Mutating",
+            jobset_group,
+            "v1alpha2",
+            "jobsets",
+            f"{of_jobset}/mutate-jobset-x-k8s-io-v1alpha2-jobset",
+            pki,
         ),
         _hook(
             "Validating",
@@ -74,19 +91,46 @@ def trainer(crds: Sequence[str], role: str, jobset_crd: str, jobset_role: str, p
 
 
 def kueue(crds: Mapping[str, str], node_ip: str, pki: Path) -> list[Applied]:
-    """`crds` by plural. Its webhooks for jobs see the namespaces with the label QUEUES alone: everywhere else jobs that
-    name a queue go past it, as in a cluster without Kueue."""
+    """`crds` by plural. Its webhooks for jobs see the namespaces with the label QUEUES alone:
+    everywhere else jobs that name a queue go past it, as in a cluster without Kueue."""
     own = (f"{KUEUE_GROUP}", "v1beta2")
-    jobs = [("kubeflow.org", "v1", "pytorchjobs"), ("trainer.kubeflow.org", "v1alpha1", "trainjobs")]
+    jobs = [
+        ("kubeflow.org", "v1", "pytorchjobs"),
+        ("trainer.kubeflow.org", "v1alpha1", "trainjobs"),
+    ]
     changed = [(*own, plural) for plural in ("clusterqueues", "resourceflavors", "workloads")]
     hooks = []
     for group, version, plural in [*jobs, *changed, (*own, "cohorts")]:
         path = f"{group.replace('.', '-')}-{version}-{plural.rstrip('s')}"
-        url, where = f"https://127.0.0.1:{KUEUE_WEBHOOK}", {QUEUES: "true"} if group != KUEUE_GROUP else {}
+        url, where = (
+            f"https://127.0.0.1:{KUEUE_WEBHOOK}",
+            {QUEUES: "true"} if group != KUEUE_GROUP else {},
+        )
         name = f"{plural}.{KUEUE_GROUP}"
-        hooks.append(_hook("Validating", group, version, plural, f"{url}/validate-{path}", pki, name, where=where))
+        hooks.append(
+            _hook(
+                "Validating",
+                group,
+                version,
+                plural,
+                f"{url}/validate-{path}",
+                pki,
+                name,
+                where=where,
+            )
+        )
         if plural != "cohorts":
-            made = _hook("Mutating", group, version, plural, f"{url}/mutate-{path}", pki, name, ("CREATE",), where)
+            made = _hook(
+                "Mutating",
+                group,
+                version,
+                plural,
+                f"{url}/mutate-{path}",
+                pki,
+                name,
+                ("CREATE",),
+                where,
+            )
             hooks.append(made)
     return [
         *((f"{CRDS}/{plural}.{KUEUE_GROUP}", crd) for plural, crd in crds.items()),
@@ -144,27 +188,48 @@ def flavor(name: str) -> Applied:
 
 
 def queue(namespace: str, name: str, cpu: str, **more: Any) -> list[Applied]:
-    """A LocalQueue of so many cores of the flavor `plain`, and its ClusterQueue, `<namespace>-<name>`. `more`: fields
-    of the latter."""
+    """A LocalQueue of so many cores of the flavor `plain`, and its ClusterQueue,
+    `<namespace>-<name>`. `more`: fields of the latter."""
     quota = {"cpu": cpu, "memory": "64Gi", "ephemeral-storage": "900Gi"}
     resources = [{"name": each, "nominalQuota": amount} for each, amount in quota.items()]
-    covered = {"coveredResources": list(quota), "flavors": [{"name": "plain", "resources": resources}]}
-    shared, spec = f"{namespace}-{name}", {"namespaceSelector": {}, "resourceGroups": [covered], **more}
+    covered = {
+        "coveredResources": list(quota),
+        "flavors": [{"name": "plain", "resources": resources}],
+    }
+    shared, spec = (
+        f"{namespace}-{name}",
+        {"namespaceSelector": {}, "resourceGroups": [covered], **more},
+    )
     return [
         _of_kueue("ClusterQueue", "clusterqueues", shared, spec),
-        _of_kueue("LocalQueue", f"namespaces/{namespace}/localqueues", name, {"clusterQueue": shared}),
+        _of_kueue(
+            "LocalQueue", f"namespaces/{namespace}/localqueues", name, {"clusterQueue": shared}
+        ),
     ]
 
 
 def _of_kueue(kind: str, plural: str, name: str, spec: dict[str, Any]) -> Applied:
-    made = {"apiVersion": f"{KUEUE_GROUP}/v1beta2", "kind": kind, "metadata": {"name": name}, "spec": spec}
+    made = {
+        "apiVersion": f"{KUEUE_GROUP}/v1beta2",
+        "kind": kind,
+        "metadata": {"name": name},
+        "spec": spec,
+    }
     return f"{KUEUE}/{plural}/{name}", made
 
 
 def dns() -> list[Applied]:
     rules = [
-        {"apiGroups": [""], "resources": ["services", "pods", "namespaces"], "verbs": ["list", "watch"]},
-        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+        {
+            "apiGroups": [""],
+            "resources": ["services", "pods", "namespaces"],
+            "verbs": ["list", "watch"],
+        },
+        {
+            "apiGroups": ["discovery.k8s.io"],
+            "resources": ["endpointslices"],
+            "verbs": ["list", "watch"],
+        },
     ]
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -176,7 +241,9 @@ def dns() -> list[Applied]:
 
 
 def fake_node(name: str, capacity: dict[str, str]) -> dict[str, Any]:
-    """A node that KWOK pretends to be. Its taint keeps real pods away; pods that want it tolerate `kwok`."""
+    """A node that KWOK pretends to be. Its taint keeps real pods away; pods
+    that want it tolerate `kwok`.
+    """
     capacity = {"ephemeral-storage": "1Ti", **capacity}  # every kubelet says how large its disk is
     return {
         "apiVersion": "v1",
@@ -198,7 +265,11 @@ def probe_job() -> dict[str, Any]:
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
         "metadata": {"name": "probe"},
-        "spec": {"pytorchReplicaSpecs": {"Master": {"replicas": 1, "restartPolicy": "Never", "template": template}}},
+        "spec": {
+            "pytorchReplicaSpecs": {
+                "Master": {"replicas": 1, "restartPolicy": "Never", "template": template}
+            }
+        },
     }
 
 
@@ -215,7 +286,12 @@ def _binding(role: str, user: str) -> Applied:
 def _webhook_certificate(pki: Path) -> Applied:
     """The operator's rotator leaves a Secret alone that holds a whole and valid pair."""
     name = "training-operator-webhook-cert"
-    sources = {"ca.crt": "ca.crt", "ca.key": "ca.key", "tls.crt": "webhook.crt", "tls.key": "webhook.key"}
+    sources = {
+        "ca.crt": "ca.crt",
+        "ca.key": "ca.key",
+        "tls.crt": "webhook.crt",
+        "tls.key": "webhook.key",
+    }
     return f"/api/v1/namespaces/{OPERATOR_NAMESPACE}/secrets/{name}", {
         "apiVersion": "v1",
         "kind": "Secret",
@@ -241,10 +317,15 @@ def _hook(
     operations: Sequence[str] = ("CREATE", "UPDATE"),
     where: Mapping[str, str] | None = None,
 ) -> Applied:
-    """By address instead of by Service, for an operator runs beside the API server and not in a pod. `where`: labels
-    of the namespaces that it is asked about."""
+    """By address instead of by Service, for an operator runs beside the API server and not in a
+    pod. `where`: labels of the namespaces that it is asked about."""
     name = name or f"{does.lower()}.{plural}.{group}"
-    rule = {"apiGroups": [group], "apiVersions": [version], "operations": list(operations), "resources": [plural]}
+    rule = {
+        "apiGroups": [group],
+        "apiVersions": [version],
+        "operations": list(operations),
+        "resources": [plural],
+    }
     return f"{WEBHOOKS}/{does.lower()}webhookconfigurations/{name}", {
         "apiVersion": "admissionregistration.k8s.io/v1",
         "kind": f"{does}WebhookConfiguration",

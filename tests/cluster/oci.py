@@ -1,4 +1,6 @@
-"""Writes a container image as an OCI archive, which `ctr images import` reads. Standard library alone."""
+"""Writes a container image as an OCI archive, which `ctr images import`
+reads. Standard library alone.
+"""
 
 import hashlib
 import io
@@ -22,24 +24,40 @@ def write(
     env: Mapping[str, str] | None = None,
     user: str = "",
 ) -> None:
-    """`tars` become the layers as they are, uncompressed, the lowest first. `name`: with its tag."""
+    """`tars` become the layers as they are, uncompressed, the lowest
+    first. `name`: with its tag.
+    """
     digests = [_digest_of(tar) for tar in tars]
     with tarfile.open(target, "w") as archive:
         _add(archive, "oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
         layers = []
         for digest, tar in zip(digests, tars, strict=True):
             _add_file(archive, _blob(digest), tar)
-            layers.append({"mediaType": f"{MEDIA}.layer.v1.tar", "digest": digest, "size": tar.stat().st_size})
-        config = _add_document(archive, f"{MEDIA}.config.v1+json", _config(digests, entrypoint, env or {}, user))
+            layers.append(
+                {"mediaType": f"{MEDIA}.layer.v1.tar", "digest": digest, "size": tar.stat().st_size}
+            )
+        config = _add_document(
+            archive, f"{MEDIA}.config.v1+json", _config(digests, entrypoint, env or {}, user)
+        )
         manifest_type = f"{MEDIA}.manifest.v1+json"
-        manifest: dict[str, Any] = {"schemaVersion": 2, "mediaType": manifest_type, "config": config, "layers": layers}
+        manifest: dict[str, Any] = {
+            "schemaVersion": 2,
+            "mediaType": manifest_type,
+            "config": config,
+            "layers": layers,
+        }
         described = _add_document(archive, manifest_type, manifest)
-        annotations = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name.rpartition(":")[2]}
+        annotations = {
+            "io.containerd.image.name": name,
+            "org.opencontainers.image.ref.name": name.rpartition(":")[2],
+        }
         index = {"schemaVersion": 2, "manifests": [{**described, "annotations": annotations}]}
         _add(archive, "index.json", json.dumps(index).encode())
 
 
-def _config(digests: Sequence[str], entrypoint: Sequence[str], env: Mapping[str, str], user: str) -> dict[str, Any]:
+def _config(
+    digests: Sequence[str], entrypoint: Sequence[str], env: Mapping[str, str], user: str
+) -> dict[str, Any]:
     machine, variables = platform.machine(), [f"{name}={value}" for name, value in env.items()]
     return {
         "architecture": ARCHITECTURES.get(machine, machine),
@@ -49,7 +67,9 @@ def _config(digests: Sequence[str], entrypoint: Sequence[str], env: Mapping[str,
     }
 
 
-def _add_document(archive: tarfile.TarFile, media_type: str, document: dict[str, Any]) -> dict[str, Any]:
+def _add_document(
+    archive: tarfile.TarFile, media_type: str, document: dict[str, Any]
+) -> dict[str, Any]:
     """Its descriptor."""
     data = json.dumps(document).encode()
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"

@@ -27,7 +27,11 @@ class Home:
     def of_environment() -> Home:
         """CLUSTER_HOME, else the cache folder of this user."""
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        return Home(Path(os.environ.get("CLUSTER_HOME") or Path(cache) / "kubernetes-test-cluster").resolve())
+        return Home(
+            Path(
+                os.environ.get("CLUSTER_HOME") or Path(cache) / "kubernetes-test-cluster"
+            ).resolve()
+        )
 
     @property
     def bin(self) -> Path:
@@ -106,7 +110,9 @@ class Places:
 
     @property
     def network(self) -> Path:
-        """Which addresses it has: written before the link is made, and removed after the link is gone."""
+        """Which addresses it has: written before the link is made, and
+        removed after the link is gone.
+        """
         return self.run / "network.json"
 
     @property
@@ -128,5 +134,7 @@ class Places:
 
     @property
     def cgroup(self) -> str:
-        """Name of the cgroup, under the root of every hierarchy, that all pods of this cluster live in."""
+        """Name of the cgroup, under the root of every hierarchy, that all
+        pods of this cluster live in.
+        """
         return f"cluster-{self.name}-{hashlib.sha256(bytes(self.root)).hexdigest()[:6]}"

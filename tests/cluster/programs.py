@@ -1,8 +1,9 @@
-"""The programs that are built from pinned Go modules: one folder `go/<family>` with go.mod and go.sum each.
+"""The programs that are built from pinned Go modules: one folder `go/<family>` with go.mod and
+go.sum each.
 
-A family is its own module. Where two of them need the same library they name the same version, so that Go compiles it
-once for both (a test compares them). A program is built when it is first wanted and kept under a digest of its go.mod,
-go.sum and flags: once built, no Go is needed.
+A family is its own module. Where two of them need the same library they name the same version, so
+that Go compiles it once for both (a test compares them). A program is built when it is first wanted
+and kept under a digest of its go.mod, go.sum and flags: once built, no Go is needed.
 """
 
 import hashlib
@@ -22,12 +23,16 @@ SOURCES = Path(__file__).parent / "go"
 GO_NEEDED = (1, 26)
 STAMP = "k8s.io/component-base/version"
 NO_DEBUG = "-gcflags=all=-dwarf=false"
-"""The linker drops what the compiler would tell debuggers, a fifth of its work; so it is no part of the digest."""
+"""The linker drops what the compiler would tell debuggers, a fifth of its work; so it
+is no part of the digest.
+"""
 
 
 @dataclass(frozen=True)
 class Family:
-    """Programs of one Go module. `assets`: files of that module which the cluster needs at run time."""
+    """Programs of one Go module. `assets`: files of that module which the
+    cluster needs at run time.
+    """
 
     name: str
     module: str
@@ -37,7 +42,9 @@ class Family:
 
     @property
     def ldflags(self) -> str:
-        """Kubernetes reads its own version from the linker; without it nodes say `v0.0.0-master`."""
+        """Kubernetes reads its own version from the linker; without it
+        nodes say `v0.0.0-master`.
+        """
         if self.name != "kubernetes":
             return "-s -w"
         major, minor, _ = self.version.lstrip("v").split(".")
@@ -53,7 +60,9 @@ class Family:
         return recipe.hexdigest()[:12]
 
 
-def _family(name: str, module: str, packages: dict[str, str], assets: tuple[str, ...] = ()) -> Family:
+def _family(
+    name: str, module: str, packages: dict[str, str], assets: tuple[str, ...] = ()
+) -> Family:
     found = re.search(rf"{re.escape(module)} (v\S+)", (SOURCES / name / "go.mod").read_text())
     return Family(name, module, packages, found.group(1) if found else "", assets)
 
@@ -78,7 +87,13 @@ FAMILIES = (
         "k8s.io/kubernetes",
         {
             name: f"k8s.io/kubernetes/cmd/{name}"
-            for name in ("kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler", "kubelet")
+            for name in (
+                "kube-apiserver",
+                "kube-controller-manager",
+                "kube-proxy",
+                "kube-scheduler",
+                "kubelet",
+            )
         },
     ),
     _family(
@@ -91,12 +106,17 @@ FAMILIES = (
         "jobset",
         "sigs.k8s.io/jobset",
         {"jobset": "sigs.k8s.io/jobset"},
-        ("config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml", "config/components/rbac/role.yaml"),
+        (
+            "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
+            "config/components/rbac/role.yaml",
+        ),
     ),
     _family(
         "trainer",
         "github.com/kubeflow/trainer/v2",
-        {"trainer-controller-manager": "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"},
+        {
+            "trainer-controller-manager": "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"
+        },
         (
             "manifests/base/crds/trainer.kubeflow.org_clustertrainingruntimes.yaml",
             "manifests/base/crds/trainer.kubeflow.org_trainingruntimes.yaml",
@@ -145,7 +165,9 @@ def path(home: Home, program: str) -> Path:
 
 
 def asset(home: Home, family: str, name: str) -> str:
-    """The text of one of the family's assets, by its file name. Only after a program of the family was built."""
+    """The text of one of the family's assets, by its file name. Only after a
+    program of the family was built.
+    """
     chosen = next(each for each in FAMILIES if each.name == family)
     return (_folder(home, chosen) / "assets" / name).read_text()
 
@@ -166,19 +188,24 @@ def lacks_go() -> str | None:
     needed = ".".join(map(str, GO_NEEDED))
     if go is None:
         return f"the command go is missing; the programs are built with Go {needed} or newer"
-    told = subprocess.run([go, "env", "GOVERSION"], cwd=SOURCES / "pause", capture_output=True, text=True)
+    told = subprocess.run(
+        [go, "env", "GOVERSION"], cwd=SOURCES / "pause", capture_output=True, text=True
+    )
     version = re.match(r"go(\d+)\.(\d+)", told.stdout)
     if version is None or tuple(map(int, version.groups())) < GO_NEEDED:
-        said = " ".join((told.stdout.strip() or told.stderr.strip() or "of an unknown version").split())
+        said = " ".join(
+            (told.stdout.strip() or told.stderr.strip() or "of an unknown version").split()
+        )
         return f"Go {needed} or newer is needed; {go} is or says: {said}"
     return None
 
 
 def build(home: Home, family: Family, wanted: Sequence[str]) -> None:
-    """Builds these programs of one family with the machine's Go, at once: they share most of their packages.
+    """Builds these programs of one family with the machine's Go, at once: they share most of their
+    packages.
 
-    Minutes the first time, nothing where they are there; the caller holds the lock. GOFLAGS is passed on:
-    `GOFLAGS=-p=1` keeps a core free for others.
+    Minutes the first time, nothing where they are there; the caller holds the lock. GOFLAGS is
+    passed on: `GOFLAGS=-p=1` keeps a core free for others.
     """
     wanted = [name for name in wanted if not is_there(home, name)]
     if not wanted:
@@ -188,7 +215,16 @@ def build(home: Home, family: Family, wanted: Sequence[str]) -> None:
     _copy_assets(family, folder / "assets")
     with tempfile.TemporaryDirectory(dir=folder) as workspace:
         packages = [family.packages[name] for name in wanted]
-        _go(family, "install", "-trimpath", NO_DEBUG, "-ldflags", family.ldflags, *packages, GOBIN=workspace)
+        _go(
+            family,
+            "install",
+            "-trimpath",
+            NO_DEBUG,
+            "-ldflags",
+            family.ldflags,
+            *packages,
+            GOBIN=workspace,
+        )
         for name in wanted:
             (Path(workspace) / name_by_go(family.packages[name])).rename(folder / name)
 
@@ -230,5 +266,7 @@ def _go(family: Family, *arguments: str, **environment: str) -> str:
         text=True,
     )
     if done.returncode != 0:
-        raise ClusterError(f"go {arguments[0]} in {SOURCES / family.name} failed:\n{done.stderr.strip()[-2000:]}")
+        raise ClusterError(
+            f"go {arguments[0]} in {SOURCES / family.name} failed:\n{done.stderr.strip()[-2000:]}"
+        )
     return done.stdout

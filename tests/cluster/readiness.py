@@ -1,4 +1,6 @@
-"""When a program of the cluster is ready: not when its port is open, but when it does what it is there for."""
+"""When a program of the cluster is ready: not when its port is open, but when it
+does what it is there for.
+"""
 
 import ssl
 import urllib.error
@@ -27,7 +29,9 @@ class Probed:
 
 
 def wait(name: str, probed: Probed, limit_s: float = LIMIT_S) -> None:
-    """Returns when the program does its work. Raises Unready with the last lines of its log, at once where it ended."""
+    """Returns when the program does its work. Raises Unready with the last lines of its
+    log, at once where it ended.
+    """
     probe, last = PROBES[name], "nothing"
     for _ in until(limit_s):
         try:
@@ -37,7 +41,9 @@ def wait(name: str, probed: Probed, limit_s: float = LIMIT_S) -> None:
             last = str(error)
         if not probed.node.programs()[name].running:
             raise Unready(f"{name} ended; {_log_of(name, probed)}")
-    raise Unready(f"{name} is not ready after {limit_s:g} s (last answer: {last}); {_log_of(name, probed)}")
+    raise Unready(
+        f"{name} is not ready after {limit_s:g} s (last answer: {last}); {_log_of(name, probed)}"
+    )
 
 
 def _log_of(name: str, probed: Probed) -> str:
@@ -65,8 +71,12 @@ def _scheduler(probed: Probed) -> bool:
 
 
 def _operator(probed: Probed) -> bool:
-    """The API server admits a PyTorchJob through the webhook, and the operator's controllers run."""
-    probed.api.create("/apis/kubeflow.org/v1/namespaces/default/pytorchjobs?dryRun=All", objects.probe_job())
+    """The API server admits a PyTorchJob through the webhook, and the
+    operator's controllers run.
+    """
+    probed.api.create(
+        "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs?dryRun=All", objects.probe_job()
+    )
     return _healthy(f"http://{probed.network.node_ip}:8081/readyz")
 
 

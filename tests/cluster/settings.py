@@ -1,6 +1,7 @@
 """Configuration files of the cluster's programs. Pure: each function returns what one file says.
 
-All of it is JSON where the program reads YAML, for JSON is YAML; the rest is text in the program's own form.
+All of it is JSON where the program reads YAML, for JSON is YAML; the rest is text in the program's
+own form.
 """
 
 import json
@@ -14,13 +15,17 @@ PAUSE_IMAGE = "localhost/pause:local"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 DOMAIN = "cluster.local"
 INIT_CONTAINER = Path(__file__).parents[2] / "k8s/third-party/training-operator/initContainer.yaml"
-"""File with the init container that the operator adds to each worker: the one that `k8s/` deploys."""
+"""File with the init container that the operator adds to each worker:
+the one that `k8s/` deploys.
+"""
 TRAINER_WEBHOOK, JOBSET_WEBHOOK, KUEUE_WEBHOOK, KUEUE_API = 9444, 9445, 9446, 9447
 """Ports."""
 
 
 def kwok(stages: list[str]) -> str:
-    """KWOK's own stages and ours, as YAML documents of one file: no custom resources are needed for them."""
+    """KWOK's own stages and ours, as YAML documents of one file: no custom
+    resources are needed for them.
+    """
     return "\n---\n".join(stages)
 
 
@@ -63,7 +68,9 @@ oom_score = 0
 
 
 def cni(places: Places, network: Network) -> dict[str, Any]:
-    """No masquerading: this machine has a route to the pods, and beyond it they have nothing to reach."""
+    """No masquerading: this machine has a route to the pods, and beyond it
+    they have nothing to reach.
+    """
     return {
         "cniVersion": "1.0.0",
         "name": "cluster",
@@ -74,7 +81,11 @@ def cni(places: Places, network: Network) -> dict[str, Any]:
                 "isGateway": True,
                 "isDefaultGateway": True,
                 "hairpinMode": True,
-                "ipam": {"type": "host-local", "dataDir": "/run/cni-addresses", "ranges": [[{"subnet": network.pods}]]},
+                "ipam": {
+                    "type": "host-local",
+                    "dataDir": "/run/cni-addresses",
+                    "ranges": [[{"subnet": network.pods}]],
+                },
             }
         ],
     }
@@ -108,7 +119,11 @@ def kubelet(places: Places, network: Network) -> dict[str, Any]:
         "resolvConf": f"{places.config}/resolv.conf",
         "podLogsDir": f"{places.run}/pod-logs",
         "volumePluginDir": "/var/lib/kubelet-plugins",
-        "evictionHard": {"memory.available": "100Mi", "nodefs.available": "1%", "imagefs.available": "1%"},
+        "evictionHard": {
+            "memory.available": "100Mi",
+            "nodefs.available": "1%",
+            "imagefs.available": "1%",
+        },
         "imageGCHighThresholdPercent": 100,
         "imageGCLowThresholdPercent": 99,
         "shutdownGracePeriod": "0s",
@@ -129,7 +144,12 @@ def kube_proxy(places: Places, network: Network) -> dict[str, Any]:
         "metricsBindAddress": "127.0.0.1:10249",
         "nodePortAddresses": [f"{network.node_ip}/32"],
         # Not of a network namespace: hands off.
-        "conntrack": {"maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
+        "conntrack": {
+            "maxPerCore": 0,
+            "min": 0,
+            "tcpEstablishedTimeout": "0s",
+            "tcpCloseWaitTimeout": "0s",
+        },
     }
 
 
@@ -182,7 +202,9 @@ def kueue(network: Network) -> dict[str, Any]:
         "health": {"healthProbeBindAddress": f"{network.node_ip}:8084"},
         "metrics": {"bindAddress": "0"},
         "visibilityServer": {"bindAddress": network.node_ip, "bindPort": KUEUE_API},
-        "integrations": {"frameworks": ["kubeflow.org/pytorchjob", "trainer.kubeflow.org/trainjob"]},
+        "integrations": {
+            "frameworks": ["kubeflow.org/pytorchjob", "trainer.kubeflow.org/trainjob"]
+        },
     }
 
 
@@ -195,4 +217,6 @@ AUDIT = {
         {"level": "Metadata", "userGroups": ["system:serviceaccounts"]},
     ],
 }
-"""Requests of pods alone are written to `log/audit.log`: what an application asks for, beside what its Role allows."""
+"""Requests of pods alone are written to `log/audit.log`: what an application asks for,
+beside what its Role allows.
+"""

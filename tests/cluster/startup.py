@@ -6,8 +6,18 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.cluster import builds, certificates, commands, images, leftovers, objects, programs, readiness, settings
-from tests.cluster import node as nodes
+from tests.cluster import (
+    builds,
+    certificates,
+    commands,
+    images,
+    leftovers,
+    node as nodes,
+    objects,
+    programs,
+    readiness,
+    settings,
+)
 from tests.cluster.api import Api
 from tests.cluster.commands import Machine
 from tests.cluster.errors import ApiError
@@ -30,7 +40,11 @@ TRAINER_KINDS = (
     ("trainer.kubeflow.org/v1alpha1", "trainjobs", "trainingruntimes", "clustertrainingruntimes"),
 )
 KUEUE_KINDS = (("kueue.x-k8s.io/v1beta2", *programs.KUEUE_KINDS),)
-STALE = ("io.containerd.grpc.v1.cri/containers", "io.containerd.grpc.v1.cri/sandboxes", "io.containerd.runtime.v2.task")
+STALE = (
+    "io.containerd.grpc.v1.cri/containers",
+    "io.containerd.grpc.v1.cri/sandboxes",
+    "io.containerd.runtime.v2.task",
+)
 
 STAGES = Path(__file__).parent / "kwok"
 
@@ -95,7 +109,9 @@ class Startup:
             self.places.packages.touch()
 
     def _clean_store(self, machine: Machine) -> None:
-        """Records of containers that ended with an earlier life of this cluster; their images stay."""
+        """Records of containers that ended with an earlier life of this
+        cluster; their images stay.
+        """
         if "kubelet" in self.node.programs():
             return
         stale = self.node.run(*images.NAMESPACE, "containers", "list", "--quiet").split()
@@ -124,7 +140,9 @@ class Startup:
         self.places.furnished.touch()
         self.say("the operator's CRD, webhook and roles are there")
 
-    def _make_more_objects(self, of: str, wanted: Iterable[objects.Applied], kinds: Iterable[tuple[str, ...]]) -> None:
+    def _make_more_objects(
+        self, of: str, wanted: Iterable[objects.Applied], kinds: Iterable[tuple[str, ...]]
+    ) -> None:
         """Once, as above."""
         done = self.places.furnished.with_name(f"furnished-{of}")
         if done.exists():
@@ -148,13 +166,21 @@ class Startup:
 
     def _serves(self, group: str, *kinds: str) -> bool:
         try:
-            return {each["name"] for each in self.probed.api.get(f"/apis/{group}")["resources"]}.issuperset(kinds)
+            return {
+                each["name"] for each in self.probed.api.get(f"/apis/{group}")["resources"]
+            }.issuperset(kinds)
         except ApiError:
             return False
 
     def _takes_jobs(self) -> bool:
-        """True if the API server validates PyTorchJobs, which it does a moment after their CRD is established."""
-        nothing = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "probe"}}
+        """True if the API server validates PyTorchJobs, which it does a moment after
+        their CRD is established.
+        """
+        nothing = {
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "PyTorchJob",
+            "metadata": {"name": "probe"},
+        }
         try:
             self.probed.api.create(f"{JOBS}?dryRun=All&fieldValidation=Strict", nothing)
         except ApiError as error:
@@ -167,7 +193,9 @@ class Startup:
 
 
 def new_node(home: Home, places: Places, say: Say) -> Node:
-    """A node with certificates and settings, nothing running in it. What an earlier one left is removed first."""
+    """A node with certificates and settings, nothing running in it. What an earlier
+    one left is removed first.
+    """
     leftovers.remove(places)
     for folder in (places.run, places.log, places.config, places.config / "cni", places.store):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -186,7 +214,10 @@ def new_node(home: Home, places: Places, say: Say) -> Node:
 def _write_settings(home: Home, places: Places, network: Network) -> None:
     certificates.make(places.pki, network)
     for user in certificates.USERS:
-        _write(places.config / f"{user}.kubeconfig", certificates.kubeconfig(places.pki, user, network.server))
+        _write(
+            places.config / f"{user}.kubeconfig",
+            certificates.kubeconfig(places.pki, user, network.server),
+        )
     for name, text in settings.files(places, network).items():
         _write(places.config / name, text)
 

@@ -1,11 +1,13 @@
 """PID 1 of a cluster: makes its namespaces and mounts, starts its programs, reaps what they leave.
 
-Run as a script (`python -I -S supervisor.py PLAN`), standard library alone; node.py is the only one who starts it and
-talks to it. Everything of a cluster descends from this process and lives in its PID, mount, network, UTS and IPC
-namespaces. When it ends, however it ends, the kernel kills all of that and takes links, rules, mounts along.
+Run as a script (`python -I -S supervisor.py PLAN`), standard library alone; node.py is the only one
+who starts it and talks to it. Everything of a cluster descends from this process and lives in its
+PID, mount, network, UTS and IPC namespaces. When it ends, however it ends, the kernel kills all of
+that and takes links, rules, mounts along.
 
-The protocol: one JSON object per connection and line. {"do": "start", name, argv, env, log} starts a program that does
-not run; {"do": "signal", name, signal} sends it a signal; {"do": "list"} tells of all.
+The protocol: one JSON object per connection and line. {"do": "start", name, argv, env, log} starts
+a program that does not run; {"do": "signal", name, signal} sends it a signal; {"do": "list"} tells
+of all.
 """
 
 import contextlib
@@ -20,7 +22,13 @@ import sys
 import time
 from typing import Any
 
-NAMESPACES = {"mount": 0x00020000, "uts": 0x04000000, "ipc": 0x08000000, "pid": 0x20000000, "net": 0x40000000}
+NAMESPACES = {
+    "mount": 0x00020000,
+    "uts": 0x04000000,
+    "ipc": 0x08000000,
+    "pid": 0x20000000,
+    "net": 0x40000000,
+}
 """CLONE_NEW… of linux/sched.h."""
 
 SYSCTLS = (
@@ -31,14 +39,18 @@ SYSCTLS = (
     "vm/overcommit_memory",
     "vm/panic_on_oom",
 )
-"""The kubelet writes these, and they are not of a namespace: it gets plain files instead (setupKernelTunables)."""
+"""The kubelet writes these, and they are not of a namespace: it gets plain files
+instead (setupKernelTunables).
+"""
 
 SCRATCH = "/run/node"
 ANSWER_S = 5.0
 
 
 def main() -> None:
-    """Leaves PID 1 of new namespaces behind. It does nothing before it is on record, so `down` always finds it."""
+    """Leaves PID 1 of new namespaces behind. It does nothing before it is on record,
+    so `down` always finds it.
+    """
     with open(sys.argv[1], encoding="utf-8") as file:
         plan = json.load(file)
     _unshare()
@@ -101,7 +113,11 @@ class Supervisor:
             while (ended := os.waitpid(-1, os.WNOHANG))[0] != 0:
                 for program in self.programs.values():
                     if program["pid"] == ended[0]:
-                        program.update(pid=None, exit_code=os.waitstatus_to_exitcode(ended[1]), ended_at=time.time())
+                        program.update(
+                            pid=None,
+                            exit_code=os.waitstatus_to_exitcode(ended[1]),
+                            ended_at=time.time(),
+                        )
 
     def _serve(self, connection: socket.socket) -> None:
         """A peer that breaks off or talks nonsense is its own loss; PID 1 must not end by it."""
@@ -131,7 +147,13 @@ class Supervisor:
             request["env"],
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+                (
+                    os.POSIX_SPAWN_OPEN,
+                    1,
+                    request["log"],
+                    os.O_WRONLY | os.O_CREAT | os.O_APPEND,
+                    0o644,
+                ),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
             ],
             setsid=True,
@@ -172,7 +194,9 @@ def _listen(folder: str) -> socket.socket:
 
 
 def _make_mounts(plan: dict[str, Any]) -> None:
-    """What the programs may write outside of our folder goes to places that end with this mount namespace."""
+    """What the programs may write outside of our folder goes to places that end
+    with this mount namespace.
+    """
     _mount("--make-rprivate", "/")
     _mount("-t", "proc", "proc", "/proc")
     _mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", "/run")
@@ -180,7 +204,14 @@ def _make_mounts(plan: dict[str, Any]) -> None:
     for folder in (kept, f"{SCRATCH}/var", f"{SCRATCH}/work", f"{SCRATCH}/sysctls", "/run/netns"):
         os.makedirs(folder)
     _mount("--rbind", home, kept)
-    _mount("-t", "overlay", "-o", f"lowerdir=/var,upperdir={SCRATCH}/var,workdir={SCRATCH}/work", "overlay", "/var")
+    _mount(
+        "-t",
+        "overlay",
+        "-o",
+        f"lowerdir=/var,upperdir={SCRATCH}/var,workdir={SCRATCH}/work",
+        "overlay",
+        "/var",
+    )
     os.makedirs(home, exist_ok=True)
     _mount("--rbind", kept, home)  # it may have been under /run or /var
     for name in SYSCTLS:

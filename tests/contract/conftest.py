@@ -1,4 +1,6 @@
-"""Both places; that of the cluster starts with the first test that wants it, and is looked over after each."""
+"""Both places; that of the cluster starts with the first test that wants it, and
+is looked over after each.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,16 +23,22 @@ def local_place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 
 @pytest.fixture(scope="session")
-def cluster_place(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
+def cluster_place(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterPlace]:
     place = ClusterPlace(tmp_path_factory.mktemp("cluster"), cluster)
     yield place
     place.close()
 
 
 @pytest.fixture(scope="session")
-def trainjob_place(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
+def trainjob_place(
+    cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterPlace]:
     """The same cluster with a server that makes TrainJobs."""
-    place = ClusterPlace(tmp_path_factory.mktemp("trainjob"), cluster, "contract-trainjob", kind="trainjob")
+    place = ClusterPlace(
+        tmp_path_factory.mktemp("trainjob"), cluster, "contract-trainjob", kind="trainjob"
+    )
     yield place
     place.close()
 
@@ -39,7 +47,10 @@ PLACES = {"local": "local_place", "kubernetes": "cluster_place", "trainjob": "tr
 
 
 @pytest.fixture(
-    params=["local", *(pytest.param(name, marks=pytest.mark.cluster) for name in ("kubernetes", "trainjob"))]
+    params=[
+        "local",
+        *(pytest.param(name, marks=pytest.mark.cluster) for name in ("kubernetes", "trainjob")),
+    ]
 )
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     found: Place = request.getfixturevalue(PLACES[request.param])

@@ -44,7 +44,9 @@ images:
 
 
 class Place:
-    """One server. Jobs go through the SDK, with their code as a snapshot: what is tested is the same everywhere."""
+    """One server. Jobs go through the SDK, with their code as a snapshot: what is
+    tested is the same everywhere.
+    """
 
     name = "local"
     instance_type: str | None = None
@@ -64,7 +66,12 @@ class Place:
 
     def job(self, script: str | Callable[..., Any], **fields: Any) -> Job:
         """A job of this script's text, each in a folder of its own; or of a function."""
-        usual = {"client": self.client, "instance_type": self.instance_type, "code": "snapshot", "grace_s": 5}
+        usual = {
+            "client": self.client,
+            "instance_type": self.instance_type,
+            "code": "snapshot",
+            "grace_s": 5,
+        }
         given: dict[str, Any] = usual | fields
         if not isinstance(script, str):
             return Job(script=script, **given)
@@ -96,7 +103,9 @@ class Place:
 
 
 class ClusterPlace(Place):
-    """A server on this machine that runs jobs in a namespace of a real cluster, whose pods reach it."""
+    """A server on this machine that runs jobs in a namespace of a real
+    cluster, whose pods reach it.
+    """
 
     name = "kubernetes"
 
@@ -111,8 +120,8 @@ class ClusterPlace(Place):
         kind: str = "auto",
         **variables: str,
     ) -> None:
-        """`python`: the server's, if another one than ours; `before`: as of ServerProcess; `kind`: of its workloads;
-        `variables`: of its settings."""
+        """`python`: the server's, if another one than ours; `before`: as of ServerProcess; `kind`:
+        of its workloads; `variables`: of its settings."""
         self.cluster, self.namespace = cluster, namespace
         self._python, self._before, self._variables = python, before, variables
         cluster.namespace(namespace)
@@ -155,7 +164,9 @@ class ClusterPlace(Place):
             "USERS_FILE": str(self.folder / "users.toml"),
         } | self._variables
         wanted = {f"CLIENT_LIB_SERVER_{name}": value for name, value in settings.items() if value}
-        return ServerProcess(self.folder / "state", python=self._python, before=self._before, **wanted)
+        return ServerProcess(
+            self.folder / "state", python=self._python, before=self._before, **wanted
+        )
 
     def _client(self) -> Client:
         self.server.facts()
@@ -182,7 +193,11 @@ class ClusterPlace(Place):
 
     def printed(self, pod: dict[str, Any]) -> str:
         """Of one pod, as the kubelet has it."""
-        return str(self.cluster.api.get(f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}/log"))
+        return str(
+            self.cluster.api.get(
+                f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}/log"
+            )
+        )
 
     def workload(self, name: str) -> dict[str, Any] | None:
         try:
@@ -233,5 +248,14 @@ def prints(job: Job, text: str, limit_s: float = PATIENCE_S, times: int = 1) -> 
 
 
 def new_token(users_file: Path, user: str, *flags: str) -> str:
-    command = [sys.executable, "-m", "server_stub", "token", *flags, "--users-file", str(users_file), user]
+    command = [
+        sys.executable,
+        "-m",
+        "server_stub",
+        "token",
+        *flags,
+        "--users-file",
+        str(users_file),
+        user,
+    ]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[-1]

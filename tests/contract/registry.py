@@ -1,7 +1,8 @@
-"""A registry of images inside a cluster: what the kubelet asks of one, over plain HTTP, as the node's own localhost.
+"""A registry of images inside a cluster: what the kubelet asks of one, over plain HTTP, as the
+node's own localhost.
 
-The network namespace of the node is its own, so no port of this machine is taken. The lowest layer of an image may be
-one that the node has already: then it is never asked for.
+The network namespace of the node is its own, so no port of this machine is taken. The lowest layer
+of an image may be one that the node has already: then it is never asked for.
 """
 
 import base64
@@ -42,10 +43,14 @@ class Registry:
             index = _json(archive, "index.json")
             manifest = _json(archive, _blob(index["manifests"][0]["digest"]))
             config = _json(archive, _blob(manifest["config"]["digest"]))
-        layer = self._keep(f"{oci.MEDIA}.layer.v1.tar", _empty_file(f"of-{name.replace('/', '-')}-{tag}"))
+        layer = self._keep(
+            f"{oci.MEDIA}.layer.v1.tar", _empty_file(f"of-{name.replace('/', '-')}-{tag}")
+        )
         config["rootfs"]["diff_ids"].append(layer["digest"])
         manifest["layers"].append(layer)
-        manifest["config"] = self._keep(manifest["config"]["mediaType"], json.dumps(config).encode())
+        manifest["config"] = self._keep(
+            manifest["config"]["mediaType"], json.dumps(config).encode()
+        )
         data = json.dumps(manifest).encode()
         self._manifests[name, tag] = self._manifests[name, _digest(data)] = data
 
@@ -62,7 +67,11 @@ class Registry:
             return 401, b"{}"
         if private and kind == "blobs":
             self.let_go.wait(HELD_S)
-        found = self._blobs.get(reference) if kind == "blobs" else self._manifests.get((name, reference))
+        found = (
+            self._blobs.get(reference)
+            if kind == "blobs"
+            else self._manifests.get((name, reference))
+        )
         return (404, b"{}") if found is None else (200, found)
 
 
@@ -124,7 +133,9 @@ def registry(cluster: Cluster) -> Iterator[Registry]:
 
 
 def listening_in(pid: int, port: int) -> socket.socket:
-    """Of the network of that process. A thread may be in another network than its process, and so may a socket."""
+    """Of the network of that process. A thread may be in another network than its
+    process, and so may a socket.
+    """
     made: list[socket.socket] = []
 
     def listen() -> None:

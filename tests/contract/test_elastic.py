@@ -1,4 +1,5 @@
-"""`pytorch_elastic` on a real cluster, with torchrun's real agents: what its group survives, and what it does not.
+"""`pytorch_elastic` on a real cluster, with torchrun's real agents: what its group survives, and
+what it does not.
 
 What is the same on this machine is in tests/runtimes/test_elastic.py.
 """
@@ -42,7 +43,9 @@ def elastic_place(
     cluster.namespace(namespace)
     make_volume(cluster, home, namespace)
     catalogue = (
-        CATALOGUE.replace("instance_types:\n", FOR_TORCH).replace("localhost/python", "localhost/torch")
+        CATALOGUE.replace("instance_types:\n", FOR_TORCH).replace(
+            "localhost/python", "localhost/torch"
+        )
         + f"volumes: [{{name: home, claim: home, always: {home}, mount: whole}}]\n"
         + f"checkpoints: {{volume: home, path: {home}/checkpoints}}\n"
     )
@@ -61,7 +64,12 @@ class Group:
 
     def __init__(self, place: ClusterPlace, script: str = TRAINS, **fields: Any) -> None:
         variables = {"OMP_NUM_THREADS": "1", "CLIENT_LIB_RDZV_CONF": "last_call_timeout=4"}
-        given = {"type": "pytorch_elastic", "n_workers": 2, "elastic_min_workers": 1, "env_variables": variables}
+        given = {
+            "type": "pytorch_elastic",
+            "n_workers": 2,
+            "elastic_min_workers": 1,
+            "env_variables": variables,
+        }
         self.place = place
         self.job: Job = place.job(script, **{**given, "instance_type": "trainer", **fields})
         self.job.submit()
@@ -72,7 +80,9 @@ class Group:
         return found
 
     def begun(self) -> list[list[str]]:
-        """The words of the lines of ranks that began: 0 of 2 at 17 pid 4711. Each line has to carry its own rank."""
+        """The words of the lines of ranks that began: 0 of 2 at 17 pid 4711. Each line
+        has to carry its own rank.
+        """
         found = []
         for entry in self.job.log_entries(follow=False, stream=["stdout"]):
             words = entry.text.split()
@@ -118,10 +128,23 @@ class Group:
 
     def sequences_are_whole(self) -> bool:
         """No record of the log is lost or repeated, whichever pod wrote it."""
-        folder = self.place.folder / "state" / "data" / "jobs" / self.job.info().id / "attempts" / "1" / "workers"
+        folder = (
+            self.place.folder
+            / "state"
+            / "data"
+            / "jobs"
+            / self.job.info().id
+            / "attempts"
+            / "1"
+            / "workers"
+        )
         for worker in range(2):
             files = sorted((folder / str(worker) / "log").glob("*.log"))
-            numbers = [int(line.split(b" ", 1)[0]) for path in files for line in path.read_bytes().splitlines()]
+            numbers = [
+                int(line.split(b" ", 1)[0])
+                for path in files
+                for line in path.read_bytes().splitlines()
+            ]
             if numbers != list(range(len(numbers))):
                 return False
         return True
@@ -130,7 +153,10 @@ class Group:
 @contextmanager
 def cordoned(cluster: Cluster) -> Iterator[None]:
     """No pod is placed meanwhile."""
-    nodes = [f"/api/v1/nodes/{node['metadata']['name']}" for node in cluster.api.get("/api/v1/nodes")["items"]]
+    nodes = [
+        f"/api/v1/nodes/{node['metadata']['name']}"
+        for node in cluster.api.get("/api/v1/nodes")["items"]
+    ]
 
     def set_all(unschedulable: bool | None) -> None:
         for node in nodes:
@@ -143,7 +169,9 @@ def cordoned(cluster: Cluster) -> Iterator[None]:
         set_all(None)
 
 
-def test_the_group_re_forms_around_a_killed_rank_a_lost_worker_and_one_that_comes_back(place: ClusterPlace) -> None:
+def test_the_group_re_forms_around_a_killed_rank_a_lost_worker_and_one_that_comes_back(
+    place: ClusterPlace,
+) -> None:
     group = Group(place)
     group.until_both_train()
     (group.checkpoints / "kill-1").touch()
@@ -165,7 +193,9 @@ def test_the_group_re_forms_around_a_killed_rank_a_lost_worker_and_one_that_come
     assert group.sequences_are_whole()
 
 
-def test_the_loss_of_worker_0_ends_the_attempt_and_the_next_is_a_whole_gang(place: ClusterPlace) -> None:
+def test_the_loss_of_worker_0_ends_the_attempt_and_the_next_is_a_whole_gang(
+    place: ClusterPlace,
+) -> None:
     group = Group(place, ONCE, max_retry=1)
     prints(group.job, "attempt 1", times=2)
     becomes(group.job, State.RUNNING)
@@ -173,4 +203,6 @@ def test_the_loss_of_worker_0_ends_the_attempt_and_the_next_is_a_whole_gang(plac
     info = ended(group.job, 150).info()
     assert (info.state, info.attempt) == (State.SUCCEEDED, 2), info.message
     told = [event.message for event in group.job.events()]
-    assert any("the pod of worker 0 was deleted by someone else" in message for message in told), told
+    assert any("the pod of worker 0 was deleted by someone else" in message for message in told), (
+        told
+    )

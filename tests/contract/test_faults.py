@@ -33,8 +33,12 @@ for i in range({seconds} * 10):
 
 
 @pytest.fixture
-def other(cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ClusterPlace]:
-    """A place of its own, for a fault that others would feel; its parameter: arguments of ClusterPlace."""
+def other(
+    cluster: Cluster, tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[ClusterPlace]:
+    """A place of its own, for a fault that others would feel; its parameter:
+    arguments of ClusterPlace.
+    """
     place = ClusterPlace(tmp_path, cluster, "contract-other", **getattr(request, "param", {}))
     yield place
     assert_nothing_is_left(place)
@@ -49,7 +53,9 @@ def lines_of(job: Any, rank: int) -> list[str]:
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
-def test_a_server_that_ends_loses_no_line_and_starts_nothing_twice(other: ClusterPlace, sig: signal.Signals) -> None:
+def test_a_server_that_ends_loses_no_line_and_starts_nothing_twice(
+    other: ClusterPlace, sig: signal.Signals
+) -> None:
     job = other.job(COUNT.format(seconds=8), n_workers=2)
     job.submit()
     prints(job, "line 5")
@@ -93,14 +99,18 @@ def test_a_job_is_cancelled_though_the_server_ends_right_after(other: ClusterPla
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
-def test_a_submit_that_is_interrupted_finds_its_own_object(other: ClusterPlace, sig: signal.Signals) -> None:
+def test_a_submit_that_is_interrupted_finds_its_own_object(
+    other: ClusterPlace, sig: signal.Signals
+) -> None:
     jobs = [other.job("print('ran')", name=f"interrupted-{number}") for number in range(4)]
     for job in jobs:
         job.submit()
     other.restart(sig)
     for job in jobs:
         again = ended(other.client.get_job(str(job.name)))
-        assert (again.info().state, again.info().attempt) == (State.SUCCEEDED, 1), again.info().message
+        assert (again.info().state, again.info().attempt) == (State.SUCCEEDED, 1), (
+            again.info().message
+        )
         assert texts(again, stream=["stdout"]) == ["ran"]
 
 
@@ -126,7 +136,9 @@ def test_a_job_that_is_deleted_while_it_waits_says_so(kube: ClusterPlace) -> Non
 
 
 @pytest.mark.parametrize("worker", [0, 1])
-def test_a_pod_that_is_deleted_ends_the_attempt_and_the_next_is_a_whole_gang(kube: ClusterPlace, worker: int) -> None:
+def test_a_pod_that_is_deleted_ends_the_attempt_and_the_next_is_a_whole_gang(
+    kube: ClusterPlace, worker: int
+) -> None:
     script = "import os, time\nprint('attempt', os.environ['CLIENT_LIB_ATTEMPT'], flush=True)\n"
     script += "time.sleep(600 if os.environ['CLIENT_LIB_ATTEMPT'] == '1' else 0)\n"
     job = kube.job(script, n_workers=2, max_retry=1)
@@ -138,10 +150,13 @@ def test_a_pod_that_is_deleted_ends_the_attempt_and_the_next_is_a_whole_gang(kub
     info = ended(job, 150).info()
     assert (info.state, info.attempt) == (State.SUCCEEDED, 2), info.message
     told = [event.message for event in job.events()]
-    assert any(f"the pod of worker {worker} was deleted by someone else" in message for message in told), told
+    assert any(
+        f"the pod of worker {worker} was deleted by someone else" in message for message in told
+    ), told
     printed = texts(job, stream=["stdout"])
     assert printed.count("attempt 2") == 2
-    assert printed.count("attempt 1") == 2  # the pod that the operator made in its place started nothing
+    # the pod that the operator made in its place started nothing
+    assert printed.count("attempt 1") == 2
 
 
 def test_an_eviction_is_followed_by_another_attempt_without_max_retry(kube: ClusterPlace) -> None:
@@ -152,8 +167,14 @@ def test_an_eviction_is_followed_by_another_attempt_without_max_retry(kube: Clus
     name = kube.pods(job)[1]["metadata"]["name"]
     evict(kube, name)
     info = ended(job, 150).info()
-    assert (info.state, info.attempt, info.infrastructure_retries) == (State.SUCCEEDED, 2, 1), info.message
-    told = [event.message for event in job.events() if event.state is State.RESTARTING and event.reason == "Preempted"]
+    assert (info.state, info.attempt, info.infrastructure_retries) == (State.SUCCEEDED, 2, 1), (
+        info.message
+    )
+    told = [
+        event.message
+        for event in job.events()
+        if event.state is State.RESTARTING and event.reason == "Preempted"
+    ]
     assert told[0].startswith("attempt 1 failed: worker 1 was taken away from node "), told
     assert told[0].endswith(" (1 of 3 infrastructure retries); the next starts in 1 s"), told
 
@@ -164,7 +185,9 @@ def test_an_eviction_ends_a_job_that_has_no_retries_for_it(kube: ClusterPlace) -
     becomes(job, State.RUNNING)
     evict(kube, kube.pods(job)[0]["metadata"]["name"])
     info = ended(job, 150).info()
-    assert (info.state, info.reason, info.attempt) == (State.FAILED, Reason.PREEMPTED, 1), info.message
+    assert (info.state, info.reason, info.attempt) == (State.FAILED, Reason.PREEMPTED, 1), (
+        info.message
+    )
 
 
 def evict(place: ClusterPlace, name: str) -> None:
@@ -175,10 +198,15 @@ def evict(place: ClusterPlace, name: str) -> None:
 
 def test_a_worker_that_writes_more_than_its_limit_is_not_started_again(kube: ClusterPlace) -> None:
     """The kubelet looks every ten seconds."""
-    script = "import os, time\nfile = open('/tmp/big', 'wb')\nos.posix_fallocate(file.fileno(), 0, 1_200_000_000)\n"
+    script = (
+        "import os, time\nfile = open('/tmp/big', 'wb')\nos.posix_fallocate(file.fileno(), 0, "
+        "1_200_000_000)\n"
+    )
     script += "time.sleep(600)\n"
     info = kube.run(script, tmp_storage="scant").info()
-    assert (info.state, info.reason, info.attempt) == (State.FAILED, Reason.STORAGE_FULL, 1), info.message
+    assert (info.state, info.reason, info.attempt) == (State.FAILED, Reason.STORAGE_FULL, 1), (
+        info.message
+    )
 
 
 # --- what can't start
@@ -197,7 +225,8 @@ def test_an_image_without_python_says_what_to_take(kube: ClusterPlace) -> None:
     info = kube.run(STAY, base_image="localhost/pause:local").info()
     assert (info.state, info.reason) == (State.FAILED, Reason.START_FAILED)
     assert info.message == (
-        "image 'localhost/pause:local' has no python3, which starts the worker: take an image with Python 3"
+        "image 'localhost/pause:local' has no python3, which starts the worker: take an image "
+        "with Python 3"
     )
 
 
@@ -210,8 +239,12 @@ def test_a_job_that_no_node_can_take_says_what_is_missing(kube: ClusterPlace) ->
     assert ended(job).info().state is State.CANCELLED
 
 
-@pytest.mark.parametrize("other", [{"catalogue": f"{CATALOGUE}gang: {{timeout_s: 3}}\n"}], indirect=True)
-def test_a_gang_that_is_not_complete_in_time_is_taken_back_and_queued_again(other: ClusterPlace) -> None:
+@pytest.mark.parametrize(
+    "other", [{"catalogue": f"{CATALOGUE}gang: {{timeout_s: 3}}\n"}], indirect=True
+)
+def test_a_gang_that_is_not_complete_in_time_is_taken_back_and_queued_again(
+    other: ClusterPlace,
+) -> None:
     job = other.job(STAY, instance_type="vast")
     job.submit()
     says(job, "0/1 nodes have 500 cpu free")
@@ -233,7 +266,13 @@ def test_a_quota_that_refuses_the_pods_is_said_with_its_numbers(other: ClusterPl
     quotas = f"/api/v1/namespaces/{other.namespace}/resourcequotas"
     hard = {"requests.memory": "1Gi"}
     other.cluster.api.create(
-        quotas, {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": {"hard": hard}}
+        quotas,
+        {
+            "apiVersion": "v1",
+            "kind": "ResourceQuota",
+            "metadata": {"name": "team"},
+            "spec": {"hard": hard},
+        },
     )
     job = other.job(STAY, n_workers=3)
     job.submit()
@@ -245,11 +284,17 @@ def test_a_quota_that_refuses_the_pods_is_said_with_its_numbers(other: ClusterPl
     ended(job)
 
 
-@pytest.mark.parametrize("other", [{"catalogue": f"{CATALOGUE}pod_security: privileged\n"}], indirect=True)
-def test_pods_that_the_namespace_does_not_admit_end_the_job_with_the_reason(other: ClusterPlace) -> None:
+@pytest.mark.parametrize(
+    "other", [{"catalogue": f"{CATALOGUE}pod_security: privileged\n"}], indirect=True
+)
+def test_pods_that_the_namespace_does_not_admit_end_the_job_with_the_reason(
+    other: ClusterPlace,
+) -> None:
     info = other.run(STAY, n_workers=2).info()
     assert (info.state, info.reason) == (State.FAILED, Reason.START_FAILED)
-    assert info.message.startswith("the namespace's Pod Security level 'restricted' refuses the pods: ")
+    assert info.message.startswith(
+        "the namespace's Pod Security level 'restricted' refuses the pods: "
+    )
 
 
 def test_an_object_of_that_name_that_is_there_already_is_left_alone(pytorch: ClusterPlace) -> None:
@@ -257,7 +302,10 @@ def test_an_object_of_that_name_that_is_there_already_is_left_alone(pytorch: Clu
     made = pytorch.cluster.api.create(pytorch.jobs, theirs)
     info = pytorch.run(STAY, name="mine").info()
     assert (info.state, info.reason) == (State.FAILED, Reason.START_FAILED)
-    assert info.message == "PyTorchJob mine is there already, and not of this job: give the job another name"
+    assert (
+        info.message
+        == "PyTorchJob mine is there already, and not of this job: give the job another name"
+    )
     there = pytorch.workload("mine")
     assert there is not None
     assert there["metadata"]["uid"] == made["metadata"]["uid"]
@@ -267,7 +315,12 @@ def test_an_object_of_that_name_that_is_there_already_is_left_alone(pytorch: Clu
 def test_a_failed_job_is_removed_without_a_new_pod_and_its_name_is_free(kube: ClusterPlace) -> None:
     """Kubeflow Trainer makes the pods of a TrainJob again while it is deleted in the foreground."""
     for code in (3, 4):
-        job = kube.run(f"raise SystemExit({code})", name="again", n_workers=2, env_variables={"TOKEN": "secret"})
+        job = kube.run(
+            f"raise SystemExit({code})",
+            name="again",
+            n_workers=2,
+            env_variables={"TOKEN": "secret"},
+        )
         failure = job.info().failure
         assert failure is not None
         assert failure.exit_code == code
@@ -311,7 +364,9 @@ def test_too_much_memory_is_said_whoever_is_killed_for_it(kube: ClusterPlace) ->
 
 
 def test_a_child_of_a_rank_that_is_killed_for_memory_is_named(kube: ClusterPlace) -> None:
-    """The reason names it where the kernel kills the whole container at once (cgroup 2, Kubernetes before 1.32)."""
+    """The reason names it where the kernel kills the whole container at once (cgroup
+    2, Kubernetes before 1.32).
+    """
     script = """
 import subprocess, sys
 eats = "open('/proc/self/oom_score_adj', 'w').write('1000'); x = b'x' * (1 << 30)"
@@ -320,13 +375,16 @@ raise RuntimeError(f"the data loader ended with {subprocess.run([sys.executable,
     info = kube.run(script, instance_type="tiny").info()
     assert info.state is State.FAILED
     killed = "a process of its worker was killed because the memory limit was reached"
-    assert info.reason is Reason.OUT_OF_MEMORY or info.message.endswith("ended with -9; " + killed), info.message
+    assert info.reason is Reason.OUT_OF_MEMORY or info.message.endswith(
+        "ended with -9; " + killed
+    ), info.message
 
 
 def test_a_launcher_that_is_killed_leaves_the_tail_of_its_log(kube: ClusterPlace) -> None:
     script = "import os, signal, time\nprint('last words', flush=True)\ntime.sleep(2)\n"
     script += (
-        "for pid in [int(p) for p in os.listdir('/proc') if p.isdigit() and p != '1' and int(p) != os.getpid()]:\n"
+        "for pid in [int(p) for p in os.listdir('/proc') if p.isdigit() and p != '1' and int(p) "
+        "!= os.getpid()]:\n"
     )
     script += "    os.kill(pid, signal.SIGKILL)\ntime.sleep(600)\n"
     job = kube.run(script)
@@ -357,7 +415,9 @@ def test_the_operator_away_for_a_while_is_waited_for(other: ClusterPlace) -> Non
 
 
 @pytest.mark.parametrize("other", [{"WORKER_SERVER_URL": ""}], indirect=True)
-def test_where_pods_reach_no_server_a_job_runs_and_its_log_comes_from_the_cluster(other: ClusterPlace) -> None:
+def test_where_pods_reach_no_server_a_job_runs_and_its_log_comes_from_the_cluster(
+    other: ClusterPlace,
+) -> None:
     job = other.run(COUNT.format(seconds=2), n_workers=2)
     assert job.info().state is State.SUCCEEDED, job.info().message
     assert lines_of(job, 0) == lines_of(job, 1) == [f"line {i}" for i in range(20)]
@@ -365,7 +425,9 @@ def test_where_pods_reach_no_server_a_job_runs_and_its_log_comes_from_the_cluste
 
 
 @pytest.mark.parametrize("other", [{"WORKER_SERVER_URL": ""}], indirect=True)
-def test_where_pods_reach_no_server_the_end_is_told_by_the_termination_message(other: ClusterPlace) -> None:
+def test_where_pods_reach_no_server_the_end_is_told_by_the_termination_message(
+    other: ClusterPlace,
+) -> None:
     info = other.run("import sys\nprint('last')\nsys.exit(7)\n").info()
     assert (info.state, info.reason) == (State.FAILED, Reason.EXIT_CODE)
     assert info.failure is not None
@@ -375,7 +437,9 @@ def test_where_pods_reach_no_server_the_end_is_told_by_the_termination_message(o
 # --- submits
 
 
-def test_two_submits_with_one_key_from_two_processes_are_one_job(kube: ClusterPlace, tmp_path: Path) -> None:
+def test_two_submits_with_one_key_from_two_processes_are_one_job(
+    kube: ClusterPlace, tmp_path: Path
+) -> None:
     script = tmp_path / "code" / "once.py"
     script.parent.mkdir()
     script.write_text("print('once')\n")
@@ -388,7 +452,10 @@ job._key = "0" * 32  # as a process that repeats its submit after a crash would 
 job.submit()
 print(job.name)
 """
-    running = [subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    running = [
+        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
     named = {process.communicate(timeout=60)[0].strip() for process in running}
     assert len(named) == 1
     job = ended(kube.client.get_job(named.pop()))

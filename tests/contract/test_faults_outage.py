@@ -1,4 +1,5 @@
-"""The API server away for a minute, and etcd compacted meanwhile, so that no watch can go on where it was.
+"""The API server away for a minute, and etcd compacted meanwhile, so that no watch can go on where
+it was.
 
 One outage, several jobs: each test looks at what became of one of them.
 """
@@ -22,7 +23,8 @@ from tests.contract.test_promises import STAY, texts
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 AWAY_S = 60.0
-LATE_S = 180.0  # the operator and the garbage collector ask again up to a minute after the API server is back
+# the operator and the garbage collector ask again up to a minute after the API server is back
+LATE_S = 180.0
 FAILS_ONCE = """
 import os, sys, time
 print("attempt", os.environ["CLIENT_LIB_ATTEMPT"], flush=True)
@@ -131,8 +133,14 @@ def test_an_attempt_that_fails_meanwhile_is_followed_by_one_more(outage: Outage)
     assert texts(outage.fails, stream=["stdout"]) == ["attempt 1", "attempt 2"]
 
 
-def test_what_was_deleted_before_the_watches_stood_again_is_found_by_listing_anew(outage: Outage) -> None:
+def test_what_was_deleted_before_the_watches_stood_again_is_found_by_listing_anew(
+    outage: Outage,
+) -> None:
     info = ended(outage.deleted, LATE_S).info()
     assert (info.state, info.reason) == (State.FAILED, Reason.DELETED_EXTERNALLY), info.message
-    said = [json.loads(line) for line in outage.place.server.output.splitlines() if "too old resource version" in line]
+    said = [
+        json.loads(line)
+        for line in outage.place.server.output.splitlines()
+        if "too old resource version" in line
+    ]
     assert said, "no watch was refused as expired"

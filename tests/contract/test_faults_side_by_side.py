@@ -79,15 +79,25 @@ class Begun:
 
 @pytest.fixture(scope="module")
 def begun(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Begun]:
-    vanishing = cluster.fake_nodes(2, {"cpu": "2", "memory": "4Gi", "pods": "10"}, prefix="vanishing")
-    for name in vanishing:  # a zone of their own: where most of a zone is gone, but not all, Kubernetes evicts nothing
+    vanishing = cluster.fake_nodes(
+        2, {"cpu": "2", "memory": "4Gi", "pods": "10"}, prefix="vanishing"
+    )
+    for name in (
+        vanishing
+    ):  # a zone of their own: where most of a zone is gone, but not all, Kubernetes evicts nothing
         zone = {"topology.kubernetes.io/zone": "vanishing"}
         cluster.api.merge(f"/api/v1/nodes/{name}", {"metadata": {"labels": zone}})
     reached = ClusterPlace(tmp_path_factory.mktemp("reached"), cluster, "contract-flood")
-    alone = ClusterPlace(tmp_path_factory.mktemp("alone"), cluster, "contract-alone", WORKER_SERVER_URL="")
-    nodes = ClusterPlace(tmp_path_factory.mktemp("nodes"), cluster, "contract-nodes", WORKER_SERVER_URL="")
+    alone = ClusterPlace(
+        tmp_path_factory.mktemp("alone"), cluster, "contract-alone", WORKER_SERVER_URL=""
+    )
+    nodes = ClusterPlace(
+        tmp_path_factory.mktemp("nodes"), cluster, "contract-nodes", WORKER_SERVER_URL=""
+    )
     short = (sys.executable, "-c", SHORT_LIMITS)
-    silent = ClusterPlace(tmp_path_factory.mktemp("silent"), cluster, "contract-silent", before=short)
+    silent = ClusterPlace(
+        tmp_path_factory.mktemp("silent"), cluster, "contract-silent", before=short
+    )
     places = [reached, alone, nodes, silent]
     try:
         yield _begin(reached, alone, nodes, silent, vanishing)
@@ -103,7 +113,11 @@ def begun(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 def _begin(
-    reached: ClusterPlace, alone: ClusterPlace, nodes: ClusterPlace, silent: ClusterPlace, vanishing: list[str]
+    reached: ClusterPlace,
+    alone: ClusterPlace,
+    nodes: ClusterPlace,
+    silent: ClusterPlace,
+    vanishing: list[str],
 ) -> Begun:
     def fake(node: str, **fields: int) -> Job:
         return nodes.job(STAY, instance_type="fake", include_nodes=[node], grace_s=1, **fields)
@@ -118,7 +132,9 @@ def _begin(
     prints(hung, "begun", times=2)
     paused_agent = stop_agent(silent, paused, 0)
     stop_agent(silent, hung, 1)
-    flood, flood_alone = (place.job(FLOOD, instance_type="tiny", n_workers=PODS) for place in (reached, alone))
+    flood, flood_alone = (
+        place.job(FLOOD, instance_type="tiny", n_workers=PODS) for place in (reached, alone)
+    )
     for job in (lost, cancelled, again, flood, flood_alone):
         job.submit()
     for job in (lost, cancelled, again):
@@ -130,7 +146,9 @@ def _begin(
     reached.restart(signal.SIGTERM)
     reached.restart(signal.SIGKILL, pause=lambda: time.sleep(AWAY_S))
     flood = reached.client.get_job(str(flood.name))
-    return Begun(flood, flood_alone, nodes, lost, again, cancelled, first_pods, paused, paused_agent, hung)
+    return Begun(
+        flood, flood_alone, nodes, lost, again, cancelled, first_pods, paused, paused_agent, hung
+    )
 
 
 def test_a_flood_arrives_whole_though_the_server_is_away_in_the_middle(begun: Begun) -> None:
@@ -149,7 +167,10 @@ def test_of_a_flood_where_pods_reach_no_server_every_lost_line_is_counted(begun:
         came = numbers(job, worker)
         assert came, "something came"
         assert came == sorted(set(came))
-        lost = [int(count) for count in re.findall(rf"(\d+) lines? of worker {worker} ", "\n".join(told))]
+        lost = [
+            int(count)
+            for count in re.findall(rf"(\d+) lines? of worker {worker} ", "\n".join(told))
+        ]
         assert len(came) + (lost[-1] if lost else 0) == LINES, (worker, len(came), told)
 
 
@@ -164,7 +185,9 @@ def numbers(job: Job, worker: int) -> list[int]:
     return found
 
 
-def test_an_agent_that_is_silent_for_a_while_is_named_and_its_log_arrives_whole(begun: Begun) -> None:
+def test_an_agent_that_is_silent_for_a_while_is_named_and_its_log_arrives_whole(
+    begun: Begun,
+) -> None:
     job = begun.paused
     try:
         says(job, "worker 0 has been silent for more than 0.6 min: its node or agent hangs")
@@ -176,12 +199,18 @@ def test_an_agent_that_is_silent_for_a_while_is_named_and_its_log_arrives_whole(
     assert lines_of(job, 0) == [f"line {i}" for i in range(500)]
 
 
-def test_an_agent_that_stays_silent_is_lost_when_the_others_have_ended_and_the_gang_starts_again(begun: Begun) -> None:
+def test_an_agent_that_stays_silent_is_lost_when_the_others_have_ended_and_the_gang_starts_again(
+    begun: Begun,
+) -> None:
     job = begun.hung
     info = ended(job, PATIENCE_S).info()
-    assert (info.state, info.attempt, info.infrastructure_retries) == (State.SUCCEEDED, 2, 1), info.message
+    assert (info.state, info.attempt, info.infrastructure_retries) == (State.SUCCEEDED, 2, 1), (
+        info.message
+    )
     told = [event.message for event in job.events() if event.reason is Reason.NODE_LOST]
-    assert told[0].startswith("attempt 1 failed: worker 1 has been silent for more than 0.9 min: its node"), told
+    assert told[0].startswith(
+        "attempt 1 failed: worker 1 has been silent for more than 0.9 min: its node"
+    ), told
     assert told[0].endswith(" (1 of 3 infrastructure retries); the next starts in 1 s"), told
 
 
@@ -201,7 +230,11 @@ def process_1(pod: dict[str, Any]) -> int:
         try:
             of_pod = f"pod{pod['metadata']['uid']}" in (folder / "cgroup").read_text()
             if of_pod and b"python" in (folder / "cmdline").read_bytes():
-                line = next(line for line in (folder / "status").read_text().splitlines() if line.startswith("NSpid:"))
+                line = next(
+                    line
+                    for line in (folder / "status").read_text().splitlines()
+                    if line.startswith("NSpid:")
+                )
                 if line.split()[-1] == "1":
                     return int(folder.name)
         except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
@@ -225,7 +258,9 @@ def test_jobs_on_nodes_that_vanish_end_or_begin_anew_and_wait_for_no_node(begun:
     assert len(running) == 2
     assert begun.first_pods.isdisjoint(pod["metadata"]["uid"] for pod in running)
     again.cancel()
-    assert (ended(again).info().state, again.info().attempt) == (State.CANCELLED, 2), again.info().message
+    assert (ended(again).info().state, again.info().attempt) == (State.CANCELLED, 2), (
+        again.info().message
+    )
     told = [event.message for event in again.events()]
     retried = [message for message in told if "was taken away from node vanishing-1" in message]
     assert retried, told

@@ -1,4 +1,6 @@
-"""Functions as jobs: what they return and raise, the same on this machine and in pods, whose Python is the image's."""
+"""Functions as jobs: what they return and raise, the same on this machine and in pods,
+whose Python is the image's.
+"""
 
 import getpass
 import os
@@ -73,7 +75,8 @@ def test_another_version_of_python_is_said_in_a_sentence_and_nothing_is_called(
     job = place.job(lambda: print("called"))
     job.submit()
     with pytest.raises(
-        JobFailed, match=r"worker 0 can't read the function: it was submitted from Python 3\.7, and this"
+        JobFailed,
+        match=r"worker 0 can't read the function: it was submitted from Python 3\.7, and this",
     ):
         job.result(timeout=90)
     assert "called" not in [entry.text for entry in job.log_entries(follow=False, stream="stdout")]
@@ -83,12 +86,16 @@ def test_another_version_of_python_is_said_in_a_sentence_and_nothing_is_called(
 def test_a_module_that_the_image_lacks_is_named(kube: ClusterPlace) -> None:
     job = kube.job(lambda: click.get_app_dir("x"), n_workers=2)
     job.submit()
-    with pytest.raises(JobFailed, match=r"worker \d has no module 'click': add requirements=\['click'\]"):
+    with pytest.raises(
+        JobFailed, match=r"worker \d has no module 'click': add requirements=\['click'\]"
+    ):
         job.result(timeout=90)
 
 
 @pytest.mark.cluster
-def test_a_folder_that_the_server_sees_and_pods_do_not_is_none_to_run_in(kube: ClusterPlace) -> None:
+def test_a_folder_that_the_server_sees_and_pods_do_not_is_none_to_run_in(
+    kube: ClusterPlace,
+) -> None:
     """The server is on this machine."""
     with pytest.raises(NotShared, match="the workers of this server do not see the folder"):
         kube.job(look, code="in_place").submit()

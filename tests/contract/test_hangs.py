@@ -52,12 +52,16 @@ def torch_place(
 ) -> Iterator[ClusterPlace]:
     cluster.load("torch")
     folder = tmp_path_factory.mktemp("hangs")
-    place = ClusterPlace(folder, cluster, f"hangs-{request.param}", catalogue=CATALOGUE, kind=request.param)
+    place = ClusterPlace(
+        folder, cluster, f"hangs-{request.param}", catalogue=CATALOGUE, kind=request.param
+    )
     yield from looked_over(place)
     place.close()
 
 
-def test_the_rank_that_hangs_is_named_with_its_line_and_shows_its_stacks(torch_place: ClusterPlace) -> None:
+def test_the_rank_that_hangs_is_named_with_its_line_and_shows_its_stacks(
+    torch_place: ClusterPlace,
+) -> None:
     jobs = {kind: hanging(torch_place, kind) for kind in SAYS}
     for kind, job in jobs.items():
         message = told(job)

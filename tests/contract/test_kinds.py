@@ -1,4 +1,6 @@
-"""An operator who changes the kind of the jobs loses none: what runs goes on, what is new is of the new kind."""
+"""An operator who changes the kind of the jobs loses none: what runs goes on, what
+is new is of the new kind.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -32,7 +34,9 @@ def names(place: ClusterPlace, kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGKILL])
-def test_jobs_go_on_with_their_kind_when_another_one_is_chosen(kinds: ClusterPlace, sig: signal.Signals) -> None:
+def test_jobs_go_on_with_their_kind_when_another_one_is_chosen(
+    kinds: ClusterPlace, sig: signal.Signals
+) -> None:
     script = "import time\nprint('began', flush=True)\ntime.sleep(20)\n"
     old = kinds.job(script, name="old", n_workers=2)
     old.submit()

@@ -34,7 +34,10 @@ def test_lines_an_expression_and_logged_values_become_curves(place: Place) -> No
         assert metrics["exact"].values == [step / 3 for step in range(5)]
         assert metrics["exact"].steps == [0, 10, 20, 30, 40]
     of_all = place.client.job_metrics(job.info().name, rank="all").curves
-    assert sorted((curve.name, curve.rank) for curve in of_all if curve.name == "odd") == [("odd", 0), ("odd", 1)]
+    assert sorted((curve.name, curve.rank) for curve in of_all if curve.name == "odd") == [
+        ("odd", 0),
+        ("odd", 1),
+    ]
 
 
 def test_an_expression_without_an_end_stops_neither_log_nor_job(place: Place) -> None:
@@ -87,16 +90,27 @@ def test_what_a_library_posts_by_kubeflows_protocol_is_progress_and_metrics(plac
 
 
 def test_an_address_of_the_users_own_stays(place: Place) -> None:
-    show = "import os; print([os.environ.get(f'KUBEFLOW_TRAINER_SERVER_{n}') for n in ('URL', 'TOKEN', 'CA_CERT')])"
+    show = (
+        "import os; print([os.environ.get(f'KUBEFLOW_TRAINER_SERVER_{n}') for n in ('URL', "
+        "'TOKEN', 'CA_CERT')])"
+    )
     own = {"KUBEFLOW_TRAINER_SERVER_URL": "http://mine"}
     proxy = {"http_proxy": "http://proxy"}  # behind which our address would be looked for
-    for variables, expected in ((own, "['http://mine', None, None]"), (proxy, "[None, None, None]")):
+    for variables, expected in (
+        (own, "['http://mine', None, None]"),
+        (proxy, "[None, None, None]"),
+    ):
         job = place.run(show, env_variables=variables)
-        assert [entry.text for entry in job.log_entries(follow=False, stream="stdout")] == [expected]
+        assert [entry.text for entry in job.log_entries(follow=False, stream="stdout")] == [
+            expected
+        ]
 
 
 def test_the_first_step_that_is_nan_is_a_hint_of_the_failed_job(place: Place) -> None:
-    script = "for step in range(6): print('step', step, 'loss =', 1 if step < 2 else 'nan')\nraise SystemExit(3)"
+    script = (
+        "for step in range(6): print('step', step, 'loss =', 1 if step < 2 else 'nan')\nraise "
+        "SystemExit(3)"
+    )
     job = place.run(script)
     assert "hint: loss is NaN since step 2" in job.explain().splitlines()
     shown = job_lines(job.info().model_dump(mode="json"), datetime.now(timezone.utc))
@@ -123,8 +137,12 @@ def test_what_the_time_of_a_job_was_used_for(place: Place) -> None:
     assert info.state is State.SUCCEEDED, info.message
     used = job.goodput()
     assert sum(used.parts().values()) == pytest.approx(1)
-    assert used.wall_s == pytest.approx((info.finished_at - info.created_at).total_seconds(), abs=0.2)  # type: ignore[operator]
-    assert used.checkpoints_s == pytest.approx(5.0, abs=1.0)  # one in the first attempt is repeated in the second
+    assert info.finished_at is not None
+    lived = info.finished_at - info.created_at
+    assert used.wall_s == pytest.approx(lived.total_seconds(), abs=0.2)
+    assert used.checkpoints_s == pytest.approx(
+        5.0, abs=1.0
+    )  # one in the first attempt is repeated in the second
     assert used.repeated_s == pytest.approx(1.0, abs=0.5)
     assert used.steps_s >= 3.5
     assert used.unknown_s <= 0.05 * used.wall_s
@@ -136,5 +154,7 @@ def test_what_workers_use_is_known_and_is_no_metric_of_the_job(place: Place) -> 
     names = {"worker/cpu_cores", "worker/memory_gib"}
     if isinstance(place, ClusterPlace):
         names.add("worker/memory_percent")  # of the limit of the pod
-    assert {(curve.name, curve.rank) for curve in found} >= {(name, worker) for name in names for worker in (0, 1)}
+    assert {(curve.name, curve.rank) for curve in found} >= {
+        (name, worker) for name in names for worker in (0, 1)
+    }
     assert job.metrics().curves == []

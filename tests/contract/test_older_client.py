@@ -1,5 +1,6 @@
-"""Jobs by a server with the oldest `kubernetes` package that it works with, on a real cluster: a kubeconfig read,
-objects made and removed, watches, logs that are followed and broken off. What needs no job is in tests/kube.
+"""Jobs by a server with the oldest `kubernetes` package that it works with, on a real cluster: a
+kubeconfig read, objects made and removed, watches, logs that are followed and broken off. What
+needs no job is in tests/kube.
 """
 
 import signal
@@ -26,7 +27,9 @@ def older() -> Path:
 
 
 @pytest.fixture(scope="module")
-def reached(cluster: Cluster, older: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
+def reached(
+    cluster: Cluster, older: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterPlace]:
     place = ClusterPlace(tmp_path_factory.mktemp("older"), cluster, "contract-older", python=older)
     yield place
     assert_nothing_is_left(place)
@@ -34,10 +37,14 @@ def reached(cluster: Cluster, older: Path, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def alone(cluster: Cluster, older: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
+def alone(
+    cluster: Cluster, older: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterPlace]:
     """Its pods can't reach it: it reads `pods/log`."""
     folder = tmp_path_factory.mktemp("older-alone")
-    place = ClusterPlace(folder, cluster, "contract-older-alone", python=older, WORKER_SERVER_URL="")
+    place = ClusterPlace(
+        folder, cluster, "contract-older-alone", python=older, WORKER_SERVER_URL=""
+    )
     yield place
     assert_nothing_is_left(place)
     place.close()
@@ -74,9 +81,17 @@ def test_it_finds_its_jobs_again_after_a_restart(reached: ClusterPlace) -> None:
 
 def test_doctor_finds_nothing_wrong_with_the_cluster(reached: ClusterPlace) -> None:
     answer = requests.get(
-        f"{reached.url}/api/v1/doctor", headers={"Authorization": f"Bearer {reached.token}"}, timeout=60
+        f"{reached.url}/api/v1/doctor",
+        headers={"Authorization": f"Bearer {reached.token}"},
+        timeout=60,
     )
     found = {check["name"]: (check["ok"], check["message"]) for check in answer.json()["checks"]}
-    for name in ("cluster", "permissions", "training operator", "pod security", "worker connection"):
+    for name in (
+        "cluster",
+        "permissions",
+        "training operator",
+        "pod security",
+        "worker connection",
+    ):
         assert found[name][0], found[name]
     assert "vast" in found["catalogue"][1]  # which no node can take

@@ -14,7 +14,9 @@ pytestmark = pytest.mark.cluster
 
 
 def objects_of(kube: ClusterPlace) -> list[str]:
-    return sorted(str(each["metadata"]["name"]) for each in kube.cluster.api.get(kube.jobs)["items"])
+    return sorted(
+        str(each["metadata"]["name"]) for each in kube.cluster.api.get(kube.jobs)["items"]
+    )
 
 
 def test_two_owners_may_give_their_jobs_one_name(kube: ClusterPlace) -> None:
@@ -22,8 +24,13 @@ def test_two_owners_may_give_their_jobs_one_name(kube: ClusterPlace) -> None:
     first = kube.job(STAY, name="train")
     first.submit()
     becomes(first, State.RUNNING)
-    script = "import os\nprint('ran', os.environ['CLIENT_LIB_JOB_NAME'], os.environ['CLIENT_LIB_ATTEMPT'])\n"
-    script += "import time\ntime.sleep(3)\nraise SystemExit(os.environ['CLIENT_LIB_ATTEMPT'] == '1')\n"
+    script = (
+        "import os\nprint('ran', os.environ['CLIENT_LIB_JOB_NAME'], "
+        "os.environ['CLIENT_LIB_ATTEMPT'])\n"
+    )
+    script += (
+        "import time\ntime.sleep(3)\nraise SystemExit(os.environ['CLIENT_LIB_ATTEMPT'] == '1')\n"
+    )
     (kube.folder / "train.py").write_text(script)
     second = Job(
         script=kube.folder / "train.py",
@@ -52,7 +59,11 @@ def test_the_second_is_found_again_when_the_first_is_gone(kube: ClusterPlace) ->
     becomes(first, State.RUNNING)
     (kube.folder / "stay.py").write_text(STAY)
     second = Job(
-        script=kube.folder / "stay.py", client=other, instance_type=kube.instance_type, name="again", code="snapshot"
+        script=kube.folder / "stay.py",
+        client=other,
+        instance_type=kube.instance_type,
+        name="again",
+        code="snapshot",
     )
     second.submit()
     becomes(second, State.RUNNING)

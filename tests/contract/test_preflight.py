@@ -11,7 +11,9 @@ pytestmark = pytest.mark.process
 def test_a_failing_worker_ends_the_job_before_its_script(place: Place) -> None:
     setup = """echo 'raise ImportError("libcudart.so.12 is missing")' > torch.py"""
     variables = {"PYTHONPATH": "."}
-    job = place.run("print('never')", setup=setup, env_variables=variables, preflight_check=True, n_workers=2)
+    job = place.run(
+        "print('never')", setup=setup, env_variables=variables, preflight_check=True, n_workers=2
+    )
     info = job.info()
     assert (info.state, info.reason) == (State.FAILED, Reason.PREFLIGHT_FAILED), info.message
     assert "preflight needs torch: libcudart.so.12 is missing" in info.message

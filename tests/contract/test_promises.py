@@ -56,16 +56,33 @@ def texts(job: object, **filters: object) -> list[str]:
 
 @pytest.mark.smoke
 def test_every_process_sees_the_same_environment(place: Place) -> None:
-    job = place.run(SHOW_ENVIRONMENT, n_workers=2, processes_per_worker=2, env_variables={"MINE": "a b"})
+    job = place.run(
+        SHOW_ENVIRONMENT, n_workers=2, processes_per_worker=2, env_variables={"MINE": "a b"}
+    )
     assert job.info().state is State.SUCCEEDED, job.info().message
-    seen = sorted((json.loads(line) for line in texts(job, stream=["stdout"])), key=lambda each: int(each["RANK"]))
+    seen = sorted(
+        (json.loads(line) for line in texts(job, stream=["stdout"])),
+        key=lambda each: int(each["RANK"]),
+    )
     assert [each["RANK"] for each in seen] == ["0", "1", "2", "3"]
     assert [each["LOCAL_RANK"] for each in seen] == ["0", "1", "0", "1"]
-    assert [each["NODE_RANK"] for each in seen] == [each["GROUP_RANK"] for each in seen] == ["0", "0", "1", "1"]
+    assert (
+        [each["NODE_RANK"] for each in seen]
+        == [each["GROUP_RANK"] for each in seen]
+        == ["0", "0", "1", "1"]
+    )
     for each in seen:
-        assert (each["WORLD_SIZE"], each["LOCAL_WORLD_SIZE"], each["CLIENT_LIB_ATTEMPT"]) == ("4", "2", "1")
+        assert (each["WORLD_SIZE"], each["LOCAL_WORLD_SIZE"], each["CLIENT_LIB_ATTEMPT"]) == (
+            "4",
+            "2",
+            "1",
+        )
         assert each["CLIENT_LIB_JOB_NAME"] == each["MLSPACE_JOB_NAME"] == job.name
-        assert (each["PYTHONUNBUFFERED"], each["TORCHELASTIC_RESTART_COUNT"], each["MINE"]) == ("1", "0", "a b")
+        assert (each["PYTHONUNBUFFERED"], each["TORCHELASTIC_RESTART_COUNT"], each["MINE"]) == (
+            "1",
+            "0",
+            "a b",
+        )
         assert each["ACCELERATE_USE_CPU"] == "true"
         assert each["OMPI_COMM_WORLD_RANK"] is None
         assert each["PET_NNODES"] is None
@@ -128,7 +145,8 @@ def test_a_failing_attempt_is_followed_by_another(place: Place) -> None:
     """The failure of rank 1 may stop rank 0 of the first attempt before it has printed."""
     script = "import os, sys, time\nprint('attempt', os.environ['CLIENT_LIB_ATTEMPT'])\n"
     script += (
-        "if os.environ['CLIENT_LIB_ATTEMPT'] == '1': sys.exit(3) if os.environ['RANK'] == '1' else time.sleep(600)\n"
+        "if os.environ['CLIENT_LIB_ATTEMPT'] == '1': sys.exit(3) if os.environ['RANK'] == '1' "
+        "else time.sleep(600)\n"
     )
     job = place.run(script, n_workers=2, max_retry=1)
     info = job.info()
@@ -140,14 +158,20 @@ def test_a_failing_attempt_is_followed_by_another(place: Place) -> None:
 def test_an_exit_code_is_retried_as_often_as_the_job_makes_progress(place: Place) -> None:
     """`max_retry` alone would end it after the second attempt."""
     script = "import os, sys\nnumber = int(os.environ['CLIENT_LIB_ATTEMPT'])\n"
-    script += "for step in range(100 * number - 100, 100 * number): print(f'step {step} loss=0.5')\n"
+    script += (
+        "for step in range(100 * number - 100, 100 * number): print(f'step {step} loss=0.5')\n"
+    )
     script += "sys.exit(75 if number < 4 else 1)"
     job = place.run(script, max_retry=1, retry_on=["exit:75"], retry_reset_steps=100)
     info = job.info()
     assert (info.state, info.attempt, info.furthest_step) == (State.FAILED, 4, 399), info.message
     assert info.message.endswith("; not retried: exit:1 is not in retry_on")
-    told = [event.message for event in job.events() if "; the next starts in " in event.message]  # pods wait, too
-    assert "failed: rank 0 ended with exit code 75 (1 of 1 retries); the next starts in 1 s" in told[0]
+    told = [
+        event.message for event in job.events() if "; the next starts in " in event.message
+    ]  # pods wait, too
+    assert (
+        "failed: rank 0 ended with exit code 75 (1 of 1 retries); the next starts in 1 s" in told[0]
+    )
     assert "(1 of 1 retries, counted from 0 again as it got from step 99 to 199)" in told[1]
     assert " in attempt 4; not retried: exit:1 is not in retry_on\n" in job.explain()
     shown = job_lines(info.model_dump(mode="json"), datetime.now(timezone.utc))
@@ -155,7 +179,9 @@ def test_an_exit_code_is_retried_as_often_as_the_job_makes_progress(place: Place
 
 
 def test_every_line_of_every_stream_arrives_once_and_in_order(place: Place) -> None:
-    script = "import sys\nfor i in range(5000):\n    print('line', i)\nprint('aside', file=sys.stderr)\n"
+    script = (
+        "import sys\nfor i in range(5000):\n    print('line', i)\nprint('aside', file=sys.stderr)\n"
+    )
     script += "open('train.log', 'w').write('loss 0.5\\n')\nimport time; time.sleep(1.5)\n"
     job = place.run(script, n_workers=2)
     assert job.info().state is State.SUCCEEDED, job.info().message

@@ -48,7 +48,12 @@ def run(place: Place, project: Path, value: int, **fields: Any) -> Job:
     """A job that ended; `value` is in a file that its script imports."""
     (project / "part.py").write_text(f"X = {value}\n")
     (project / "train.py").write_text(TRAIN)
-    job = Job(script=project / "train.py", client=place.client, instance_type=place.instance_type, **fields)
+    job = Job(
+        script=project / "train.py",
+        client=place.client,
+        instance_type=place.instance_type,
+        **fields,
+    )
     job.submit()
     return ended(job)
 
@@ -57,7 +62,14 @@ def test_a_failed_job_says_what_has_changed_since_its_script_succeeded(
     place: Place, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIN_SEED", "4711")
-    good = run(place, project, 1, code="snapshot", args=["--lr", "0.1"], env_variables={"PYTHONHASHSEED": "1"})
+    good = run(
+        place,
+        project,
+        1,
+        code="snapshot",
+        args=["--lr", "0.1"],
+        env_variables={"PYTHONHASHSEED": "1"},
+    )
     assert good.info().state is State.SUCCEEDED, good.info().message
     bad = run(
         place,
@@ -105,7 +117,9 @@ def test_two_jobs_are_compared_and_the_code_of_one_comes_back(
     assert str(first.diff(first)).endswith(": nothing that is recorded differs")
     (project / "part.py").write_text("later\n")
     assert str(tmp_path / "code") in first.code(tmp_path / "code")
-    assert {name: (tmp_path / "code" / name).read_text() for name in os.listdir(tmp_path / "code")} == {
+    assert {
+        name: (tmp_path / "code" / name).read_text() for name in os.listdir(tmp_path / "code")
+    } == {
         "part.py": "X = 1\n",
         "train.py": TRAIN,
     }
@@ -132,7 +146,8 @@ def test_of_jobs_in_place_the_patches_are_kept(
     git(root, "init", "-q")
     git(root, "add", "-A")
     git(root, "commit", "-qm", "one")
-    # Python takes the bytecode of a file whose size and second of change are the same: the second value is longer
+    # Python takes the bytecode of a file whose size and second of change are the same: the second
+    # value is longer
     good, bad = run(place, root, 1, code="in_place"), run(place, root, 10, code="in_place")
     assert list(good.diff(bad).files) == ["part.py"]
     assert bad.explanation().changed == f"changed since {good.name}, which succeeded: files part.py"
@@ -160,8 +175,14 @@ def test_each_job_of_a_group_has_the_record_but_not_a_large_patch(
     ):
         (root / "new.py").write_text(text)
         if name == "together":
-            monkeypatch.setattr("client_lib.submit.request.GROUP_BYTES_MAX", 100)  # in place of 32 MiB
-        job = Job(script=root / "train.py", client=local_place.client, instance_type=local_place.instance_type)
+            monkeypatch.setattr(
+                "client_lib.submit.request.GROUP_BYTES_MAX", 100
+            )  # in place of 32 MiB
+        job = Job(
+            script=root / "train.py",
+            client=local_place.client,
+            instance_type=local_place.instance_type,
+        )
         for member in job.each(name, {"lr": [1, 2]}):
             found = member.provenance().submitted
             assert found

@@ -1,4 +1,6 @@
-"""Queues of a real Kueue, with both kinds of job: quota, borrowing in a cohort, preemption, what a waiting job says."""
+"""Queues of a real Kueue, with both kinds of job: quota, borrowing in a cohort,
+preemption, what a waiting job says.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,12 +20,17 @@ from tests.contract.test_teams import with_team
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
-ONCE = "import os, time\nprint('up', flush=True)\nif os.environ['CLIENT_LIB_ATTEMPT'] == '1':\n    time.sleep(600)\n"
+ONCE = (
+    "import os, time\nprint('up', flush=True)\nif os.environ['CLIENT_LIB_ATTEMPT'] == '1':\n    "
+    "time.sleep(600)\n"
+)
 
 
 @pytest.fixture(scope="module")
 def kueue(cluster: Cluster) -> Cluster:
-    """The cluster with Kueue beside all else. Jobs outside the namespaces of these tests go past it."""
+    """The cluster with Kueue beside all else. Jobs outside the namespaces
+    of these tests go past it.
+    """
     if lack := missing({"kueue"}):
         pytest.skip(lack)
     cluster.up({"kueue"}, (), print)
@@ -37,7 +44,9 @@ def queued(
 ) -> Iterator[ClusterPlace]:
     namespace = f"queues-{request.param}"
     kueue.namespace(namespace)
-    kueue.api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {objects.QUEUES: "true"}}})
+    kueue.api.merge(
+        f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {objects.QUEUES: "true"}}}
+    )
     place = ClusterPlace(tmp_path_factory.mktemp(namespace), kueue, namespace, kind=request.param)
     yield place
     place.close()
@@ -64,7 +73,9 @@ def queue(place: ClusterPlace) -> Iterator[Callable[..., None]]:
         place.cluster.api.delete(path)
 
 
-def test_jobs_wait_for_the_quota_of_their_queue_in_turn(place: ClusterPlace, queue: Callable[..., None]) -> None:
+def test_jobs_wait_for_the_quota_of_their_queue_in_turn(
+    place: ClusterPlace, queue: Callable[..., None]
+) -> None:
     queue("team-a", "300m")
     queue("team-b", "300m")
     first, second, third = (
@@ -79,7 +90,9 @@ def test_jobs_wait_for_the_quota_of_their_queue_in_turn(place: ClusterPlace, que
     says(third, "2nd of 2 in queue team-a; 0.3 of 0.3 cores of the quota are in use; waits since")
     assert third.info().reason is Reason.QUEUED
     assert place.pods(third) == []
-    other = place.run("print('ran')\n", instance_type="tiny", queue_name="team-b")  # its own quota is free
+    other = place.run(
+        "print('ran')\n", instance_type="tiny", queue_name="team-b"
+    )  # its own quota is free
     assert other.info().state is State.SUCCEEDED, other.info().message
     first.cancel()
     prints(second, "up")
@@ -105,7 +118,9 @@ def test_what_a_job_borrows_of_its_cohort_is_taken_back_and_it_runs_again(
     says(borrows, "1st of 1 in queue borrower")
     assert borrows.info().attempt == 2
     told = [event.message for event in borrows.events() if event.reason == "Preempted"]
-    assert any("Kueue has taken its place in queue borrower back" in message for message in told), told
+    assert any("Kueue has taken its place in queue borrower back" in message for message in told), (
+        told
+    )
     lends.cancel()
     becomes(borrows, State.RUNNING)
     info = ended(borrows).info()
@@ -116,7 +131,11 @@ def test_what_a_job_borrows_of_its_cohort_is_taken_back_and_it_runs_again(
 def test_a_queue_that_does_not_exist_is_named(place: ClusterPlace) -> None:
     job = place.job(STAY, queue_name="nowhere")
     job.submit()
-    says(job, f"queue nowhere lets no job start: namespace {place.namespace} has no LocalQueue of this name")
+    says(
+        job,
+        f"queue nowhere lets no job start: namespace {place.namespace} has no LocalQueue of this "
+        "name",
+    )
     assert job.info().reason is Reason.QUEUED
     job.cancel()
     assert ended(job).info().state is State.CANCELLED
@@ -135,7 +154,9 @@ def test_a_kueue_is_found_by_what_it_does(place: ClusterPlace, kube: ClusterPlac
         kube.job(STAY, queue_name="team").submit()
 
 
-def test_the_namespace_of_a_team_decides_whether_its_jobs_may_name_a_queue(place: ClusterPlace) -> None:
+def test_the_namespace_of_a_team_decides_whether_its_jobs_may_name_a_queue(
+    place: ClusterPlace,
+) -> None:
     team = with_team(place, "ann", f"{place.namespace}-past-kueue")
     team.cluster.namespace(team.namespace)
     team.run("print('the server knows the namespace from now on')")
@@ -150,16 +171,24 @@ def test_the_namespace_of_a_team_decides_whether_its_jobs_may_name_a_queue(place
         ended(job)
         return ""
 
-    message = next(filter(None, (refusal() for _ in until(60, pause_s=0.5))), "it was never refused")
+    message = next(
+        filter(None, (refusal() for _ in until(60, pause_s=0.5))), "it was never refused"
+    )
     kind, namespace = place.kind.name, team.namespace
-    assert message.startswith(f"queue_name='team': no Kueue of this cluster takes {kind}s of namespace {namespace}")
+    assert message.startswith(
+        f"queue_name='team': no Kueue of this cluster takes {kind}s of namespace {namespace}"
+    )
 
 
 def test_the_first_request_of_a_team_may_name_a_queue(kueue: Cluster, kube: ClusterPlace) -> None:
-    """Also where Kueue ignores the namespace of the server, which looks at that of the team from this request on."""
+    """Also where Kueue ignores the namespace of the server, which looks at that of the
+    team from this request on.
+    """
     namespace = f"{kube.namespace}-queued"
     kueue.namespace(namespace)
-    kueue.api.merge(f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {objects.QUEUES: "true"}}})
+    kueue.api.merge(
+        f"/api/v1/namespaces/{namespace}", {"metadata": {"labels": {objects.QUEUES: "true"}}}
+    )
     assert is_taken(kube, namespace)
     team = with_team(kube, "queued", namespace)
     assert team.job(STAY, queue_name="team").render()

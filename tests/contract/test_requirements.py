@@ -1,6 +1,8 @@
-"""Extra packages in pods: from an index of the user's, into an environment that sees the image's; or why not.
+"""Extra packages in pods: from an index of the user's, into an environment that sees the image's;
+or why not.
 
-Pods reach nothing but this machine, so the index is here. The image is that of the other tests with pip laid over it.
+Pods reach nothing but this machine, so the index is here. The image is that of the other tests with
+pip laid over it.
 """
 
 import tarfile
@@ -48,7 +50,9 @@ def image(cluster_place: ClusterPlace, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture(scope="module")
-def index(cluster_place: ClusterPlace, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def index(
+    cluster_place: ClusterPlace, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, str]]:
     """What makes pip ask it: one package, in one version."""
     folder = tmp_path_factory.mktemp("index")
     wheel(folder / "extra", "extra")
@@ -60,7 +64,10 @@ def index(cluster_place: ClusterPlace, tmp_path_factory: pytest.TempPathFactory)
     machine = cluster_place.cluster.network.host_ip
     with ThreadingHTTPServer((machine, 0), partial(Handler, directory=str(folder))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield {"PIP_INDEX_URL": f"http://{machine}:{server.server_port}/", "PIP_TRUSTED_HOST": machine}
+        yield {
+            "PIP_INDEX_URL": f"http://{machine}:{server.server_port}/",
+            "PIP_TRUSTED_HOST": machine,
+        }
         server.shutdown()
 
 
@@ -86,7 +93,11 @@ def test_a_wheel_of_the_project_is_installed_out_of_the_snapshot(
     wheel(tmp_path / "wheels", "own", "2.0")
     (tmp_path / "train.py").write_text("import own; print(own.__version__)\n")
     monkeypatch.chdir(tmp_path)
-    options = {"requirements": "requirements.txt", "base_image": image, "env_variables": {"PIP_NO_INDEX": "1"}}
+    options = {
+        "requirements": "requirements.txt",
+        "base_image": image,
+        "env_variables": {"PIP_NO_INDEX": "1"},
+    }
     job = Job(script="train.py", client=kube.client, **options)  # type: ignore[arg-type]
     job.submit()
     assert ended(job).info().state is State.SUCCEEDED, job.info().message
@@ -96,11 +107,14 @@ def test_a_wheel_of_the_project_is_installed_out_of_the_snapshot(
 def test_a_package_that_the_index_has_not_ends_the_job_before_a_rank_starts(
     kube: ClusterPlace, image: str, index: dict[str, str]
 ) -> None:
-    info = kube.run(USE, base_image=image, env_variables=index, n_workers=2, requirements=["extra==9.9"]).info()
+    info = kube.run(
+        USE, base_image=image, env_variables=index, n_workers=2, requirements=["extra==9.9"]
+    ).info()
     assert (info.state, info.reason) == (State.FAILED, Reason.START_FAILED)
-    assert "requirements=[extra==9.9] can't be installed: no version of extra==9.9 is there; there are: 1.0" in (
-        info.message
-    )
+    assert (
+        "requirements=[extra==9.9] can't be installed: no version of extra==9.9 is there; there "
+        "are: 1.0"
+    ) in (info.message)
     assert [worker.exit_code for worker in info.workers] != [0, 0]
     assert info.started_at is None
 
@@ -108,4 +122,7 @@ def test_a_package_that_the_index_has_not_ends_the_job_before_a_rank_starts(
 def test_an_image_that_can_install_nothing_says_so(kube: ClusterPlace) -> None:
     info = kube.run(USE, requirements=["extra"]).info()
     assert (info.state, info.reason) == (State.FAILED, Reason.START_FAILED)
-    assert "requirements=[extra] can't be installed: the interpreter has no pip, and there is no uv" in info.message
+    assert (
+        "requirements=[extra] can't be installed: the interpreter has no pip, and there is no uv"
+        in info.message
+    )

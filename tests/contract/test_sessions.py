@@ -18,7 +18,11 @@ def test_a_command_runs_beside_a_rank_and_gives_its_exit_code(place: Place) -> N
     job.submit()
     prints(job, "up", times=2)
     config = place.client.config
-    server = {"CLIENT_LIB_ENDPOINT": config.endpoint, "CLIENT_LIB_TOKEN": config.token, "CLIENT_LIB_INSECURE": "1"}
+    server = {
+        "CLIENT_LIB_ENDPOINT": config.endpoint,
+        "CLIENT_LIB_TOKEN": config.token,
+        "CLIENT_LIB_INSECURE": "1",
+    }
     line = ["sh", "-c", "cat; echo $RANK; test -f script.py && exit 7"]
     done = subprocess.run(
         [sys.executable, "-m", "client_lib", "exec", job.info().name, "--rank", "1", "--", *line],

@@ -11,9 +11,12 @@ pytestmark = pytest.mark.process
 @pytest.mark.smoke
 def test_it_runs_once_on_each_worker_before_its_ranks(place: Place) -> None:
     job = place.run(
-        "print(open('made').read().split())", setup="echo ${RANK-none} $MINE\necho once >> made", n_workers=2,
-        processes_per_worker=2, env_variables={"MINE": "a b"},
-    )  # fmt: skip
+        "print(open('made').read().split())",
+        setup="echo ${RANK-none} $MINE\necho once >> made",
+        n_workers=2,
+        processes_per_worker=2,
+        env_variables={"MINE": "a b"},
+    )
     assert job.info().state is State.SUCCEEDED, job.info().message
     lines = [entry.text for entry in job.log_entries(follow=False, stream="stdout")]
     assert sorted(lines) == ["['once']"] * 4 + ["none a b"] * 2

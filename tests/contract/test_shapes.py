@@ -1,7 +1,8 @@
-"""Scripts written for other launchers, unmodified, in pods: the same loss as on this machine in the same run.
+"""Scripts written for other launchers, unmodified, in pods: the same loss as on this machine in the
+same run.
 
-With the image that has Debian's torch, in a namespace that is `restricted`. tests/script_shapes shows, of the
-local runtime, that it is the loss of the launcher that each script was written for.
+With the image that has Debian's torch, in a namespace that is `restricted`. tests/script_shapes
+shows, of the local runtime, that it is the loss of the launcher that each script was written for.
 """
 
 import re
@@ -35,7 +36,9 @@ defaults:
 
 
 class Shape(NamedTuple):
-    """A job of two workers. `file`: where the script of tests/script_shapes lies, below the working directory."""
+    """A job of two workers. `file`: where the script of tests/script_shapes lies,
+    below the working directory.
+    """
 
     file: str
     script: str
@@ -51,7 +54,9 @@ SHAPES = {
     "setup and cleanup on the environment": Shape("native_ddp.py", "native_ddp.py"),
     "written for torchrun": Shape("torchrun_env.py", "torchrun_env.py"),
     "spawns its own processes": Shape("spawned.py", "spawned.py", processes=1),
-    "--local-rank": Shape("local_rank_argument.py", "local_rank_argument.py", args=("--lr", "0.05")),
+    "--local-rank": Shape(
+        "local_rank_argument.py", "local_rank_argument.py", args=("--lr", "0.05")
+    ),
 }
 VARIANTS = {
     "--local_rank": SHAPES["--local-rank"]._replace(changes=("--local-rank", "--local_rank")),
@@ -63,7 +68,9 @@ VARIANTS = {
 @pytest.fixture(scope="module")
 def with_torch(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     cluster.up({"node"}, ["python", "torch"])
-    place = ClusterPlace(tmp_path_factory.mktemp("with-torch"), cluster, "shapes", catalogue=CATALOGUE)
+    place = ClusterPlace(
+        tmp_path_factory.mktemp("with-torch"), cluster, "shapes", catalogue=CATALOGUE
+    )
     yield place
     assert_nothing_is_left(place)
     place.close()
@@ -89,7 +96,10 @@ def losses(place: Place, shapes: dict[str, Shape], folder: Path) -> Losses:
     found: Losses = {}
     for begin in range(0, len(shapes), AT_ONCE):
         some = list(shapes.items())[begin : begin + AT_ONCE]
-        jobs = {name: submitted(place, Path(tempfile.mkdtemp(dir=folder)), shape) for name, shape in some}
+        jobs = {
+            name: submitted(place, Path(tempfile.mkdtemp(dir=folder)), shape)
+            for name, shape in some
+        }
         found |= {name: loss(ended(job, LIMIT_S)) for name, job in jobs.items()}
     return found
 
@@ -102,7 +112,9 @@ def submitted(place: Place, work: Path, shape: Shape) -> Job:
     script.write_text((SCRIPTS / script.name).read_text().replace(*shape.changes))
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(work)
-        job = Job(script=shape.script, code="snapshot", client=place.client, grace_s=5, **shape.fields())
+        job = Job(
+            script=shape.script, code="snapshot", client=place.client, grace_s=5, **shape.fields()
+        )
         job.submit()
     return job
 
@@ -116,7 +128,9 @@ def loss(job: Job) -> str:
 
 
 @pytest.mark.parametrize("name", SHAPES | VARIANTS)
-def test_a_script_has_the_same_loss_in_pods_as_on_this_machine(name: str, in_pods: Losses, here: Losses) -> None:
+def test_a_script_has_the_same_loss_in_pods_as_on_this_machine(
+    name: str, in_pods: Losses, here: Losses
+) -> None:
     shape = (SHAPES | VARIANTS)[name]
     theirs = here[Path(shape.file).name]
     assert number(in_pods[name]) == pytest.approx(number(theirs), abs=2e-5)  # two versions of torch

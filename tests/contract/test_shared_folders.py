@@ -1,6 +1,8 @@
-"""Code that runs where it lies, and what ranks leave behind: the same on this machine and on a cluster.
+"""Code that runs where it lies, and what ranks leave behind: the same on this machine and on a
+cluster.
 
-On the cluster the folder is a volume of the catalogue that every worker has at its own path, and the server too.
+On the cluster the folder is a volume of the catalogue that every worker has at its own path, and
+the server too.
 """
 
 import tempfile
@@ -84,7 +86,9 @@ def home_of(folder: Path) -> Path:
     return home
 
 
-def make_volume(cluster: Cluster, folder: Path, namespace: str = NAMESPACE, claim_name: str = "home") -> None:
+def make_volume(
+    cluster: Cluster, folder: Path, namespace: str = NAMESPACE, claim_name: str = "home"
+) -> None:
     """A claim whose files are those of `folder` on this machine."""
     meta, name = {"name": claim_name, "namespace": namespace}, f"{claim_name}-{namespace}"
     shared: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
@@ -92,7 +96,12 @@ def make_volume(cluster: Cluster, folder: Path, namespace: str = NAMESPACE, clai
         "apiVersion": "v1",
         "kind": "PersistentVolume",
         "metadata": {"name": name},
-        "spec": {**shared, "capacity": {"storage": "1Gi"}, "hostPath": {"path": str(folder)}, "claimRef": meta},
+        "spec": {
+            **shared,
+            "capacity": {"storage": "1Gi"},
+            "hostPath": {"path": str(folder)},
+            "claimRef": meta,
+        },
     }
     claim = {
         "apiVersion": "v1",
@@ -106,7 +115,9 @@ def make_volume(cluster: Cluster, folder: Path, namespace: str = NAMESPACE, clai
 
 @pytest.fixture(params=["local", pytest.param("kubernetes", marks=pytest.mark.cluster)])
 def shared(request: pytest.FixtureRequest) -> Iterator[Place]:
-    found: Place = request.getfixturevalue("shared_local" if request.param == "local" else "shared_cluster")
+    found: Place = request.getfixturevalue(
+        "shared_local" if request.param == "local" else "shared_cluster"
+    )
     yield from looked_over(found)
 
 
@@ -116,7 +127,13 @@ def in_place(place: Place, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> tu
     folder.chmod(0o777)
     (folder / "train.py").write_text(BESIDE)
     monkeypatch.chdir(folder)
-    job = Job(script="train.py", code="in_place", client=place.client, instance_type=place.instance_type, **fields)
+    job = Job(
+        script="train.py",
+        code="in_place",
+        client=place.client,
+        instance_type=place.instance_type,
+        **fields,
+    )
     job.submit()
     return ended(job), folder
 
@@ -133,7 +150,9 @@ def test_a_job_in_place_runs_where_its_script_lies_and_leaves_its_files_there(
     assert sorted(lines) == ["trained 0", "trained 1"]  # one file of all ranks, tailed once
 
 
-def test_checkpoints_are_one_folder_of_the_job_that_outlives_it(shared: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_are_one_folder_of_the_job_that_outlives_it(
+    shared: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     job, _ = in_place(shared, monkeypatch, n_workers=2)
     assert job.info().state is State.SUCCEEDED, job.info().message
     (folder,) = {entry.text for entry in job.log_entries(follow=False, stream=["stdout"])}
@@ -144,7 +163,10 @@ def test_a_job_that_is_submitted_again_goes_on_from_its_checkpoints(shared: Plac
     first = shared.run(COUNTS)
     second = ended(shared.client.resubmit(str(first.name)))
     assert second.info().state is State.SUCCEEDED, second.info().message
-    for job in (first, second):  # each goes on from the first's: a copy, so that neither writes into the other's
+    for job in (
+        first,
+        second,
+    ):  # each goes on from the first's: a copy, so that neither writes into the other's
         again = ended(shared.client.resubmit(str(job.name), n_workers=2))
         printed = [entry.text for entry in again.log_entries(follow=False, stream=["stdout"])]
         assert printed == [f"from {1 if job is first else 2}"] * 2, again.info().message

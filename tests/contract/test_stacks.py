@@ -12,7 +12,8 @@ from tests.contract.places import PATIENCE_S, ClusterPlace, Place, becomes, ende
 
 pytestmark = pytest.mark.process
 
-# rank 0 loops in Python, rank 1 sleeps in C, rank 2 holds the interpreter's lock in C, rank 3 waits for its child
+# rank 0 loops in Python, rank 1 sleeps in C, rank 2 holds the interpreter's lock in C, rank 3 waits
+# for its child
 FOUR = """
 import ctypes, os, time
 def loops():
@@ -42,7 +43,10 @@ def test_what_each_rank_does(place: Place) -> None:
         stacks = job.stacks()
         main_threads = [rank.processes[0].main_thread for rank in stacks.ranks]
         innermost = [thread.frames[0].function for thread in main_threads if thread]
-        if innermost == ["loops", "sleeps", "holds", "loads"] and len(stacks.ranks[3].processes) == 2:
+        if (
+            innermost == ["loops", "sleeps", "holds", "loads"]
+            and len(stacks.ranks[3].processes) == 2
+        ):
             break
     assert innermost == ["loops", "sleeps", "holds", "loads"]
     assert not stacks.problems
@@ -53,7 +57,13 @@ def test_what_each_rank_does(place: Place) -> None:
 
 
 def test_a_command_is_described_by_what_its_machine_knows(place: Place) -> None:
-    job = Job(script="sleep 600", client=place.client, instance_type=place.instance_type, type="binary", grace_s=5)
+    job = Job(
+        script="sleep 600",
+        client=place.client,
+        instance_type=place.instance_type,
+        type="binary",
+        grace_s=5,
+    )
     job.submit()
     becomes(job, State.RUNNING)
     (rank,) = job.stacks().ranks
@@ -73,7 +83,9 @@ def test_a_silent_job_shows_where_it_stood_before_it_was_stopped(place: Place) -
     info = ended(job).info()
     assert any(line.startswith("rank 0: loops (script.py:") for line in info.stacks), info.stacks
     assert "rank 1: sleeps (script.py:7) <- <module> (script.py:17)" in info.stacks
-    assert any(line.startswith("1 child process of rank 3: reads") for line in info.stacks), info.stacks
+    assert any(line.startswith("1 child process of rank 3: reads") for line in info.stacks), (
+        info.stacks
+    )
 
 
 def test_a_job_that_forbids_it_and_one_that_has_ended(place: Place) -> None:

@@ -26,7 +26,9 @@ for i in range(100):
 
 
 @pytest.fixture(params=["pytorchjob", "trainjob"])
-def place(request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path) -> Iterator[ClusterPlace]:
+def place(
+    request: pytest.FixtureRequest, cluster: Cluster, tmp_path: Path
+) -> Iterator[ClusterPlace]:
     found = ClusterPlace(tmp_path, cluster, f"teams-{request.param}", kind=request.param)
     yield found
     assert_nothing_is_left(found)
@@ -37,9 +39,15 @@ def with_team(place: ClusterPlace, user: str, namespace: str) -> ClusterPlace:
     """The place as it is for a user whose team has this namespace. It has the server of `place`."""
     token = new_token(place.folder / "users.toml", user)
     with (place.folder / "users.toml").open("a") as file:
-        file.write(f'[[teams]]\nname = "team of {user}"\nusers = ["{user}"]\nnamespace = "{namespace}"\n')
+        file.write(
+            f'[[teams]]\nname = "team of {user}"\nusers = ["{user}"]\nnamespace = "{namespace}"\n'
+        )
     view = copy.copy(place)
-    view.folder, view.namespace, view.client = place.folder / user, namespace, Client(place.url, token, insecure=True)
+    view.folder, view.namespace, view.client = (
+        place.folder / user,
+        namespace,
+        Client(place.url, token, insecure=True),
+    )
     view.folder.mkdir()
     return view
 
@@ -56,7 +64,14 @@ def test_the_jobs_of_two_teams_run_and_end_in_two_namespaces(place: ClusterPlace
         owners = {pod["metadata"]["labels"]["client-lib.io/job-id"] for pod in team.pods(job)}
         assert owners == {job.info().id}
         kinds = {name.partition("/")[0] for name in team.leftovers()}
-        assert {place.kind.plural, "configmaps", "secrets", "services", "networkpolicies", "pods"} <= kinds
+        assert {
+            place.kind.plural,
+            "configmaps",
+            "secrets",
+            "services",
+            "networkpolicies",
+            "pods",
+        } <= kinds
         assert [each.info().owner for each in list_jobs(client=team.client)] == [job.info().owner]
     assert place.leftovers() == []
     place.restart(signal.SIGKILL)
@@ -65,7 +80,9 @@ def test_the_jobs_of_two_teams_run_and_end_in_two_namespaces(place: ClusterPlace
         assert job.info().attempt == 1
         for rank in (0, 1):
             lines = texts(job, rank=[rank], stream=["stdout"])
-            assert [line for line in lines if line.startswith("line")] == [f"line {i}" for i in range(100)]
+            assert [line for line in lines if line.startswith("line")] == [
+                f"line {i}" for i in range(100)
+            ]
     for team in teams:
         assert_nothing_is_left(team)
 
@@ -121,7 +138,9 @@ def test_a_namespace_that_is_missing_is_named(place: ClusterPlace) -> None:
     assert info.reason is Reason.START_FAILED, info.message
     assert 'namespaces "nowhere" not found' in info.message
     wrong = [
-        check.message for check in place.client.doctor().checks if check.name.endswith(" in nowhere") and not check.ok
+        check.message
+        for check in place.client.doctor().checks
+        if check.name.endswith(" in nowhere") and not check.ok
     ]
     assert any('namespaces "nowhere" not found' in message for message in wrong), wrong
 
@@ -180,7 +199,9 @@ def test_an_account_with_a_role_in_each_namespace_runs_and_cancels_jobs(
         assert permissions(place) == {"permissions": True} | {
             f"permissions in {team.namespace}": True for team in teams
         }
-        bindings = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{teams[1].namespace}/rolebindings"
+        bindings = (
+            f"/apis/rbac.authorization.k8s.io/v1/namespaces/{teams[1].namespace}/rolebindings"
+        )
         cluster.api.delete(f"{bindings}/{ACCOUNT}")
         lacking = f"permissions in {teams[1].namespace}"
         for _ in until(60, pause_s=0.5):
@@ -196,4 +217,8 @@ def test_an_account_with_a_role_in_each_namespace_runs_and_cancels_jobs(
 
 def permissions(place: ClusterPlace) -> dict[str, bool]:
     """The checks of the server's rights in each namespace."""
-    return {each.name: each.ok for each in place.client.doctor().checks if each.name.startswith("permissions")}
+    return {
+        each.name: each.ok
+        for each in place.client.doctor().checks
+        if each.name.startswith("permissions")
+    }

@@ -1,4 +1,6 @@
-"""Two users of one server on a real cluster: their files on volumes, and the network of their pods, are apart."""
+"""Two users of one server on a real cluster: their files on volumes, and the network
+of their pods, are apart.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -81,22 +83,36 @@ def test_two_users_see_none_of_each_others_files(place: Volumes) -> None:
     other = Client(place.url, new_token(place.folder / "users.toml", "Other"), insecure=True)
     said = []
     for who, client in (("tester", place.client), ("other", other), ("tester", place.client)):
-        job = place.run(LEAVES, client=client, volumes=["scratch:/scratch"], env_variables={"WHO": who})
+        job = place.run(
+            LEAVES, client=client, volumes=["scratch:/scratch"], env_variables={"WHO": who}
+        )
         assert job.info().state is State.SUCCEEDED, job.info().message
         said += printed(job)
-    assert [each.partition(" checkpoints ")[0] for each in said] == ["found []", "found []", "found ['tester']"]
-    assert [each.count("script-") for each in said] == [1, 1, 1]  # of all checkpoint folders its own
+    assert [each.partition(" checkpoints ")[0] for each in said] == [
+        "found []",
+        "found []",
+        "found ['tester']",
+    ]
+    assert [each.count("script-") for each in said] == [
+        1,
+        1,
+        1,
+    ]  # of all checkpoint folders its own
     assert place.files("scratch") == ["owners/%4fther/other", "owners/tester/tester"]
 
 
 def test_a_volume_of_others_is_refused_when_the_job_is_submitted(place: Volumes) -> None:
     other = Client(place.url, new_token(place.folder / "users.toml", "another"), insecure=True)
     job = place.job(STAY, client=other, volumes=["team:/team"])
-    with pytest.raises(InvalidRequest, match="volume 'team' can't be mounted by jobs of another: it is for tester"):
+    with pytest.raises(
+        InvalidRequest, match="volume 'team' can't be mounted by jobs of another: it is for tester"
+    ):
         job.submit()
 
 
-def test_a_job_that_is_submitted_again_begins_with_a_copy_of_the_checkpoints(place: Volumes) -> None:
+def test_a_job_that_is_submitted_again_begins_with_a_copy_of_the_checkpoints(
+    place: Volumes,
+) -> None:
     first = place.run(COUNTS)
     for step in (1, 1):  # neither writes into the first's
         again = ended(place.client.resubmit(str(first.name)))
@@ -105,7 +121,9 @@ def test_a_job_that_is_submitted_again_begins_with_a_copy_of_the_checkpoints(pla
 
 
 def test_checkpoints_of_a_version_that_mounted_the_whole_volume_are_found(place: Volumes) -> None:
-    """A job that runs while the server is replaced finds them at its retry, and so does a resubmitted job."""
+    """A job that runs while the server is replaced finds them at its retry, and
+    so does a resubmitted job.
+    """
     place.restart(signal.SIGTERM, pause=lambda: place.choose_mount(", mount: whole"))
     job = place.job(CONTINUES, max_retry=1)
     job.submit()
@@ -138,16 +156,25 @@ def test_each_job_has_a_policy_that_selects_its_pods_alone(place: Volumes) -> No
         job.submit()
     for job in jobs:
         becomes(job, State.RUNNING)
-    found = place.cluster.api.get(f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies")["items"]
+    found = place.cluster.api.get(
+        f"/apis/networking.k8s.io/v1/namespaces/{NAMESPACE}/networkpolicies"
+    )["items"]
     policies: dict[str, dict[str, Any]] = {each["metadata"]["name"]: each for each in found}
     assert sorted(policies) == ["one-network", "two-network"]
     for job in jobs:
         spec = policies[f"{job.name}-network"]["spec"]
-        chosen = place.cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={selector(spec)}")["items"]
-        assert sorted(pod["metadata"]["name"] for pod in chosen) == [f"{job.name}-master-0", f"{job.name}-worker-0"]
+        chosen = place.cluster.api.get(
+            f"/api/v1/namespaces/{NAMESPACE}/pods?labelSelector={selector(spec)}"
+        )["items"]
+        assert sorted(pod["metadata"]["name"] for pod in chosen) == [
+            f"{job.name}-master-0",
+            f"{job.name}-worker-0",
+        ]
         own, *others = spec["ingress"][0]["from"]
         assert own == {"podSelector": spec["podSelector"]}
-        assert [sorted(each) for each in others] == [["ipBlock"]]  # the server, which is on this machine
+        assert [sorted(each) for each in others] == [
+            ["ipBlock"]
+        ]  # the server, which is on this machine
         job.cancel()
         ended(job)
 

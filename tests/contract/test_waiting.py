@@ -1,4 +1,6 @@
-"""Why a job waits for its image on a real cluster, in words; and that it goes on when that is over."""
+"""Why a job waits for its image on a real cluster, in words; and that it
+goes on when that is over.
+"""
 
 import base64
 import json
@@ -26,7 +28,9 @@ def images(cluster: Cluster) -> Iterator[Registry]:
 
 
 @pytest.fixture(scope="module")
-def waiting(cluster: Cluster, images: Registry, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterPlace]:
+def waiting(
+    cluster: Cluster, images: Registry, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ClusterPlace]:
     """Pulls for itself, some images under another name, with a password."""
     folder = tmp_path_factory.mktemp("waiting")
     pulling = f"  pull_secrets: [registry]\n  aliases: {{example.com/: {HOST}/private/}}\n"
@@ -63,10 +67,15 @@ def password(waiting: ClusterPlace) -> Iterator[None]:
     ("image", "whys"),
     [
         (f"{HOST}/none:1", ["not found"]),
-        (f"{HOST}/private/python:1", ["the registry refuses it", "there is no pull secret registry"]),
+        (
+            f"{HOST}/private/python:1",
+            ["the registry refuses it", "there is no pull secret registry"],
+        ),
     ],
 )
-def test_an_image_that_can_not_be_pulled_says_why(waiting: ClusterPlace, image: str, whys: list[str]) -> None:
+def test_an_image_that_can_not_be_pulled_says_why(
+    waiting: ClusterPlace, image: str, whys: list[str]
+) -> None:
     job = waiting.job(STAY, base_image=image)
     job.submit()
     says(job, f"image '{image}' can't be pulled: ")

@@ -3,8 +3,7 @@
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from client_lib.spec.metrics import PARTS
 from client_lib.spec.states import Reason, State
@@ -17,7 +16,13 @@ STEP_S, QUEUED_S, STARTING_S, IMPORT_S = 0.5, 30.0, 3.0, 4.0
 
 
 def event(at: float, state: State, reason: Reason, attempt: int = 1) -> Event:
-    return Event(time=CREATED + timedelta(seconds=at), attempt=attempt, state=state, reason=reason, message="")
+    return Event(
+        time=CREATED + timedelta(seconds=at),
+        attempt=attempt,
+        state=state,
+        reason=reason,
+        message="",
+    )
 
 
 class Counted(float):
@@ -82,7 +87,13 @@ class Simulated:
         return split(self.events, CREATED + timedelta(seconds=self.at), self.attempts)
 
 
-@given(st.booleans(), st.floats(0, 0.4), st.sampled_from([0, 7, 10]), st.integers(20, 60), st.integers(0, 19))
+@given(
+    st.booleans(),
+    st.floats(0, 0.4),
+    st.sampled_from([0, 7, 10]),
+    st.integers(20, 60),
+    st.integers(0, 19),
+)
 def test_each_part_of_a_simulated_job(
     collectives: bool, lag_s: float, checkpoint_every: int, steps: int, resumed: int
 ) -> None:
@@ -97,7 +108,10 @@ def test_each_part_of_a_simulated_job(
 
 
 @example([(1.5, 1.0), (2.0, 2.0), (1.0, 3.0)], [])  # a clock that was set back
-@given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), max_size=20), st.lists(st.floats(0, 100), max_size=9))
+@given(
+    st.lists(st.tuples(st.floats(0, 100), st.floats(0, 100)), max_size=20),
+    st.lists(st.floats(0, 100), max_size=9),
+)
 def test_any_marks_give_parts_that_sum_up_to_the_whole(
     printed: list[tuple[float, float]], written: list[float]
 ) -> None:
@@ -113,7 +127,10 @@ def test_any_marks_give_parts_that_sum_up_to_the_whole(
 def test_a_job_without_steps_has_time_of_its_script(waited: float, first: str) -> None:
     events = [event(0, State.PENDING, Reason.QUEUED), event(waited, State.RUNNING, Reason.RUNNING)]
     found = split(events, CREATED + timedelta(seconds=30), {1: Marks((), (), ())})
-    assert {name: seconds for name, seconds in found.items() if seconds} == {first: waited, "script": 30 - waited}
+    assert {name: seconds for name, seconds in found.items() if seconds} == {
+        first: waited,
+        "script": 30 - waited,
+    }
 
 
 @given(st.floats(0, 60))
@@ -137,7 +154,9 @@ def test_the_time_after_the_last_step_of_a_stopped_or_running_job_is_no_ending(
         job.events.append(event(job.at, State.RUNNING, Reason.STOPPING))
         job.spend("ending", 3.0)
         job.events.append(event(job.at, State.CANCELLED, Reason.CANCELLED))
-    assert split(job.events, CREATED + timedelta(seconds=job.at), job.attempts) == pytest.approx(job.expected, abs=1e-3)
+    assert split(job.events, CREATED + timedelta(seconds=job.at), job.attempts) == pytest.approx(
+        job.expected, abs=1e-3
+    )
 
 
 def test_a_pause_that_writes_no_checkpoint_is_not_known() -> None:
@@ -153,7 +172,10 @@ def test_a_pause_that_writes_no_checkpoint_is_not_known() -> None:
 def test_many_checkpoints_are_not_compared_with_each_step() -> None:
     start, steps = CREATED.timestamp(), 2000
     printed = [(start + at, float(at)) for at in range(steps)]
-    written = [Counted("nan"), *(Counted(start + at + 0.5) for at in range(steps, 0, -4))]  # in any order
+    written = [
+        Counted("nan"),
+        *(Counted(start + at + 0.5) for at in range(steps, 0, -4)),
+    ]  # in any order
     events = [event(0, State.PENDING, Reason.QUEUED), event(0, State.RUNNING, Reason.RUNNING)]
     found = split(events, CREATED + timedelta(seconds=steps), {1: Marks((), printed, written)})
     assert sum(found.values()) == pytest.approx(steps)

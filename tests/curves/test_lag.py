@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.worker import rank_runner
 from server_stub.curves import lag
@@ -19,15 +18,23 @@ STEP_S, START = 0.02, 1_795_000_000.0
 
 
 def job(
-    ranks: int, n_steps: int, delays: dict[int, float], buckets: int = 0, ahead: float = 0.0, often: int = 1
+    ranks: int,
+    n_steps: int,
+    delays: dict[int, float],
+    buckets: int = 0,
+    ahead: float = 0.0,
+    often: int = 1,
 ) -> list[Entries]:
-    """Two workers with so many ranks each. `delays`: how long these ranks need longer in each `often`th step; `buckets`
-    that no rank waits for stand before the collective that ends a step; `ahead`: the clock of the second worker."""
+    """Two workers with so many ranks each. `delays`: how long these ranks need longer in each
+    `often`th step; `buckets` that no rank waits for stand before the collective that ends a step;
+    `ahead`: the clock of the second worker."""
     workers, begin = [Entries(), Entries()], START
     entered: dict[int, list[float]] = {rank: [] for rank in range(2 * ranks)}
     for step in range(n_steps):
         for rank, times in entered.items():
-            first = begin + STEP_S + (delays.get(rank, 0.0) if step % often == 0 else 0.0) + rank * 1e-5
+            first = (
+                begin + STEP_S + (delays.get(rank, 0.0) if step % often == 0 else 0.0) + rank * 1e-5
+            )
             times += [first + bucket * 1e-3 for bucket in range(buckets + 1)]
         begin = max(times[-1] for times in entered.values())
     for rank, times in entered.items():
@@ -49,7 +56,13 @@ def found(workers: list[Entries]) -> lag.Straggler | None:
     return lag.straggler(lag.steps([worker.of_rank for worker in workers]), len(workers))
 
 
-@given(st.integers(1, 4), st.integers(0, 3), st.floats(0.012, 0.2), st.sampled_from([0.0, 5.0, -86400.0]), st.data())
+@given(
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.floats(0.012, 0.2),
+    st.sampled_from([0.0, 5.0, -86400.0]),
+    st.data(),
+)
 def test_a_rank_that_is_always_late_is_named_with_what_it_costs(
     ranks: int, buckets: int, delay: float, ahead: float, data: st.DataObject
 ) -> None:
@@ -87,22 +100,26 @@ def test_entries_of_a_long_job_are_few_and_can_be_saved() -> None:
     again = [Entries(json.loads(json.dumps(worker.saved()))) for worker in workers]
     assert found(again) == found(workers)
     assert str(found(again)) == (
-        "rank 1 is slow: it enters collectives 50 ms after the others in 50 of the last 50 steps, which costs 71% of"
-        " their time"
+        "rank 1 is slow: it enters collectives 50 ms after the others in 50 of the last 50 steps, "
+        "which costs 71% of their time"
     )
 
 
 def test_entries_that_are_sent_twice_change_nothing() -> None:
     once, twice = job(1, 220, {1: 0.05}), job(1, 220, {1: 0.05})
     twice[0].of_rank[0].append(twice[0].of_rank[0][-1])
-    assert lag.steps([worker.of_rank for worker in twice]) == lag.steps([worker.of_rank for worker in once])
+    assert lag.steps([worker.of_rank for worker in twice]) == lag.steps(
+        [worker.of_rank for worker in once]
+    )
 
 
 def test_a_restarted_rank_begins_again() -> None:
     before, after = job(1, 40, {0: 0.05}), job(1, 60, {1: 0.05})
     for worker, newer in zip(before, after, strict=True):
         for rank, windows in newer.of_rank.items():
-            worker.of_rank[rank] += [w._replace(times=array("d", (at + 100 for at in w.times))) for w in windows]
+            worker.of_rank[rank] += [
+                w._replace(times=array("d", (at + 100 for at in w.times))) for w in windows
+            ]
     slow = found(before)
     assert slow
     assert slow.rank == 1
@@ -137,7 +154,9 @@ def sends(entries: Entries, rank: int, windows: int, length: int, late: float = 
 
 
 @pytest.mark.parametrize(("length", "most"), [(rank_runner._ENTRIES_MAX, 8), (1, 64)])
-def test_the_slow_rank_is_looked_for_in_few_windows(length: int, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_slow_rank_is_looked_for_in_few_windows(
+    length: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entries, real = Entries(), lag._times
     for rank in range(4):
         sends(entries, rank, 64, length, late=0.01 * (rank == 3))
@@ -166,7 +185,9 @@ def test_the_memory_of_what_a_job_sends_is_bounded_and_known() -> None:
     with pytest.raises(ValueError, match="more than a rank sends"):
         sends(entries, 0, 1, rank_runner._ENTRIES_MAX + 1)
     assert (len(entries.of_rank), len(entries.of_rank[1])) == (64, 2)
-    assert all(window.times.itemsize == 8 for windows in entries.of_rank.values() for window in windows)
+    assert all(
+        window.times.itemsize == 8 for windows in entries.of_rank.values() for window in windows
+    )
     times = sum(len(window.times) for windows in entries.of_rank.values() for window in windows)
     windows = sum(map(len, entries.of_rank.values()))
     assert entries.size == 8 * times + 500 * windows

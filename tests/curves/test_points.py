@@ -2,8 +2,7 @@
 
 import math
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from server_stub.curves.tracker import Points
 
@@ -23,7 +22,9 @@ def test_the_ends_the_least_and_the_greatest_stay(values: list[float], most: int
     assert max(fewer.values) == max(values)
     assert (fewer.steps[0], fewer.steps[-1]) == (0, len(values) - 1)
     assert list(fewer.steps) == sorted(set(fewer.steps))
-    assert all(values[int(step)] == value for step, value in zip(fewer.steps, fewer.values, strict=True))
+    assert all(
+        values[int(step)] == value for step, value in zip(fewer.steps, fewer.values, strict=True)
+    )
 
 
 @given(st.integers(0, 999), st.integers(4, 50))

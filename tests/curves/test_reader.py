@@ -10,8 +10,7 @@ import pytest
 from client_lib.spec.states import Reason, State
 from client_lib.worker.format import metric_lines
 from client_lib.worker.preflight import WARNING
-from server_stub.curves import lag
-from server_stub.curves import reader as curve_reader
+from server_stub.curves import lag, reader as curve_reader
 from server_stub.curves.reader import FOLDER, CurveReader, Curves, Whose
 from server_stub.files.job_dirs import log_dir, worker_dir
 from server_stub.logs.records import LoggedJob
@@ -23,7 +22,12 @@ from tests.small_disk import no_file_grows_over
 
 
 def job(folder: Path, **changes: Any) -> LoggedJob:
-    usual: dict[str, Any] = {"n_workers": 1, "attempt": 1, "state": State.RUNNING, "reason": Reason.RUNNING} | changes
+    usual: dict[str, Any] = {
+        "n_workers": 1,
+        "attempt": 1,
+        "state": State.RUNNING,
+        "reason": Reason.RUNNING,
+    } | changes
     return LoggedJob(job_id="j", job_dir=folder, version=1, message="", **usual)
 
 
@@ -71,7 +75,9 @@ def test_new_lines_are_added_and_no_byte_is_read_twice(tmp_path: Path, reads: li
     assert min(reads) == begin
 
 
-def test_a_new_server_reads_the_log_of_an_ended_job_no_more(tmp_path: Path, reads: list[int]) -> None:
+def test_a_new_server_reads_the_log_of_an_ended_job_no_more(
+    tmp_path: Path, reads: list[int]
+) -> None:
     log = writer(tmp_path)
     for n in range(3):
         log.write(f"step {n} loss={n} acc=nan", at=n)
@@ -129,10 +135,18 @@ def test_what_workers_used_is_no_metric_and_no_progress_of_the_job(tmp_path: Pat
     for worker in (0, 1):
         log = writer(tmp_path, worker=worker)
         for n in range(4):
-            log.write(f'{{"used": {{"worker/cpu_cores": {worker + n}}}}}', at=n, rank="-", stream="metrics")
+            log.write(
+                f'{{"used": {{"worker/cpu_cores": {worker + n}}}}}',
+                at=n,
+                rank="-",
+                stream="metrics",
+            )
     assert read(reader, of, 0).curves == read(reader, of, "all").curves == {}
     assert reader.progress(of, now=9, until=time.monotonic() + 60) is None
-    assert (reader.step(of, time.monotonic() + 60), reader.first_steps(of, time.monotonic() + 60)) == (None, "")
+    assert (
+        reader.step(of, time.monotonic() + 60),
+        reader.first_steps(of, time.monotonic() + 60),
+    ) == (None, "")
     for again in (reader, CurveReader(10**6)):  # the second one reads the file of the first
         found = read(again, job(tmp_path, n_workers=2, state=State.SUCCEEDED), "workers").curves
         assert {key: [*curve.values] for key, curve in found.items()} == {
@@ -185,7 +199,9 @@ def test_values_of_a_script_are_exact_and_need_no_third(tmp_path: Path) -> None:
     for n in range(3):
         log.write(f"loss={n}", at=n, rank=5)
     line = (
-        metric_lines(5, 7, {"loss": 0.1, "any name": math.nan, "written": 1, "collectives": 2}, dropped=4)[0]
+        metric_lines(
+            5, 7, {"loss": 0.1, "any name": math.nan, "written": 1, "collectives": 2}, dropped=4
+        )[0]
         .decode()
         .strip()
     )
@@ -315,7 +331,9 @@ def test_the_slow_workers_of_the_preflight_are_kept(tmp_path: Path) -> None:
 def test_logs_with_many_entries_leave_the_memory_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: list[int]
 ) -> None:
-    monkeypatch.setattr(curve_reader, "_POINTS", 80)  # the entries need the memory of 3 * (500 + 8 * 20) / 24 points
+    monkeypatch.setattr(
+        curve_reader, "_POINTS", 80
+    )  # the entries need the memory of 3 * (500 + 8 * 20) / 24 points
     log, running, until = writer(tmp_path), job(tmp_path), time.monotonic() + 60
     enters(log, 0)
     reader = CurveReader(10**6)

@@ -11,10 +11,21 @@ from server_stub.curves.tracker import Key, Points, Tracker
 CHATTY = {
     "a table": ["| layer | params |", "| conv1 | 320 |", "| conv2 | 18496 |", "| fc 1 | 0.5 |"] * 3,
     "versions": ["torch==2.15.0", "numpy 2.4", "python: 3.11", "cuda=12.4", "version: 3"] * 4,
-    "timings": ["load: 0.52", "load took 1.2 s", "time=3.1ms", "elapsed: 4", "forward: 0.031 s"] * 4,
-    "a traceback": ["Traceback (most recent call last):", '  File "a.py", line 3', "    loss = 0.5", "ValueError: 3"]
+    "timings": ["load: 0.52", "load took 1.2 s", "time=3.1ms", "elapsed: 4", "forward: 0.031 s"]
     * 4,
-    "tracebacks with notes": ["Traceback (most recent call last):", "    step=3 loss=0.5", "  lr: 1", "KeyError: 'lr'"]
+    "a traceback": [
+        "Traceback (most recent call last):",
+        '  File "a.py", line 3',
+        "    loss = 0.5",
+        "ValueError: 3",
+    ]
+    * 4,
+    "tracebacks with notes": [
+        "Traceback (most recent call last):",
+        "    step=3 loss=0.5",
+        "  lr: 1",
+        "KeyError: 'lr'",
+    ]
     * 4,
     "downloads": [f"model.bin: {n}%|██ | {n}.0M/100M [00:01<00:02, {n}MB/s]" for n in range(1, 9)],
     "a download in bytes": [f"x: {n}%|██ | {n}/100 [00:01<00:02, 30.1kB/s]" for n in range(9)],
@@ -25,9 +36,13 @@ CHATTY = {
     "paths": [f"saved /out/step=3/loss-0.{n}.pt" for n in range(9)],
     "docker": [f"Step {n}/12 : RUN pip install torch=={n}.0 python:3.{n}" for n in range(1, 12)],
     "a build": [f"[{n}/40] Building CXX object a{n}.o -O2 -march=3" for n in range(1, 40)],
-    "log records": [f'{{"level": "info", "ts": 17.{n}, "line": {n}, "msg": "x", "pid": 3}}' for n in range(9)],
+    "log records": [
+        f'{{"level": "info", "ts": 17.{n}, "line": {n}, "msg": "x", "pid": 3}}' for n in range(9)
+    ],
     "sizes": [f"step {n}: copied: {n}.5 MB, read {n} bytes, size={n}" for n in range(9)],
-    "prose": [f"In iteration {n} we lose 3 of 7; accuracy is what counts, loss of 5 too" for n in range(9)],
+    "prose": [
+        f"In iteration {n} we lose 3 of 7; accuracy is what counts, loss of 5 too" for n in range(9)
+    ],
     "warnings": [f"a.py:{n}: UserWarning: lr=0.{n} at step {n} is low" for n in range(9)],
     "memory": [f"epoch {n} mem: {n}.1 GiB, gpu: {n}, cpu_time={n}" for n in range(9)],
     "once each": ["loss: 0.5", "val acc: 0.9", "Accuracy: 97.1%"] * 2,
@@ -47,7 +62,10 @@ def tracked(lines: list[str], stream: str = "stdout", kind: str = "", most: int 
     [
         ([f"step {n} loss=0.5" for n in (1, 2, 9, 3)], 9),
         ([f"train:  5%|#  | {n}/900 [00:01<00:09, 1.0it/s]" for n in (10, 20, 30)], 30),
-        ([f"step {n}/900 loss=0.5" for n in (10, 20, 30)] + [f"eval {n}/50" for n in range(50)], 30),
+        (
+            [f"step {n}/900 loss=0.5" for n in (10, 20, 30)] + [f"eval {n}/50" for n in range(50)],
+            30,
+        ),
         (["epoch 1 loss=0.5", "epoch 2 loss=0.4", "epoch 3 loss=0.3"], None),
         ([], None),
     ],
@@ -58,7 +76,12 @@ def test_the_step_that_a_log_has_reached(lines: list[str], step: float | None) -
 
 def test_a_logged_step_that_is_no_number_is_not_reached() -> None:
     steps = (float("nan"), 4.0, float("inf"))
-    assert tracked([metric_lines(0, step, {"loss": 0.5})[0].decode() for step in steps], "metrics").step() == 4
+    assert (
+        tracked(
+            [metric_lines(0, step, {"loss": 0.5})[0].decode() for step in steps], "metrics"
+        ).step()
+        == 4
+    )
 
 
 def columns(curves: dict[Key, Points], name: str) -> tuple[list[float], list[float]]:
@@ -85,7 +108,9 @@ def test_steps_of_epochs_are_numbered_across_epochs() -> None:
 
 def test_values_without_a_step_are_counted_or_lie_over_epochs() -> None:
     assert columns(tracked(["loss 0.5"] * 3).curves(), "loss")[0] == [1, 2, 3]
-    assert columns(tracked([f"{{'loss': 1, 'epoch': {n / 4}}}" for n in range(3)]).curves(), "loss")[0] == [
+    assert columns(
+        tracked([f"{{'loss': 1, 'epoch': {n / 4}}}" for n in range(3)]).curves(), "loss"
+    )[0] == [
         0,
         0.25,
         0.5,
@@ -98,7 +123,9 @@ def test_a_line_that_came_in_parts_is_one() -> None:
         tracker.add(n, 0, "stdout", "+", f"step {n} lo")
         tracker.add(n, 0, "stderr", "", "loss: 7")
         tracker.add(n, 0, "stdout", "", "ss=0.5")
-    assert columns(tracker.curves(), "loss")[1] == [7, 7, 7], "the first stream that tells a name has its curve"
+    assert columns(tracker.curves(), "loss")[1] == [7, 7, 7], (
+        "the first stream that tells a name has its curve"
+    )
     tracker = Tracker(100)
     for n in range(3):
         tracker.add(n, 0, "stdout", "+", f"step {n} lo")
@@ -108,7 +135,9 @@ def test_a_line_that_came_in_parts_is_one() -> None:
 
 def test_lines_after_a_traceback_count_again() -> None:
     failure = ["Traceback (most recent call last):", "    loss = 0.1", "ValueError: loss 3"]
-    assert columns(tracked([*failure, *(f"step {n} loss=2" for n in range(3))]).curves(), "loss")[1] == [2, 2, 2]
+    assert columns(tracked([*failure, *(f"step {n} loss=2" for n in range(3))]).curves(), "loss")[
+        1
+    ] == [2, 2, 2]
 
 
 def test_too_many_points_are_thinned() -> None:
@@ -121,7 +150,13 @@ def test_too_many_points_are_thinned() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["step {n}/100", " {n}%|██ | {n}/100 [00:12<00:15,  3.61it/s]", "epoch {n}/100 loss=1", "[{n}/100] x"]
+    "line",
+    [
+        "step {n}/100",
+        " {n}%|██ | {n}/100 [00:12<00:15,  3.61it/s]",
+        "epoch {n}/100 loss=1",
+        "[{n}/100] x",
+    ],
 )
 def test_counters_tell_the_progress_and_the_time_left(line: str) -> None:
     estimate = tracked([line.format(n=n) for n in range(1, 26)]).progress(0, now=24.0)
@@ -160,7 +195,9 @@ def test_the_outer_bar_counts_and_a_silent_one_tells_no_time() -> None:
 
 
 def test_values_of_a_script_take_the_places_of_printed_names_without_a_curve() -> None:
-    tracker = tracked([f"step {n} name_{n}=1" for n in range(600)] + [f"step {n} loss=1" for n in range(3)])
+    tracker = tracked(
+        [f"step {n} name_{n}=1" for n in range(600)] + [f"step {n} loss=1" for n in range(3)]
+    )
     assert len(tracker.points) == 500
     for n in range(501):
         tracker.add(n, 0, "metrics", "", metric_lines(0, n, {f"exact_{n}": n})[0].decode())
@@ -218,11 +255,16 @@ def test_a_posted_time_left_that_has_no_end_is_not_told(left_s: str) -> None:
 
 
 def test_the_first_nan_is_told_with_its_step_also_after_a_restart() -> None:
-    lines = [f"step {n} loss={'nan' if n > 4 else n} grad_norm={'nan' if n > 3 else n}" for n in range(9)]
+    lines = [
+        f"step {n} loss={'nan' if n > 4 else n} grad_norm={'nan' if n > 3 else n}" for n in range(9)
+    ]
     tracker = tracked(lines)
     assert tracker.progress(0, 9.0).nan == "grad_norm is NaN since step 4"
     assert Tracker(10**6, tracker.points).progress(0, 9.0).nan == "grad_norm is NaN since step 4"
-    assert tracked(["loss: 1", "loss: nan", "loss: 1"]).progress(0, 9.0).nan == "loss is NaN since value 2"
+    assert (
+        tracked(["loss: 1", "loss: nan", "loss: 1"]).progress(0, 9.0).nan
+        == "loss is NaN since value 2"
+    )
     assert tracked(["loss: 1"] * 3).progress(0, 9.0).nan is None
 
 

@@ -1,4 +1,6 @@
-"""The manifests, and kubectl and helm built from their Go modules; tests skip with one line where that can't be."""
+"""The manifests, and kubectl and helm built from their Go modules; tests skip with one
+line where that can't be.
+"""
 
 import shutil
 import subprocess
@@ -34,7 +36,9 @@ def built(program: str) -> Path:
 
 @pytest.fixture
 def manifests(tmp_path: Path) -> Path:
-    """A copy of k8s/ with the files that an operator makes: overlays read users.toml and server.env beside them."""
+    """A copy of k8s/ with the files that an operator makes: overlays read users.toml
+    and server.env beside them.
+    """
     folder = tmp_path / "k8s"
     shutil.copytree(ROOT / "k8s", folder)
     for overlay in ("kind", "production"):

@@ -1,7 +1,9 @@
-"""The server's image without Docker: the Dockerfile's own install steps and settings, over Debian's Python.
+"""The server's image without Docker: the Dockerfile's own install steps and settings, over Debian's
+Python.
 
-The Dockerfile is read, so that there is one list of steps: each `RUN python requirements/install.py ...` is run here as
-it stands there, with /opt in a folder of ours.
+The Dockerfile is read, so that there is one list of steps: each
+`RUN python requirements/install.py ...` is run here as it stands there, with /opt in a folder of
+ours.
 """
 
 import hashlib
@@ -24,7 +26,8 @@ TARGET = "server"
 
 
 def build(home: Home, workspace: Path, name: str) -> Path:
-    """The archive of an image called `name`. Of the packages the layer is kept; the project's is made anew.
+    """The archive of an image called `name`. Of the packages the layer is kept; the project's is
+    made anew.
 
     The image `python` must be built.
     """
@@ -37,7 +40,9 @@ def build(home: Home, workspace: Path, name: str) -> Path:
     target = workspace / "server.tar"
     project = _layer(workspace, second)
     env, user, entrypoint = settings()
-    oci.write(target, name, [lowest(home, "python", workspace), packages, project], entrypoint, env, user)
+    oci.write(
+        target, name, [lowest(home, "python", workspace), packages, project], entrypoint, env, user
+    )
     return target
 
 
@@ -60,7 +65,9 @@ def lowest(home: Home, recipe: str, workspace: Path) -> Path:
 
 def install_lines() -> list[list[str]]:
     """The arguments of each `python` that the Dockerfile runs, packages first."""
-    lines = [rest for word, rest in instructions() if word == "RUN" and "requirements/install.py" in rest]
+    lines = [
+        rest for word, rest in instructions() if word == "RUN" and "requirements/install.py" in rest
+    ]
     return [shlex.split(line.split("python ", 1)[1]) for line in lines]
 
 

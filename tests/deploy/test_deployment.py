@@ -1,6 +1,8 @@
-"""What `make kind` does, on a real kubelet: operator, server and job are pods, made by k8s/kind.py from k8s/ as it is.
+"""What `make kind` does, on a real kubelet: operator, server and job are pods, made by k8s/kind.py
+from k8s/ as it is.
 
-Of kind itself only what it brings is replaced: its node, its volumes, and images that it would pull or load.
+Of kind itself only what it brings is replaced: its node, its volumes, and images that it would pull
+or load.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ def images(cluster: Cluster, workspace: Path) -> None:
 
 
 def init_image() -> str:
-    """The image of the operator's init containers, under the name by which containerd knows one with a digest."""
+    """The image of the operator's init containers, under the name by which
+    containerd knows one with a digest.
+    """
     patch = (OPERATOR / "deployment-patch.yaml").read_text()
     (found,) = re.findall(r"--pytorch-init-container-image=(\S+):\S+(@sha256:\w+)", patch)
     return "".join(found)
@@ -88,9 +92,13 @@ def operator_image(home: Home, workspace: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def models(cluster: Cluster) -> Path:
-    """The folder of the claim `models`. kind's provisioner makes folders for claims; here they are made before."""
+    """The folder of the claim `models`. kind's provisioner makes folders for claims;
+    here they are made before.
+    """
     for claim in ("client-lib-data", "models"):
-        cluster.api.create("/api/v1/persistentvolumes", volume(cluster, "client-lib", claim, "20Gi"))
+        cluster.api.create(
+            "/api/v1/persistentvolumes", volume(cluster, "client-lib", claim, "20Gi")
+        )
     return folder_of(cluster, "client-lib", "models")
 
 
@@ -128,7 +136,11 @@ def without_operator(cluster: Cluster, kubectl_program: Path) -> None:
         ("secret", "training-operator-webhook-cert"),
     ):
         words = ["-n", "kubeflow", "delete", kind, name]
-        subprocess.run([kubectl_program, "--kubeconfig", cluster.kubeconfig, *words], check=True, capture_output=True)
+        subprocess.run(
+            [kubectl_program, "--kubeconfig", cluster.kubeconfig, *words],
+            check=True,
+            capture_output=True,
+        )
     cluster.api.merge("/api/v1/namespaces/kubeflow", {"metadata": {"labels": None}})
 
 
@@ -151,7 +163,15 @@ class Kind:
 
     def run(self, *steps: str) -> str:
         """Its standard output. What it said on stderr is shown when it fails."""
-        command = [sys.executable, "k8s/kind.py", *steps, "--kubectl", self._kubectl, "--endpoint", self.endpoint]
+        command = [
+            sys.executable,
+            "k8s/kind.py",
+            *steps,
+            "--kubectl",
+            self._kubectl,
+            "--endpoint",
+            self.endpoint,
+        ]
         return self._run(command)
 
     def offer(self, instance_type: str) -> None:
@@ -177,9 +197,12 @@ class Kind:
             "CLIENT_LIB_CONFIG": str(self._project / "config.toml"),
             "CLIENT_LIB_STATE_DIR": str(self._project / "state"),
             "CLIENT_LIB_ENDPOINT": self.endpoint,
-            "CLIENT_LIB_TOKEN": self._token or (token.read_text().strip() if token.exists() else ""),
+            "CLIENT_LIB_TOKEN": self._token
+            or (token.read_text().strip() if token.exists() else ""),
         }
-        ended = subprocess.run(command, cwd=self._project, env=variables, capture_output=True, text=True, timeout=600)
+        ended = subprocess.run(
+            command, cwd=self._project, env=variables, capture_output=True, text=True, timeout=600
+        )
         assert ended.returncode == 0, f"{ended.stdout}\n{ended.stderr}"
         return ended.stdout
 
@@ -222,14 +245,20 @@ def test_the_demo_job_trains_on_two_pods_and_leaves_its_model_on_the_volume(
     assert "test accuracy 0.9" in demo
     (model,) = models.rglob("digits.pt")
     assert model.stat().st_size > 10_000
-    (job,) = [job for job in json.loads(kind.client_lib("list", "-o", "json")) if job["name"].startswith("digits")]
+    (job,) = [
+        job
+        for job in json.loads(kind.client_lib("list", "-o", "json"))
+        if job["name"].startswith("digits")
+    ]
     assert (job["state"], job["runtime"]) == ("SUCCEEDED", "kubernetes")
     assert [worker["exit_code"] for worker in job["workers"]] == [0, 0]
     logged = kind.client_lib("logs", job["name"], "--stream", "train.log")
     assert {f"rank {rank} epoch 11" in logged for rank in range(4)} == {True}
 
 
-def test_the_server_asks_for_nothing_that_its_role_does_not_grant(demo: str, cluster: Cluster) -> None:
+def test_the_server_asks_for_nothing_that_its_role_does_not_grant(
+    demo: str, cluster: Cluster
+) -> None:
     asked = asked_by_pods(cluster, "client-lib")
     assert asked <= needed(PYTORCHJOB) | needed(TRAINJOB) | OPTIONAL | READ_DEPLOYMENT
     assert ("kubeflow.org", "pytorchjobs", "create") in asked
@@ -239,10 +268,16 @@ def test_the_server_asks_for_nothing_that_its_role_does_not_grant(demo: str, clu
     ("option", "reason", "said"),
     [
         (["--exclude-node", "node1"], "Unschedulable", "0/1 nodes"),
-        (["--image", "localhost/nobody-has:this"], "ImagePull", "image 'localhost/nobody-has:this' can't be pulled"),
+        (
+            ["--image", "localhost/nobody-has:this"],
+            "ImagePull",
+            "image 'localhost/nobody-has:this' can't be pulled",
+        ),
     ],
 )
-def test_a_job_that_waits_explains_itself(kind: Kind, option: list[str], reason: str, said: str) -> None:
+def test_a_job_that_waits_explains_itself(
+    kind: Kind, option: list[str], reason: str, said: str
+) -> None:
     name = f"waits-{reason.lower()}"
     kind.client_lib("submit", "--name", name, *option, "examples/digits_ddp.py")
     for _ in until(180, pause_s=0.5):
@@ -260,11 +295,18 @@ def test_a_worker_that_writes_more_than_its_disk_holds_is_told_so(kind: Kind) ->
     script = kind.write("fill.py", FILL)
     kind.client_lib("submit", "--name", "fills", "-i", "cpu.small-disk", script)
     for _ in until(240, pause_s=1):
-        (job,) = [job for job in json.loads(kind.client_lib("list", "-o", "json")) if job["name"] == "fills"]
+        (job,) = [
+            job
+            for job in json.loads(kind.client_lib("list", "-o", "json"))
+            if job["name"] == "fills"
+        ]
         if job["state"] in ("FAILED", "SUCCEEDED"):
             break
     assert (job["state"], job["reason"]) == ("FAILED", "StorageFull")
-    assert "it wrote more than 103Mi to /client-lib/home; put large files on a volume" in job["message"]
+    assert (
+        "it wrote more than 103Mi to /client-lib/home; put large files on a volume"
+        in job["message"]
+    )
 
 
 @pytest.fixture
@@ -287,8 +329,13 @@ def test_the_production_overlay_serves_from_postgresql(
     edit(folder / "namespace.yaml", {"name: client-lib": "name: production"})
     image_here = "newName: registry.example.com/client-lib-server, newTag: 0.1.0"
     image_there = "newName: localhost/client-lib-server, newTag: kind"
-    edit(folder / "kustomization.yaml", {"namespace: client-lib #": "namespace: production #", image_here: image_there})
-    cluster.api.create("/api/v1/persistentvolumes", volume(cluster, "production", "client-lib-data", "200Gi"))
+    edit(
+        folder / "kustomization.yaml",
+        {"namespace: client-lib #": "namespace: production #", image_here: image_there},
+    )
+    cluster.api.create(
+        "/api/v1/persistentvolumes", volume(cluster, "production", "client-lib-data", "200Gi")
+    )
     kubectl = [str(kubectl_program), f"--kubeconfig={cluster.kubeconfig}"]
     subprocess.run([*kubectl, "apply", "-k", folder], check=True)
     rollout = ["rollout", "status", "deployment/client-lib-server", "--timeout=300s"]
@@ -303,7 +350,9 @@ def test_helm_installs_a_server_that_runs_a_job_and_keeps_its_data(
 ) -> None:
     """The release is upgraded with another catalogue, uninstalled, and installed again."""
     cluster.namespace("by-helm", "restricted")
-    cluster.api.create("/api/v1/persistentvolumes", volume(cluster, "by-helm", "client-lib-data", "1Gi"))
+    cluster.api.create(
+        "/api/v1/persistentvolumes", volume(cluster, "by-helm", "client-lib-data", "1Gi")
+    )
     users, values = workspace / "users.toml", workspace / "values.yaml"
     token = kind.client_lib("server", "token", "me", "--users-file", str(users)).split()[-1]
     sizes = [{"name": "cpu.small", "cpu": 0.3, "memory_gib": 0.5}]
@@ -311,14 +360,20 @@ def test_helm_installs_a_server_that_runs_a_job_and_keeps_its_data(
         "image": {"repository": "localhost/client-lib-server", "tag": "kind"},
         "storage": {"size": "1Gi"},
         "service": {"type": "NodePort", "nodePort": NODE_PORT + 1},
-        "catalogue": {"instance_types": sizes, "images": {"default": "localhost/client-lib-demo:kind"}},
+        "catalogue": {
+            "instance_types": sizes,
+            "images": {"default": "localhost/client-lib-demo:kind"},
+        },
     }
 
     def helm(*words: str) -> None:
         values.write_text(yaml.safe_dump(given))
         kubeconfig = f"--kubeconfig={cluster.kubeconfig}"
         done = subprocess.run(
-            [helm_program, kubeconfig, "--namespace=by-helm", *words], capture_output=True, text=True, timeout=300
+            [helm_program, kubeconfig, "--namespace=by-helm", *words],
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
 

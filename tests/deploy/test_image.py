@@ -1,4 +1,6 @@
-"""The server's image: what it installs, and what of it the Dockerfile and the manifests say alike."""
+"""The server's image: what it installs, and what of it the Dockerfile
+and the manifests say alike.
+"""
 
 import re
 import subprocess
@@ -37,14 +39,29 @@ def test_it_runs_as_the_user_of_the_manifest() -> None:
 
 def test_a_change_of_the_sources_leaves_the_layer_of_the_packages_alone() -> None:
     words = [f"{word} {rest}" for word, rest in image.instructions()]
-    packages = next(place for place, line in enumerate(words) if "requirements/server.txt --into" in line)
+    packages = next(
+        place for place, line in enumerate(words) if "requirements/server.txt --into" in line
+    )
     before = [line for line in words[:packages] if line.startswith("COPY")]
-    assert before == ["COPY requirements/install.py requirements/bootstrap.txt requirements/server.txt requirements/"]
+    assert before == [
+        (
+            "COPY requirements/install.py requirements/bootstrap.txt requirements/server.txt "
+            "requirements/"
+        )
+    ]
 
 
 def test_what_docker_is_sent_is_what_the_dockerfile_copies() -> None:
-    kept = {line[1:].rstrip("/") for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
-    copied = [rest for word, rest in image.instructions() if word == "COPY" and not rest.startswith("--from")]
+    kept = {
+        line[1:].rstrip("/")
+        for line in (ROOT / ".dockerignore").read_text().splitlines()
+        if line.startswith("!")
+    }
+    copied = [
+        rest
+        for word, rest in image.instructions()
+        if word == "COPY" and not rest.startswith("--from")
+    ]
     assert {source.split("/")[0] for rest in copied for source in rest.split()[:-1]} == kept
 
 
@@ -62,5 +79,7 @@ def test_the_server_starts_from_the_installed_copy_alone(tmp_path: Path) -> None
             tar.extractall(tmp_path, filter="tar")
     moved = {name: value.replace("/opt/", f"{tmp_path}/opt/") for name, value in env.items()}
     command = [image.PYTHON, *entrypoint[1:], "--version"]
-    done = subprocess.run(command, env=moved, cwd=tmp_path, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=moved, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     assert done.stdout.startswith("client-lib ")

@@ -1,4 +1,6 @@
-"""`make kind`, with programs in the place of docker, kind and kubectl that write down how they were called."""
+"""`make kind`, with programs in the place of docker, kind and kubectl that write
+down how they were called.
+"""
 
 import os
 import re
@@ -71,14 +73,20 @@ def test_it_makes_the_cluster_once_and_then_images_operator_and_server(
     tool(tmp_path / "bin", "kubectl")
     ended = run(project, tmp_path / "bin", "up")
     assert ended.returncode == 0, ended.stderr
-    made = [re.sub(rf"{project}/|--context kind-client-lib ", "", call) for call in calls(tmp_path / "bin")]
+    made = [
+        re.sub(rf"{project}/|--context kind-client-lib ", "", call)
+        for call in calls(tmp_path / "bin")
+    ]
     expected = [
         "docker info",
         "kind get clusters",
         *([] if there else ["kind create cluster --config k8s/kind.yaml"]),
         f"docker build --tag localhost/client-lib-server:kind --target server {project}",
         f"docker build --tag localhost/client-lib-demo:kind --target demo {project}",
-        "kind load docker-image --name client-lib localhost/client-lib-server:kind localhost/client-lib-demo:kind",
+        (
+            "kind load docker-image --name client-lib localhost/client-lib-server:kind "
+            "localhost/client-lib-demo:kind"
+        ),
         "kubectl apply --server-side -k k8s/third-party/training-operator",
         "kubectl -n kubeflow rollout status deployment/training-operator --timeout=600s",
         "kubectl apply -k k8s/overlays/kind",
@@ -109,7 +117,9 @@ def test_a_step_that_fails_ends_it_with_the_command_shown(project: Path, tmp_pat
 
 
 def test_make_looks_for_the_tools_before_it_installs_anything() -> None:
-    made = subprocess.run(["make", "-n", "kind", "MAKE=make"], cwd=ROOT, capture_output=True, text=True, check=True)
+    made = subprocess.run(
+        ["make", "-n", "kind", "MAKE=make"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
     commands = [line for line in made.stdout.splitlines() if not line.startswith(("make", "#"))]
     assert commands[0].endswith("k8s/kind.py check")
     assert commands[-1].endswith("k8s/kind.py up demo")

@@ -27,7 +27,9 @@ Objects = list[dict[str, Any]]
 
 
 def rendered(program: Path, folder: Path) -> Objects:
-    done = subprocess.run([program, "kustomize", folder], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [program, "kustomize", folder], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return list(yaml.safe_load_all(done.stdout))
 
@@ -39,12 +41,20 @@ def one(objects: Objects, kind: str) -> dict[str, Any]:
 
 def pods(objects: Objects) -> Objects:
     """The pod of each Deployment, as an object of its own."""
-    templates = [(each["metadata"], each["spec"]["template"]) for each in objects if each["kind"] == "Deployment"]
+    templates = [
+        (each["metadata"], each["spec"]["template"])
+        for each in objects
+        if each["kind"] == "Deployment"
+    ]
     return [
         {
             "apiVersion": "v1",
             "kind": "Pod",
-            "metadata": {**template["metadata"], "name": meta["name"], "namespace": meta["namespace"]},
+            "metadata": {
+                **template["metadata"],
+                "name": meta["name"],
+                "namespace": meta["namespace"],
+            },
             "spec": template["spec"],
         }
         for meta, template in templates
@@ -59,9 +69,19 @@ def test_a_real_api_server_takes_every_object_and_admits_the_pod(
     objects = rendered(kubectl_program, manifests / folder)
     control_plane.namespace(one(objects, "Namespace")["metadata"]["name"], "restricted")
     text = yaml.safe_dump_all(objects)
-    done = kubectl("apply", "--dry-run=server", "--validate=strict", "--warnings-as-errors", "-f", "-", stdin=text)
+    done = kubectl(
+        "apply",
+        "--dry-run=server",
+        "--validate=strict",
+        "--warnings-as-errors",
+        "-f",
+        "-",
+        stdin=text,
+    )
     assert done.returncode == 0, done.stderr
-    admitted = kubectl("create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump_all(pods(objects)))
+    admitted = kubectl(
+        "create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump_all(pods(objects))
+    )
     assert admitted.returncode == 0, admitted.stderr
 
 
@@ -72,17 +92,29 @@ def test_a_real_api_server_takes_the_operator_and_a_restricted_namespace_its_pod
     """Into a namespace of another name: the cluster's own operator lives in this one."""
     folder = manifests / "third-party" / "training-operator"
     (folder / "kustomization.yaml").write_text(
-        (folder / "kustomization.yaml").read_text().replace("namespace: kubeflow", "namespace: other")
+        (folder / "kustomization.yaml")
+        .read_text()
+        .replace("namespace: kubeflow", "namespace: other")
     )
     control_plane.namespace("other", "restricted")
     objects = [each for each in rendered(kubectl_program, folder) if each["kind"] != "Namespace"]
     for each in objects:
         if not each["metadata"].get("namespace") and each["kind"] != "CustomResourceDefinition":
             each["metadata"]["name"] += "-other"
-    how = ("apply", "--server-side", "--dry-run=server", "--validate=strict", "--warnings-as-errors", "-f", "-")
+    how = (
+        "apply",
+        "--server-side",
+        "--dry-run=server",
+        "--validate=strict",
+        "--warnings-as-errors",
+        "-f",
+        "-",
+    )
     done = kubectl(*how, "--field-manager=other", stdin=yaml.safe_dump_all(objects))
     assert done.returncode == 0, done.stderr
-    admitted = kubectl("create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump_all(pods(objects)))
+    admitted = kubectl(
+        "create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump_all(pods(objects))
+    )
     assert admitted.returncode == 0, admitted.stderr
 
 
@@ -108,7 +140,9 @@ def test_two_servers_of_a_cluster_do_not_share_what_belongs_to_no_namespace(
     path = manifests / folder / "kustomization.yaml"
     path.write_text(path.read_text().replace("namespace: client-lib", "namespace: other"))
     second = rendered(kubectl_program, manifests / folder)
-    assert of_the_cluster(first) == {(kind, "client-lib-nodes:client-lib") for kind in CLUSTER_ROLES}
+    assert of_the_cluster(first) == {
+        (kind, "client-lib-nodes:client-lib") for kind in CLUSTER_ROLES
+    }
     assert of_the_cluster(second) == {(kind, "client-lib-nodes:other") for kind in CLUSTER_ROLES}
     binding = one(second, "ClusterRoleBinding")
     assert [subject["namespace"] for subject in binding["subjects"]] == ["other"]
@@ -117,7 +151,11 @@ def test_two_servers_of_a_cluster_do_not_share_what_belongs_to_no_namespace(
 
 def of_the_cluster(objects: Objects) -> set[tuple[str, str]]:
     """Kind and name of what is in no namespace, without the namespaces themselves."""
-    found = [each for each in objects if "namespace" not in each["metadata"] and each["kind"] != "Namespace"]
+    found = [
+        each
+        for each in objects
+        if "namespace" not in each["metadata"] and each["kind"] != "Namespace"
+    ]
     return {(each["kind"], each["metadata"]["name"]) for each in found}
 
 
@@ -126,9 +164,13 @@ def test_with_two_namespaces_the_rights_alone_are_in_that_of_the_jobs(
     kubectl_program: Path, kubectl: Kubectl, control_plane: Cluster, manifests: Path
 ) -> None:
     objects = rendered(kubectl_program, manifests / "overlays" / "two-namespaces")
-    moved = {each["kind"] for each in objects if each["metadata"].get("namespace") == "client-lib-jobs"}
+    moved = {
+        each["kind"] for each in objects if each["metadata"].get("namespace") == "client-lib-jobs"
+    }
     assert moved == {"Role", "RoleBinding"}
-    assert {each["metadata"]["namespace"] for each in objects if each["kind"] == "Secret"} == {"client-lib"}
+    assert {each["metadata"]["namespace"] for each in objects if each["kind"] == "Secret"} == {
+        "client-lib"
+    }
     assert [each["namespace"] for each in one(objects, "RoleBinding")["subjects"]] == ["client-lib"]
     (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     variables = {each["name"]: each.get("value") for each in container["env"]}
@@ -142,20 +184,30 @@ def test_with_two_namespaces_the_rights_alone_are_in_that_of_the_jobs(
 
 
 @pytest.mark.cluster
-def test_monitoring_finds_the_service_and_names_the_namespace(kubectl_program: Path, manifests: Path) -> None:
+def test_monitoring_finds_the_service_and_names_the_namespace(
+    kubectl_program: Path, manifests: Path
+) -> None:
     """Edit the overlay as its comments say."""
     folder = manifests / "overlays" / "production"
     for path in (folder / "kustomization.yaml", folder / "namespace.yaml"):
-        path.write_text(path.read_text().replace("# components:", "components:").replace(": client-lib #", ": other #"))
+        path.write_text(
+            path.read_text()
+            .replace("# components:", "components:")
+            .replace(": client-lib #", ": other #")
+        )
     objects = rendered(kubectl_program, folder)
     monitor, service = one(objects, "ServiceMonitor"), one(objects, "Service")
     assert {monitor["metadata"]["namespace"], service["metadata"]["namespace"]} == {"other"}
-    assert monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert (
+        monitor["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    )
     assert [each["port"] for each in monitor["spec"]["endpoints"]] == [
         each["name"] for each in service["spec"]["ports"]
     ]
     (down,) = [
-        rule for rule in one(objects, "PrometheusRule")["spec"]["groups"][0]["rules"] if "absent" in rule["expr"]
+        rule
+        for rule in one(objects, "PrometheusRule")["spec"]["groups"][0]["rules"]
+        if "absent" in rule["expr"]
     ]
     assert down["expr"] == 'absent(up{job="client-lib",namespace="other"} == 1)'
     assert service["metadata"]["name"] == "client-lib"
@@ -178,12 +230,18 @@ def test_one_server_that_can_write_nowhere_but_to_its_volumes(
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("folder", OVERLAYS)
-def test_every_variable_of_the_server_is_a_setting(kubectl_program: Path, manifests: Path, folder: str) -> None:
+def test_every_variable_of_the_server_is_a_setting(
+    kubectl_program: Path, manifests: Path, folder: str
+) -> None:
     objects = rendered(kubectl_program, manifests / folder)
     (container,) = one(objects, "Deployment")["spec"]["template"]["spec"]["containers"]
     names = [each["name"] for each in container["env"]]
     names += [name for each in objects if each["kind"] == "Secret" for name in each.get("data", {})]
-    ours = {name.removeprefix("CLIENT_LIB_SERVER_").lower() for name in names if name.startswith("CLIENT_LIB_")}
+    ours = {
+        name.removeprefix("CLIENT_LIB_SERVER_").lower()
+        for name in names
+        if name.startswith("CLIENT_LIB_")
+    }
     assert ours <= set(Settings.model_fields)
     assert {"runtime", "catalogue", "worker_server_url"} <= ours
 
@@ -211,7 +269,11 @@ def test_the_license_of_the_operator_is_kept() -> None:
 
 def test_rules_of_one_resource_stand_in_one_place() -> None:
     """So that what is granted can be read, and compared, line by line."""
-    roles = [each for each in yaml.safe_load_all((ROOT / "k8s/base/role.yaml").read_text()) if each["kind"] == "Role"]
+    roles = [
+        each
+        for each in yaml.safe_load_all((ROOT / "k8s/base/role.yaml").read_text())
+        if each["kind"] == "Role"
+    ]
     named = [(rule["apiGroups"], rule["resources"]) for role in roles for rule in role["rules"]]
     assert all(len(groups) == len(resources) == 1 for groups, resources in named)
     assert len({json.dumps(each) for each in named}) == len(named)

@@ -33,7 +33,9 @@ ALONE = {"Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole", "C
 
 
 def rules(file: str, kind: str) -> list[dict[str, Any]]:
-    (role,) = [each for each in yaml.safe_load_all((BASE / file).read_text()) if each["kind"] == kind]
+    (role,) = [
+        each for each in yaml.safe_load_all((BASE / file).read_text()) if each["kind"] == kind
+    ]
     found: list[dict[str, Any]] = role["rules"]
     return found
 
@@ -54,13 +56,23 @@ def test_the_roles_grant_what_is_asked_for_and_nothing_else() -> None:
 
 def test_whoever_is_known_to_the_cluster_may_read_the_operators_version() -> None:
     folder = ROOT / "k8s" / "third-party" / "training-operator"
-    (role,) = [each for each in yaml.safe_load_all((folder / "version-reader.yaml").read_text()) if "rules" in each]
+    (role,) = [
+        each
+        for each in yaml.safe_load_all((folder / "version-reader.yaml").read_text())
+        if "rules" in each
+    ]
     (rule,) = role["rules"]
-    assert {Permission(rule["apiGroups"][0], rule["resources"][0], rule["verbs"][0])} == READ_DEPLOYMENT
+    assert {
+        Permission(rule["apiGroups"][0], rule["resources"][0], rule["verbs"][0])
+    } == READ_DEPLOYMENT
 
 
 def test_it_may_neither_enter_pods_nor_list_secrets() -> None:
-    assert not [each for each in granted() if each.resource == "pods/exec" or each.resource.startswith("roles")]
+    assert not [
+        each
+        for each in granted()
+        if each.resource == "pods/exec" or each.resource.startswith("roles")
+    ]
     assert ("", "secrets", "list") not in granted()
     assert "*" not in json.dumps(granted())
 
@@ -103,7 +115,9 @@ def edit(path: Path, old: str, new: str) -> None:
 
 def current_role(kubectl: Kubectl) -> dict[str, Any]:
     """Without its version, so that it may replace whatever is there."""
-    role: dict[str, Any] = json.loads(kubectl("-n", NAMESPACE, "get", "role", ACCOUNT, "-o", "json").stdout)
+    role: dict[str, Any] = json.loads(
+        kubectl("-n", NAMESPACE, "get", "role", ACCOUNT, "-o", "json").stdout
+    )
     del role["metadata"]["resourceVersion"]
     return role
 
@@ -115,7 +129,9 @@ def look(api: Api, namespace: str = NAMESPACE) -> dict[str, Any]:
 
 
 def exercise(api: Api) -> None:
-    """All that the runtime does, by its own modules: an attempt made twice over, watched, looked into, deleted."""
+    """All that the runtime does, by its own modules: an attempt made twice over,
+    watched, looked into, deleted.
+    """
     objects_api, case = ObjectsApi(api, NAMESPACE, PYTORCHJOB), cases.case("gang")
     attempt = replace(case.attempt, job_name=f"job-{uuid.uuid4().hex[:8]}", job_id=uuid.uuid4().hex)
     objects = render(attempt, replace(case.cluster, namespace=NAMESPACE), "token")
@@ -125,7 +141,9 @@ def exercise(api: Api) -> None:
         for make in objects_api.creations(objects, job):
             make()
     try:
-        api.text(f"/api/v1/namespaces/{NAMESPACE}/pods/nobody/log", {"container": PYTORCHJOB.container})
+        api.text(
+            f"/api/v1/namespaces/{NAMESPACE}/pods/nobody/log", {"container": PYTORCHJOB.container}
+        )
     except ApiError as error:
         if error.status != 404:
             raise
@@ -135,16 +153,22 @@ def exercise(api: Api) -> None:
         f"/api/v1/namespaces/{NAMESPACE}/events",
     ):
         version = api.get(path)["metadata"]["resourceVersion"]
-        api.stream(path, {"watch": "true", "timeoutSeconds": 5, "resourceVersion": version}, 30).abort()
+        api.stream(
+            path, {"watch": "true", "timeoutSeconds": 5, "resourceVersion": version}, 30
+        ).abort()
     objects_api.delete_workload(job["metadata"]["name"], job["metadata"]["uid"])
 
 
 @pytest.mark.cluster
-def test_what_an_attempt_asks_of_the_api_is_all_that_the_role_grants(account: Api, control_plane: Cluster) -> None:
+def test_what_an_attempt_asks_of_the_api_is_all_that_the_role_grants(
+    account: Api, control_plane: Cluster
+) -> None:
     settled(account, lambda check: check.message == "all there")
     exercise(account)
     assert asked_by_pods(control_plane, NAMESPACE) >= needed(PYTORCHJOB)
-    assert asked_by_pods(control_plane, NAMESPACE) <= needed(PYTORCHJOB) | OPTIONAL | READ_DEPLOYMENT
+    assert (
+        asked_by_pods(control_plane, NAMESPACE) <= needed(PYTORCHJOB) | OPTIONAL | READ_DEPLOYMENT
+    )
 
 
 def settled(api: Api, true: Callable[[Check], bool], namespace: str = NAMESPACE) -> Check:
@@ -157,7 +181,9 @@ def settled(api: Api, true: Callable[[Check], bool], namespace: str = NAMESPACE)
 
 
 @pytest.mark.cluster
-def test_with_the_role_of_the_base_all_that_the_doctor_asks_of_a_real_cluster_is_well(account: Api) -> None:
+def test_with_the_role_of_the_base_all_that_the_doctor_asks_of_a_real_cluster_is_well(
+    account: Api,
+) -> None:
     settled(account, lambda check: check.message == "all there")
     found = look(account)
     assert found["cluster"].ok
@@ -176,7 +202,9 @@ def test_one_verb_less_is_named_by_the_doctor(account: Api, kubectl: Kubectl) ->
             if lost not in needed(PYTORCHJOB) | OPTIONAL:
                 continue  # a right for TrainJobs
             fewer = json.loads(json.dumps(role))
-            fewer["rules"][place]["verbs"] = [each for each in rule["verbs"] if each != verb] or ["none"]
+            fewer["rules"][place]["verbs"] = [each for each in rule["verbs"] if each != verb] or [
+                "none"
+            ]
             assert kubectl("replace", "-f", "-", stdin=json.dumps(fewer)).returncode == 0
             check = settled(account, lambda check, lost=lost: str(lost) in check.message)
             assert check.ok is (lost in OPTIONAL)
@@ -185,23 +213,41 @@ def test_one_verb_less_is_named_by_the_doctor(account: Api, kubectl: Kubectl) ->
                     exercise(account)
                 resource, _, part = lost.resource.partition("/")
                 assert refused.value.status == 403
-                assert f'cannot {verb} resource "{resource}{"/" if part else ""}{part}"' in refused.value.message
+                assert (
+                    f'cannot {verb} resource "{resource}{"/" if part else ""}{part}"'
+                    in refused.value.message
+                )
 
 
 @pytest.mark.cluster
 def test_in_two_namespaces_the_account_reads_no_secret_of_its_own_namespace(
     kubectl_program: Path, kubectl: Kubectl, control_plane: Cluster, manifests: Path, tmp_path: Path
 ) -> None:
-    """A server with its jobs in one namespace can read Secrets, because the jobs have some there."""
+    """A server with its jobs in one namespace can read Secrets, because
+    the jobs have some there.
+    """
     overlay = manifests / "overlays" / "two-namespaces"
     edit(overlay / "kustomization.yaml", "value: client-lib-jobs", "value: apart-jobs")
-    edit(manifests / "overlays" / "production" / "kustomization.yaml", "namespace: client-lib #", "namespace: apart #")
-    edit(manifests / "overlays" / "production" / "namespace.yaml", "name: client-lib #", "name: apart #")
+    edit(
+        manifests / "overlays" / "production" / "kustomization.yaml",
+        "namespace: client-lib #",
+        "namespace: apart #",
+    )
+    edit(
+        manifests / "overlays" / "production" / "namespace.yaml",
+        "name: client-lib #",
+        "name: apart #",
+    )
     made = [each for each in rendered(kubectl_program, overlay) if each["kind"] in ALONE]
     done = kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(made))
     assert done.returncode == 0, done.stderr
     for namespace in ("apart", "apart-jobs"):
-        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a-secret"}, "stringData": {"a": "b"}}
+        secret = {
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "metadata": {"name": "a-secret"},
+            "stringData": {"a": "b"},
+        }
         control_plane.api.create(f"/api/v1/namespaces/{namespace}/secrets", secret)
     api = server_api(control_plane, tmp_path, "apart")
     settled(api, lambda check: check.message == "all there", "apart-jobs")

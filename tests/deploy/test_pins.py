@@ -13,7 +13,9 @@ from tests.deploy.conftest import ROOT
 
 OURS = re.compile(r"((localhost|registry\.example\.com)/)?client-lib-(server|demo)\b")
 BY_TAG = {
-    "ghcr.io/kubeflow/training-v1/training-operator": "the tag has the commit in its name; nobody publishes the digest"
+    "ghcr.io/kubeflow/training-v1/training-operator": (
+        "the tag has the commit in its name; nobody publishes the digest"
+    )
 }
 
 
@@ -30,13 +32,17 @@ def of_dockerfile() -> Iterator[str]:
 
 def of_manifests() -> Iterator[str]:
     for path in sorted((ROOT / "k8s").rglob("*.yaml")):
-        if "{{" not in path.read_text():  # a template of the operator, whose image is one of its arguments
+        if (
+            "{{" not in path.read_text()
+        ):  # a template of the operator, whose image is one of its arguments
             for document in yaml.safe_load_all(path.read_text()):
                 yield from named(document)
 
 
 def named(content: Any) -> Iterator[str]:
-    """Images of pods and nodes, of kustomizations, of catalogues, and of arguments such as `--some-image=NAME`."""
+    """Images of pods and nodes, of kustomizations, of catalogues, and of arguments
+    such as `--some-image=NAME`.
+    """
     if isinstance(content, list):
         for each in content:
             yield from named(each)
@@ -57,7 +63,11 @@ def named(content: Any) -> Iterator[str]:
 def replaced(entry: dict[str, str]) -> str:
     """The image after the change that a kustomization's entry makes."""
     tag, digest = entry.get("newTag"), entry.get("digest")
-    return entry.get("newName", entry["name"]) + (f":{tag}" if tag else "") + (f"@{digest}" if digest else "")
+    return (
+        entry.get("newName", entry["name"])
+        + (f":{tag}" if tag else "")
+        + (f"@{digest}" if digest else "")
+    )
 
 
 @cache
@@ -67,12 +77,16 @@ def foreign() -> set[str]:
 
 def test_all_kinds_of_references_are_found() -> None:
     names = {re.split(r"[:@]", each)[0] for each in foreign()}
-    python, debian, node = (f"docker.io/{name}" for name in ("library/python", "library/debian", "kindest/node"))
+    python, debian, node = (
+        f"docker.io/{name}" for name in ("library/python", "library/debian", "kindest/node")
+    )
     assert names == {python, debian, node, "pytorch/pytorch", *BY_TAG}
 
 
 def test_every_image_of_another_project_has_a_digest() -> None:
-    loose = [each for each in foreign() if not re.fullmatch(r".+:[\w.-]+@sha256:[0-9a-f]{64}", each)]
+    loose = [
+        each for each in foreign() if not re.fullmatch(r".+:[\w.-]+@sha256:[0-9a-f]{64}", each)
+    ]
     assert {each.split(":")[0] for each in loose} <= set(BY_TAG)
 
 

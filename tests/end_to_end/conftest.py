@@ -1,4 +1,6 @@
-"""The whole product on one machine: the SDK starts the local server, which runs real worker processes."""
+"""The whole product on one machine: the SDK starts the local server, which
+runs real worker processes.
+"""
 
 import json
 import os
@@ -40,7 +42,9 @@ class LocalServer:
 
 @pytest.fixture
 def own_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalServer]:
-    """An empty state directory in the environment; what runs there is ended afterwards, jobs first."""
+    """An empty state directory in the environment; what runs there is
+    ended afterwards, jobs first.
+    """
     state_dir = Path(tempfile.mkdtemp(prefix="client_lib-"))
     for name in [name for name in os.environ if name.startswith("CLIENT_LIB_")]:
         monkeypatch.delenv(name)

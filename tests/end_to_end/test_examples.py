@@ -20,13 +20,21 @@ BIN = Path(sys.executable).parent
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """A folder with the examples: what they write stays out of the real one."""
-    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("train.log"))
+    shutil.copytree(
+        ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("train.log")
+    )
     return tmp_path
 
 
 def run(checkout: Path, *line: str) -> subprocess.CompletedProcess[str]:
-    shell = {**os.environ, "VIRTUAL_ENV": sys.prefix, "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]])}
-    done = subprocess.run(line, cwd=checkout, env=shell, capture_output=True, text=True, timeout=200, check=False)
+    shell = {
+        **os.environ,
+        "VIRTUAL_ENV": sys.prefix,
+        "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
+    }
+    done = subprocess.run(
+        line, cwd=checkout, env=shell, capture_output=True, text=True, timeout=200, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done
 
@@ -35,14 +43,31 @@ def accuracy(text: str) -> float:
     return float(re.findall(r"test accuracy ([\d.]+)", text)[0])
 
 
-def test_the_demo_trains_on_two_workers_and_shows_all_that_they_say(own_server: LocalServer, checkout: Path) -> None:
-    done = run(checkout, "client-lib", "submit", "-f", "-N", "2", "-i", "cpu.1C.2G", "examples/digits_ddp.py")
+def test_the_demo_trains_on_two_workers_and_shows_all_that_they_say(
+    own_server: LocalServer, checkout: Path
+) -> None:
+    done = run(
+        checkout,
+        "client-lib",
+        "submit",
+        "-f",
+        "-N",
+        "2",
+        "-i",
+        "cpu.1C.2G",
+        "examples/digits_ddp.py",
+    )
     for rank in (0, 1):
         assert f"[{rank}] rank {rank} of 2 trains on cpu" in done.stdout
         assert f"[{rank}] epoch 11:" in done.stdout
-        assert re.search(rf"^\[train\.log\] .* rank {rank} epoch 11 loss", done.stdout, re.MULTILINE)
+        assert re.search(
+            rf"^\[train\.log\] .* rank {rank} epoch 11 loss", done.stdout, re.MULTILINE
+        )
     assert accuracy(done.stdout) > 0.95
-    assert re.search(r"SUCCEEDED in \w+\n`client-lib logs digits-ddp-\w{5}` shows it again$", done.stderr.rstrip())
+    assert re.search(
+        r"SUCCEEDED in \w+\n`client-lib logs digits-ddp-\w{5}` shows it again$",
+        done.stderr.rstrip(),
+    )
     assert accuracy((checkout / "examples" / "train.log").read_text()) > 0.95
     (model,) = re.findall(r"model saved to (.*)", done.stdout)
     assert Path(model).stat().st_size > 10_000

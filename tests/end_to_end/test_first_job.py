@@ -1,4 +1,6 @@
-"""The first thing everyone does: submit a script, follow it, wait; and what it says when the script fails."""
+"""The first thing everyone does: submit a script, follow it, wait; and what it
+says when the script fails.
+"""
 
 from pathlib import Path
 
@@ -31,7 +33,10 @@ def test_two_workers_reduce_and_every_line_arrives(own_server: LocalServer, scri
     job = Job(script=str(script), n_workers=2)
     assert job.submit() == f'Job "{job.job_name}" created.'
     assert job.wait(timeout=100).state is State.SUCCEEDED
-    assert sorted(line for line in job.log_lines() if line.startswith("sum")) == ["sum 3.0 of 2 local 0"] * 2
+    assert (
+        sorted(line for line in job.log_lines() if line.startswith("sum"))
+        == ["sum 3.0 of 2 local 0"] * 2
+    )
     assert [event.state for event in job.events()][-1] is State.SUCCEEDED
 
 

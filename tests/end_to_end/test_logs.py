@@ -27,7 +27,9 @@ while not Path("go").exists():
 
 
 @pytest.mark.smoke
-def test_identical_lines_of_two_ranks_are_one_live_and_afterwards(own_server: LocalServer, tmp_path: Path) -> None:
+def test_identical_lines_of_two_ranks_are_one_live_and_afterwards(
+    own_server: LocalServer, tmp_path: Path
+) -> None:
     script, seen = tmp_path / "train.py", io.StringIO()
     script.write_text(MEET_AND_WAIT)
     job = Job(script=str(script), n_workers=2, working_dir=str(tmp_path))
@@ -43,7 +45,10 @@ def test_identical_lines_of_two_ranks_are_one_live_and_afterwards(own_server: Lo
     assert (live, seen.getvalue()) == ("[0-1] ready\n", "[0-1] ready\n")
     assert job.wait(timeout=30).state is State.SUCCEEDED
     logs = [sys.executable, "-m", "client_lib", "logs", "--collapse", str(job.name)]
-    assert subprocess.run(logs, capture_output=True, text=True, check=True, timeout=30).stdout == "[0-1] ready\n"
+    assert (
+        subprocess.run(logs, capture_output=True, text=True, check=True, timeout=30).stdout
+        == "[0-1] ready\n"
+    )
 
 
 TRAIN_LOG = """
@@ -57,14 +62,18 @@ with log.open("a") as out:
 """
 
 
-def test_each_workers_own_train_log_of_a_snapshot_arrives_once(own_server: LocalServer, tmp_path: Path) -> None:
+def test_each_workers_own_train_log_of_a_snapshot_arrives_once(
+    own_server: LocalServer, tmp_path: Path
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(TRAIN_LOG)
     job = Job(script=str(script), n_workers=2, code="snapshot")
     job.submit()
     followed = [entry for entry in job.log_entries() if entry.stream == "train.log"]
     lines = sorted((entry.worker, entry.text) for entry in followed)
-    assert lines == [(worker, f"rank {worker} step {step}") for worker in range(2) for step in range(3)]
+    assert lines == [
+        (worker, f"rank {worker} step {step}") for worker in range(2) for step in range(3)
+    ]
     assert {entry.rank for entry in followed} == {None}
     assert job.wait(timeout=30).state is State.SUCCEEDED
     printed = io.StringIO()

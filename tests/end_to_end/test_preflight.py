@@ -28,7 +28,9 @@ if sys.orig_argv[-1].endswith("preflight.py") and os.environ["RANK"] == os.envir
 
 
 @pytest.mark.parametrize("guilty", [0, 2])
-def test_a_worker_that_is_lost_in_it_is_named(own_server: LocalServer, tmp_path: Path, guilty: int) -> None:
+def test_a_worker_that_is_lost_in_it_is_named(
+    own_server: LocalServer, tmp_path: Path, guilty: int
+) -> None:
     (tmp_path / "sitecustomize.py").write_text(KILLED)
     script = tmp_path / "train.py"
     script.write_text("print('never')")

@@ -1,4 +1,6 @@
-"""kill -9 of the server at random moments while jobs are submitted and followed: nothing is lost, nothing doubled."""
+"""kill -9 of the server at random moments while jobs are submitted and followed: nothing
+is lost, nothing doubled.
+"""
 
 import os
 import random
@@ -26,8 +28,17 @@ for i in range({LINES}):
 """
 
 
-def run_and_follow(script: Path, starts: Path, number: int, client: Client) -> tuple[str, list[str]]:
-    job = Job(script=str(script), args=[str(starts)], name=f"job-{number}", n_workers=2, type="nogpu", client=client)
+def run_and_follow(
+    script: Path, starts: Path, number: int, client: Client
+) -> tuple[str, list[str]]:
+    job = Job(
+        script=str(script),
+        args=[str(starts)],
+        name=f"job-{number}",
+        n_workers=2,
+        type="nogpu",
+        client=client,
+    )
     job.submit()
     return f"job-{number}", list(job.log_lines(follow=True, stream="stdout"))
 
@@ -41,7 +52,9 @@ def kill_at_random(server: LocalServer, times: int, done: threading.Event, seed:
 
 
 def soak(server: LocalServer, folder: Path, kills: int, seed: int) -> None:
-    """Submit and follow jobs, four at a time, until the server was killed `kills` times; then look at all of them."""
+    """Submit and follow jobs, four at a time, until the server was killed `kills` times;
+    then look at all of them.
+    """
     script, starts = folder / "count.py", folder / "starts"
     script.write_text(SCRIPT)
     starts.mkdir()
@@ -73,16 +86,25 @@ def soak(server: LocalServer, folder: Path, kills: int, seed: int) -> None:
     wrong = {name: lines for name, lines in results.items() if sorted(lines) != expected}
     assert not wrong, f"seed {seed}"
     for name in results:
-        assert sorted((starts / name).read_text().split()) == ["0", "1"], f"{name} started twice, seed {seed}"
+        assert sorted((starts / name).read_text().split()) == ["0", "1"], (
+            f"{name} started twice, seed {seed}"
+        )
     states = {job.name: job.state for job in list_jobs(client=client)}
     assert states == dict.fromkeys(results, State.SUCCEEDED), f"seed {seed}"
 
 
 def test_a_few_kills_lose_and_double_nothing(own_server: LocalServer, tmp_path: Path) -> None:
-    soak(own_server, tmp_path, kills=6, seed=int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6)))
+    soak(
+        own_server, tmp_path, kills=6, seed=int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6))
+    )
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_fifty_kills_lose_and_double_nothing(own_server: LocalServer, tmp_path: Path) -> None:
-    soak(own_server, tmp_path, kills=50, seed=int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6)))
+    soak(
+        own_server,
+        tmp_path,
+        kills=50,
+        seed=int(os.environ.get("SOAK_SEED", time.time_ns() % 10**6)),
+    )

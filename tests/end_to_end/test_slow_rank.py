@@ -20,7 +20,9 @@ dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("guilty", [1, 2])
-def test_the_rank_that_is_late_is_named_among_two_workers(own_server: LocalServer, tmp_path: Path, guilty: int) -> None:
+def test_the_rank_that_is_late_is_named_among_two_workers(
+    own_server: LocalServer, tmp_path: Path, guilty: int
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     job = Job(script=str(script), args=[str(guilty)], n_workers=2, processes_per_worker=2)

@@ -1,57 +1,82 @@
-"""Last output of real ranks, each with the answer to one question: did this rank die because a peer had died?"""
+"""Last output of real ranks, each with the answer to one question: did this rank
+die because a peer had died?
+"""
 
 # ruff: noqa: E501  (messages are kept as they are printed)
 LOST_PEER = {
-    "gloo, closed": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer "
-    "[127.0.0.1]:29990",
-    "gloo, closed, torch 2.15": "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:62853. This is typically caused by a remote worker crashing. Check the logs of the remote worker before reporting an error.",
-    "gloo, reset, torch 2.15": "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error [127.0.0.1]:11678: Connection reset by peer. This is typically caused by a remote worker hanging or bugs in the application.",
-    "monitored barrier, torch 2.15": "RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 1800000 ms\n Original exception: \n[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error [127.0.0.1]:8090: Connection reset by peer.",
-    "store, recv, torch 2.15": "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely closed. Did the remote server shutdown or crash?",
-    "gloo, reset": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:589] Read error [127.0.0.1]:3110: "
-    "Connection reset by peer",
-    "gloo, write": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:256] Write error [10.0.0.3]:1: Broken "
-    "pipe",
-    "gloo, recv": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out waiting "
-    "1800000ms for recv operation to complete",
+    "gloo, closed": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by "
+    "peer [127.0.0.1]:29990",
+    "gloo, closed, torch 2.15": (
+        "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:561] "
+        "Connection closed by peer [127.0.0.1]:62853. This is typically caused by a remote worker "
+        "crashing. Check the logs of the remote worker before reporting an error."
+    ),
+    "gloo, reset, torch 2.15": (
+        "RuntimeError: [/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] "
+        "Read error [127.0.0.1]:11678: Connection reset by peer. This is typically caused by a "
+        "remote worker hanging or bugs in the application."
+    ),
+    "monitored barrier, torch 2.15": (
+        "RuntimeError: [Rank 0]: Rank 1 failed to pass monitoredBarrier in 1800000 ms\n Original "
+        "exception: \n[/__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read "
+        "error [127.0.0.1]:8090: Connection reset by peer."
+    ),
+    "store, recv, torch 2.15": (
+        "torch.distributed.DistNetworkError: Failed to recv, got 0 bytes. Connection was likely "
+        "closed. Did the remote server shutdown or crash?"
+    ),
+    "gloo, reset": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:589] Read error "
+    "[127.0.0.1]:3110: Connection reset by peer",
+    "gloo, write": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:256] Write error "
+    "[10.0.0.3]:1: Broken pipe",
+    "gloo, recv": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81] Timed out "
+    "waiting 1800000ms for recv operation to complete",
     "gloo, send": "RuntimeError: [gloo] Timed out waiting 30000ms for send operation to complete",
-    "gloo, pair": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/buffer.cc:94] Application timeout caused pair "
-    "closure",
-    "gloo, mesh": "RuntimeError: Gloo connectFullMesh failed with [../third_party/gloo/gloo/transport/tcp/pair.cc:144] "
-    "no error",
-    "monitored barrier": "RuntimeError: Rank 0 successfully reached monitoredBarrier, but received errors while waiting "
-    "for send/recv from rank 1. Please check rank 1 logs for faulty rank.",
-    "store, clients": "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 clients "
-    "joined.",
-    "store, wait": "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: /default_pg/0//cpu//0/0",
+    "gloo, pair": "RuntimeError: [../third_party/gloo/gloo/transport/tcp/buffer.cc:94] Application timeout "
+    "caused pair closure",
+    "gloo, mesh": "RuntimeError: Gloo connectFullMesh failed with "
+    "[../third_party/gloo/gloo/transport/tcp/pair.cc:144] no error",
+    "monitored barrier": "RuntimeError: Rank 0 successfully reached monitoredBarrier, but received errors while "
+    "waiting for send/recv from rank 1. Please check rank 1 logs for faulty rank.",
+    "store, clients": "torch.distributed.DistStoreError: Timed out after 61 seconds waiting for clients. 1/2 "
+    "clients joined.",
+    "store, wait": (
+        "torch.distributed.DistStoreError: wait timeout after 300000ms, keys: "
+        "/default_pg/0//cpu//0/0"
+    ),
     "store, recv": "torch.distributed.DistNetworkError: failed to recv, got 0 bytes",
-    "store, refused": "torch.distributed.DistNetworkError: The client socket has failed to connect to any network "
-    "address of (127.0.0.1, 29500). The client socket has failed to connect to 127.0.0.1:29500 (errno: 111 - Connection "
-    "refused).",
-    "store, timeout": "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while trying to "
-    "connect to (train-worker-0, 23456).",
-    "store, name": "torch.distributed.DistNetworkError: The IPv4 network addresses of (train-master-0, 23456) cannot be "
-    "retrieved (gai error: -2 - Name or service not known).",
+    "store, refused": "torch.distributed.DistNetworkError: The client socket has failed to connect to any "
+    "network address of (127.0.0.1, 29500). The client socket has failed to connect to "
+    "127.0.0.1:29500 (errno: 111 - Connection refused).",
+    "store, timeout": "torch.distributed.DistNetworkError: The client socket has timed out after 60000ms while "
+    "trying to connect to (train-worker-0, 23456).",
+    "store, name": "torch.distributed.DistNetworkError: The IPv4 network addresses of (train-master-0, "
+    "23456) cannot be retrieved (gai error: -2 - Name or service not known).",
     "store, 1.13": "RuntimeError: Socket Timeout",
     "store, old": "RuntimeError: Stop_waiting response is expected",
-    "store, 2.4": "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving ncclUniqueId "
-    "from [0] via c10d key-value store by store->get('0'), but store->get('0') got error: Connection reset by peer",
+    "store, 2.4": "torch.distributed.DistBackendError: [1] is setting up NCCL communicator and retrieving "
+    "ncclUniqueId from [0] via c10d key-value store by store->get('0'), but store->get('0') "
+    "got error: Connection reset by peer",
     "nccl, remote": "torch.distributed.DistBackendError: NCCL error in: "
-    "../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:2251, remote process exited or there was a network error, NCCL "
-    "version 2.21.5\nncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
-    "prematurely.",
-    "nccl, system": "torch.distributed.DistBackendError: NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp"
-    ":268, unhandled system error (run with NCCL_DEBUG=INFO for details), NCCL version 2.19.3\nncclSystemError: System "
-    "call (e.g. socket, malloc) or external library call failed or device error.",
+    "../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:2251, remote process exited or there "
+    "was a network error, NCCL version 2.21.5\nncclRemoteError: A call failed possibly due to "
+    "a network error or a remote process exiting prematurely.",
+    "nccl, system": "torch.distributed.DistBackendError: NCCL error in: "
+    "/pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:268, unhandled system error (run with "
+    "NCCL_DEBUG=INFO for details), NCCL version 2.19.3\nncclSystemError: System call (e.g. "
+    "socket, malloc) or external library call failed or device error.",
     "nccl, plain": "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp",
     "nccl, aborted": "torch.distributed.DistBackendError: NCCL communicator was aborted on rank 1.",
-    "rendezvous": "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to the C10d store "
-    "has failed. See inner exception for details.",
+    "rendezvous": "torch.distributed.elastic.rendezvous.api.RendezvousConnectionError: The connection to "
+    "the C10d store has failed. See inner exception for details.",
     "rendezvous closed": "torch.distributed.elastic.rendezvous.api.RendezvousClosedError",
-    "rpc": "RuntimeError: eof (this error originated at tensorpipe/transport/shm/connection_impl.cc:259)",
-    "horovod": "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down. This was caused by an "
-    "exception on one of the ranks or an attempt to allreduce, allgather or broadcast a tensor after one of the ranks "
-    "finished execution.",
+    "rpc": (
+        "RuntimeError: eof (this error originated at "
+        "tensorpipe/transport/shm/connection_impl.cc:259)"
+    ),
+    "horovod": "horovod.common.exceptions.HorovodInternalError: Horovod has been shut down. This was "
+    "caused by an exception on one of the ranks or an attempt to allreduce, allgather or "
+    "broadcast a tensor after one of the ranks finished execution.",
     "python, refused": "ConnectionRefusedError: [Errno 111] Connection refused",
     "python, reset": "ConnectionResetError: [Errno 104] Connection reset by peer",
     "python, pipe": "BrokenPipeError: [Errno 32] Broken pipe",
@@ -62,26 +87,31 @@ LOST_PEER = {
 OWN = {
     "plain": "KeyError: 'learning_rate'",
     "out of memory": "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-    "port in use": "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network "
-    "address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+    "port in use": "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
+    "network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: "
+    "address already in use",
     "gloo, shapes": "RuntimeError: [enforce fail at ../third_party/gloo/gloo/transport/tcp/pair.cc:446] "
     "op.preamble.length <= op.nbytes. 8 vs 4",
     "gloo, device": "RuntimeError: ProcessGroupGloo::allreduce: unsupported device type cuda",
     "no backend": "ValueError: Unknown c10d backend type GLO0",
-    "nccl, usage": "torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, "
-    "invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.21.5\nncclInvalidUsage: This usually reflects "
-    "invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
-    "nccl, cuda": "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled cuda error "
-    "(run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\nncclUnhandledCudaError: Call to CUDA function failed."
-    "\nLast error:\nCuda failure 'out of memory'",
-    "mismatch": "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running collective: "
-    "CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE), but Rank 1 is running collective: BARRIER.",
+    "nccl, usage": "torch.distributed.DistBackendError: NCCL error in: "
+    "../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, invalid usage (run with "
+    "NCCL_DEBUG=WARN for details), NCCL version 2.21.5\nncclInvalidUsage: This usually "
+    "reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 1 "
+    "and rank 0 both on CUDA device 1000",
+    "nccl, cuda": "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:1970, unhandled "
+    "cuda error (run with NCCL_DEBUG=INFO for details), NCCL version "
+    "2.21.5\nncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure "
+    "'out of memory'",
+    "mismatch": "RuntimeError: Detected mismatch between collectives on ranks. Rank 0 is running "
+    "collective: CollectiveFingerPrint(SequenceNumber=0, OpType=ALLREDUCE), but Rank 1 is "
+    "running collective: BARRIER.",
     "destroyed": "ValueError: Default process group has not been initialized, please make sure to call "
     "init_process_group.",
     "destroyed twice": "AssertionError: Invalid process group specified or has been destroyed.",
     "command": "subprocess.TimeoutExpired: Command '['rclone', 'sync']' timed out after 30 seconds",
-    "http": "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='hub.local', port=443): Read timed out. (read "
-    "timeout=10)",
+    "http": "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='hub.local', port=443): Read "
+    "timed out. (read timeout=10)",
 }
 """Exceptions that ranks raise by themselves."""
 
@@ -91,35 +121,70 @@ _CAUSED = "\nThe above exception was the direct cause of the following exception
 _CLOSED = LOST_PEER["gloo, closed"]
 
 CHAINS = {
-    "cleanup fails after an error": (f"{_TRACE}KeyError: 'lr'\n{_DURING}{_TRACE}{_CLOSED}\n", _CLOSED, False),
-    "loss of a peer is wrapped": (f"{_TRACE}{_CLOSED}\n{_CAUSED}{_TRACE}train.Failed: 3\n", "train.Failed: 3", True),
-    "lost twice": (f"{_TRACE}{_CLOSED}\n{_DURING}{_TRACE}BrokenPipeError: 1\n", "BrokenPipeError: 1", True),
-    "an error is wrapped": (f"{_TRACE}KeyError: 1\n{_CAUSED}{_TRACE}train.Failed: 3\n", "train.Failed: 3", False),
+    "cleanup fails after an error": (
+        f"{_TRACE}KeyError: 'lr'\n{_DURING}{_TRACE}{_CLOSED}\n",
+        _CLOSED,
+        False,
+    ),
+    "loss of a peer is wrapped": (
+        f"{_TRACE}{_CLOSED}\n{_CAUSED}{_TRACE}train.Failed: 3\n",
+        "train.Failed: 3",
+        True,
+    ),
+    "lost twice": (
+        f"{_TRACE}{_CLOSED}\n{_DURING}{_TRACE}BrokenPipeError: 1\n",
+        "BrokenPipeError: 1",
+        True,
+    ),
+    "an error is wrapped": (
+        f"{_TRACE}KeyError: 1\n{_CAUSED}{_TRACE}train.Failed: 3\n",
+        "train.Failed: 3",
+        False,
+    ),
 }
 """Traceback, exception, whether it died because of a peer."""
 
-_FRAMES = [f"frame #{number}: <unknown function> + 0x1 (0x2 in libtorch_cuda.so)" for number in range(20)]
+_FRAMES = [
+    f"frame #{number}: <unknown function> + 0x1 (0x2 in libtorch_cuda.so)" for number in range(20)
+]
 ABORTS = {
     "watchdog": (
         [
-            "[rank0]:[E ProcessGroupNCCL.cpp:1746] [PG ID 0 Rank 0] taking the entire process down.",
+            (
+                "[rank0]:[E ProcessGroupNCCL.cpp:1746] [PG ID 0 Rank 0] taking the entire process "
+                "down."
+            ),
             "terminate called after throwing an instance of 'c10::DistBackendError'",
-            "  what():  [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group watchdog thread terminated with exception: "
-            "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=1, OpType=ALLREDUCE)",
+            "  what():  [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group watchdog thread "
+            "terminated with exception: [Rank 0] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=1, OpType=ALLREDUCE)",
             *_FRAMES,
         ],
         True,
     ),
-    "gloo": (["terminate called after throwing an instance of 'gloo::IoException'", f"  what():  {_CLOSED}"], True),
+    "gloo": (
+        [
+            "terminate called after throwing an instance of 'gloo::IoException'",
+            f"  what():  {_CLOSED}",
+        ],
+        True,
+    ),
     "heap": (
         [
-            "[W socket.cpp:697] The client socket has failed to connect to [::1]:1 (Connection refused)",
+            (
+                "[W socket.cpp:697] The client socket has failed to connect to [::1]:1 (Connection "
+                "refused)"
+            ),
             "free(): invalid",
         ],
         False,
     ),
     "assertion": (
-        ["Connection refused", "terminate called after throwing an instance of 'std::logic_error'", "  what():  shape"],
+        [
+            "Connection refused",
+            "terminate called after throwing an instance of 'std::logic_error'",
+            "  what():  shape",
+        ],
         False,
     ),
 }

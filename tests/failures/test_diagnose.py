@@ -34,8 +34,13 @@ def test_an_end_without_a_meaning_has_none() -> None:
 
 def test_the_end_of_a_setup_has_a_hint_and_no_meaning() -> None:
     info = job("train", State.FAILED, Reason.SETUP_FAILED)
-    setup = Failure(worker=2, exit_code=1, last_lines=["ModuleNotFoundError: No module named 'cv2'"])
+    setup = Failure(
+        worker=2, exit_code=1, last_lines=["ModuleNotFoundError: No module named 'cv2'"]
+    )
     found = explain(setup, info, lambda: "/env/python")
     assert found == setup.model_copy(update={"hint": found.hint})
     assert "/env/python -m pip install" in (found.hint or "")
-    assert explain(setup.model_copy(update={"rank": 0}), info, lambda: None).meaning == "an error in the script"
+    assert (
+        explain(setup.model_copy(update={"rank": 0}), info, lambda: None).meaning
+        == "an error in the script"
+    )

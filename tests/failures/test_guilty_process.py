@@ -1,4 +1,6 @@
-"""A rank that raises and takes time to end, while another one loses it: real processes, each view of the job."""
+"""A rank that raises and takes time to end, while another one loses it: real
+processes, each view of the job.
+"""
 
 import os
 import subprocess
@@ -20,7 +22,14 @@ from tests.worker_gateway.conftest import free_port, sites
 
 pytestmark = pytest.mark.process
 
-TEXTS = ["gloo, closed", "gloo, reset", "store, recv", "store, refused", "nccl, remote", "python, refused"]
+TEXTS = [
+    "gloo, closed",
+    "gloo, reset",
+    "store, recv",
+    "store, refused",
+    "nccl, remote",
+    "python, refused",
+]
 SHAPES = {"one worker": {"processes_per_worker": 2}, "two workers": {"n_workers": 2}}
 SCRIPT = """
 import atexit, os, sys, time
@@ -158,7 +167,9 @@ class Field(NamedTuple):
 
 
 @pytest.fixture(scope="module", params=["local", "pods"])
-def field(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Field]:
+def field(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Field]:
     """A server that runs jobs as processes of this machine, or in real agents of pods."""
     folder = tmp_path_factory.mktemp(request.param)
     if request.param == "pods":
@@ -208,10 +219,16 @@ def test_every_view_names_the_rank_that_raised_while_it_unwinds(
     assert info.failure.exception == "KeyError: 'learning_rate'"
     assert f"rank 1 on worker {worker} ended" in str(failed.value)
     assert f"rank 1 on worker {worker} ended" in job.explain()
-    for path in field.state_dir.glob(f"data/jobs/{info.id}/attempts/1/pods/{worker}/termination-log"):
+    for path in field.state_dir.glob(
+        f"data/jobs/{info.id}/attempts/1/pods/{worker}/termination-log"
+    ):
         digest = read_digest(path.read_text())
         assert digest
-        assert (digest["message"], digest["exit_code"], digest["first_failing_rank"]) == (KEY_ERROR, 1, 1)
+        assert (digest["message"], digest["exit_code"], digest["first_failing_rank"]) == (
+            KEY_ERROR,
+            1,
+            1,
+        )
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
@@ -247,9 +264,13 @@ def test_a_rank_is_named_that_still_unwinds_when_it_is_stopped(
     assert 'in fail\n    return {}["learning_rate"]' in str(info.failure.traceback)
 
 
-def test_a_rank_is_not_named_for_an_exception_that_it_has_handled(field: Field, tmp_path: Path) -> None:
+def test_a_rank_is_not_named_for_an_exception_that_it_has_handled(
+    field: Field, tmp_path: Path
+) -> None:
     info = _failed(field, tmp_path, UNWINDS_FOR_LONG.format(body=HANDLED), SHAPES["one worker"])
-    assert info.message.startswith("rank 0 ended with exit code 1: RuntimeError: Connection closed by peer")
+    assert info.message.startswith(
+        "rank 0 ended with exit code 1: RuntimeError: Connection closed by peer"
+    )
 
 
 def _failed(field: Field, folder: Path, script: str, shape: dict[str, int]) -> JobInfo:
@@ -261,7 +282,9 @@ def _failed(field: Field, folder: Path, script: str, shape: dict[str, int]) -> J
     return job.info()
 
 
-def test_a_rank_is_named_that_hangs_while_it_destroys_its_process_group(field: Field, tmp_path: Path) -> None:
+def test_a_rank_is_named_that_hangs_while_it_destroys_its_process_group(
+    field: Field, tmp_path: Path
+) -> None:
     """NCCL may wait there without end for a collective that no other rank joins any more."""
     (tmp_path / "train.py").write_text(HANGS)
     job = Job(script=tmp_path / "train.py", processes_per_worker=2, client=field.client)
@@ -280,7 +303,10 @@ def test_a_rank_that_left_its_loop_early_is_named_in_the_message(
     job.submit()
     with pytest.raises(JobFailed) as failed:
         job.wait(timeout=60)
-    told = "rank 1 had ended with code 0 when rank 0 was in all_reduce (train.py:5): does it have less data?"
+    told = (
+        "rank 1 had ended with code 0 when rank 0 was in all_reduce (train.py:5): does it have "
+        "less data?"
+    )
     assert job.info().message.startswith("rank 0 ended with exit code 1: RuntimeError: ")
     assert job.info().message.endswith(f"; {told}")
     assert told in str(failed.value)

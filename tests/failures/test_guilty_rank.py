@@ -1,4 +1,6 @@
-"""One rank is guilty, and every view of a failed job names it: message, failure, digest, explanation, exception."""
+"""One rank is guilty, and every view of a failed job names it: message, failure,
+digest, explanation, exception.
+"""
 
 import json
 from datetime import datetime, timedelta, timezone
@@ -6,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from client_lib.errors import JobFailed
 from client_lib.reports import explanation
@@ -35,7 +36,14 @@ def test_a_rank_that_lost_its_peer_is_not_guilty(text: str) -> None:
     assert is_peer_loss(None, text, None, [])
     assert is_peer_loss(None, None, None, ["before", text.splitlines()[0]])
     assert (
-        _named(_report(0, _rank(0, failed_s=0.2, exception=text), _rank(1, failed_s=0.5, exception=OWN["plain"]))) == 1
+        _named(
+            _report(
+                0,
+                _rank(0, failed_s=0.2, exception=text),
+                _rank(1, failed_s=0.5, exception=OWN["plain"]),
+            )
+        )
+        == 1
     )
 
 
@@ -59,7 +67,9 @@ def test_the_first_exception_of_a_chain_counts_also_if_it_is_long(tmp_path: Path
     trace = f'Traceback:\n  File "a"\n{own}{outcome.CHAINED[0]}Traceback:\n  File "b"\n{lost}'
     text = {"message": {"message": lost, "extraInfo": {"py_callstack": trace, "raised_at": 9.0}}}
     (tmp_path / "0.json").write_text(json.dumps(text))
-    assert not ended(Exit(0, 1, None, 1.0, 10.0, None), str(tmp_path / "0.json"), Printed([], 10.0), "").lost_peer
+    assert not ended(
+        Exit(0, 1, None, 1.0, 10.0, None), str(tmp_path / "0.json"), Printed([], 10.0), ""
+    ).lost_peer
 
 
 @pytest.mark.parametrize(("lines", "lost"), ABORTS.values(), ids=ABORTS)
@@ -110,7 +120,9 @@ def test_a_handled_exception_makes_no_stopped_rank_guilty() -> None:
 
 
 def test_a_report_of_an_older_launcher_is_judged_by_its_texts_and_ends() -> None:
-    report = _report(0, _rank(0, failed_s=0.2, exception=LOST_PEER["store, clients"]), _rank(1, failed_s=0.5))
+    report = _report(
+        0, _rank(0, failed_s=0.2, exception=LOST_PEER["store, clients"]), _rank(1, failed_s=0.5)
+    )
     for rank in report["ranks"]:
         del rank["failed_at"], rank["lost_peer"]
     assert _named(report) == 1
@@ -128,7 +140,9 @@ def _rank(
     signal: int | None = None,
     stopped_s: float | None = None,
 ) -> outcome.Ended:
-    """A rank that fails `failed_s` after the start, is gone `ending_s` later, or is stopped at `stopped_s`."""
+    """A rank that fails `failed_s` after the start, is gone `ending_s` later, or
+    is stopped at `stopped_s`.
+    """
     at = failed_s if failed_s is not None else 10.0 if stopped_s is None else stopped_s
     gone = at + ending_s
     code: int | None
@@ -137,15 +151,22 @@ def _rank(
     if stopped_s is not None and gone >= stopped_s:
         code, by, gone, stopped_at = None, 15, max(at, stopped_s), START + stopped_s
     else:
-        code, by, stopped_at = (None, signal, None) if signal else (0 if failed_s is None else 1, None, None)
-    lines = ["epoch 1"] if exception is None else ["Traceback (most recent call last):", '  File "a"', exception]
+        code, by, stopped_at = (
+            (None, signal, None) if signal else (0 if failed_s is None else 1, None, None)
+        )
+    lines = (
+        ["epoch 1"]
+        if exception is None
+        else ["Traceback (most recent call last):", '  File "a"', exception]
+    )
     printed_at = at if failed_s is not None else 0.0
     exit = Exit(number, code, by, START, START + gone, stopped_at)
     return ended(exit, "/nowhere", Printed([[], lines], START + printed_at), "ann")
 
 
 def _report(worker: int, *ranks: outcome.Ended, cancelled: bool = False) -> dict[str, Any]:
-    plan = WorkerPlan(**{name: None for name in WorkerPlan._fields} | {"worker": worker, "attempt": 1})  # type: ignore[arg-type]
+    fields: dict[str, Any] = dict.fromkeys(WorkerPlan._fields)
+    plan = WorkerPlan(**fields | {"worker": worker, "attempt": 1})
     found = outcome.of_ranks(ranks, cancelled, 0)
     end = max(rank.ended_at for rank in ranks)
     return as_json(plan, found, ranks, START, end, 5, 100)
@@ -167,7 +188,10 @@ def _assert_all_views_name(rank: int, reports: list[dict[str, Any]]) -> None:
     first = found.first_failing
     assert first
     assert first.rank == rank
-    assert rank in [each["rank"] for each in reports[[r["worker"] for r in reports].index(first.worker)]["ranks"]]
+    assert rank in [
+        each["rank"]
+        for each in reports[[r["worker"] for r in reports].index(first.worker)]["ranks"]
+    ]
     assert _judged([each for each in digests if each])[:2] == found[:2]
     assert found.message.startswith(f"rank {rank} ")
     info = JobInfo(
@@ -202,7 +226,9 @@ _SECONDS = st.floats(0, 5).map(lambda seconds: round(seconds, 3))
 
 @st.composite
 def _attempts(draw: st.DrawFn) -> list[dict[str, Any]]:
-    """The reports of several workers, each with the same number of ranks: some fail, the others are stopped then."""
+    """The reports of several workers, each with the same number of ranks: some fail,
+    the others are stopped then.
+    """
     n_workers, each = draw(st.integers(1, 3)), draw(st.integers(1, 4))
     failing = draw(st.sets(st.integers(0, n_workers * each - 1), min_size=1))
     ends: dict[int, dict[str, Any]] = {
@@ -221,7 +247,9 @@ def _attempts(draw: st.DrawFn) -> list[dict[str, Any]]:
     reports = []
     for worker in range(n_workers):
         numbers = range(worker * each, (worker + 1) * each)
-        ranks = [_rank(number, **ends.get(number, {}), stopped_s=stopped_s + 0.001) for number in numbers]
+        ranks = [
+            _rank(number, **ends.get(number, {}), stopped_s=stopped_s + 0.001) for number in numbers
+        ]
         reports.append(_report(worker, *ranks, cancelled=True))
     return reports
 
@@ -238,14 +266,18 @@ def test_all_views_name_the_same_rank(reports: list[dict[str, Any]]) -> None:
 
 @settings(max_examples=examples(300))
 @given(_attempts())
-def test_no_rank_that_lost_a_peer_comes_before_an_error_of_the_same_moment(reports: list[dict[str, Any]]) -> None:
+def test_no_rank_that_lost_a_peer_comes_before_an_error_of_the_same_moment(
+    reports: list[dict[str, Any]],
+) -> None:
     found = _judged(reports).first_failing
     assert found
     ranks = [rank for report in reports for rank in report["ranks"] if rank["exit_code"] != 0]
     own = [rank for rank in ranks if not rank["stopped_by_us"]]
     times = [datetime.fromisoformat(rank["failed_at"]) for rank in own]
     moment = min(times) + timedelta(seconds=outcome.SAME_MOMENT_S)
-    errors = [at for rank, at in zip(own, times, strict=True) if at <= moment and not rank["lost_peer"]]
+    errors = [
+        at for rank, at in zip(own, times, strict=True) if at <= moment and not rank["lost_peer"]
+    ]
     if errors:
         chosen = next(each for each in ranks if each["rank"] == found.rank)
         assert not chosen["lost_peer"]

@@ -1,11 +1,12 @@
-"""The verdict on a hang, by the stacks of all ranks: cases by hand, and properties over generated ones."""
+"""The verdict on a hang, by the stacks of all ranks: cases by hand, and
+properties over generated ones.
+"""
 
 from collections.abc import Mapping
 from datetime import datetime, timezone
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.spec.stacks import Frame, ProcessStacks, RankStacks, ThreadStack
 from server_stub.failures.hangs import Hang, find
@@ -35,7 +36,9 @@ def rank(number: int, place: Place, line: int = 41, state: str = "sleeping") -> 
     frames = [Frame(function=function, file=file, line=line) for file, function in place]
     threads = [ThreadStack(id="0x1", main=True, frames=frames)] if frames else []
     problem = None if frames else "it did not answer within 1.8 s"
-    process = ProcessStacks(pid=number, name="python", state=state, threads=threads, problem=problem)
+    process = ProcessStacks(
+        pid=number, name="python", state=state, threads=threads, problem=problem
+    )
     return RankStacks(rank=number, worker=0, processes=[process])
 
 
@@ -49,9 +52,16 @@ def judged(*ranks: RankStacks, quiet: set[int] | None = None) -> Hang | None:
         (
             [rank(0, WAITS), rank(1, SLEEPS, 38)],
             {1},
-            f"rank 0 has waited in {REDUCE}; rank 1 is in validate (train.py:38) and has not entered it",
+            (
+                f"rank 0 has waited in {REDUCE}; rank 1 is in validate (train.py:38) and has not "
+                "entered it"
+            ),
         ),
-        ([rank(0, WAITS), rank(1, LEFT)], {1}, f"rank 0 has waited in {REDUCE}; rank 1 has left the script"),
+        (
+            [rank(0, WAITS), rank(1, LEFT)],
+            {1},
+            f"rank 0 has waited in {REDUCE}; rank 1 has left the script",
+        ),
         (
             [rank(0, WAITS), rank(1, STOPPED, state="stopped"), rank(2, WAITS)],
             {1},
@@ -60,15 +70,22 @@ def judged(*ranks: RankStacks, quiet: set[int] | None = None) -> Hang | None:
         (
             [rank(0, LOADS), rank(1, BACKWARD), rank(2, BACKWARD), rank(3, SLEEPS)],
             {0, 3},
-            "ranks 1-2 have waited in backward (train.py:41) since 12:00:58 UTC; "
-            "rank 0 is in poll (data.py:41), rank 3 is in validate (train.py:41) and have not entered it",
+            "ranks 1-2 have waited in backward (train.py:41) since 12:00:58 UTC; rank 0 is in "
+            "poll (data.py:41), rank 3 is in validate (train.py:41) and have not entered it",
         ),
         (
             [rank(0, BARRIER, 7), rank(1, WAITS), rank(2, WAITS)],
             {0},
-            f"ranks 1-2 have waited in {REDUCE}, rank 0 is in barrier (train.py:7): these are different calls",
+            (
+                f"ranks 1-2 have waited in {REDUCE}, rank 0 is in barrier (train.py:7): these are "
+                "different calls"
+            ),
         ),
-        ([rank(0, WAITS), rank(1, WAITS)], {0, 1}, f"ranks 0-1 have waited in {REDUCE}, and none of them goes on"),
+        (
+            [rank(0, WAITS), rank(1, WAITS)],
+            {0, 1},
+            f"ranks 0-1 have waited in {REDUCE}, and none of them goes on",
+        ),
     ],
 )
 def test_the_rank_that_others_wait_for_is_named_with_its_line(
@@ -83,13 +100,18 @@ def test_the_rank_that_others_wait_for_is_named_with_its_line(
         ([rank(0, SLEEPS), rank(1, WAITS)], {1}),  # rank 0 evaluates or saves
         ([rank(0, SLEEPS), rank(1, WAITS), rank(2, LOADS)], {1, 2}),
         ([rank(0, WAITS), rank(1, WAITS)], {0}),
-        ([rank(0, LOADS), rank(1, WAITS), rank(2, WAITS)], {0}),  # a coordinator of ranks that are at work
+        (
+            [rank(0, LOADS), rank(1, WAITS), rank(2, WAITS)],
+            {0},
+        ),  # a coordinator of ranks that are at work
         ([rank(0, SLEEPS), rank(1, SLEEPS)], {0, 1}),  # nobody waits for another rank
         ([rank(0, WAITS)], {0}),
         ([], {0}),
     ],
 )
-def test_no_rank_is_blamed_while_one_is_at_work_or_none_waits(ranks: list[RankStacks], quiet: set[int]) -> None:
+def test_no_rank_is_blamed_while_one_is_at_work_or_none_waits(
+    ranks: list[RankStacks], quiet: set[int]
+) -> None:
     assert judged(*ranks, quiet=quiet) is None
 
 
@@ -100,7 +122,9 @@ def test_a_rank_that_has_gone_on_to_the_next_collective_does_not_wait() -> None:
 
 @pytest.mark.parametrize(("was", "now"), [(SLEEPS, WAITS), (WAITS, SLEEPS)])
 def test_a_rank_that_has_entered_or_left_a_collective_does_not_hang(was: Place, now: Place) -> None:
-    """All are quiet, as their steps are small; two of them were in the same call twice by chance."""
+    """All are quiet, as their steps are small; two of them were in the
+    same call twice by chance.
+    """
     others = [rank(number, WAITS) for number in (0, 1)]
     quiet = dict.fromkeys(range(3), SINCE)
     assert find([*others, rank(2, was)], [*others, rank(2, now)], quiet) is None
@@ -133,9 +157,13 @@ def test_a_known_hang_lasts_though_a_waiting_rank_has_stirred() -> None:
 @given(jobs)
 def test_only_quiet_ranks_are_blamed_and_somebody_waits(job: list[tuple[Place, bool]]) -> None:
     ranks = [rank(number, place) for number, (place, _) in enumerate(job)]
-    quiet: Mapping[int, datetime] = {number: SINCE for number, (_, is_quiet) in enumerate(job) if is_quiet}
+    quiet: Mapping[int, datetime] = {
+        number: SINCE for number, (_, is_quiet) in enumerate(job) if is_quiet
+    }
     found = find(ranks, ranks, quiet)
-    elsewhere = {number for number, (place, _) in enumerate(job) if place in (SLEEPS, LOADS, STOPPED)}
+    elsewhere = {
+        number for number, (place, _) in enumerate(job) if place in (SLEEPS, LOADS, STOPPED)
+    }
     if found:
         assert found.guilty <= quiet.keys()
         assert len(elsewhere) < len(job)
@@ -157,6 +185,8 @@ def test_ranks_that_wait_for_a_worker_that_has_ended_hang() -> None:
     assert found
     assert found.message == f"ranks 0-1 have waited in {REDUCE}; workers 1-2 have ended"
     assert find(ranks, ranks, {0: SINCE}, ended=[2]) is None, "rank 1 may be at work"
-    blamed = find([*ranks, rank(2, SLEEPS)], [*ranks, rank(2, SLEEPS)], quiet | {2: SINCE}, ended=[3])
+    blamed = find(
+        [*ranks, rank(2, SLEEPS)], [*ranks, rank(2, SLEEPS)], quiet | {2: SINCE}, ended=[3]
+    )
     assert blamed
     assert blamed.guilty == {2}, "it may still enter it"

@@ -13,7 +13,12 @@ PYTHON = "/venv/bin/python"
 
 
 def said(exception: str = "", *last_lines: str, **fields: object) -> Failure:
-    values = {"rank": 0, "exit_code": 1, "exception": exception or None, "last_lines": list(last_lines)}
+    values = {
+        "rank": 0,
+        "exit_code": 1,
+        "exception": exception or None,
+        "last_lines": list(last_lines),
+    }
     return Failure.model_validate(values | fields)
 
 
@@ -31,34 +36,44 @@ def test_hint_a_file_that_the_snapshot_left_out() -> None:
 
 
 def test_hint_python_can_not_open_the_script() -> None:
-    assert missing_file(said("", "python: can't open file '/w/a.py': [Errno 2] No such file")) == "/w/a.py"
+    assert (
+        missing_file(said("", "python: can't open file '/w/a.py': [Errno 2] No such file"))
+        == "/w/a.py"
+    )
 
 
 @pytest.mark.parametrize(
     "report",
     [
-        said("RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
-             "workers are out of shared memory. Please try to raise your shared memory limit."),
+        said(
+            "RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error. It is "
+            "possible that dataloader's workers are out of shared memory. Please try to raise "
+            "your shared memory limit."
+        ),
         said("RuntimeError: unable to write to file </torch_7_1>: No space left on device (28)"),
         said("OSError: [Errno 28] No space left on device: '/dev/shm/x'"),
         said("", exit_code=135, signal=7),
         said("", exit_code=135),
     ],
-)  # fmt: skip
+)
 def test_hint_shared_memory(report: Failure) -> None:
     assert "/dev/shm is too small" in (hint_for(report, PYTHON) or "")
 
 
 def test_hint_full_disk() -> None:
-    hint = hint_for(said("OSError: [Errno 28] No space left on device: '/data/model.pt'"), PYTHON) or ""
+    hint = (
+        hint_for(said("OSError: [Errno 28] No space left on device: '/data/model.pt'"), PYTHON)
+        or ""
+    )
     assert "a disk that the script writes to is full" in hint
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. "
-        "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
+        "torch.distributed.DistNetworkError: The server socket has failed to listen on any local "
+        "network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: "
+        "address already in use",
         "OSError: [Errno 98] Address already in use",
     ],
 )
@@ -84,10 +99,16 @@ def test_hint_cuda_out_of_memory(text: str) -> None:
         "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
         "RuntimeError: nccl2 requires at least one CUDA device",
         "RuntimeError: No CUDA GPUs are available",
-        "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an NVIDIA GPU",
+        (
+            "RuntimeError: Found no NVIDIA driver on your system. Please check that you have an "
+            "NVIDIA GPU"
+        ),
         "AssertionError: Torch not compiled with CUDA enabled",
         "RuntimeError: Distributed package doesn't have NCCL built in",
-        "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False.",
+        (
+            "RuntimeError: Attempting to deserialize object on a CUDA device but "
+            "torch.cuda.is_available() is False."
+        ),
     ],
 )
 def test_hint_nccl_or_cuda_without_gpus(text: str) -> None:
@@ -99,9 +120,10 @@ def test_hint_nccl_or_cuda_without_gpus(text: str) -> None:
     [
         "ping: lm-mpi-job-0b5e9a5c-mpimaster-0: Name or service not known",
         "curl: (6) Could not resolve host: train-x7k2m-mpiworker-3.train-x7k2m",
-        "The client socket has failed to connect to any network address of (lm-mpi-job-1-mpimaster-0, 29500). The "
-        "IPv4 network addresses of (lm-mpi-job-1-mpimaster-0, 29500) cannot be retrieved "
-        "(gai error: -2 - Name or service not known)",
+        "The client socket has failed to connect to any network address of "
+        "(lm-mpi-job-1-mpimaster-0, 29500). The IPv4 network addresses of "
+        "(lm-mpi-job-1-mpimaster-0, 29500) cannot be retrieved (gai error: -2 - Name or service "
+        "not known)",
         "  sock = create_connection(('lm-mpi-job-1-mpimaster-0', 29500))\n"
         + 9 * '  File "/opt/conda/lib/python3.11/socket.py", line 827, in create_connection\n'
         + "socket.gaierror: [Errno -2] Name or service not known",
@@ -113,7 +135,9 @@ def test_hint_the_address_of_another_job(text: str) -> None:
 
 
 def test_hint_uneven_data() -> None:
-    lost = Ended(0, 1, None, 0.0, 9.0, 9.0, False, True, "RuntimeError: Connection closed by peer", None, [])
+    lost = Ended(
+        0, 1, None, 0.0, 9.0, 9.0, False, True, "RuntimeError: Connection closed by peer", None, []
+    )
     done = lost._replace(rank=1, exit_code=0, lost_peer=False, exception=None)
     told = note(lost, [lost, done])
     assert "DistributedSampler" in (hint_for(said(f"{lost.exception}\n{told}"), PYTHON) or "")
@@ -137,42 +161,88 @@ def test_hint_a_missing_module_has_the_name_of_its_package() -> None:
 @pytest.mark.parametrize(
     ("text", "hint"),
     [  # as the libraries print them, on hardware and networks that a test does not have
-        ("Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000", "set_device"),
+        (
+            "Last error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000",
+            "set_device",
+        ),
         ("torch.AcceleratorError: CUDA error: invalid device ordinal", "use LOCAL_RANK"),
         ("RuntimeError: CUDA error: device-side assert triggered", "CUDA_LAUNCH_BLOCKING=1"),
-        ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "install the build"),
-        ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", "install the build"),
-        ("init.cc:1102 NCCL WARN Mismatched NCCL version detected : rank 0 version 22005 rank 1 22606", "same image"),
-        ("Cuda failure 217 'peer access is not supported between these two devices'", "NCCL_P2P_DISABLE=1"),
         (
-            "[rank0]:[E] [Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5, OpType=ALLREDUCE, "
-            "NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600029 milliseconds before timing out.",
+            "RuntimeError: CUDA error: no kernel image is available for execution on the device",
+            "install the build",
+        ),
+        (
+            "RuntimeError: The NVIDIA driver on your system is too old (found version 11040).",
+            "install the build",
+        ),
+        (
+            (
+                "init.cc:1102 NCCL WARN Mismatched NCCL version detected : rank 0 version 22005 "
+                "rank 1 22606"
+            ),
+            "same image",
+        ),
+        (
+            "Cuda failure 217 'peer access is not supported between these two devices'",
+            "NCCL_P2P_DISABLE=1",
+        ),
+        (
+            "[rank0]:[E] [Rank 0] Watchdog caught collective operation timeout: "
+            "WorkNCCL(SeqNum=5, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran "
+            "for 600029 milliseconds before timing out.",
             "client-lib stacks",
         ),
         ("RuntimeError: connect [127.0.1.1]:38155: Connection refused", "network interface"),
         (
-            "misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.3<4> failed : No route to host",
+            (
+                "misc/socket.cc:484 NCCL WARN socketStartConnect: Connect to 10.0.0.3<4> failed : "
+                "No route to host"
+            ),
             "firewall",
         ),
-        ("RuntimeError: [enforce fail at pair.cc:446] op.preamble.length <= op.nbytes. 8 vs 4", "different sizes"),
+        (
+            "RuntimeError: [enforce fail at pair.cc:446] op.preamble.length <= op.nbytes. 8 vs 4",
+            "different sizes",
+        ),
         ("RuntimeError: Detected mismatch between collectives on ranks.", "different collectives"),
-        ("RuntimeError: Expected to have finished reduction in the prior iteration before", "find_unused_parameters"),
+        (
+            "RuntimeError: Expected to have finished reduction in the prior iteration before",
+            "find_unused_parameters",
+        ),
         (
             "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with",
             "keep the dataset on the CPU",
         ),
-        ("before the\n        current process has finished its bootstrapping phase.", "__name__ == '__main__'"),
-        ("RuntimeError: Expected all tensors to be on the same device, but found cuda:0 and cpu!", "one device"),
+        (
+            "before the\n        current process has finished its bootstrapping phase.",
+            "__name__ == '__main__'",
+        ),
+        (
+            (
+                "RuntimeError: Expected all tensors to be on the same device, but found cuda:0 and "
+                "cpu!"
+            ),
+            "one device",
+        ),
         ("huggingface_hub.errors.GatedRepoError: 401 Client Error.", "HF_TOKEN"),
         (
-            "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='cdn.example.org', port=443): "
-            "Max retries exceeded with url: /a",
+            "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='cdn.example.org', "
+            "port=443): Max retries exceeded with url: /a",
             "can't reach cdn.example.org",
         ),
         ("PermissionError: [Errno 13] Permission denied: '/data/out'", "open or write /data/out"),
-        ("/lib/libc.so.6: version `GLIBC_2.34' not found (required by /x/_C.so)", "GLIBC_2.34 is missing"),
-        ("ERROR: Package 'x' requires a different Python: 3.8.10 not in '>=3.10'", "(/venv/bin/python)"),
-        ("huggingface/tokenizers: The current process just got forked, after", "TOKENIZERS_PARALLELISM=false"),
+        (
+            "/lib/libc.so.6: version `GLIBC_2.34' not found (required by /x/_C.so)",
+            "GLIBC_2.34 is missing",
+        ),
+        (
+            "ERROR: Package 'x' requires a different Python: 3.8.10 not in '>=3.10'",
+            "(/venv/bin/python)",
+        ),
+        (
+            "huggingface/tokenizers: The current process just got forked, after",
+            "TOKENIZERS_PARALLELISM=false",
+        ),
     ],
 )
 def test_hint_texts_of_libraries(text: str, hint: str) -> None:

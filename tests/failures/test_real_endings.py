@@ -1,4 +1,6 @@
-"""The hint for errors that PyTorch, Python and the C library raise here and now, not for texts that were kept once."""
+"""The hint for errors that PyTorch, Python and the C library raise here and now, not for
+texts that were kept once.
+"""
 
 import json
 import subprocess
@@ -15,8 +17,12 @@ pytestmark = pytest.mark.process
 ENDINGS = {
     # a script's last lines: a part of the hint
     "open_many = [open('/dev/null') for _ in range(200)]": "more files open",
-    "open('w', 'w').write('version https://git-lfs.github.com/spec/v1\\n'); torch.load('w')": "pointer of git LFS",
-    "torch.save({}, 'c'); open('c', 'r+b').truncate(300); torch.load('c')": "checkpoint file is incomplete",
+    (
+        "open('w', 'w').write('version https://git-lfs.github.com/spec/v1\\n'); torch.load('w')"
+    ): "pointer of git LFS",
+    ("torch.save({}, 'c'); open('c', 'r+b').truncate(300); torch.load('c')"): (
+        "checkpoint file is incomplete"
+    ),
     "open('d', 'wb').close(); pickle.load(open('d', 'rb'))": "checkpoint file is incomplete",
     "torch.save(Dies(), 'p'); torch.load('p')": "weights_only=False",
     "nn.Linear(2, 3).load_state_dict(nn.Linear(2, 4).state_dict())": "another model",
@@ -33,7 +39,9 @@ ENDINGS = {
     "dist.init_process_group('gloo')": "submit `train.py` alone",
     "dist.all_reduce(torch.zeros(1))": "init_process_group() before",
     "list(torch.utils.data.DataLoader(Dies(), num_workers=1))": "num_workers=0",
-    "x = torch.tensor(-1.0, requires_grad=True); nan_check(True); torch.sqrt(x).backward()": "became NaN",
+    (
+        "x = torch.tensor(-1.0, requires_grad=True); nan_check(True); torch.sqrt(x).backward()"
+    ): "became NaN",
     "argparse.ArgumentParser().parse_args(['--lr', '1'])": "does not know --lr 1",
     "b'\\xc3'.decode('ascii')": "PYTHONUTF8=1",
     "ctypes.CDLL('libmissing.so.1')": "libmissing.so.1 is not on the worker",
@@ -79,15 +87,24 @@ for code in json.load(sys.stdin):
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Failure]:
-    """Each ending as the report of a rank: torch is imported once, and each line runs in a fork of that process."""
+    """Each ending as the report of a rank: torch is imported once, and each line runs
+    in a fork of that process.
+    """
     folder: Path = tmp_path_factory.mktemp("endings")
     ran = subprocess.run(
-        [sys.executable, "-c", RUN_ALL], input=json.dumps(list(ENDINGS)), cwd=folder, capture_output=True, text=True
+        [sys.executable, "-c", RUN_ALL],
+        input=json.dumps(list(ENDINGS)),
+        cwd=folder,
+        capture_output=True,
+        text=True,
     )
     assert ran.returncode == 0, ran.stderr
     return {
         code: Failure(
-            rank=0, exit_code=128 + signal if signal else 1, signal=signal, last_lines=output.splitlines()[-40:]
+            rank=0,
+            exit_code=128 + signal if signal else 1,
+            signal=signal,
+            last_lines=output.splitlines()[-40:],
         )
         for code, output, signal in map(json.loads, ran.stdout.splitlines())
     }

@@ -1,4 +1,6 @@
-"""Real servers on one directory, one after the other, that run real jobs; and what is done to them."""
+"""Real servers on one directory, one after the other, that run real jobs;
+and what is done to them.
+"""
 
 import os
 import secrets
@@ -16,8 +18,10 @@ import requests
 from client_lib.spec import paths
 from tests.processes import processes_of
 from tests.server_process import ServerProcess
-from tests.store.conftest import postgresql_may_stop as postgresql_may_stop
-from tests.store.conftest import postgresql_server as postgresql_server
+from tests.store.conftest import (
+    postgresql_may_stop as postgresql_may_stop,
+    postgresql_server as postgresql_server,
+)
 
 PATIENCE_S = 60.0
 FINAL = ("SUCCEEDED", "FAILED", "CANCELLED")
@@ -31,7 +35,9 @@ class Server(ServerProcess):
         self.folder = folder
 
     def submit(self, name: str, script: str, **fields: Any) -> requests.Response:
-        """`script` is Python text. `_`-fields stand beside the spec: _environment, _secrets, _python, _gpus."""
+        """`script` is Python text. `_`-fields stand beside the spec: _environment,
+        _secrets, _python, _gpus.
+        """
         path = self.folder / f"{name}.py"
         path.write_text(script)
         nonce = secrets.token_hex(16)
@@ -45,7 +51,10 @@ class Server(ServerProcess):
         request = {
             "secret_values": fields.pop("_secrets", {}),
             "spec": {"script": str(path), "name": name, "log_file": None, "grace_s": 2} | fields,
-            "code": {"mode": "in_place", "proof": {"path": str(self.folder / ".proof"), "nonce": nonce}},
+            "code": {
+                "mode": "in_place",
+                "proof": {"path": str(self.folder / ".proof"), "nonce": nonce},
+            },
             "submitter": submitter,
         }
         return self.call("POST", paths.JOBS, json=request)
@@ -60,7 +69,9 @@ class Server(ServerProcess):
         found: dict[str, Any] = self.get(paths.job(name)).json()
         return found
 
-    def until(self, name: str, true: Callable[[dict[str, Any]], bool], within_s: float = PATIENCE_S) -> dict[str, Any]:
+    def until(
+        self, name: str, true: Callable[[dict[str, Any]], bool], within_s: float = PATIENCE_S
+    ) -> dict[str, Any]:
         """The job as soon as `true(job)`."""
         deadline = time.monotonic() + within_s
         while not true(job := self.job(name)):
@@ -76,7 +87,9 @@ class Server(ServerProcess):
 
     def lines(self, name: str) -> list[str]:
         """Its log as text, without the ranks."""
-        text = self.call("GET", f"{paths.job(name, 'logs')}?rank=0", headers={"Accept": "text/plain"}).text
+        text = self.call(
+            "GET", f"{paths.job(name, 'logs')}?rank=0", headers={"Accept": "text/plain"}
+        ).text
         return text.splitlines()
 
 
@@ -85,7 +98,9 @@ Start = Callable[..., Server]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Start a server on `<tmp>/state`. Servers, launchers and ranks that live at the end are killed."""
+    """Start a server on `<tmp>/state`. Servers, launchers and ranks that
+    live at the end are killed.
+    """
     started: list[Server] = []
 
     def run(*flags: str, **options: Any) -> Server:

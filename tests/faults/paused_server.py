@@ -1,5 +1,6 @@
-"""`python -m server_stub` that stands still in the middle of storing a group: `PAUSE=written`, before the commit, or
-`PAUSE=committed`, before the answer. It writes the file `paused` then. Stands before the server's own command line.
+"""`python -m server_stub` that stands still in the middle of storing a group: `PAUSE=written`,
+before the commit, or `PAUSE=committed`, before the answer. It writes the file `paused` then. Stands
+before the server's own command line.
 """
 
 import os

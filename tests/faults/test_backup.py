@@ -1,4 +1,6 @@
-"""A backup of a running server, as docs/kubernetes.md describes it, is restored elsewhere: its jobs are found."""
+"""A backup of a running server, as docs/kubernetes.md describes it, is restored
+elsewhere: its jobs are found.
+"""
 
 import os
 import shutil
@@ -25,11 +27,16 @@ class OnSqlite:
         self._data, self.url = data, f"sqlite:///{data}/client_lib.db"
 
     def back_up(self, file: Path) -> None:
-        with closing(sqlite3.connect(self._data / "client_lib.db")) as live, closing(sqlite3.connect(file)) as copy:
+        with (
+            closing(sqlite3.connect(self._data / "client_lib.db")) as live,
+            closing(sqlite3.connect(file)) as copy,
+        ):
             live.backup(copy)  # as `sqlite3 client_lib.db '.backup FILE'`
 
     def restore(self, file: Path) -> str:
-        for torn in self._data.glob("client_lib.db*"):  # copied with the volume, while they were written
+        for torn in self._data.glob(
+            "client_lib.db*"
+        ):  # copied with the volume, while they were written
             torn.unlink()
         shutil.copy(file, self._data / "client_lib.db")
         return self.url
@@ -49,15 +56,23 @@ class OnPostgresql:
 
     def _run(self, program: str, url: str, *words: str) -> None:
         name = sa.make_url(url).database
-        subprocess.run([program, "-h", self._server.folder, "-U", "test", "-d", str(name), *words], check=True)
+        subprocess.run(
+            [program, "-h", self._server.folder, "-U", "test", "-d", str(name), *words], check=True
+        )
 
 
-@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))])
+@pytest.mark.parametrize(
+    "kind", ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))]
+)
 def test_a_server_elsewhere_has_the_jobs_of_a_backup(
     kind: str, start: Start, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     data, volume, dump = tmp_path / "state" / "data", tmp_path / "volume", tmp_path / "dump"
-    database = OnSqlite(data) if kind == "sqlite" else OnPostgresql(request.getfixturevalue("postgresql_server"))
+    database = (
+        OnSqlite(data)
+        if kind == "sqlite"
+        else OnPostgresql(request.getfixturevalue("postgresql_server"))
+    )
     variables = {"CLIENT_LIB_SERVER_MAX_CPU_JOBS": "1"}
     server = start(**variables, CLIENT_LIB_SERVER_DATABASE_URL=database.url)
     server.accepted("ends", "print('done')\n")
@@ -79,7 +94,8 @@ def test_a_server_elsewhere_has_the_jobs_of_a_backup(
     again = start(**variables, CLIENT_LIB_SERVER_DATABASE_URL=database.restore(dump))
     assert again.job("ends") == ended
     assert again.lines("ends") == ["done"]
-    assert again.ended("runs")["reason"] == "LauncherLost"  # on this machine; pods of a cluster go on
+    # on this machine; pods of a cluster go on
+    assert again.ended("runs")["reason"] == "LauncherLost"
     assert again.ended("waits")["state"] == "SUCCEEDED"
     assert "no job named late" in again.job("late")["message"]
     again.accepted("late", "print('again')\n")

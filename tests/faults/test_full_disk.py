@@ -90,19 +90,25 @@ def test_submits_are_refused_logs_stall_and_the_job_runs_through(
     assert (answer.status_code, answer.json()["code"]) == (507, "storage_full")
     assert "disk" in answer.json()["message"]
     assert small.job("count")["state"] == "RUNNING"
-    assert not next(check for check in small.get(paths.DOCTOR).json()["checks"] if check["name"] == "disk")["ok"]
+    assert not next(
+        check for check in small.get(paths.DOCTOR).json()["checks"] if check["name"] == "disk"
+    )["ok"]
     ballast.unlink()
     before = int(beats.read_text() or 0)
     until(lambda: int(beats.read_text() or 0) > before)
     stop.touch()
     assert small.ended("count")["state"] == "SUCCEEDED"
     lines = small.lines("count")
-    assert [line.split()[1] for line in lines] == [str(number) for number in [*range(len(lines) - 1), len(lines) - 1]]
+    assert [line.split()[1] for line in lines] == [
+        str(number) for number in [*range(len(lines) - 1), len(lines) - 1]
+    ]
     until(lambda: small.submit("after", "print('hello')").status_code == 201)
     assert small.ended("after")["state"] == "SUCCEEDED"
 
 
-def test_code_that_unpacks_to_more_than_the_disk_harms_no_other_job(small: Server, disk: Path, tmp_path: Path) -> None:
+def test_code_that_unpacks_to_more_than_the_disk_harms_no_other_job(
+    small: Server, disk: Path, tmp_path: Path
+) -> None:
     beats, stop = counting(small, tmp_path)
     answer = submit_snapshot(small, "bomb", 300 * 2**20)
     assert answer.status_code == 201, answer.text
@@ -136,7 +142,9 @@ def test_on_a_full_disk_jobs_are_cancelled_and_deleted(
     waiting = [f"waits-{number}" for number in range(10)]
     for name in waiting:
         small.accepted(name, "print('hello')")
-    until(lambda: small.job("sleeps")["state"] == "RUNNING")  # its launcher needs the disk for its start
+    until(
+        lambda: small.job("sleeps")["state"] == "RUNNING"
+    )  # its launcher needs the disk for its start
     assert small.job("waits-0")["state"] == "PENDING"
     fill()
     for name in waiting:

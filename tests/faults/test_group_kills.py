@@ -1,4 +1,6 @@
-"""kill -9 of the server while a group is submitted: the repeated request finds all of its members, or stores them."""
+"""kill -9 of the server while a group is submitted: the repeated request finds all of
+its members, or stores them.
+"""
 
 import sys
 import threading
@@ -31,8 +33,12 @@ def post(server: ServerProcess) -> requests.Response:
 
 
 @pytest.mark.parametrize(("where", "again"), [("written", 201), ("committed", 200)])
-def test_a_kill_in_the_middle_of_a_submit_loses_and_doubles_no_member(where: str, again: int, tmp_path: Path) -> None:
-    """`again`: the status of the repeated request, which tells that nothing of the first was stored, or all."""
+def test_a_kill_in_the_middle_of_a_submit_loses_and_doubles_no_member(
+    where: str, again: int, tmp_path: Path
+) -> None:
+    """`again`: the status of the repeated request, which tells that nothing of the
+    first was stored, or all.
+    """
     state, paused = tmp_path / "state", tmp_path / "paused"
     before = (sys.executable, "-m", "tests.faults.paused_server")
     server = ServerProcess(state, before=before, PAUSE=where, PAUSED=str(paused))
@@ -55,17 +61,24 @@ def test_a_kill_in_the_middle_of_a_submit_loses_and_doubles_no_member(where: str
         params = {"group": "scan", "limit": "1000"}
         found = server.call("GET", paths.JOBS, params=params).json()["jobs"]
         assert [job["name"] for job in found[::-1]] == [f"scan-{number}" for number in range(RUNS)]
-        assert [job["spec"]["args"] for job in found[::-1]] == [run["args"] for run in ORDER["members"]]
+        assert [job["spec"]["args"] for job in found[::-1]] == [
+            run["args"] for run in ORDER["members"]
+        ]
         assert len(server.get(f"{paths.JOBS}?limit=1000").json()["jobs"]) == RUNS
         until(lambda: server.get(paths.group("scan")).json()["counts"].get("SUCCEEDED", 0) >= 2)
-        states = [job["state"] for job in server.call("GET", paths.JOBS, params=params).json()["jobs"]]
+        states = [
+            job["state"] for job in server.call("GET", paths.JOBS, params=params).json()["jobs"]
+        ]
         assert states.count("RUNNING") <= 1
     finally:
         server.end()
         server.kill()
 
 
-WAITS = "import pathlib, time\nprint('ran', flush=True)\nwhile not pathlib.Path('go').exists(): time.sleep(0.02)\n"
+WAITS = (
+    "import pathlib, time\nprint('ran', flush=True)\nwhile not pathlib.Path('go').exists(): "
+    "time.sleep(0.02)\n"
+)
 
 
 @pytest.mark.parametrize("pause_s", [None, 0.05, 0.3])
@@ -89,4 +102,8 @@ def test_jobs_that_wait_for_others_are_neither_lost_nor_started_twice_by_a_kill(
     assert server.ended("last")["state"] == "SUCCEEDED"
     for name in ("first", *names, "last"):
         found = server.job(name)
-        assert (found["state"], found["attempt"], server.lines(name)) == ("SUCCEEDED", 1, ["ran"]), found["message"]
+        assert (found["state"], found["attempt"], server.lines(name)) == (
+            "SUCCEEDED",
+            1,
+            ["ran"],
+        ), found["message"]

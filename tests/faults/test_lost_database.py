@@ -1,4 +1,6 @@
-"""The database goes away under a running server, or a commit fails: calls say so, clients wait, jobs run on."""
+"""The database goes away under a running server, or a commit fails: calls say so,
+clients wait, jobs run on.
+"""
 
 import asyncio
 import os
@@ -55,7 +57,10 @@ def test_a_restarted_postgresql_is_locked_again_and_jobs_run_on(
     postgresql_may_stop.restart()
     (tmp_path / "other").mkdir()
     other = Server(tmp_path / "other", **variables)
-    assert "belongs to another data directory" in other.refused() or "another server runs on" in other.output
+    assert (
+        "belongs to another data directory" in other.refused()
+        or "another server runs on" in other.output
+    )
     until(lambda: server.get(paths.READYZ).ok)
     assert [server.job(name)["state"] for name in ("runs", "waits")] == ["RUNNING", "PENDING"]
     says.touch()
@@ -100,7 +105,9 @@ def test_calls_get_503_clients_wait_and_followers_go_on_while_postgresql_is_away
     says.touch()
     for follower in followers:
         assert follower.stdout
-        assert [follower.stdout.readline() for _ in range(3)] == [f"[0] line {n}\n" for n in range(3)]
+        assert [follower.stdout.readline() for _ in range(3)] == [
+            f"[0] line {n}\n" for n in range(3)
+        ]
     ends.touch()
     waiting = client_lib("logs", "over")
     submitting = client_lib("submit", "--name", "later", str(tmp_path / "over.py"))
@@ -146,7 +153,9 @@ def test_a_server_that_another_one_has_replaced_ends_and_its_jobs_run_on(
     assert again.job("runs")["state"] == "RUNNING"
 
 
-def test_a_submit_whose_commit_fails_in_sqlite_is_not_accepted(start: Start, tmp_path: Path) -> None:
+def test_a_submit_whose_commit_fails_in_sqlite_is_not_accepted(
+    start: Start, tmp_path: Path
+) -> None:
     server = start()
     server.accepted("before", "print('hello')")
     server.ended("before")
@@ -176,7 +185,9 @@ os.fdatasync = fdatasync
 """
 
 
-def test_a_submit_whose_request_can_not_be_synced_is_not_accepted(start: Start, tmp_path: Path) -> None:
+def test_a_submit_whose_request_can_not_be_synced_is_not_accepted(
+    start: Start, tmp_path: Path
+) -> None:
     (tmp_path / "sitecustomize.py").write_text(FAILING_FDATASYNC)  # Python imports it at its start
     failing = tmp_path / "failing"
     server = start(PYTHONPATH=str(tmp_path))

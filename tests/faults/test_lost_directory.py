@@ -13,7 +13,9 @@ SLEEPS = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
 
 
 @pytest.mark.parametrize("gone", ["state", "data"])
-def test_a_server_whose_directory_is_gone_ends_and_says_so(gone: str, start: Start, tmp_path: Path) -> None:
+def test_a_server_whose_directory_is_gone_ends_and_says_so(
+    gone: str, start: Start, tmp_path: Path
+) -> None:
     server = start("--data-dir", str(tmp_path / "data"))
     server.accepted("sleeps", SLEEPS)
     server.running("sleeps")

@@ -1,6 +1,7 @@
 """A data directory that version 0.1.0 wrote (data_0_1.tar.gz), under the server of today.
 
-Its four jobs belong to `ann`: one finished, one failed, one ran when the machine went down, one was queued.
+Its four jobs belong to `ann`: one finished, one failed, one ran when the machine went down, one was
+queued.
 """
 
 import tarfile
@@ -38,7 +39,9 @@ class Ann:
 
     def until(self, name: str, states: Collection[str]) -> dict[str, Any]:
         deadline = time.monotonic() + PATIENCE_S
-        while (job := self.job(name))["state"] not in states or (job["state"] == "RUNNING" and job["attempt"] == 1):
+        while (job := self.job(name))["state"] not in states or (
+            job["state"] == "RUNNING" and job["attempt"] == 1
+        ):
             assert time.monotonic() < deadline, job
             time.sleep(0.05)
         return job
@@ -64,7 +67,10 @@ def ann(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ann]:
         archive.extractall(folder / "state", filter="data")
     users = folder / "users.toml"
     (folder / "state" / "token").write_text(users_file.add(users, "ann", admin=False))
-    kept: dict[str, Any] = {"CLIENT_LIB_SERVER_RETENTION_DAYS": "1e6", "CLIENT_LIB_SERVER_MIN_FREE_BYTES": "0"}
+    kept: dict[str, Any] = {
+        "CLIENT_LIB_SERVER_RETENTION_DAYS": "1e6",
+        "CLIENT_LIB_SERVER_MIN_FREE_BYTES": "0",
+    }
     server = ServerProcess(folder / "state", "--users-file", str(users), **kept)
     try:
         server.facts()
@@ -81,7 +87,11 @@ def test_all_jobs_are_listed_newest_first(ann: Ann) -> None:
 
 def test_a_finished_job_has_its_state_its_events_and_its_log(ann: Ann) -> None:
     job = ann.job("finished")
-    assert (job["state"], job["reason"], job["spec"]["labels"]) == ("SUCCEEDED", "Completed", {"team": "vision"})
+    assert (job["state"], job["reason"], job["spec"]["labels"]) == (
+        "SUCCEEDED",
+        "Completed",
+        {"team": "vision"},
+    )
     assert ann.events("finished") == ["PENDING", "RUNNING", "SUCCEEDED"]
     assert sorted(ann.log("finished")[1:]) == ["[0] rank 0 of 2", "[1] rank 1 of 2"]
 
@@ -91,7 +101,11 @@ def test_a_failed_job_has_its_failure_report(ann: Ann) -> None:
     assert (job["state"], job["reason"]) == ("FAILED", "ExitCode")
     assert job["message"] == "rank 0 ended with exit code 1: KeyError: 'learning_rate'"
     failure = job["failure"]
-    assert (failure["rank"], failure["exit_code"], failure["exception"]) == (0, 1, "KeyError: 'learning_rate'")
+    assert (failure["rank"], failure["exit_code"], failure["exception"]) == (
+        0,
+        1,
+        "KeyError: 'learning_rate'",
+    )
     assert failure["last_lines"][-1] == "KeyError: 'learning_rate'"
     assert "[0] KeyError: 'learning_rate'" in ann.log("failed")
     assert ann.events("failed") == ["PENDING", "RUNNING", "FAILED"]

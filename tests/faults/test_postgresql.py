@@ -12,7 +12,10 @@ from tests.store import postgresql
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("postgresql")]
 
-WAITS = "import os, sys, time\nprint('up', flush=True)\nwhile not os.path.exists(sys.argv[1]): time.sleep(0.02)\n"
+WAITS = (
+    "import os, sys, time\nprint('up', flush=True)\nwhile not os.path.exists(sys.argv[1]): "
+    "time.sleep(0.02)\n"
+)
 
 
 @pytest.fixture
@@ -20,7 +23,9 @@ def url(postgresql_server: postgresql.Server) -> str:
     return postgresql_server.new_database()
 
 
-def test_jobs_run_and_outlive_a_killed_server_there_too(start: Start, url: str, tmp_path: Path) -> None:
+def test_jobs_run_and_outlive_a_killed_server_there_too(
+    start: Start, url: str, tmp_path: Path
+) -> None:
     stop = tmp_path / "stop"
     on_postgresql = {"CLIENT_LIB_SERVER_DATABASE_URL": url, "CLIENT_LIB_SERVER_MAX_CPU_JOBS": "1"}
     first = start(**on_postgresql)
@@ -28,7 +33,9 @@ def test_jobs_run_and_outlive_a_killed_server_there_too(start: Start, url: str, 
     first.running("ran")
     first.accepted("waited", "raise SystemExit(3)", max_retry=1)
     assert first.submit("ran", WAITS).status_code == 409
-    database = {check["name"]: check["message"] for check in first.get(paths.DOCTOR).json()["checks"]}["database"]
+    database = {
+        check["name"]: check["message"] for check in first.get(paths.DOCTOR).json()["checks"]
+    }["database"]
     assert database.startswith("postgresql")
     first.end(signal.SIGKILL)
 
@@ -69,7 +76,11 @@ def test_no_secret_is_in_its_rows(start: Start, url: str) -> None:
     engine = sa.create_engine(url)
     with engine.connect() as connection:
         tables = sa.inspect(connection).get_table_names()
-        rows = [str(row) for name in tables for row in connection.exec_driver_sql(f'SELECT * FROM "{name}"')]
+        rows = [
+            str(row)
+            for name in tables
+            for row in connection.exec_driver_sql(f'SELECT * FROM "{name}"')
+        ]
     engine.dispose()
     assert any("hides" in row for row in rows)
     assert not [row for row in rows if secret in row]

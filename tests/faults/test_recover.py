@@ -1,4 +1,6 @@
-"""The database of a server is lost or damaged under real jobs; the next server says so and gets them back."""
+"""The database of a server is lost or damaged under real jobs; the next server
+says so and gets them back.
+"""
 
 import sqlite3
 from contextlib import closing
@@ -13,11 +15,16 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.process
 
-WAITS = "import pathlib, time\nprint('up', flush=True)\nwhile not pathlib.Path('go').exists(): time.sleep(0.05)\n"
+WAITS = (
+    "import pathlib, time\nprint('up', flush=True)\nwhile not pathlib.Path('go').exists(): "
+    "time.sleep(0.05)\n"
+)
 
 
 @pytest.mark.parametrize("how", ["missing", pytest.param("damaged", marks=pytest.mark.smoke)])
-def test_jobs_are_found_again_without_their_database(how: str, start: Start, tmp_path: Path) -> None:
+def test_jobs_are_found_again_without_their_database(
+    how: str, start: Start, tmp_path: Path
+) -> None:
     server = start(CLIENT_LIB_SERVER_MAX_CPU_JOBS="1")
     server.accepted("ends", "print('done')\n")
     ended = server.ended("ends")
@@ -40,7 +47,10 @@ def test_jobs_are_found_again_without_their_database(how: str, start: Start, tmp
     assert again.job("ends") == ended
     assert again.lines("ends") == ["done"]
     found = again.running("runs")
-    assert (found["id"], found["workers"][0]["host"]) == (running["id"], running["workers"][0]["host"])
+    assert (found["id"], found["workers"][0]["host"]) == (
+        running["id"],
+        running["workers"][0]["host"],
+    )
     assert again.job("waits")["state"] == "PENDING"
     (tmp_path / "go").touch()
     assert [again.ended(name)["state"] for name in ("runs", "waits")] == ["SUCCEEDED", "SUCCEEDED"]
@@ -48,19 +58,25 @@ def test_jobs_are_found_again_without_their_database(how: str, start: Start, tmp
     assert len(again.get(paths.JOBS).json()["jobs"]) == 3
 
 
-def test_pages_that_are_damaged_while_the_server_runs_are_told_at_once(start: Start, tmp_path: Path) -> None:
+def test_pages_that_are_damaged_while_the_server_runs_are_told_at_once(
+    start: Start, tmp_path: Path
+) -> None:
     server = start()
     server.accepted("runs", WAITS)
     server.running("runs")
     database = tmp_path / "state" / "data" / "client_lib.db"
     with closing(sqlite3.connect(database)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        pages = connection.execute("SELECT pageno FROM dbstat WHERE name IN ('jobs', 'events')").fetchall()
+        pages = connection.execute(
+            "SELECT pageno FROM dbstat WHERE name IN ('jobs', 'events')"
+        ).fetchall()
     with database.open("r+b") as file:
         for (page,) in pages:
             file.seek((page - 1) * 4096)
             file.write(b"\xa5" * 4096)
-    with closing(sqlite3.connect(database)) as connection:  # a write by another process: the server's caches are void
+    with closing(
+        sqlite3.connect(database)
+    ) as connection:  # a write by another process: the server's caches are void
         connection.execute("UPDATE alembic_version SET version_num = version_num")
         connection.commit()
     (tmp_path / "go").touch()
@@ -69,7 +85,9 @@ def test_pages_that_are_damaged_while_the_server_runs_are_told_at_once(start: St
         assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
         assert "is damaged: database disk image is malformed" in answer.json()["message"]
         assert "serve --recover" in answer.json()["hint"]
-    (check,) = [each for each in server.get(paths.DOCTOR).json()["checks"] if each["name"] == "database"]
+    (check,) = [
+        each for each in server.get(paths.DOCTOR).json()["checks"] if each["name"] == "database"
+    ]
     assert not check["ok"]
     assert "serve --recover" in check["fix"]
     server.kill()
@@ -79,7 +97,9 @@ def test_pages_that_are_damaged_while_the_server_runs_are_told_at_once(start: St
     assert again.lines("runs") == ["up"], "it was not started twice"
 
 
-def test_a_running_job_whose_row_is_damaged_is_ended_with_its_processes(start: Start, tmp_path: Path) -> None:
+def test_a_running_job_whose_row_is_damaged_is_ended_with_its_processes(
+    start: Start, tmp_path: Path
+) -> None:
     server = start()
     for name in ("damaged", "whole"):
         server.accepted(name, WAITS)

@@ -1,4 +1,6 @@
-"""The value of a secret is nowhere but in files that only this user can read: every file, row, log and answer."""
+"""The value of a secret is nowhere but in files that only this user can read: every
+file, row, log and answer.
+"""
 
 import json
 import sqlite3
@@ -14,7 +16,10 @@ pytestmark = pytest.mark.process
 
 SECRET, PASSWORD, INHERITED = "s3cr3t-of-the-job", "p4ssw0rd-in-a-variable", "t0k3n-of-the-shell"
 VALUES = (SECRET, PASSWORD, INHERITED)
-SCRIPT = "import os, sys\nprint([len(os.environ[n]) for n in sys.argv[1:]], flush=True)\nraise SystemExit(3)\n"
+SCRIPT = (
+    "import os, sys\nprint([len(os.environ[n]) for n in sys.argv[1:]], flush=True)\nraise "
+    "SystemExit(3)\n"
+)
 
 
 def submit(server: Server, name: str, **fields: object) -> None:
@@ -47,17 +52,26 @@ def test_it_is_in_no_row_no_log_no_answer_and_no_open_file(start: Start, tmp_pat
     assert job["failure"]["exit_code"] == 3
     assert server.lines("one")[0] == str([len(value) for value in VALUES])
 
-    answers = [server.get(path).text for path in (paths.JOBS, paths.job("one"), paths.job("one", "events"))]
+    answers = [
+        server.get(path).text for path in (paths.JOBS, paths.job("one"), paths.job("one", "events"))
+    ]
     answers += [
         server.get(paths.job("one", "manifest")).text,
         server.get(paths.DOCTOR).text,
         server.get(paths.METRICS).text,
     ]
-    answers += [*server.lines("one"), server.get(f"{paths.job('one', 'logs')}?timestamps=true").text]
+    answers += [
+        *server.lines("one"),
+        server.get(f"{paths.job('one', 'logs')}?timestamps=true").text,
+    ]
     request = server.get(paths.job("one", "request")).json()
-    assert request["spec"]["env_variables"] == {"DB_PASSWORD": PASSWORD}  # what its owner needs to submit it again
+    assert request["spec"]["env_variables"] == {
+        "DB_PASSWORD": PASSWORD
+    }  # what its owner needs to submit it again
     answers += [request["submitter"], request["secret_values"]]
-    assert not [answer for answer in answers if any(value in json.dumps(answer) for value in VALUES)]
+    assert not [
+        answer for answer in answers if any(value in json.dumps(answer) for value in VALUES)
+    ]
     assert not [value for value in VALUES if value in server.output]
 
     database = sqlite3.connect(tmp_path / "state" / "data" / "client_lib.db")
@@ -83,7 +97,11 @@ def test_nothing_of_it_is_left_when_the_job_is_deleted(start: Start, tmp_path: P
 
 def test_render_and_a_refusal_do_not_repeat_it(start: Start) -> None:
     server = start()
-    spec = {"script": "/nowhere.py", "secrets": ["HF_TOKEN"], "env_variables": {"DB_PASSWORD": PASSWORD}}
+    spec = {
+        "script": "/nowhere.py",
+        "secrets": ["HF_TOKEN"],
+        "env_variables": {"DB_PASSWORD": PASSWORD},
+    }
     body = {
         "spec": spec,
         "code": {"mode": "in_place"},

@@ -41,9 +41,13 @@ async def submit(service: Service, folder: Path, name: str, script: str, **field
     nonce = secrets.token_hex(16)
     (folder / ".proof").write_text(nonce)
     request = SubmitRequest(
-        spec=JobSpec(script=str(folder / f"{name}.py"), name=name, log_file=None, grace_s=1, **fields),
+        spec=JobSpec(
+            script=str(folder / f"{name}.py"), name=name, log_file=None, grace_s=1, **fields
+        ),
         code=CodeInPlace(proof=SharedFolderProof(path=str(folder / ".proof"), nonce=nonce)),
-        submitter=Submitter(python=sys.executable, environment=dict(os.environ), working_dir=str(folder)),
+        submitter=Submitter(
+            python=sys.executable, environment=dict(os.environ), working_dir=str(folder)
+        ),
     )
     await service.submits.submit(ANN, request, None)
 
@@ -98,7 +102,10 @@ def test_restart_gives_a_new_attempt_with_its_own_log(tmp_path: Path) -> None:
         assert (info.state, info.attempt) == ("SUCCEEDED", 2)
         logs = await service.lookup.find_logs(ANN, "again")
         for attempt in ("1", "2"):
-            text = b"".join(p.read_bytes() for p in (logs.job_dir / "attempts" / attempt).glob("workers/0/log/*.log"))
+            text = b"".join(
+                p.read_bytes()
+                for p in (logs.job_dir / "attempts" / attempt).glob("workers/0/log/*.log")
+            )
             assert f"attempt {attempt}".encode() in text
 
     in_service(tmp_path, run)
@@ -108,7 +115,13 @@ def test_notify_says_it_once_and_lets_the_job_run(tmp_path: Path) -> None:
     script = "import time\nprint('x', flush=True)\ntime.sleep(3.5)\n"
 
     async def run(service: Service) -> None:
-        await submit(service, tmp_path, "quiet", script, health_params={"log_period": 1, "sub_actions": ["notify"]})
+        await submit(
+            service,
+            tmp_path,
+            "quiet",
+            script,
+            health_params={"log_period": 1, "sub_actions": ["notify"]},
+        )
         assert (await ended(service, "quiet")).state == "SUCCEEDED"
         events = EventList.model_validate_json(await service.lookup.events(ANN, "quiet")).events
         assert [event.state for event in events if event.reason == "HungSilent"] == ["RUNNING"]

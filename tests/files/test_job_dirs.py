@@ -9,7 +9,9 @@ from server_stub.files.job_dirs import opener
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
-def test_only_a_server_of_root_asks_who_owns_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_server_of_root_asks_who_owns_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "log"
     file.write_text("mapped to another owner by the file system\n")
     os.chown(file, 12345, 12345)

@@ -7,14 +7,16 @@ import stat
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from server_stub.files import request_log
 from server_stub.files.request_log import Heading, Place, RequestLog
 from tests.examples import examples
 
-RECORDS = st.lists(st.text(min_size=1, max_size=300).map(lambda s: s.replace("\0", "").encode() + b"\n"), max_size=20)
+RECORDS = st.lists(
+    st.text(min_size=1, max_size=300).map(lambda s: s.replace("\0", "").encode() + b"\n"),
+    max_size=20,
+)
 
 
 @settings(max_examples=examples(50), deadline=None)
@@ -40,7 +42,9 @@ def test_every_record_is_read_back_over_restarts(
 def test_a_record_larger_than_a_segment_gets_its_own(tmp_path: Path) -> None:
     submissions = RequestLog(tmp_path / "s", segment_bytes=100)
     submissions.open()
-    places = [place for record in (b"a" * 90, b"b" * 500, b"c") for place in submissions.append(record)]
+    places = [
+        place for record in (b"a" * 90, b"b" * 500, b"c") for place in submissions.append(record)
+    ]
     assert [place.segment for place in places] == [1, 2, 3]
     assert submissions.read(places[1]) == b"b" * 500
     assert stat.S_IMODE((tmp_path / "s" / "00000002.jsonl").stat().st_mode) == 0o600
@@ -60,8 +64,12 @@ def test_an_erased_record_is_zeros_and_an_unused_segment_goes(tmp_path: Path) ->
     assert submissions.read(second) == b"secret-2\n", "the newest stays: it is being written"
 
 
-def test_a_full_disk_leaves_no_half_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> int:  # a real full disk needs a file system of its own, which needs root
+def test_a_full_disk_leaves_no_half_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(
+        *_: object,
+    ) -> int:  # a real full disk needs a file system of its own, which needs root
         raise OSError(errno.ENOSPC, "No space left on device")
 
     submissions = RequestLog(tmp_path, segment_bytes=10)
@@ -77,7 +85,9 @@ def test_a_full_disk_leaves_no_half_segment(tmp_path: Path, monkeypatch: pytest.
 def test_a_segment_that_could_not_be_synced_takes_no_more_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_: int) -> None:  # once: the kernel reports a lost page to one fdatasync, and the next one succeeds
+    def fail(
+        _: int,
+    ) -> None:  # once: the kernel reports a lost page to one fdatasync, and the next one succeeds
         monkeypatch.undo()
         raise OSError(errno.EIO, "Input/output error")
 
@@ -107,7 +117,8 @@ def test_a_record_that_was_written_in_part_hides_none_after_it(
     log = RequestLog(tmp_path)
     log.open()
     first, cut, last = (
-        Heading(letter * 32, "anna", letter, "2026-11-27T00:00:00+00:00").above(b"{}\n") for letter in "abc"
+        Heading(letter * 32, "anna", letter, "2026-11-27T00:00:00+00:00").above(b"{}\n")
+        for letter in "abc"
     )
     log.append(first)
     with monkeypatch.context() as patch:
@@ -121,9 +132,14 @@ def test_a_record_that_was_written_in_part_hides_none_after_it(
     assert [found.name for found, _ in log.headings()] == ["a", "c"]
 
 
-@pytest.mark.parametrize("damage", [{"length": "3"}, {"id": 3}, {"owner": None}, {"created_at": 1.5}, {"more": 1}])
+@pytest.mark.parametrize(
+    "damage", [{"length": "3"}, {"id": 3}, {"owner": None}, {"created_at": 1.5}, {"more": 1}]
+)
 def test_a_heading_of_other_types_is_left_out(tmp_path: Path, damage: dict[str, object]) -> None:
-    log, whole = RequestLog(tmp_path), Heading("a" * 32, "anna", "train", "2026-11-27T00:00:00+00:00")
+    log, whole = (
+        RequestLog(tmp_path),
+        Heading("a" * 32, "anna", "train", "2026-11-27T00:00:00+00:00"),
+    )
     log.open()
     heading, _ = whole.above(b"{}\n").split(b"\n", 1)
     damaged = b"#job " + json.dumps(json.loads(heading[5:]) | damage).encode() + b"\n{}\n"

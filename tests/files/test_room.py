@@ -4,8 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.errors import StorageFull
 from server_stub.files.room import Claim, Room
@@ -65,7 +64,9 @@ def test_what_one_has_claimed_another_does_not_get(tmp_path: Path) -> None:
         pass
 
 
-def test_a_full_disk_gives_up_room_in_slices_and_takes_it_back_when_there_is_some(tmp_path: Path) -> None:
+def test_a_full_disk_gives_up_room_in_slices_and_takes_it_back_when_there_is_some(
+    tmp_path: Path,
+) -> None:
     with small_disk(tmp_path / "disk", "size=16m") as folder:
         room = Room(folder, 2**20)
         room.restore_spare()

@@ -1,4 +1,6 @@
-"""The files of a snapshot are read without much memory or time, whatever an archive says of itself."""
+"""The files of a snapshot are read without much memory or time, whatever
+an archive says of itself.
+"""
 
 import gzip
 import io
@@ -56,9 +58,15 @@ def folders(count: int) -> Iterator[bytes]:
     [
         (folders(MANY), "more than 100 files and folders"),
         ((header(f"file-{number}") for number in range(MANY)), "more than 100 files and folders"),
-        ((header(f"x-{number}", tarfile.FIFOTYPE) for number in range(MANY)), "more than 100 files and folders"),
+        (
+            (header(f"x-{number}", tarfile.FIFOTYPE) for number in range(MANY)),
+            "more than 100 files and folders",
+        ),
         ([header("n" * 4097)], "a name has more than 4096 characters"),
-        ([header("link", tarfile.SYMTYPE, linkname="n" * 4097)], "a name has more than 4096 characters"),
+        (
+            [header("link", tarfile.SYMTYPE, linkname="n" * 4097)],
+            "a name has more than 4096 characters",
+        ),
         ([attribute(60_000), header("a")] * 20, "its headers have more than 1048576 bytes"),
         ([attribute(100_000), header("a")], "a header of 100000 bytes"),
         ([sparse(2**60)], "'zeros' is sparse"),

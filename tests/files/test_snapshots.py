@@ -17,7 +17,9 @@ DATA = b"archive" * 400_000  # several batches
 SHA = hashlib.sha256(DATA).hexdigest()
 
 
-async def chunks(data: bytes = DATA, size: int = 65536, fail: Exception | None = None) -> AsyncIterator[bytes]:
+async def chunks(
+    data: bytes = DATA, size: int = 65536, fail: Exception | None = None
+) -> AsyncIterator[bytes]:
     for start in range(0, len(data), size):
         yield data[start : start + size]
     if fail:
@@ -54,7 +56,9 @@ def test_a_digest_alone_proves_nothing_sending_the_bytes_does(store: Snapshots) 
     assert store.find(SHA, "ben")
 
 
-def test_other_bytes_than_the_digest_are_refused_and_give_no_access(store: Snapshots, tmp_path: Path) -> None:
+def test_other_bytes_than_the_digest_are_refused_and_give_no_access(
+    store: Snapshots, tmp_path: Path
+) -> None:
     put(store)
     with pytest.raises(InvalidRequest, match="have the digest"):
         put(store, "ben", data=b"guess")
@@ -62,7 +66,9 @@ def test_other_bytes_than_the_digest_are_refused_and_give_no_access(store: Snaps
     assert not leftovers(tmp_path)
 
 
-def test_one_byte_over_the_bound_is_refused_and_leaves_nothing(store: Snapshots, tmp_path: Path) -> None:
+def test_one_byte_over_the_bound_is_refused_and_leaves_nothing(
+    store: Snapshots, tmp_path: Path
+) -> None:
     with pytest.raises(TooLarge):
         put(store, data=DATA + b"x")
     assert not store.path(SHA).exists()
@@ -82,7 +88,9 @@ def test_halves_that_a_crash_left_go_at_the_next_start(store: Snapshots, tmp_pat
     assert not leftovers(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["", "..", "../" * 21 + "x", "A" * 64, "0" * 63, "0" * 64 + "/", "incoming"])
+@pytest.mark.parametrize(
+    "name", ["", "..", "../" * 21 + "x", "A" * 64, "0" * 63, "0" * 64 + "/", "incoming"]
+)
 def test_what_is_no_digest_names_no_file(name: str, store: Snapshots) -> None:
     with pytest.raises(InvalidRequest):
         store.path(name)
@@ -96,7 +104,9 @@ def test_a_disk_with_too_little_room_takes_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("announced", [True, False])
-def test_many_uploads_at_once_leave_free_what_must_stay_free(tmp_path: Path, announced: bool) -> None:
+def test_many_uploads_at_once_leave_free_what_must_stay_free(
+    tmp_path: Path, announced: bool
+) -> None:
     with small_disk(tmp_path / "disk", "size=40m") as disk:
         kept = 16 * 2**20
         store = Snapshots(disk / "snapshots", max_bytes=2**30, room=Room(disk, kept))

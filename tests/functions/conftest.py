@@ -30,7 +30,9 @@ def script(folder: Path) -> Script:
     def run(text: str, name: str = "main.py", cwd: Path = folder) -> str:
         (folder / name).write_text(textwrap.dedent(text))
         command = [sys.executable, str(folder / name)]
-        done = subprocess.run(command, cwd=cwd, env=dict(os.environ), capture_output=True, text=True, timeout=100)
+        done = subprocess.run(
+            command, cwd=cwd, env=dict(os.environ), capture_output=True, text=True, timeout=100
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout.strip()
 

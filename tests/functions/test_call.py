@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib import InvalidRequest, Job
 from client_lib.functions.call import call_of
@@ -34,7 +33,9 @@ class Long:
         ((list(range(100)),), {}, ["[0, 1, 2, 3, 4, 5, ...]"]),
     ],
 )
-def test_arguments_are_text_that_people_read(args: tuple[Any, ...], kwargs: dict[str, Any], shown: list[str]) -> None:
+def test_arguments_are_text_that_people_read(
+    args: tuple[Any, ...], kwargs: dict[str, Any], shown: list[str]
+) -> None:
     job = Job(script=train, args=args, kwargs=kwargs)
     assert (job.spec.script, job.spec.args) == ("train()", shown)
 
@@ -55,10 +56,14 @@ def test_of_many_arguments_the_first_are_stored() -> None:
 
 @pytest.mark.parametrize("args", ["0.1", 0.1, 0])
 def test_one_argument_without_its_tuple_is_refused(args: Any) -> None:
-    with pytest.raises(InvalidRequest, match=rf"give the arguments of train as a tuple, \({args!r},\)"):
+    with pytest.raises(
+        InvalidRequest, match=rf"give the arguments of train as a tuple, \({args!r},\)"
+    ):
         Job(script=train, args=args)
 
 
-@given(st.lists(st.one_of(st.text(), st.floats(), st.binary(), st.dictionaries(st.text(), st.text()))))
+@given(
+    st.lists(st.one_of(st.text(), st.floats(), st.binary(), st.dictionaries(st.text(), st.text())))
+)
 def test_any_arguments_make_a_valid_spec(args: list[Any]) -> None:
     assert len(Job(script=train, args=args).spec.args) <= 13

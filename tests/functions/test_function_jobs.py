@@ -37,7 +37,9 @@ def fail_on_one() -> None:
     time.sleep(60)
 
 
-def test_a_function_of_a_module_gets_its_arguments_unchanged_also_from_from_function(folder: Path) -> None:
+def test_a_function_of_a_module_gets_its_arguments_unchanged_also_from_from_function(
+    folder: Path,
+) -> None:
     job = Job.from_function(echo, TEXT, scale=2)
     job.submit()
     assert job.result(timeout=60) == [TEXT, TEXT]
@@ -74,7 +76,9 @@ def test_closures_lambdas_methods_and_partials(folder: Path) -> None:
 
 
 def test_an_interpreter_without_cloudpickle_uses_the_caller_s(folder: Path, tmp_path: Path) -> None:
-    """Also in processes that the function spawns. Stock images have PyTorch, and not cloudpickle."""
+    """Also in processes that the function spawns. Stock images have
+    PyTorch, and not cloudpickle.
+    """
 
     def double(value: int) -> int:
         return 2 * value
@@ -85,19 +89,28 @@ def test_an_interpreter_without_cloudpickle_uses_the_caller_s(folder: Path, tmp_
         with multiprocessing.get_context("spawn").Pool(1) as pool:
             return [*pool.map(abs, [-value]), double(value)]
 
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True
+    )
     job = Job(script=train, args=(21,))
     job.submit(python=str(tmp_path / "bare" / "bin" / "python"))
     assert job.result(timeout=60) == [21, 42]
 
 
-def test_large_arguments_and_results_travel_and_it_runs_in_the_caller_s_working_directory(folder: Path) -> None:
+def test_large_arguments_and_results_travel_and_it_runs_in_the_caller_s_working_directory(
+    folder: Path,
+) -> None:
     (folder / "data.txt").write_text("42")
     block = os.urandom(20_000_000)
-    assert run(lambda given: (given[::-1], Path("data.txt").read_text()), block) == (block[::-1], "42")
+    assert run(lambda given: (given[::-1], Path("data.txt").read_text()), block) == (
+        block[::-1],
+        "42",
+    )
 
 
-def test_what_a_function_raises_comes_back_as_itself_with_the_remote_traceback(folder: Path) -> None:
+def test_what_a_function_raises_comes_back_as_itself_with_the_remote_traceback(
+    folder: Path,
+) -> None:
     job = Job(script=fail_on_one, n_workers=2, grace_s=1)
     job.submit()
     with pytest.raises(KeyError, match="learning_rate") as raised:
@@ -112,7 +125,9 @@ def test_what_a_function_raises_comes_back_as_itself_with_the_remote_traceback(f
         job.wait()
 
 
-def test_an_exception_that_can_t_be_rebuilt_is_a_remote_error_with_the_same_text(folder: Path) -> None:
+def test_an_exception_that_can_t_be_rebuilt_is_a_remote_error_with_the_same_text(
+    folder: Path,
+) -> None:
     class Odd(Exception):
         def __init__(self, one: int, two: int) -> None:
             super().__init__(f"{one} and {two}")
@@ -221,7 +236,9 @@ def test_modules_outside_of_the_snapshot_travel_by_value(script: Script, tmp_pat
     shared = tmp_path / "shared"
     (shared / "tools").mkdir(parents=True)
     (shared / "tools" / "__init__.py").write_text("from tools.inner import step\n")
-    (shared / "tools" / "inner.py").write_text("import other\ndef step(value):\n    return other.OFFSET + value\n")
+    (shared / "tools" / "inner.py").write_text(
+        "import other\ndef step(value):\n    return other.OFFSET + value\n"
+    )
     (shared / "other.py").write_text("OFFSET = 40\n")
     printed = script(f"""
         import sys
@@ -241,7 +258,9 @@ def test_modules_outside_of_the_snapshot_travel_by_value(script: Script, tmp_pat
     assert printed.splitlines() == ["(42, False)", "42"]
 
 
-def test_modules_beside_the_script_are_found_from_any_directory(script: Script, folder: Path, tmp_path: Path) -> None:
+def test_modules_beside_the_script_are_found_from_any_directory(
+    script: Script, folder: Path, tmp_path: Path
+) -> None:
     (folder / "project").mkdir()
     (folder / "project" / "__init__.py").write_text("")
     (folder / "project" / "steps.py").write_text("def step():\n    return 'from the project'\n")
@@ -286,7 +305,9 @@ def test_a_function_of_a_package_s_main_module_takes_its_siblings_along(folder: 
 
 
 @pytest.mark.process
-def test_another_process_gets_a_result_by_name_after_the_server_was_restarted(folder: Path, client: Client) -> None:
+def test_another_process_gets_a_result_by_name_after_the_server_was_restarted(
+    folder: Path, client: Client
+) -> None:
     job = Job(script=echo, args=("kept",))
     job.submit()
     job.wait(timeout=60)
@@ -294,7 +315,9 @@ def test_another_process_gets_a_result_by_name_after_the_server_was_restarted(fo
     stop = [sys.executable, "-m", "client_lib", "server", "stop"]
     subprocess.run(stop, check=True, capture_output=True, timeout=60)
     for _ in range(2):
-        found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        found = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+        )
         assert found.stdout.strip() == "['kept']", found.stderr
 
 

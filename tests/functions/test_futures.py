@@ -1,4 +1,6 @@
-"""The executor and the waits for many jobs, as users of `concurrent.futures` know them: real jobs of a real server."""
+"""The executor and the waits for many jobs, as users of `concurrent.futures` know them:
+real jobs of a real server.
+"""
 
 import concurrent.futures
 import threading
@@ -65,13 +67,21 @@ def test_it_is_an_executor_of_the_standard_library(executor: Executor) -> None:
     assert future.job is not None
     assert future.job.state is State.SUCCEEDED
     assert list(executor.map(add, range(3), [10, 20, 30], timeout=WITHIN_S)) == [10, 21, 32]
-    assert list(executor.map(add, range(5), range(5), timeout=WITHIN_S, chunksize=3)) == [0, 2, 4, 6, 8]
+    assert list(executor.map(add, range(5), range(5), timeout=WITHIN_S, chunksize=3)) == [
+        0,
+        2,
+        4,
+        6,
+        8,
+    ]
 
 
 def test_a_machine_without_a_free_thread_fails_one_call_and_not_those_after_it(
     executor: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def no_thread(_: threading.Thread) -> None:  # root, who runs tests, has no limit that a test could lower
+    def no_thread(
+        _: threading.Thread,
+    ) -> None:  # root, who runs tests, has no limit that a test could lower
         raise RuntimeError("can't start new thread")
 
     with monkeypatch.context() as full:
@@ -103,7 +113,9 @@ def test_what_the_function_raises_comes_out_of_the_future(executor: Executor) ->
     assert isinstance(failed.exception().__cause__, JobFailed)  # type: ignore[union-attr]
 
 
-def test_one_thread_watches_all_and_they_complete_in_the_order_of_their_ends(executor: Executor, folder: Path) -> None:
+def test_one_thread_watches_all_and_they_complete_in_the_order_of_their_ends(
+    executor: Executor, folder: Path
+) -> None:
     waiting = [executor.submit(wait_for, folder / str(number)) for number in range(3)]
     (folder / "1").write_text("one")
     first = next(concurrent.futures.as_completed(waiting, WITHIN_S))
@@ -115,7 +127,9 @@ def test_one_thread_watches_all_and_they_complete_in_the_order_of_their_ends(exe
     until(lambda: "client-lib-executor" not in [thread.name for thread in threading.enumerate()])
 
 
-def test_a_job_that_does_not_run_yet_can_be_cancelled_and_a_running_one_cannot(folder: Path) -> None:
+def test_a_job_that_does_not_run_yet_can_be_cancelled_and_a_running_one_cannot(
+    folder: Path,
+) -> None:
     with Executor(setup="sleep 100", grace_s=1) as executor:
         pending = executor.submit(add, 1, 1)
         assert pending.cancel()
@@ -168,20 +182,26 @@ def test_a_call_ends_with_the_one_that_it_needs(executor: Executor, folder: Path
     assert f"{_job_of(pending).name} is CANCELLED" in str(needs.exception(WITHIN_S))
 
 
-def test_a_result_that_is_no_argument_is_said_and_futures_of_others_are_refused(executor: Executor) -> None:
+def test_a_result_that_is_no_argument_is_said_and_futures_of_others_are_refused(
+    executor: Executor,
+) -> None:
     error = executor.submit(add, executor.submit(threading.Lock), 1).exception(WITHIN_S)
     assert "can't be an argument: what rank 0 returned, a lock, can't be pickled" in str(error)
     with pytest.raises(InvalidRequest, match="which is no job of this server"):
         executor.submit(add, concurrent.futures.Future(), 1)
 
 
-def test_what_cannot_be_pickled_is_refused_at_once_and_nothing_is_left_open(executor: Executor) -> None:
+def test_what_cannot_be_pickled_is_refused_at_once_and_nothing_is_left_open(
+    executor: Executor,
+) -> None:
     with pytest.raises(InvalidRequest, match="argument 0 of add can't be pickled"):
         executor.submit(add, threading.Lock(), 1)
     assert executor.submit(add, 1, 1).result(WITHIN_S) == 2
 
 
-def test_a_job_that_was_accepted_goes_on_when_the_server_does_not_answer_after_it(folder: Path) -> None:
+def test_a_job_that_was_accepted_goes_on_when_the_server_does_not_answer_after_it(
+    folder: Path,
+) -> None:
     class Deaf(Client):
         lost = ""
 
@@ -205,7 +225,9 @@ def test_a_job_that_was_accepted_goes_on_when_the_server_does_not_answer_after_i
     assert get_job(str(_job_of(second).name)).wait(WITHIN_S).state is State.SUCCEEDED
 
 
-def test_after_shutdown_nothing_is_accepted_and_what_does_not_run_is_cancelled(folder: Path) -> None:
+def test_after_shutdown_nothing_is_accepted_and_what_does_not_run_is_cancelled(
+    folder: Path,
+) -> None:
     executor = Executor(grace_s=1)
     running = executor.submit(wait_for, folder / "go")
     until(running.running)
@@ -219,10 +241,17 @@ def test_after_shutdown_nothing_is_accepted_and_what_does_not_run_is_cancelled(f
     assert running.result(0) == "done"
 
 
-def test_a_server_without_this_call_is_named_before_anything_is_submitted(odd_server: object) -> None:
-    missing = http("404 Not Found", b'{"code": "not_found", "message": "there is nothing at /api/v1/changes"}')
+def test_a_server_without_this_call_is_named_before_anything_is_submitted(
+    odd_server: object,
+) -> None:
+    missing = http(
+        "404 Not Found", b'{"code": "not_found", "message": "there is nothing at /api/v1/changes"}'
+    )
     odd = odd_server(missing)  # type: ignore[operator]
-    with pytest.raises(NotSupported, match="can't watch many jobs"), Executor(client=Client(odd.url)) as executor:
+    with (
+        pytest.raises(NotSupported, match="can't watch many jobs"),
+        Executor(client=Client(odd.url)) as executor,
+    ):
         executor.submit(add, 1, 1)
     assert ["changes" in asked.line for asked in odd.requests] == [True]
 

@@ -1,4 +1,5 @@
-"""The other ways to run a function: `remote`, accelerate's notebook_launcher, pyspark's TorchDistributor.
+"""The other ways to run a function: `remote`, accelerate's notebook_launcher, pyspark's
+TorchDistributor.
 
 torch is imported where it is needed: the workers of each function import this module.
 """
@@ -71,14 +72,23 @@ def test_an_option_that_job_has_not_is_a_type_error_at_the_definition() -> None:
 def test_notebook_launcher_has_the_parameters_of_accelerate() -> None:
     import accelerate
 
-    ours, theirs = (inspect.signature(f).parameters for f in (notebook_launcher, accelerate.notebook_launcher))
-    assert [(p.name, p.default) for p in ours.values()] == [(p.name, p.default) for p in theirs.values()]
+    ours, theirs = (
+        inspect.signature(f).parameters for f in (notebook_launcher, accelerate.notebook_launcher)
+    )
+    assert [(p.name, p.default) for p in ours.values()] == [
+        (p.name, p.default) for p in theirs.values()
+    ]
 
 
 def test_ranks_are_filled_by_name_at_any_position(folder: Path) -> None:
     assert notebook_launcher(train_ddp, args=(), num_processes=2) == (0, 2)
     with pytest.warns(UserWarning, match="rdzv_id='one' has no effect"):
-        assert notebook_launcher(train, args=(0.1,), num_processes=1, rdzv_id="one") == (0, 0.1, 1, 0)
+        assert notebook_launcher(train, args=(0.1,), num_processes=1, rdzv_id="one") == (
+            0,
+            0.1,
+            1,
+            0,
+        )
 
 
 def loop(scale: float) -> tuple[int, str, str, float]:
@@ -88,17 +98,32 @@ def loop(scale: float) -> tuple[int, str, str, float]:
 
     accelerator = accelerate.Accelerator()
     total = accelerator.reduce(torch.tensor(scale * accelerator.process_index), "sum")
-    return accelerator.num_processes, accelerator.mixed_precision, accelerator.device.type, total.item()
+    return (
+        accelerator.num_processes,
+        accelerator.mixed_precision,
+        accelerator.device.type,
+        total.item(),
+    )
 
 
 @pytest.mark.process
-def test_a_loop_written_for_accelerate_finds_its_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_written_for_accelerate_finds_its_settings(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert notebook_launcher(loop, (2.0,), num_processes=2, mixed_precision="bf16") == (2, "bf16", "cpu", 2.0)
+    assert notebook_launcher(loop, (2.0,), num_processes=2, mixed_precision="bf16") == (
+        2,
+        "bf16",
+        "cpu",
+        2.0,
+    )
 
 
 def test_a_distributor_gives_rank_0_s_value(folder: Path) -> None:
-    assert TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(shape) == ("2", "2")
+    assert TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(shape) == (
+        "2",
+        "2",
+    )
     assert TorchDistributor(num_workers=2, local_mode=False, use_gpu=False).run(shape) == ("2", "1")
 
 
@@ -139,7 +164,9 @@ def test_use_gpu_without_gpus_says_that_it_runs_on_the_cpu(
 
 
 @pytest.mark.usefixtures("one_gpu")
-def test_more_processes_than_gpus_are_capped_with_a_warning(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_processes_than_gpus_are_capped_with_a_warning(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.warns(RuntimeWarning, match="'num_processes' was reset"):
         assert TorchDistributor(2, type="nogpu").run(shape) == ("1", "1")

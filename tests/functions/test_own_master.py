@@ -1,4 +1,6 @@
-"""Functions written for one machine, as PyTorch's DDP tutorial has them: they set MASTER_ADDR and a fixed port."""
+"""Functions written for one machine, as PyTorch's DDP tutorial has them: they set
+MASTER_ADDR and a fixed port.
+"""
 
 import os
 import sys
@@ -34,8 +36,12 @@ def port() -> int:
     return free_port()
 
 
-@pytest.mark.parametrize("shape", [{"processes_per_worker": 2}, {"n_workers": 2, "processes_per_worker": 1}])
-def test_all_workers_of_this_machine_meet_at_localhost(folder: Path, port: int, shape: dict[str, int]) -> None:
+@pytest.mark.parametrize(
+    "shape", [{"processes_per_worker": 2}, {"n_workers": 2, "processes_per_worker": 1}]
+)
+def test_all_workers_of_this_machine_meet_at_localhost(
+    folder: Path, port: int, shape: dict[str, int]
+) -> None:
     job = Job(script=meet, args=(port,), **shape)  # type: ignore[arg-type]
     job.submit()
     assert job.results(timeout=100) == [1.0, 1.0]

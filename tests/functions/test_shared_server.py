@@ -20,7 +20,9 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Clie
     """By the user's name; root is an admin."""
     folder = tmp_path_factory.mktemp("shared")
     users = folder / "users.toml"
-    tokens = {name: users_file.add(users, name, admin=name == "root") for name in ("ann", "bob", "root")}
+    tokens = {
+        name: users_file.add(users, name, admin=name == "root") for name in ("ann", "bob", "root")
+    }
     bound: dict[str, Any] = {"CLIENT_LIB_SERVER_MAX_SNAPSHOT_BYTES": "1000000"}
     server = ServerProcess(folder / "state", "--users-file", str(users), **bound)
     try:
@@ -31,7 +33,9 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Clie
         server.kill()
 
 
-def test_a_result_of_another_s_job_is_read_by_who_trusts_it(clients: dict[str, Client], folder: Path) -> None:
+def test_a_result_of_another_s_job_is_read_by_who_trusts_it(
+    clients: dict[str, Client], folder: Path
+) -> None:
     job = Job(script=lambda: {"loss": 0.25}, client=clients["ann"], name="of-ann")
     job.submit()
     assert job.result(timeout=60) == {"loss": 0.25}
@@ -45,7 +49,9 @@ def test_a_result_of_another_s_job_is_read_by_who_trusts_it(clients: dict[str, C
 
 
 @pytest.mark.process
-def test_what_another_s_function_raised_is_not_rebuilt_without_trust(clients: dict[str, Client], folder: Path) -> None:
+def test_what_another_s_function_raised_is_not_rebuilt_without_trust(
+    clients: dict[str, Client], folder: Path
+) -> None:
     def fail() -> None:
         raise KeyError("learning_rate")
 
@@ -65,13 +71,19 @@ def test_a_result_over_the_server_s_bound_is_said_and_the_job_succeeded(
     job = Job(script=lambda: bytes(2_000_000), client=clients["ann"])
     job.submit()
     job.wait(timeout=60)
-    with pytest.raises(NoResult, match=r"what rank 0 returned is larger than the 1\.0 MB that a result may have"):
+    with pytest.raises(
+        NoResult, match=r"what rank 0 returned is larger than the 1\.0 MB that a result may have"
+    ):
         job.result()
 
 
-def test_arguments_over_the_server_s_bound_name_the_largest(clients: dict[str, Client], folder: Path) -> None:
+def test_arguments_over_the_server_s_bound_name_the_largest(
+    clients: dict[str, Client], folder: Path
+) -> None:
     job = Job(script=lambda small, table: None, args=("x", bytes(3_000_000)), client=clients["ann"])
-    with pytest.raises(TooLarge, match="larger than the 1000000 bytes that this server takes") as refused:
+    with pytest.raises(
+        TooLarge, match="larger than the 1000000 bytes that this server takes"
+    ) as refused:
         job.submit()
     assert "3.0 MB  argument 1" in refused.value.message
 
@@ -91,7 +103,9 @@ def meet(port: int) -> None:
 
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc says who listens")
-def test_a_port_that_another_s_job_holds_is_named_without_that_job(clients: dict[str, Client], folder: Path) -> None:
+def test_a_port_that_another_s_job_holds_is_named_without_that_job(
+    clients: dict[str, Client], folder: Path
+) -> None:
     port = free_port()
     flag = folder / "flag"
     flag.touch()

@@ -1,4 +1,6 @@
-"""A real server on a real socket: uvicorn in a thread, the real service, and a runtime that runs nothing."""
+"""A real server on a real socket: uvicorn in a thread, the real service, and a
+runtime that runs nothing.
+"""
 
 import asyncio
 import io
@@ -52,9 +54,16 @@ class Api:
     def __call__(self, method: str, path: str, **options: Any) -> requests.Response:
         return self.session.request(method, self.url + path, timeout=DEADLINE_S, **options)
 
-    def submit(self, key: str | None = None, code: dict[str, Any] | None = None, **spec: Any) -> requests.Response:
-        body = {"spec": {"script": "echo hello", "type": "binary"} | spec, "code": code or {"mode": "in_place"}}
-        return self("POST", paths.JOBS, json=body, headers={paths.IDEMPOTENCY_KEY: key} if key else {})
+    def submit(
+        self, key: str | None = None, code: dict[str, Any] | None = None, **spec: Any
+    ) -> requests.Response:
+        body = {
+            "spec": {"script": "echo hello", "type": "binary"} | spec,
+            "code": code or {"mode": "in_place"},
+        }
+        return self(
+            "POST", paths.JOBS, json=body, headers={paths.IDEMPOTENCY_KEY: key} if key else {}
+        )
 
 
 class PromptServer(Server):
@@ -87,7 +96,10 @@ class Running:
         """`users_more`: tables of the users file besides its users."""
         folder.mkdir(exist_ok=True)
         users = folder / "users.toml"
-        self.tokens = {name: users_file.add(users, name, admin=name == "root") for name in ("ann", "ben", "root")}
+        self.tokens = {
+            name: users_file.add(users, name, admin=name == "root")
+            for name in ("ann", "ben", "root")
+        }
         with users.open("a") as file:
             file.write(users_more)
         self.settings = Settings(state_dir=folder, users_file=users, **settings)
@@ -150,13 +162,23 @@ class Running:
         service = Service(settings, self.runtime, room=room)
         await service.start()
         registry = WorkerRegistry(
-            settings.data_dir / "worker.key", lambda job_id, attempt: settings.data_dir / job_id, room.spare
+            settings.data_dir / "worker.key",
+            lambda job_id, attempt: settings.data_dir / job_id,
+            room.spare,
         )
         uploads = OutputsUpload(settings.outputs_limit_bytes, room)
         assert settings.users_file
         tokens = FileTokens(settings.users_file)
         self.parts = Context(
-            *(settings, service, snapshots, LogHub(service.lookup.next_logs), Traffic(), registry, uploads),
+            *(
+                settings,
+                service,
+                snapshots,
+                LogHub(service.lookup.next_logs),
+                Traffic(),
+                registry,
+                uploads,
+            ),
             users=Users(tokens),
             logins=Logins(settings.data_dir / "logins.json", tokens, loopback=True),
             bodies=Bodies(settings.max_snapshot_bytes),

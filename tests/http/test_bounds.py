@@ -1,4 +1,6 @@
-"""Every bound answers clearly, whether the client declares the size or streams, and the server goes on."""
+"""Every bound answers clearly, whether the client declares the size or
+streams, and the server goes on.
+"""
 
 import hashlib
 import json
@@ -18,7 +20,9 @@ BOUND = 100_000
 
 @pytest.fixture
 def small(start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch) -> Running:
-    monkeypatch.setattr("server_stub.http.limits.MAX_BODY_BYTES", BOUND)  # constants, and large ones
+    monkeypatch.setattr(
+        "server_stub.http.limits.MAX_BODY_BYTES", BOUND
+    )  # constants, and large ones
     monkeypatch.setattr("server_stub.service.admission.MAX_SPEC_BYTES", 10_000)
     return start_server(max_snapshot_bytes=BOUND)
 
@@ -32,7 +36,9 @@ def pieces(size: int) -> Iterator[bytes]:
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize("size", [BOUND + 1, 50 * BOUND])
 @pytest.mark.parametrize(("method", "path"), [("POST", paths.JOBS), ("POST", paths.RENDER)])
-def test_a_body_over_its_bound_is_413(method: str, path: str, size: int, chunked: bool, small: Running) -> None:
+def test_a_body_over_its_bound_is_413(
+    method: str, path: str, size: int, chunked: bool, small: Running
+) -> None:
     ann = small.as_user("ann")
     answer = ann(method, path, data=pieces(size) if chunked else b"x" * size)
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
@@ -76,7 +82,9 @@ def test_too_many_headers_are_refused(ann: Api) -> None:
 
 
 @pytest.mark.parametrize(
-    "head", [b"GET / HTTP/1.1\r\nX: " + b"x" * 10 * HEAD_MAX, b"GET /" + b"x" * 10 * HEAD_MAX], ids=["header", "path"]
+    "head",
+    [b"GET / HTTP/1.1\r\nX: " + b"x" * 10 * HEAD_MAX, b"GET /" + b"x" * 10 * HEAD_MAX],
+    ids=["header", "path"],
 )
 def test_a_head_without_an_end_is_cut(head: bytes, server: Running) -> None:
     host, port = server.url.removeprefix("http://").split(":")
@@ -95,7 +103,9 @@ def test_many_requests_on_one_connection_are_not_counted_together(ann: Api) -> N
     assert {ann("GET", paths.INFO, headers=padding).status_code for _ in range(30)} == {200}
 
 
-@pytest.mark.parametrize("garbage", [b"\x16\x03\x01\x02", b"HELLO\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"])
+@pytest.mark.parametrize(
+    "garbage", [b"\x16\x03\x01\x02", b"HELLO\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"]
+)
 def test_what_is_no_http_gets_a_400_or_nothing(garbage: bytes, server: Running) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
@@ -110,7 +120,10 @@ def test_a_cut_submit_stores_nothing_and_leaves_no_traceback(
     server: Running, ann: Api, caplog: pytest.LogCaptureFixture
 ) -> None:
     host, port = server.url.removeprefix("http://").split(":")
-    head = f"POST {paths.JOBS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ann.token}\r\nContent-Length: 100\r\n\r\n"
+    head = (
+        f"POST {paths.JOBS} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "
+        f"{ann.token}\r\nContent-Length: 100\r\n\r\n"
+    )
     with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
         connection.sendall(head.encode() + b'{"spec": ')
     until(lambda: [line["status"] for line in server.log_lines()] == [499])
@@ -123,7 +136,10 @@ def test_a_cut_upload_leaves_nothing_and_no_traceback(
     data = os.urandom(100_000)
     path = paths.snapshot(hashlib.sha256(data).hexdigest())
     host, port = server.url.removeprefix("http://").split(":")
-    head = f"PUT {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ann.token}\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = (
+        f"PUT {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ann.token}\r\nContent-Length: "
+        f"{len(data)}\r\n\r\n"
+    )
     with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
         connection.sendall(head.encode() + data[:50_000])
     until(lambda: [line["status"] for line in server.log_lines()] == [499])
@@ -157,13 +173,26 @@ def test_an_unexpected_exception_is_a_500_with_an_id_and_no_internals(
     assert answer.headers["X-Request-Id"] in caplog.text
 
 
-def test_each_request_is_a_line_of_json_without_tokens_or_queries(server: Running, ann: Api) -> None:
-    answer = ann("GET", paths.JOBS, params={"name": "hidden-name"}, headers={"X-Request-Id": "mine-1"})
+def test_each_request_is_a_line_of_json_without_tokens_or_queries(
+    server: Running, ann: Api
+) -> None:
+    answer = ann(
+        "GET", paths.JOBS, params={"name": "hidden-name"}, headers={"X-Request-Id": "mine-1"}
+    )
     assert answer.headers["X-Request-Id"] == "mine-1"
     ann("GET", paths.job("train"))
     until(lambda: len(server.log_lines()) == 2)
     first, second = server.log_lines()
-    assert first.items() >= {"id": "mine-1", "method": "GET", "path": paths.JOBS, "status": 200, "user": "ann"}.items()
+    assert (
+        first.items()
+        >= {
+            "id": "mine-1",
+            "method": "GET",
+            "path": paths.JOBS,
+            "status": 200,
+            "user": "ann",
+        }.items()
+    )
     assert (second["route"], second["status"]) == ("/api/v1/jobs/{name}", 404)
     text = server.access_log.getvalue()
     assert ann.token
@@ -180,7 +209,10 @@ def test_metrics_count_requests_jobs_followers_and_capacity(server: Running, ann
     ann.submit()
     ann("GET", "/some/scan/1")
     text = ann("GET", paths.METRICS).text
-    assert 'client_lib_http_requests_total{method="POST",route="/api/v1/jobs",status="201"} 1.0' in text
+    assert (
+        'client_lib_http_requests_total{method="POST",route="/api/v1/jobs",status="201"} 1.0'
+        in text
+    )
     assert 'client_lib_http_requests_total{method="GET",route="(none)",status="404"} 1.0' in text
     assert 'client_lib_http_request_seconds_count{route="/api/v1/jobs"} 1.0' in text
     assert 'client_lib_jobs{state="PENDING"} 1.0' in text
@@ -197,7 +229,11 @@ def test_info_doctor_and_instance_types_answer(ann: Api) -> None:
 def test_a_server_that_stops_is_not_ready(server: Running, ann: Api) -> None:
     server.call(server.parts.stopping.set)
     answer = ann("GET", paths.READYZ)
-    assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (503, "unavailable", "1")
+    assert (answer.status_code, answer.json()["code"], answer.headers["Retry-After"]) == (
+        503,
+        "unavailable",
+        "1",
+    )
 
 
 def test_every_error_is_an_error_body(ann: Api) -> None:

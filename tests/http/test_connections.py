@@ -1,4 +1,6 @@
-"""Connections that send little or nothing are closed, and other clients still get connections and memory."""
+"""Connections that send little or nothing are closed, and other clients still
+get connections and memory.
+"""
 
 import socket
 import time
@@ -90,7 +92,9 @@ def test_a_head_that_comes_byte_by_byte_is_408(impatient: Running) -> None:
         assert b" 408 " in trickle(connection, b"x")
 
 
-@pytest.mark.parametrize("sent", [b"\r\n", b"GET /healthz HTTP/1.1\r\nX: xxxxxxxxxx"], ids=["line ends", "head"])
+@pytest.mark.parametrize(
+    "sent", [b"\r\n", b"GET /healthz HTTP/1.1\r\nX: xxxxxxxxxx"], ids=["line ends", "head"]
+)
 def test_after_a_response_it_is_timed_again(sent: bytes, impatient: Running) -> None:
     with connect(impatient) as connection:
         connection.sendall(head("GET", paths.HEALTHZ, None))
@@ -119,7 +123,9 @@ def test_a_request_in_progress_is_not_timed(impatient: Running) -> None:
 # --- their number
 
 
-def test_connections_of_one_address_without_a_token_are_bounded(few: Running, caplog: pytest.LogCaptureFixture) -> None:
+def test_connections_of_one_address_without_a_token_are_bounded(
+    few: Running, caplog: pytest.LogCaptureFixture
+) -> None:
     with ExitStack() as stack:
         idle = [stack.enter_context(connect(few)) for _ in range(3)]
         for _ in range(5):
@@ -167,7 +173,9 @@ def begun(narrow: Running) -> Iterator[list[socket.socket]]:
 
 
 @pytest.mark.parametrize("path", [paths.JOBS, "/public/v2/jobs"])
-def test_unfinished_bodies_leave_a_bound_of_memory(path: str, narrow: Running, begun: list[socket.socket]) -> None:
+def test_unfinished_bodies_leave_a_bound_of_memory(
+    path: str, narrow: Running, begun: list[socket.socket]
+) -> None:
     ann = narrow.as_user("ann")
     answer = ann("POST", path, data=LARGE * b" ")
     assert answer.status_code == 503, answer.text
@@ -198,7 +206,9 @@ def test_a_body_that_does_not_arrive_is_503(method: str, how: str, impatient: Ru
 def test_a_slow_body_that_goes_on_arrives(
     start_server: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each byte gives it more time: the first ones, which come with the head, ten seconds on any machine."""
+    """Each byte gives it more time: the first ones, which come with the head,
+    ten seconds on any machine.
+    """
     monkeypatch.setattr("server_stub.http.limits.BODY_S", SOON_S)
     monkeypatch.setattr("server_stub.http.limits.BODY_RATE", 1000)
     server = start_server()

@@ -37,10 +37,14 @@ def running(server: Running, ann: Api) -> str:
     return job_id
 
 
-def test_a_job_and_lists_show_the_progress_of_a_running_job(running: str, server: Running, ann: Api) -> None:
+def test_a_job_and_lists_show_the_progress_of_a_running_job(
+    running: str, server: Running, ann: Api
+) -> None:
     (listed,) = ann("GET", paths.JOBS).json()["jobs"]
     job = ann("GET", paths.job("train")).json()
-    waited = ann("GET", paths.job("train"), params={"after_version": job["version"], "wait": 0}).json()
+    waited = ann(
+        "GET", paths.job("train"), params={"after_version": job["version"], "wait": 0}
+    ).json()
     for progress in (listed["progress"], job["progress"], waited["progress"]):
         assert progress["done"] == 0.03
         assert list(progress["metrics"].items()) == [("loss", "NaN"), ("acc", 50)]
@@ -49,22 +53,36 @@ def test_a_job_and_lists_show_the_progress_of_a_running_job(running: str, server
     while job["state"] != "SUCCEEDED":
         job = ann("GET", paths.job("train"), params={"after_version": job["version"]}).json()
     left = ann("GET", paths.job("train")).json()["progress"]
-    assert {name: value for name, value in left.items() if value} == {"nan": "loss is NaN since step 3"}
+    assert {name: value for name, value in left.items() if value} == {
+        "nan": "loss is NaN since step 3"
+    }
     assert ann("GET", paths.JOBS).json()["jobs"][0]["progress"] is None
 
 
 def test_a_job_shows_its_slow_rank(running: str, server: Running, ann: Api) -> None:
     log = LogWriter(log_dir(server.settings.data_dir / "jobs" / running, 1, 0))
     for rank, late in enumerate((0.0, 0.0, 0.05)):
-        log.write(line(rank, 1, 1, [1e9 + 0.1 * step + late for step in range(20)]), rank="-", stream="metrics")
+        log.write(
+            line(rank, 1, 1, [1e9 + 0.1 * step + late for step in range(20)]),
+            rank="-",
+            stream="metrics",
+        )
     log.write(f"{WARNING}worker 1 (node-1) is slow: it writes little", rank="-")
-    expected = "rank 2 is slow: it enters collectives 50 ms after the others in 19 of the last 19 steps"
+    expected = (
+        "rank 2 is slow: it enters collectives 50 ms after the others in 19 of the last 19 steps"
+    )
     warning = "worker 1 (node-1) is slow: it writes little"
-    assert ann("GET", paths.job("train")).json()["progress"]["slow"].startswith(f"{warning}; {expected}")
+    assert (
+        ann("GET", paths.job("train"))
+        .json()["progress"]["slow"]
+        .startswith(f"{warning}; {expected}")
+    )
     assert ann("GET", paths.JOBS).json()["jobs"][0]["progress"]["slow"] is None
 
 
-def test_what_the_time_of_a_job_was_used_for(running: str, server: Running, ann: Api, root: Api) -> None:
+def test_what_the_time_of_a_job_was_used_for(
+    running: str, server: Running, ann: Api, root: Api
+) -> None:
     used = ann("GET", paths.job("train", "goodput")).json()
     assert used["wall_s"] == pytest.approx(sum(used[f"{name}_s"] for name in PARTS))
     assert root("GET", paths.job("train", "goodput"), params={"owner": "ann"}).status_code == 200
@@ -72,7 +90,9 @@ def test_what_the_time_of_a_job_was_used_for(running: str, server: Running, ann:
         assert "starting" in str(client.get_job("train").goodput())
 
 
-def test_the_loop_does_not_split_the_time_of_a_job(running: str, ann: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_does_not_split_the_time_of_a_job(
+    running: str, ann: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     threads, real = [], goodput.split
 
     def split(*arguments: Any) -> dict[str, float]:
@@ -104,20 +124,31 @@ def test_pages_of_one_job_share_answers_of_the_age_that_they_accept(
     running: str, server: Running, ann: Api, root: Api, ben: Api
 ) -> None:
     def points(user: Api, accepted: str = "no-cache") -> int:
-        answer = user("GET", METRICS, params={"owner": "ann"}, headers={"Cache-Control": accepted}).json()
+        answer = user(
+            "GET", METRICS, params={"owner": "ann"}, headers={"Cache-Control": accepted}
+        ).json()
         return len(answer["curves"][0]["values"])
 
     assert points(ann) == 3
-    LogWriter(log_dir(server.settings.data_dir / "jobs" / running, 1, 0)).write("step 4/100 loss=1 acc=50%", at=4)
+    LogWriter(log_dir(server.settings.data_dir / "jobs" / running, 1, 0)).write(
+        "step 4/100 loss=1 acc=50%", at=4
+    )
     assert (points(ann, "max-age=5"), points(root, "max-age=5")) == (3, 3)
-    assert ben("GET", METRICS, params={"owner": "ann"}, headers={"Cache-Control": "max-age=5"}).status_code == 404
+    assert (
+        ben(
+            "GET", METRICS, params={"owner": "ann"}, headers={"Cache-Control": "max-age=5"}
+        ).status_code
+        == 404
+    )
     assert points(ann, "max-age=0") == points(ann) == points(root, "max-age=5") == 4
 
 
 def test_no_name_breaks_an_answer(server: Running, ann: Api) -> None:
     job_id = runs(server, ann)
     log = LogWriter(log_dir(server.settings.data_dir / "jobs" / job_id, 1, 0))
-    log.write(metric_lines(0, 1, {"\ud800 \0 loss": 0.5})[0].decode().strip(), rank="-", stream="metrics")
+    log.write(
+        metric_lines(0, 1, {"\ud800 \0 loss": 0.5})[0].decode().strip(), rank="-", stream="metrics"
+    )
     (curve,) = ann("GET", METRICS).json()["curves"]
     assert curve["name"] == "? \0 loss"
     (listed,) = ann("GET", paths.JOBS).json()["jobs"]
@@ -152,9 +183,13 @@ def test_other_users_see_neither(start_server: Callable[..., Running]) -> None:
     assert ben("GET", paths.job("train", "goodput"), params={"owner": "ann"}).status_code == 403
     answer = ben("GET", METRICS, params={"owner": "ann"})
     assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
-    assert [job["progress"] for job in ben("GET", paths.JOBS, params={"owner": "*"}).json()["jobs"]] == [None]
+    assert [
+        job["progress"] for job in ben("GET", paths.JOBS, params={"owner": "*"}).json()["jobs"]
+    ] == [None]
     assert ben("GET", paths.job("train"), params={"owner": "ann"}).json()["progress"] is None
-    assert server.as_user("root")("GET", paths.job("train"), params={"owner": "ann"}).json()["progress"]
+    assert server.as_user("root")("GET", paths.job("train"), params={"owner": "ann"}).json()[
+        "progress"
+    ]
 
 
 def test_a_job_may_forbid_them(ann: Api, server: Running) -> None:

@@ -30,7 +30,10 @@ def test_a_router_and_a_page_are_behind_authentication_and_access_log(
     server = start_server(app=app)
     ann, nobody = server.as_user("ann"), server.anonymous()
     assert ann("GET", "/api/v2/hello").json() == "hello ann"
-    assert ann("GET", "/api/v2/hello?name=ben").json() == {"code": "not_found", "message": "no ben here"}
+    assert ann("GET", "/api/v2/hello?name=ben").json() == {
+        "code": "not_found",
+        "message": "no ben here",
+    }
     assert ann("GET", "/ui/").text == "<h1>Jobs</h1>"
     assert ann("GET", "/ui/nowhere").status_code == 404
     assert [nobody("GET", path).status_code for path in ("/api/v2/hello", "/ui/")] == [401, 401]

@@ -10,8 +10,27 @@ from client_lib.spec.states import Reason
 from server_stub.http.api.answers import JsonText
 
 FIRST_REASONS = {
-    *("Queued", "Unschedulable", "ImagePull", "CodeFetch", "Starting", "Running", "Stopping", "Completed", "Preempted"),
-    *("NodeLost", "OutOfMemory", "ExitCode", "Signal", "LauncherLost", "StartFailed", "Timeout", "HungSilent"),
+    *(
+        "Queued",
+        "Unschedulable",
+        "ImagePull",
+        "CodeFetch",
+        "Starting",
+        "Running",
+        "Stopping",
+        "Completed",
+        "Preempted",
+    ),
+    *(
+        "NodeLost",
+        "OutOfMemory",
+        "ExitCode",
+        "Signal",
+        "LauncherLost",
+        "StartFailed",
+        "Timeout",
+        "HungSilent",
+    ),
     *("Cancelled", "DeletedExternally"),
 }
 """The whole list of version 0.1.0."""
@@ -37,7 +56,11 @@ def answered(content: dict[str, Any], user_agent: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_the_first_clients_get_a_reason_that_they_know(reason: Reason) -> None:
-    job = {"name": "train", "reason": reason.value, "message": f'"reason":"{reason.value}" is in a text'}
+    job = {
+        "name": "train",
+        "reason": reason.value,
+        "message": f'"reason":"{reason.value}" is in a text',
+    }
     assert answered(job, "client-lib/0.2.0") == job
     older = answered(job, "client-lib")
     assert older["reason"] in FIRST_REASONS

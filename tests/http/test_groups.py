@@ -1,4 +1,6 @@
-"""Groups over HTTP: stored whole or not at all, started as `max_parallel` allows, and seen by their owner alone."""
+"""Groups over HTTP: stored whole or not at all, started as `max_parallel` allows, and
+seen by their owner alone.
+"""
 
 from typing import Any
 
@@ -16,7 +18,9 @@ JOB: dict[str, Any] = {
 }
 
 
-def submit(api: Api, name: str = "scan", runs: int = 3, key: str = "", **asked: Any) -> requests.Response:
+def submit(
+    api: Api, name: str = "scan", runs: int = 3, key: str = "", **asked: Any
+) -> requests.Response:
     members = [{"args": [f"--lr={number}"], "values": {"lr": number}} for number in range(runs)]
     body = {"name": name, "request": JOB, "members": members} | asked
     return api("POST", paths.GROUPS, json=body, headers={paths.IDEMPOTENCY_KEY: key} if key else {})
@@ -41,11 +45,20 @@ def started(server: Running) -> list[str]:
 
 def test_the_members_of_a_group_are_jobs_with_names_and_arguments_of_their_own(ann: Api) -> None:
     answer = submit(ann)
-    assert (answer.status_code, answer.json()["size"], answer.json()["counts"]) == (201, 3, {"PENDING": 3})
+    assert (answer.status_code, answer.json()["size"], answer.json()["counts"]) == (
+        201,
+        3,
+        {"PENDING": 3},
+    )
     found = members(ann)
     assert [job["name"] for job in found] == ["scan-0", "scan-1", "scan-2"]
     assert [job["spec"]["args"] for job in found] == [["--lr=0"], ["--lr=1"], ["--lr=2"]]
-    assert found[2]["group"] == {"name": "scan", "id": answer.json()["id"], "index": 2, "values": {"lr": 2}}
+    assert found[2]["group"] == {
+        "name": "scan",
+        "id": answer.json()["id"],
+        "index": 2,
+        "values": {"lr": 2},
+    }
     labelled = ann("GET", paths.JOBS, params={"label": "team=a"}).json()["jobs"]
     assert len(labelled) == 3, "a list for older clients has them as jobs"
 
@@ -59,7 +72,9 @@ def test_the_same_key_gives_the_same_group_and_another_group_is_409(ann: Api) ->
     assert (other.status_code, other.json()["code"]) == (409, "key_reused")
 
 
-def test_groups_and_jobs_share_their_names_and_a_refused_group_leaves_nothing(ann: Api, ben: Api) -> None:
+def test_groups_and_jobs_share_their_names_and_a_refused_group_leaves_nothing(
+    ann: Api, ben: Api
+) -> None:
     ann.submit(name="scan-1")
     taken = submit(ann, key="k")
     assert (taken.status_code, taken.json()["code"]) == (409, "conflict")
@@ -85,7 +100,9 @@ def test_groups_and_jobs_share_their_names_and_a_refused_group_leaves_nothing(an
         ({"max_paralell": 2}, "max_paralell"),
     ],
 )
-def test_what_is_wrong_with_a_group_is_one_readable_422(wrong: dict[str, Any], says: str, ann: Api) -> None:
+def test_what_is_wrong_with_a_group_is_one_readable_422(
+    wrong: dict[str, Any], says: str, ann: Api
+) -> None:
     answer = submit(ann, **wrong)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
     assert says in answer.json()["message"]
@@ -95,7 +112,10 @@ def test_what_is_wrong_with_a_group_is_one_readable_422(wrong: dict[str, Any], s
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ({"labels": {f"label-{number}": "x" for number in range(11)}}, "1000 members have 11000 labels"),
+        (
+            {"labels": {f"label-{number}": "x" for number in range(11)}},
+            "1000 members have 11000 labels",
+        ),
         (
             {"env_variables": {"DATA": "x" * 40_000}},
             "the requests of 1000 members, with the environment of the submit, have",
@@ -110,13 +130,17 @@ def test_what_is_too_much_for_one_group_is_413(spec: dict[str, Any], says: str, 
     assert ann("GET", paths.JOBS).json()["jobs"] == []
 
 
-def test_another_users_group_is_404_and_an_admin_names_its_owner(ann: Api, ben: Api, root: Api) -> None:
+def test_another_users_group_is_404_and_an_admin_names_its_owner(
+    ann: Api, ben: Api, root: Api
+) -> None:
     submit(ann)
     assert ben("GET", paths.group("scan")).status_code == 404
     assert ben("GET", paths.JOBS, params={"group": "scan"}).status_code == 404
     assert ben("GET", paths.group("scan"), params={"owner": "ann"}).status_code == 404
     assert root("GET", paths.group("scan"), params={"owner": "ann"}).json()["size"] == 3
-    assert len(root("GET", paths.JOBS, params={"group": "scan", "owner": "ann"}).json()["jobs"]) == 3
+    assert (
+        len(root("GET", paths.JOBS, params={"group": "scan", "owner": "ann"}).json()["jobs"]) == 3
+    )
 
 
 def test_a_list_has_a_group_in_the_place_of_its_members_page_by_page(ann: Api) -> None:
@@ -129,7 +153,9 @@ def test_a_list_has_a_group_in_the_place_of_its_members_page_by_page(ann: Api) -
         page = ann("GET", paths.JOBS, params=params).json()
         assert len(page["jobs"]) + len(page["groups"]) <= 2
         both = page["jobs"] + page["groups"]
-        seen += [each["name"] for each in sorted(both, key=lambda each: each["created_at"], reverse=True)]
+        seen += [
+            each["name"] for each in sorted(both, key=lambda each: each["created_at"], reverse=True)
+        ]
         if page["next_cursor"] is None:
             break
         params["cursor"] = page["next_cursor"]
@@ -137,7 +163,9 @@ def test_a_list_has_a_group_in_the_place_of_its_members_page_by_page(ann: Api) -
     assert ann("GET", paths.JOBS, params={"grouped": "true", "state": "FAILED"}).status_code == 422
 
 
-def test_max_parallel_members_run_and_each_that_ends_starts_the_next(ann: Api, server: Running) -> None:
+def test_max_parallel_members_run_and_each_that_ends_starts_the_next(
+    ann: Api, server: Running
+) -> None:
     submit(ann, runs=4, max_parallel=2)
     first = [job["id"] for job in members(ann)]
     assert started(server) == ["scan-0", "scan-1"]
@@ -152,7 +180,9 @@ def test_max_parallel_members_run_and_each_that_ends_starts_the_next(ann: Api, s
     until(lambda: ann("GET", paths.group("scan")).json()["state"] == "FAILED")
 
 
-def test_a_member_that_waits_for_its_turn_is_cancelled_without_a_start(ann: Api, server: Running) -> None:
+def test_a_member_that_waits_for_its_turn_is_cancelled_without_a_start(
+    ann: Api, server: Running
+) -> None:
     submit(ann, max_parallel=1)
     assert ann("POST", paths.job("scan-1", "cancel")).status_code == 200
     until(lambda: members(ann)[1]["state"] == "CANCELLED")
@@ -239,10 +269,21 @@ def test_members_that_did_not_succeed_run_again_in_the_same_group_and_once_for_o
     assert [job["spec"]["args"] for job in members(ann)[2:]] == [["--lr=1"], ["--lr=2"]]
     assert server.runtime.attempts[members(ann)[2]["id"]].checkpoints_name == "scan-1"
     earlier = members(ann, "scan-earlier-1")
-    assert [(job["name"], job["state"]) for job in earlier] == [("scan-1", "FAILED"), ("scan-2", "CANCELLED")]
-    assert earlier[0]["group"] | {"id": ""} == {"name": "scan-earlier-1", "id": "", "index": 1, "values": {"lr": 1}}
+    assert [(job["name"], job["state"]) for job in earlier] == [
+        ("scan-1", "FAILED"),
+        ("scan-2", "CANCELLED"),
+    ]
+    assert earlier[0]["group"] | {"id": ""} == {
+        "name": "scan-earlier-1",
+        "id": "",
+        "index": 1,
+        "values": {"lr": 1},
+    }
     listed = ann("GET", paths.JOBS, params={"grouped": "true"}).json()
-    assert ([group["name"] for group in listed["groups"]], listed["jobs"]) == (["scan", "scan-earlier-1"], [])
+    assert ([group["name"] for group in listed["groups"]], listed["jobs"]) == (
+        ["scan", "scan-earlier-1"],
+        [],
+    )
     assert again(ann, "k", failed="true").status_code == 409, "none has failed again"
     for job in members(ann)[1:]:
         server.call(lambda job=job: server.runtime.end(job["id"]))

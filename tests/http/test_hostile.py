@@ -1,5 +1,6 @@
-"""Hostile values in every field of both APIs, through the real server with the real local runtime: each is refused with
-the name of its field, or the job ends and gives back what it was given. The server goes on, and starts again.
+"""Hostile values in every field of both APIs, through the real server with the real local runtime:
+each is refused with the name of its field, or the job ends and gives back what it was given. The
+server goes on, and starts again.
 """
 
 import asyncio
@@ -14,13 +15,18 @@ from typing import Any
 
 import pytest
 import requests
-from hypothesis import HealthCheck, Phase, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, example, given, settings, strategies as st
 from pydantic import BaseModel
 
 from client_lib.spec import paths
 from client_lib.spec.job import JobSpec
-from client_lib.spec.request import CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, Submitter
+from client_lib.spec.request import (
+    CodeInPlace,
+    CodeSnapshot,
+    FunctionCode,
+    SharedFolderProof,
+    Submitter,
+)
 from server_stub.http.api.public_v2.translate import HealthParams, RestartRequest, RunJobRequest
 from server_stub.runtimes.local import LocalOptions
 from server_stub.runtimes.local.runtime import LocalRuntime
@@ -35,21 +41,39 @@ DEADLINE_S = 60.0
 RAW = {"@digits@": "9" * 5000, "@deep@": "[" * 5000 + "]" * 5000, "@exponent@": "1e999"}
 """Values that `json.dumps` does not write: in the body each replaces the text in quotes."""
 QUICK = settings(
-    max_examples=examples(150), derandomize=True, database=None, phases=[Phase.explicit, Phase.generate],
+    max_examples=examples(150),
+    derandomize=True,
+    database=None,
+    phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
-)  # fmt: skip
+)
 
 texts = st.text(st.sampled_from("\0\x01\x1b\t\n\x7f\x85\u2028\ud800é a1.-=~'\"$\\"), max_size=12)
 scalars = st.one_of(
     texts,
-    st.sampled_from(["..", "../a", "a\0", "x" * 300, "x" * 5000, "x" * 200_000, "a\n" * 100, f"cpu.{'9' * 5000}C.1G"]),
-    st.sampled_from([-1, 0, 1, 2**31, 2**63, 10**10, 10**30, 10**400, 0.5, 1e308, float("nan"), float("inf")]),
+    st.sampled_from(
+        [
+            "..",
+            "../a",
+            "a\0",
+            "x" * 300,
+            "x" * 5000,
+            "x" * 200_000,
+            "a\n" * 100,
+            f"cpu.{'9' * 5000}C.1G",
+        ]
+    ),
+    st.sampled_from(
+        [-1, 0, 1, 2**31, 2**63, 10**10, 10**30, 10**400, 0.5, 1e308, float("nan"), float("inf")]
+    ),
     st.sampled_from([None, True, *RAW]),
-)  # fmt: skip
+)
 containers = st.one_of(
     st.lists(scalars, max_size=3),
     st.dictionaries(texts, scalars, max_size=3),
-    st.sampled_from([["x"] * 70_000, {str(number): "x" for number in range(70_000)}, [[[[]]]], {"a": {"b": {}}}]),
+    st.sampled_from(
+        [["x"] * 70_000, {str(number): "x" for number in range(70_000)}, [[[[]]]], {"a": {"b": {}}}]
+    ),
 )
 hostile = st.one_of(scalars, scalars, containers)
 
@@ -60,7 +84,10 @@ def fields_of(model: type[BaseModel], *above: str) -> list[tuple[str, ...]]:
 
 OURS = [
     *fields_of(JobSpec, "spec"),
-    *(("spec", "health_params", name) for name in ("log_period", "action", "sub_actions", "no_such_field")),
+    *(
+        ("spec", "health_params", name)
+        for name in ("log_period", "action", "sub_actions", "no_such_field")
+    ),
     *fields_of(CodeInPlace, "code"),
     *fields_of(SharedFolderProof, "code", "proof"),
     *fields_of(CodeSnapshot, "code"),
@@ -71,7 +98,11 @@ OURS = [
     ("checkpoints_of",),
     ("no_such_field",),
 ]
-PLATFORM = [*fields_of(RunJobRequest), *fields_of(HealthParams, "health_params"), *fields_of(RestartRequest)]
+PLATFORM = [
+    *fields_of(RunJobRequest),
+    *fields_of(HealthParams, "health_params"),
+    *fields_of(RestartRequest),
+]
 ONLY_RENDERED = {"requirements", "function"}
 """An accepted one would take seconds: packages are looked for, an interpreter starts."""
 
@@ -108,14 +139,25 @@ class Target:
     def our_body(self, field: tuple[str, ...], value: object) -> dict[str, Any]:
         body: dict[str, Any] = {
             "spec": {"script": "true", "type": "binary"},
-            "code": {"mode": "in_place", "proof": {"path": str(self.folder / ".proof"), "nonce": "n" * 32}},
-            "submitter": {"working_dir": str(self.folder), "environment": {"HOME": str(self.folder)}},
+            "code": {
+                "mode": "in_place",
+                "proof": {"path": str(self.folder / ".proof"), "nonce": "n" * 32},
+            },
+            "submitter": {
+                "working_dir": str(self.folder),
+                "environment": {"HOME": str(self.folder)},
+            },
         }
         if field[0] == "code" and field[1] in CodeSnapshot.model_fields.keys() - {"mode"}:
             body["code"] = {"mode": "snapshot", "sha256": self.sha256, "root": "/a"}
         if field[0] == "function":
             body["spec"] = {"script": "f()"}
-            body["function"] = {"sha256": self.sha256, "name": "f", "python": "3.11", "cloudpickle": "3"}
+            body["function"] = {
+                "sha256": self.sha256,
+                "name": "f",
+                "python": "3.11",
+                "cloudpickle": "3",
+            }
         return put(body, field, value)
 
     def send_ours(self, field: tuple[str, ...], value: object) -> requests.Response:
@@ -129,8 +171,13 @@ class Target:
         return self.ann("POST", path, data=data, headers={"content-type": "application/json"})
 
     def unfinished(self) -> list[str]:
-        listed = [job for state in ("PENDING", "RUNNING", "RESTARTING") for job in self._jobs(state)]
-        return [f"{job['name']}: {job['state']} {job['message']} {str(job['spec'])[:2000]}" for job in listed]
+        listed = [
+            job for state in ("PENDING", "RUNNING", "RESTARTING") for job in self._jobs(state)
+        ]
+        return [
+            f"{job['name']}: {job['state']} {job['message']} {str(job['spec'])[:2000]}"
+            for job in listed
+        ]
 
     def _jobs(self, state: str) -> Any:
         return self.ann("GET", paths.JOBS, params={"state": state}).json()["jobs"]
@@ -138,7 +185,11 @@ class Target:
     def everything_ends(self) -> None:
         """Every job ends, and what they were given is free again."""
         deadline = time.monotonic() + DEADLINE_S
-        while self.unfinished() or self.server.call(self.server.parts.service.busy) or self._free() != self.free:
+        while (
+            self.unfinished()
+            or self.server.call(self.server.parts.service.busy)
+            or self._free() != self.free
+        ):
             assert time.monotonic() < deadline, self.unfinished() or self._free()
             time.sleep(0.05)
 
@@ -181,8 +232,13 @@ def check_answer(answer: requests.Response, field: tuple[str, ...]) -> None:
     if answer.status_code >= 400:
         assert len(answer.text) < 30_000, told
         says = answer.text.replace("_", " ").replace("-", " ")
-        whole = any(words in says for words in ("no JSON", "error parsing the body", "not shared", "not found"))
-        assert whole or any(name.replace("_", " ").rstrip("s") in says for name in field if name.isidentifier()), told
+        whole = any(
+            words in says
+            for words in ("no JSON", "error parsing the body", "not shared", "not found")
+        )
+        assert whole or any(
+            name.replace("_", " ").rstrip("s") in says for name in field if name.isidentifier()
+        ), told
 
 
 @QUICK

@@ -60,19 +60,32 @@ def test_a_taken_name_is_409(ann: Api) -> None:
         (b"[]", "the body is no JSON object"),
         (b"{}", "spec is missing"),
         (b'{"spec": {"script": "a.py"}, "code": {"mode": "x"}}', "code"),
-        (b'{"spec": {"script": "a.py", "n_wokers": 2}, "code": {"mode": "in_place"}}', "did you mean 'n_workers'?"),
-        (b'{"spec": {"script": "a.py", "n_workers": 1000000}, "code": {"mode": "in_place"}}', "n_workers=1000000"),
-        (b'{"spec": {"script": "a.py", "type": "mpi"}, "code": {"mode": "in_place"}}', "'pytorch2'"),
+        (
+            b'{"spec": {"script": "a.py", "n_wokers": 2}, "code": {"mode": "in_place"}}',
+            "did you mean 'n_workers'?",
+        ),
+        (
+            b'{"spec": {"script": "a.py", "n_workers": 1000000}, "code": {"mode": "in_place"}}',
+            "n_workers=1000000",
+        ),
+        (
+            b'{"spec": {"script": "a.py", "type": "mpi"}, "code": {"mode": "in_place"}}',
+            "'pytorch2'",
+        ),
     ],
 )
-def test_what_is_wrong_with_a_body_is_one_readable_422(body: bytes, says: str, shared_server: Running) -> None:
+def test_what_is_wrong_with_a_body_is_one_readable_422(
+    body: bytes, says: str, shared_server: Running
+) -> None:
     answer = shared_server.as_user("ann")("POST", paths.JOBS, data=body)
     assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
     assert says in answer.json()["message"]
     assert set(answer.json()) <= {"code", "message", "hint"}
 
 
-@pytest.mark.parametrize("media_type", [None, "application/json", "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize(
+    "media_type", [None, "application/json", "application/x-www-form-urlencoded"]
+)
 def test_a_body_is_read_as_json_whatever_type_it_names(media_type: str | None, ann: Api) -> None:
     body = b'{"spec": {"script": "echo hello", "type": "binary"}, "code": {"mode": "in_place"}}'
     headers = {"Content-Type": media_type} if media_type else {}
@@ -104,7 +117,10 @@ def test_a_page_holds_the_newest_first_and_leads_to_the_next(ann: Api) -> None:
     page = JobPage.model_validate_json(ann("GET", paths.JOBS, params={"limit": 3}).content)
     assert [job.name for job in page.jobs] == ["job-4", "job-3", "job-2"]
     rest = ann("GET", paths.JOBS, params={"limit": 3, "cursor": page.next_cursor})
-    assert [job.name for job in JobPage.model_validate_json(rest.content).jobs] == ["job-1", "job-0"]
+    assert [job.name for job in JobPage.model_validate_json(rest.content).jobs] == [
+        "job-1",
+        "job-0",
+    ]
     assert rest.json()["next_cursor"] is None
 
 
@@ -131,11 +147,19 @@ def test_a_list_is_narrowed_by_name_label_and_state(ann: Api) -> None:
         ({"limit": "0"}, "limit='0': input should be greater than or equal to 1"),
         ({"limit": "nan"}, "limit='nan'"),
         ({"limit": "many"}, "limit='many'"),
-        ({"stat": "FAILED"}, "unknown parameter 'stat'; there are: cursor, group, grouped, label, limit, name, owner,"),
+        (
+            {"stat": "FAILED"},
+            (
+                "unknown parameter 'stat'; there are: cursor, group, grouped, label, limit, name, "
+                "owner,"
+            ),
+        ),
         ({"cursor": "@@@"}, "cursor"),
     ],
 )
-def test_a_wrong_parameter_is_named(query: dict[str, str], says: str, shared_server: Running) -> None:
+def test_a_wrong_parameter_is_named(
+    query: dict[str, str], says: str, shared_server: Running
+) -> None:
     answer = shared_server.as_user("ann")("GET", paths.JOBS, params=query)
     assert answer.status_code == 422
     assert says in answer.json()["message"]
@@ -157,10 +181,16 @@ def test_wrong_parameters_of_logs_are_sentences_too(ann: Api) -> None:
         if path.startswith(paths.API) and not paths.is_of_workers(path)
     ],
 )
-def test_a_parameter_that_a_path_does_not_know_is_named(method: str, path: str, shared_server: Running) -> None:
+def test_a_parameter_that_a_path_does_not_know_is_named(
+    method: str, path: str, shared_server: Running
+) -> None:
     ann = shared_server.as_user("ann")
     ann.submit(name="train", key="train")
-    answer = ann(method, path.replace("{name}", "train").replace("{sha256}", "0" * 64), params={"flow": "true"})
+    answer = ann(
+        method,
+        path.replace("{name}", "train").replace("{sha256}", "0" * 64),
+        params={"flow": "true"},
+    )
     assert answer.status_code == 422
     if method != "HEAD":
         assert answer.json()["code"] == "invalid_request"
@@ -188,13 +218,19 @@ def test_events_manifest_and_request(ann: Api) -> None:
     submit(ann, name="train", env_variables={"HF_TOKEN": "hf_x", "N": 1})
     events = ann("GET", paths.job("train", "events")).json()["events"]
     assert events[0]["state"] == "PENDING"
-    assert Manifest.model_validate_json(ann("GET", paths.job("train", "manifest")).content).runtime == "local"
+    assert (
+        Manifest.model_validate_json(ann("GET", paths.job("train", "manifest")).content).runtime
+        == "local"
+    )
     again = SubmitRequest.model_validate_json(ann("GET", paths.job("train", "request")).content)
     assert again.spec.env_variables["N"] == 1
 
 
 def test_render_creates_nothing(ann: Api) -> None:
-    body = {"spec": {"script": "echo hello", "type": "binary", "name": "train"}, "code": {"mode": "in_place"}}
+    body = {
+        "spec": {"script": "echo hello", "type": "binary", "name": "train"},
+        "code": {"mode": "in_place"},
+    }
     first, second = ann("POST", paths.RENDER, json=body), ann("POST", paths.RENDER, json=body)
     assert first.status_code == 200
     assert first.content == second.content
@@ -210,11 +246,20 @@ def test_a_long_poll_answers_when_the_job_changes(server: Running, ann: Api) -> 
     assert time.monotonic() - began < 5
 
 
-def test_a_long_poll_of_the_past_answers_at_once_and_of_nothing_new_when_the_wait_is_over(ann: Api) -> None:
+def test_a_long_poll_of_the_past_answers_at_once_and_of_nothing_new_when_the_wait_is_over(
+    ann: Api,
+) -> None:
     job = submit(ann, name="train")
     began = time.monotonic()
-    assert ann("GET", paths.job("train"), params={"after_version": -1, "wait": 30}).status_code == 200
-    assert ann("GET", paths.job("train"), params={"after_version": job.version, "wait": 0.1}).json()["id"] == job.id
+    assert (
+        ann("GET", paths.job("train"), params={"after_version": -1, "wait": 30}).status_code == 200
+    )
+    assert (
+        ann("GET", paths.job("train"), params={"after_version": job.version, "wait": 0.1}).json()[
+            "id"
+        ]
+        == job.id
+    )
     assert time.monotonic() - began < 5
 
 
@@ -225,21 +270,35 @@ def test_a_long_poll_is_bounded(ann: Api) -> None:
     assert "wait='61': input should be less than or equal to 60" in answer.json()["message"]
 
 
-def test_one_call_waits_for_a_change_of_the_state_of_any_job_that_the_user_sees(server: Running, ann: Api) -> None:
+def test_one_call_waits_for_a_change_of_the_state_of_any_job_that_the_user_sees(
+    server: Running, ann: Api
+) -> None:
     one, two = submit(ann, name="one"), submit(server.as_user("ben"), name="two")
     begin = ann("GET", paths.CHANGES).json()["cursor"]
-    threading.Timer(0.2, server.call, [lambda: [server.runtime.runs(job.id) for job in (one, two)]]).start()
+    threading.Timer(
+        0.2, server.call, [lambda: [server.runtime.runs(job.id) for job in (one, two)]]
+    ).start()
     began = time.monotonic()
     found = ann("GET", paths.CHANGES, params={"after": begin, "wait": 30}).json()
     assert (found["changes"], found["complete"]) == ([{"id": one.id, "state": "RUNNING"}], True)
     assert time.monotonic() - began < 5
-    assert ann("GET", paths.CHANGES, params={"after": found["cursor"], "wait": 0.1}).json()["changes"] == []
+    assert (
+        ann("GET", paths.CHANGES, params={"after": found["cursor"], "wait": 0.1}).json()["changes"]
+        == []
+    )
     seen = server.as_user("root")("GET", paths.CHANGES, params={"after": begin}).json()["changes"]
     assert {change["id"] for change in seen} >= {one.id}
-    assert ann("GET", paths.CHANGES, params={"after": "of another server", "wait": 30}).json()["complete"] is False
+    assert (
+        ann("GET", paths.CHANGES, params={"after": "of another server", "wait": 30}).json()[
+            "complete"
+        ]
+        is False
+    )
 
 
-def test_a_stop_answers_long_polls_and_cuts_followed_logs_without_their_end(server: Running, ann: Api) -> None:
+def test_a_stop_answers_long_polls_and_cuts_followed_logs_without_their_end(
+    server: Running, ann: Api
+) -> None:
     job = submit(ann, name="train")
     server.call(lambda: server.runtime.runs(job.id))
     answers: list[Any] = []
@@ -256,7 +315,9 @@ def test_a_stop_answers_long_polls_and_cuts_followed_logs_without_their_end(serv
 
     def poll() -> None:
         answers.append(
-            server.as_user("ann")("GET", paths.job("train"), params={"after_version": 1000, "wait": 60}).status_code
+            server.as_user("ann")(
+                "GET", paths.job("train"), params={"after_version": 1000, "wait": 60}
+            ).status_code
         )
 
     threads = [threading.Thread(target=follow), threading.Thread(target=poll)]

@@ -1,4 +1,6 @@
-"""The names that the alerts of k8s/components/monitoring and docs/kubernetes.md use, against an answer of a server."""
+"""The names that the alerts of k8s/components/monitoring and docs/kubernetes.md use,
+against an answer of a server.
+"""
 
 import re
 from pathlib import Path
@@ -35,13 +37,20 @@ def samples(ann: Api) -> list[Sample]:
 
 
 def test_every_metric_and_label_of_an_alert_is_in_the_answer(samples: list[Sample]) -> None:
-    names, labels = {each.name for each in samples}, {label for each in samples for label in each.labels}
+    names, labels = (
+        {each.name for each in samples},
+        {label for each in samples for label in each.labels},
+    )
     assert len(alerts()) == 5
     for alert in alerts():
-        asked = set(re.findall(r"\b[a-z_]+\b(?!\s*\()", MATCHERS.sub("", alert["expr"]))) - OPERATORS
+        asked = (
+            set(re.findall(r"\b[a-z_]+\b(?!\s*\()", MATCHERS.sub("", alert["expr"]))) - OPERATORS
+        )
         assert asked, alert["alert"]
         assert asked <= names | OF_PROMETHEUS, alert["alert"]
-        assert set(re.findall(r"(\w+)=~?\"", alert["expr"])) <= labels | LABELS_OF_PROMETHEUS, alert["alert"]
+        assert set(re.findall(r"(\w+)=~?\"", alert["expr"])) <= labels | LABELS_OF_PROMETHEUS, (
+            alert["alert"]
+        )
         assert set(re.findall(r'state="(\w+)"', alert["expr"])) <= set(State)
 
 

@@ -1,4 +1,6 @@
-"""Tokens of an OpenID Connect issuer: their users, refusals and their reasons, and an issuer that does not answer."""
+"""Tokens of an OpenID Connect issuer: their users, refusals and their reasons, and an
+issuer that does not answer.
+"""
 
 import asyncio
 import re
@@ -37,7 +39,9 @@ def server(issuer: Issuer, start_server: Callable[..., Running]) -> Running:
     return start_server(users_more=oidc_table(issuer.url, admin_groups=["platform"]))
 
 
-def test_a_token_of_the_issuer_is_its_user_beside_those_of_the_file(issuer: Issuer, server: Running) -> None:
+def test_a_token_of_the_issuer_is_its_user_beside_those_of_the_file(
+    issuer: Issuer, server: Running
+) -> None:
     zoe = Api(server.url, issuer.token())
     job = zoe.submit().json()
     assert job["owner"] == "zoe"
@@ -70,7 +74,9 @@ def test_the_platform_s_api_takes_tokens_of_the_issuer(issuer: Issuer, server: R
         ({"preferred_username": "../x"}, "'../x', which is no user name"),
     ],
 )
-def test_a_token_that_is_refused_says_why(claims: dict[str, Any], says: str, issuer: Issuer, server: Running) -> None:
+def test_a_token_that_is_refused_says_why(
+    claims: dict[str, Any], says: str, issuer: Issuer, server: Running
+) -> None:
     answer = Api(server.url, issuer.token(**claims))("GET", paths.INFO)
     assert answer.status_code == 401
     assert says in answer.json()["message"]
@@ -95,7 +101,9 @@ def test_an_address_that_the_issuer_has_not_verified_is_no_name(issuer: Issuer) 
     assert asyncio.run(oidc.accept(issuer.token(email_verified=True)))[0].name == "ann@lab.example"
 
 
-def test_a_token_is_refused_once_it_has_expired_though_it_was_accepted(issuer: Issuer, server: Running) -> None:
+def test_a_token_is_refused_once_it_has_expired_though_it_was_accepted(
+    issuer: Issuer, server: Running
+) -> None:
     issuer.lifetime_s = -25.0  # expires within the allowed difference of the clocks
     zoe = Api(server.url, issuer.token())
     assert zoe("GET", paths.INFO).status_code == 200
@@ -121,8 +129,14 @@ def test_a_new_key_is_fetched_and_invented_ones_are_not_each_time(issuer: Issuer
     asyncio.run(scenario())
 
 
-def test_an_issuer_that_does_not_answer_is_503_and_stalls_nobody_else(start_server: Callable[..., Running]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent, running_issuer() as other, ThreadPoolExecutor(1) as pool:
+def test_an_issuer_that_does_not_answer_is_503_and_stalls_nobody_else(
+    start_server: Callable[..., Running],
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        running_issuer() as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         server = start_server(users_more=oidc_table(url))
         zoe = pool.submit(Api(server.url, other.token(iss=url)), "GET", paths.INFO)
@@ -143,7 +157,9 @@ def test_known_keys_are_used_while_the_issuer_is_away() -> None:
         asyncio.run(oidc.accept(issuer.token()))
 
 
-def test_the_way_to_a_token_needs_none(issuer: Issuer, server: Running, start_server: Callable[..., Running]) -> None:
+def test_the_way_to_a_token_needs_none(
+    issuer: Issuer, server: Running, start_server: Callable[..., Running]
+) -> None:
     answer = server.anonymous()("GET", paths.LOGIN).json()
     assert answer == {"issuer": issuer.url, "client_id": CLIENT_ID, "token": "id_token"}
     assert "client-lib login" in server.anonymous()("GET", paths.INFO).json()["hint"]
@@ -159,7 +175,10 @@ def test_doctor_checks_the_issuer(issuer: Issuer, start_server: Callable[..., Ru
         return dict(found)
 
     good = check(issuer.url)
-    assert (good["ok"], good["message"]) == (True, f"{issuer.url} answers, and has 1 key for tokens")
+    assert (good["ok"], good["message"]) == (
+        True,
+        f"{issuer.url} answers, and has 1 key for tokens",
+    )
     other = check(f"{issuer.url}/")
     assert not other["ok"]
     assert f"its metadata name '{issuer.url}'" in other["message"]
@@ -175,7 +194,9 @@ def test_doctor_checks_the_issuer(issuer: Issuer, start_server: Callable[..., Ru
     assert "ConnectionError" in check(away)["message"]
 
 
-def test_a_browser_stays_logged_in_when_the_token_of_its_link_has_expired(issuer: Issuer, server: Running) -> None:
+def test_a_browser_stays_logged_in_when_the_token_of_its_link_has_expired(
+    issuer: Issuer, server: Running
+) -> None:
     issuer.lifetime_s = -25.0
     link = Api(server.url, issuer.token())("POST", paths.LOGIN_LINKS).json()["path"]
     browser = Api(server.url, None)
@@ -184,7 +205,9 @@ def test_a_browser_stays_logged_in_when_the_token_of_its_link_has_expired(issuer
     assert browser("GET", paths.JOBS).status_code == 200
 
 
-def test_a_login_by_the_issuer_ends_when_the_users_file_names_it_no_more(issuer: Issuer, server: Running) -> None:
+def test_a_login_by_the_issuer_ends_when_the_users_file_names_it_no_more(
+    issuer: Issuer, server: Running
+) -> None:
     assert server.settings.users_file
     text = server.settings.users_file.read_text()
     link = Api(server.url, issuer.token())("POST", paths.LOGIN_LINKS).json()["path"]
@@ -202,10 +225,17 @@ def test_a_token_that_has_expired_makes_no_new_login(issuer: Issuer, server: Run
     token = issuer.token()
     assert Api(server.url, token)("POST", paths.LOGIN_LINKS).ok
     time.sleep(5.2)
-    assert requests.post(f"{server.url}/login", {"token": token}, allow_redirects=False, timeout=10).status_code == 401
+    assert (
+        requests.post(
+            f"{server.url}/login", {"token": token}, allow_redirects=False, timeout=10
+        ).status_code
+        == 401
+    )
 
 
-def test_a_token_is_refused_when_its_key_was_withdrawn(issuer: Issuer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_refused_when_its_key_was_withdrawn(
+    issuer: Issuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     oidc = Oidc(OidcEntry(issuer=issuer.url, audience=CLIENT_ID), pause_s=0)
     token = issuer.token()
     asyncio.run(oidc.accept(token))
@@ -216,28 +246,47 @@ def test_a_token_is_refused_when_its_key_was_withdrawn(issuer: Issuer, monkeypat
         asyncio.run(oidc.accept(token))
 
 
-def test_another_issuer_in_the_users_file_holds_without_a_restart(issuer: Issuer, server: Running) -> None:
+def test_another_issuer_in_the_users_file_holds_without_a_restart(
+    issuer: Issuer, server: Running
+) -> None:
     assert server.settings.users_file
     text = server.settings.users_file.read_text()
     with running_issuer() as other:
         server.settings.users_file.write_text(text.replace(issuer.url, other.url))
         assert Api(server.url, other.token())("GET", paths.INFO).json()["user"] == "zoe"
-        assert "of another issuer" in Api(server.url, issuer.token())("GET", paths.INFO).json()["message"]
+        assert (
+            "of another issuer"
+            in Api(server.url, issuer.token())("GET", paths.INFO).json()["message"]
+        )
     server.settings.users_file.write_text(text.partition("[oidc]")[0])
-    assert "does not know this token" in Api(server.url, issuer.token())("GET", paths.INFO).json()["message"]
+    assert (
+        "does not know this token"
+        in Api(server.url, issuer.token())("GET", paths.INFO).json()["message"]
+    )
 
 
 @pytest.mark.parametrize(
     ("table", "says"),
     [
-        ("issuer = 'http://lab.example'\naudience = 'x'", "oidc.issuer='http://lab.example': must be an https address"),
+        (
+            "issuer = 'http://lab.example'\naudience = 'x'",
+            "oidc.issuer='http://lab.example': must be an https address",
+        ),
         ("issuer = 'https://lab.example'", "oidc.audience is missing"),
         ("issuer = 'https://lab.example'\naudience = ''", "oidc.audience=''"),
-        ("issuer = 'https://lab.example'\naudiense = 'x'", "unknown field 'oidc.audiense'; did you mean 'audience'?"),
-        ("issuer = 'https://lab.example'\naudience = 'x'\nadmin_groups = 'a'", "oidc.admin_groups='a'"),
+        (
+            "issuer = 'https://lab.example'\naudiense = 'x'",
+            "unknown field 'oidc.audiense'; did you mean 'audience'?",
+        ),
+        (
+            "issuer = 'https://lab.example'\naudience = 'x'\nadmin_groups = 'a'",
+            "oidc.admin_groups='a'",
+        ),
     ],
 )
-def test_half_an_issuer_is_refused_with_file_key_and_way_out(table: str, says: str, tmp_path: Path) -> None:
+def test_half_an_issuer_is_refused_with_file_key_and_way_out(
+    table: str, says: str, tmp_path: Path
+) -> None:
     path = tmp_path / "users.toml"
     path.write_text(f"[oidc]\n{table}\n")
     with pytest.raises(InvalidRequest, match=re.escape(says)) as refused:
@@ -246,7 +295,9 @@ def test_half_an_issuer_is_refused_with_file_key_and_way_out(table: str, says: s
     assert "docs/reference.md" in str(refused.value.hint)
 
 
-def test_users_of_an_issuer_have_no_accounts_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_users_of_an_issuer_have_no_accounts_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(accounts, "are_possible", lambda: True)  # as where root starts the server
     path = tmp_path / "users.toml"
     path.write_text(oidc_table("https://lab.example"))

@@ -1,7 +1,7 @@
 """What a second user must not see, cancel, read or fetch: to others it does not exist.
 
-The routes are taken from the app itself: a new one is tested here, or has to be named among those that hold nothing of
-a single user's.
+The routes are taken from the app itself: a new one is tested here, or has to be named among those
+that hold nothing of a single user's.
 """
 
 import hashlib
@@ -21,7 +21,9 @@ JOB = paths.job("train")
 ARCHIVE = b"some archive"
 SHA = hashlib.sha256(ARCHIVE).hexdigest()
 ROUTES = [
-    (method, str(route.path)) for route in iter_route_contexts(rest_api().routes) for method in route.methods or ()
+    (method, str(route.path))
+    for route in iter_route_contexts(rest_api().routes)
+    for method in route.methods or ()
 ]
 OF_ALL_USERS = {
     ("GET", paths.INFO),
@@ -32,8 +34,14 @@ OF_ALL_USERS = {
     ("GET", paths.PING),
     ("GET", paths.READYZ),
 }
-OF_WHO_ASKS = {("POST", paths.JOBS), ("GET", paths.JOBS), ("POST", paths.RENDER), ("POST", paths.LOGIN_LINKS)}
-# http/test_groups has the owners of groups, http/test_jobs those of changes, http/test_oidc the login
+OF_WHO_ASKS = {
+    ("POST", paths.JOBS),
+    ("GET", paths.JOBS),
+    ("POST", paths.RENDER),
+    ("POST", paths.LOGIN_LINKS),
+}
+# http/test_groups has the owners of groups, http/test_jobs those of changes, http/test_oidc the
+# login
 OF_WHO_ASKS |= {
     ("POST", paths.GROUPS),
     ("GET", f"{paths.GROUPS}/{{name}}"),
@@ -49,7 +57,11 @@ VARIANTS = {
     ("DELETE", JOB): ["?force=true"],
 }
 ON_A_JOB = sorted(
-    (method, path.replace("{name}", "train").replace("{rank}", "0").replace("{session}", "0" * 32) + query)
+    (
+        method,
+        path.replace("{name}", "train").replace("{rank}", "0").replace("{session}", "0" * 32)
+        + query,
+    )
     for method, path in ROUTES
     if path.startswith(f"{paths.JOBS}/{{name}}") and not paths.is_of_workers(path)
     for query in ("", *VARIANTS.get((method, path.replace("{name}", "train")), ()))
@@ -63,12 +75,16 @@ def body(path: str) -> dict[str, Any]:
 def test_every_route_is_one_of_those_tested_here() -> None:
     on_a_snapshot = {(method, f"{paths.SNAPSHOTS}/{{sha256}}") for method, _ in ON_A_SNAPSHOT}
     of_workers = {(method, path) for method, path in ROUTES if paths.is_of_workers(path)}
-    on_a_job = {(method, path) for method, path in ROUTES if path.startswith(f"{paths.JOBS}/{{name}}")} - of_workers
+    on_a_job = {
+        (method, path) for method, path in ROUTES if path.startswith(f"{paths.JOBS}/{{name}}")
+    } - of_workers
     assert set(ROUTES) == OF_ALL_USERS | OF_WHO_ASKS | on_a_snapshot | on_a_job | of_workers
     assert len(ON_A_JOB) == len(on_a_job) + len(VARIANTS)
 
 
-@pytest.mark.parametrize(("method", "path"), [route for route in ROUTES if paths.is_of_workers(route[1])])
+@pytest.mark.parametrize(
+    ("method", "path"), [route for route in ROUTES if paths.is_of_workers(route[1])]
+)
 def test_no_user_speaks_for_a_worker(method: str, path: str, shared_server: Running) -> None:
     assert shared_server.as_user("root")(method, path).json()["code"] == "unauthorized"
 
@@ -86,19 +102,26 @@ def shared_train(shared_server: Running) -> str:
 
 
 @pytest.mark.parametrize(("method", "path"), ON_A_JOB)
-def test_a_job_of_another_does_not_exist(method: str, path: str, shared_train: str, shared_server: Running) -> None:
+def test_a_job_of_another_does_not_exist(
+    method: str, path: str, shared_train: str, shared_server: Running
+) -> None:
     ann, ben = shared_server.as_user("ann"), shared_server.as_user("ben")
-    mine, missing = (ben(method, each, **body(path)) for each in (path, path.replace("train", "nowhere")))
+    mine, missing = (
+        ben(method, each, **body(path)) for each in (path, path.replace("train", "nowhere"))
+    )
     assert (mine.status_code, mine.json()["code"]) == (404, "not_found")
     assert mine.json()["message"] == missing.json()["message"].replace("nowhere", "train")
     assert ann("GET", JOB).json()["state"] == "PENDING"
 
 
 @pytest.mark.parametrize(("method", "path"), ON_A_JOB)
-def test_naming_the_owner_does_not_help(method: str, path: str, shared_train: str, shared_server: Running) -> None:
+def test_naming_the_owner_does_not_help(
+    method: str, path: str, shared_train: str, shared_server: Running
+) -> None:
     ann, ben = shared_server.as_user("ann"), shared_server.as_user("ben")
     answer = ben(method, path + ("&" if "?" in path else "?") + "owner=ann", **body(path))
-    assert answer.status_code in (403, 404) or "owner" in answer.json()["message"]  # 422: it takes no owner
+    # 422: it takes no owner
+    assert answer.status_code in (403, 404) or "owner" in answer.json()["message"]
     assert shared_train not in answer.text
     assert ann("GET", JOB).json()["state"] == "PENDING"
 
@@ -124,7 +147,10 @@ def test_two_users_may_use_one_name_and_one_key(ann: Api, ben: Api) -> None:
 
 def test_a_snapshot_of_another_is_not_rendered_either(ann: Api, ben: Api) -> None:
     ann("PUT", paths.snapshot(SHA), data=ARCHIVE)
-    body = {"spec": {"script": "echo", "type": "binary"}, "code": {"mode": "snapshot", "sha256": SHA, "root": "/x"}}
+    body = {
+        "spec": {"script": "echo", "type": "binary"},
+        "code": {"mode": "snapshot", "sha256": SHA, "root": "/x"},
+    }
     answers = [api("POST", paths.RENDER, json=body) for api in (ann, ben)]
     assert answers[0].ok
     assert (answers[1].status_code, answers[1].text) == (answers[0].status_code, answers[0].text)
@@ -149,7 +175,10 @@ def test_a_snapshot_of_another_does_not_exist_until_its_bytes_are_sent(ann: Api,
     assert ben.submit(code=code).status_code == 404
     assert ben("PUT", path, data=b"a guess").status_code == 422
     assert ben("HEAD", path).status_code == 404
-    assert [ben("PUT", path, data=ARCHIVE).status_code for _ in range(2)] == [201, 200]  # as if ann had none
+    assert [ben("PUT", path, data=ARCHIVE).status_code for _ in range(2)] == [
+        201,
+        200,
+    ]  # as if ann had none
     assert ben("GET", path).content == ARCHIVE
     assert ben.submit(code=code).status_code == 201
 
@@ -172,7 +201,10 @@ def test_users_see_no_place_of_the_server(server: Running, ann: Api, root: Api) 
         ("12.0 GB free in /srv/data/x", "12.0 GB free in …"),
         ("runs with /usr/bin/python3, which is gone", "runs with …, which is gone"),
         ("logs go to https://a.b:1/c?d=e; 3 GB", "logs go to …; 3 GB"),
-        ("1/2 of 3 GiB, and/or a (docker run --shm-size=8g)", "1/2 of 3 GiB, and/or a (docker run --shm-size=8g)"),
+        (
+            "1/2 of 3 GiB, and/or a (docker run --shm-size=8g)",
+            "1/2 of 3 GiB, and/or a (docker run --shm-size=8g)",
+        ),
     ],
 )
 def test_paths_and_urls_are_left_out_of_what_users_see(said: str, seen: str) -> None:
@@ -228,7 +260,9 @@ EVERYTHING = [*ON_A_JOB, *CLOSED, *ON_A_SNAPSHOT, ("GET", "/nowhere")]
 
 @pytest.mark.parametrize("token", [None, "clt_wrong"])
 @pytest.mark.parametrize(("method", "path"), EVERYTHING)
-def test_without_a_token_nothing_answers(method: str, path: str, token: str | None, shared_server: Running) -> None:
+def test_without_a_token_nothing_answers(
+    method: str, path: str, token: str | None, shared_server: Running
+) -> None:
     answer = Api(shared_server.url, token)(method, path)
     assert answer.status_code == 401
     assert answer.headers["WWW-Authenticate"] == "Bearer"

@@ -52,7 +52,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def test_it_tells_where_it_listens_answers_and_ends_in_order(start: Start, tmp_path: Path) -> None:
     server = start()
     facts = server.facts()
-    assert facts.keys() == {"url", "pid", "version", "boot_id", "host", "started_at", "data_dir", "code"}
+    assert facts.keys() == {
+        "url",
+        "pid",
+        "version",
+        "boot_id",
+        "host",
+        "started_at",
+        "data_dir",
+        "code",
+    }
     assert (facts["version"], facts["host"]) == (__version__, socket.gethostname())
     assert facts["data_dir"] == str(tmp_path / "state" / "data")
     assert server.get(paths.INFO).json()["admin"]
@@ -91,10 +100,18 @@ def test_a_signal_that_comes_as_soon_as_it_is_seen_ends_it_in_order(tmp_path: Pa
 def test_everything_it_keeps_is_private(start: Start, tmp_path: Path) -> None:
     start().facts()
     state = tmp_path / "state"
-    modes = {name: stat.S_IMODE((state / name).stat().st_mode) for name in (".", "data", "server.json", "token")}
+    modes = {
+        name: stat.S_IMODE((state / name).stat().st_mode)
+        for name in (".", "data", "server.json", "token")
+    }
     assert modes == {".": 0o700, "data": 0o700, "server.json": 0o600, "token": 0o600}
-    database = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (state / "data").glob("client_lib.db*")}
-    assert database == dict.fromkeys(("client_lib.db", "client_lib.db-wal", "client_lib.db-shm"), 0o600)
+    database = {
+        path.name: stat.S_IMODE(path.stat().st_mode)
+        for path in (state / "data").glob("client_lib.db*")
+    }
+    assert database == dict.fromkeys(
+        ("client_lib.db", "client_lib.db-wal", "client_lib.db-shm"), 0o600
+    )
 
 
 def test_the_database_of_an_earlier_version_becomes_private(start: Start, tmp_path: Path) -> None:
@@ -104,10 +121,14 @@ def test_the_database_of_an_earlier_version_becomes_private(start: Start, tmp_pa
     database = tmp_path / "state" / "data" / "client_lib.db"
     database.chmod(0o644)
     start().facts()
-    assert {stat.S_IMODE(path.stat().st_mode) for path in database.parent.glob("client_lib.db*")} == {0o600}
+    assert {
+        stat.S_IMODE(path.stat().st_mode) for path in database.parent.glob("client_lib.db*")
+    } == {0o600}
 
 
-def test_a_second_server_on_one_of_its_directories_is_told_who_is_there(start: Start, tmp_path: Path) -> None:
+def test_a_second_server_on_one_of_its_directories_is_told_who_is_there(
+    start: Start, tmp_path: Path
+) -> None:
     facts = start().facts()
     data = facts["data_dir"]
     of_data = start("--data-dir", data, state="other").refused()
@@ -161,7 +182,9 @@ def test_beyond_loopback_with_users_it_knows_these_alone(start: Start, tmp_path:
     server = start("--host", "0.0.0.0", "--users-file", str(users))
     url = server.facts()["url"]
     headers = {"Authorization": f"Bearer {made.stdout.strip()}"}
-    assert requests.get(url + paths.INFO, headers=headers, timeout=DEADLINE_S).json()["user"] == "ann"
+    assert (
+        requests.get(url + paths.INFO, headers=headers, timeout=DEADLINE_S).json()["user"] == "ann"
+    )
     assert not (tmp_path / "state" / "token").exists()
 
 
@@ -170,7 +193,9 @@ def test_users_who_share_an_account_need_a_flag(start: Start, tmp_path: Path) ->
     token = users_file.add(users, "no-account", admin=False)
     refused = {"CLIENT_LIB_SERVER_INSECURE_SHARED_UID": "0"}
     said = start("--users-file", str(users), **refused).refused()
-    expected = "no account for no-account" if are_possible() else "can read the others' files and secrets"
+    expected = (
+        "no account for no-account" if are_possible() else "can read the others' files and secrets"
+    )
     assert expected in said
     assert "--insecure-shared-uid" in said
     server = start("--users-file", str(users), "--insecure-shared-uid", **refused)
@@ -178,14 +203,18 @@ def test_users_who_share_an_account_need_a_flag(start: Start, tmp_path: Path) ->
     assert requests.get(server.facts()["url"] + paths.INFO, headers=headers, timeout=DEADLINE_S).ok
 
 
-def test_without_root_users_cant_be_separated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_root_users_cant_be_separated(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     users = tmp_path / "users.toml"
     users.write_text("")
     with pytest.raises(InvalidRequest, match="can read the others' files and secrets") as refused:
         serve(Settings(state_dir=tmp_path / "state", users_file=users, insecure_shared_uid=False))
     assert refused.value.hint
-    assert all(way in refused.value.hint for way in ("as root", "--insecure-shared-uid", "Kubernetes"))
+    assert all(
+        way in refused.value.hint for way in ("as root", "--insecure-shared-uid", "Kubernetes")
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,7 +225,9 @@ def test_without_root_users_cant_be_separated(monkeypatch: pytest.MonkeyPatch, t
         ("10.0.0..1", "'10.0.0..1' is no address"),
     ],
 )
-def test_an_address_of_another_machine_is_named(host: str, says: str, start: Start, tmp_path: Path) -> None:
+def test_an_address_of_another_machine_is_named(
+    host: str, says: str, start: Start, tmp_path: Path
+) -> None:
     users = tmp_path / "users.toml"
     users.write_text("")
     assert says in start("--host", host, "--users-file", str(users)).refused()
@@ -211,18 +242,32 @@ def test_an_address_of_another_machine_is_named(host: str, says: str, start: Sta
         (["--data-dir", "/dev/null/data"], {}, "/dev/null/data can't be used: Not a directory"),
     ],
 )
-def test_what_can_not_be_is_one_sentence(flags: list[str], variables: dict[str, str], says: str, start: Start) -> None:
+def test_what_can_not_be_is_one_sentence(
+    flags: list[str], variables: dict[str, str], says: str, start: Start
+) -> None:
     assert says in start(*flags, **variables).refused()
 
 
 def test_a_variable_that_is_no_setting_any_more_is_named_and_ignored(start: Start) -> None:
     server = start(
-        **{f"{PREFIX}SPOOL_BYTES": "1000", f"{PREFIX}OIDC_ISSUER": "https://lab.example", f"{PREFIX}JOB_KIND": "auto"}
+        **{
+            f"{PREFIX}SPOOL_BYTES": "1000",
+            f"{PREFIX}OIDC_ISSUER": "https://lab.example",
+            f"{PREFIX}JOB_KIND": "auto",
+        }
     )
     server.facts()
-    assert server.output.count(f"{PREFIX}SPOOL_BYTES is no setting of this server; it is ignored") == 1
-    assert f"{PREFIX}OIDC_ISSUER is no setting of this server; it is ignored: the table [oidc] of" in server.output
-    assert f"{PREFIX}JOB_KIND is no setting of this server; it is ignored: the entry job_kind of" in server.output
+    assert (
+        server.output.count(f"{PREFIX}SPOOL_BYTES is no setting of this server; it is ignored") == 1
+    )
+    assert (
+        f"{PREFIX}OIDC_ISSUER is no setting of this server; it is ignored: the table [oidc] of"
+        in server.output
+    )
+    assert (
+        f"{PREFIX}JOB_KIND is no setting of this server; it is ignored: the entry job_kind of"
+        in server.output
+    )
 
 
 def test_a_read_only_data_directory_is_one_sentence(start: Start, tmp_path: Path) -> None:
@@ -230,9 +275,14 @@ def test_a_read_only_data_directory_is_one_sentence(start: Start, tmp_path: Path
         pytest.skip("a read-only mount, which holds for root too, needs unshare as root")
     (tmp_path / "data").mkdir()
     mount = f"mount -t tmpfs -o ro none {tmp_path}/data"
-    serve = f"{sys.executable} -m server_stub --state-dir {tmp_path}/state --data-dir {tmp_path}/data"
+    serve = (
+        f"{sys.executable} -m server_stub --state-dir {tmp_path}/state --data-dir {tmp_path}/data"
+    )
     ended = subprocess.run(
-        ["unshare", "-m", "sh", "-c", f"{mount} && exec {serve}"], capture_output=True, text=True, timeout=DEADLINE_S
+        ["unshare", "-m", "sh", "-c", f"{mount} && exec {serve}"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
     )
     if "mount" in ended.stderr or "unshare" in ended.stderr:
         pytest.skip("this container may not mount")
@@ -278,7 +328,8 @@ def test_it_holds_no_descriptor_of_who_started_it(tmp_path: Path) -> None:
         )
     os.close(writer)
     try:
-        assert os.read(reader, 1) == b""  # the end: nobody holds the other side, while the server starts or runs
+        # the end: nobody holds the other side, while the server starts or runs
+        assert os.read(reader, 1) == b""
         assert process.poll() is None
     finally:
         os.close(reader)
@@ -286,7 +337,9 @@ def test_it_holds_no_descriptor_of_who_started_it(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_it_keeps_its_counters_apart_from_those_of_who_started_it(start: Start, tmp_path: Path) -> None:
+def test_it_keeps_its_counters_apart_from_those_of_who_started_it(
+    start: Start, tmp_path: Path
+) -> None:
     server = start(PROMETHEUS_MULTIPROC_DIR=str(tmp_path / "gone"))
     assert server.get(paths.INFO).ok
     assert f'route="{paths.INFO}",status="200"}} 1.0' in server.get(paths.METRICS).text
@@ -300,7 +353,9 @@ def test_without_files_to_open_it_answers_503_and_logs_one_line(start: Start) ->
     path = paths.snapshot(hashlib.sha256(data).hexdigest())
     url = server.facts()["url"]
     with requests.Session() as session:
-        session.headers["Authorization"] = f"Bearer {(server.state_dir / 'token').read_text().strip()}"
+        session.headers["Authorization"] = (
+            f"Bearer {(server.state_dir / 'token').read_text().strip()}"
+        )
         assert session.get(url + paths.INFO, timeout=DEADLINE_S).ok  # its connection stays
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (3, 3))
         for _ in range(20):
@@ -324,9 +379,17 @@ def test_two_interrupts_end_it_at_once(start: Start) -> None:
 
 def test_version_and_help_load_no_server() -> None:
     for flag in ("--version", "--help"):
-        code = "import sys\nfrom server_stub.__main__ import main\ntry: main([sys.argv[1]])\nexcept SystemExit: pass\n"
-        code += "print([m for m in ('fastapi', 'pydantic', 'sqlalchemy', 'uvicorn') if m in sys.modules])"
-        said = subprocess.run([sys.executable, "-c", code, flag], capture_output=True, text=True, check=True).stdout
+        code = (
+            "import sys\nfrom server_stub.__main__ import main\ntry: main([sys.argv[1]])\nexcept "
+            "SystemExit: pass\n"
+        )
+        code += (
+            "print([m for m in ('fastapi', 'pydantic', 'sqlalchemy', 'uvicorn') if m in "
+            "sys.modules])"
+        )
+        said = subprocess.run(
+            [sys.executable, "-c", code, flag], capture_output=True, text=True, check=True
+        ).stdout
         assert said.splitlines()[-1] == "[]"
 
 
@@ -337,6 +400,10 @@ def test_a_start_at_head_loads_no_migrations(start: Start) -> None:
     again = start(PYTHONPROFILEIMPORTTIME="1")
     again.facts()
     _, output = again.end()
-    loaded = {line.rsplit("|", 1)[-1].strip() for line in output.splitlines() if line.startswith("import time:")}
+    loaded = {
+        line.rsplit("|", 1)[-1].strip()
+        for line in output.splitlines()
+        if line.startswith("import time:")
+    }
     assert "fastapi" in loaded
     assert not loaded & {"alembic", "kubernetes", "websockets", "torch", "requests"}

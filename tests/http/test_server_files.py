@@ -32,7 +32,10 @@ def mode(path: Path) -> int:
 
 def test_a_second_server_is_refused_with_pid_and_url_of_the_first(tmp_path: Path) -> None:
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as first:
         assert first.stdout
         assert first.stdout.readline() == "held\n"
@@ -42,10 +45,14 @@ def test_a_second_server_is_refused_with_pid_and_url_of_the_first(tmp_path: Path
         assert str(tmp_path) in refused.value.message
         first.kill()
         first.wait()
-        DirectoryLock(tmp_path).take(facts("1", tmp_path))  # killed without a word: its lock died with it
+        DirectoryLock(tmp_path).take(
+            facts("1", tmp_path)
+        )  # killed without a word: its lock died with it
 
 
-def test_a_client_that_looks_at_the_lock_does_not_keep_a_server_from_starting(tmp_path: Path) -> None:
+def test_a_client_that_looks_at_the_lock_does_not_keep_a_server_from_starting(
+    tmp_path: Path,
+) -> None:
     with (tmp_path / "server.lock").open("w") as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
         threading.Timer(0.1, fcntl.flock, (looking, fcntl.LOCK_UN)).start()
@@ -112,5 +119,7 @@ def test_server_json_is_private_and_only_its_own_server_removes_it(tmp_path: Pat
 def test_a_directory_without_room_is_named(tmp_path: Path) -> None:
     with small_disk(tmp_path / "state", "size=1m") as folder:
         fill(folder)
-        with pytest.raises(ServerError, match=f"{folder}/token can't be written: No space left on device"):
+        with pytest.raises(
+            ServerError, match=f"{folder}/token can't be written: No space left on device"
+        ):
             local_token(folder)

@@ -35,10 +35,14 @@ print(first, second, file=sys.stderr, flush=True)
 
 
 @pytest.mark.parametrize("program", [ROTATE, WITHOUT_FILES])
-def test_a_log_that_grew_too_large_is_put_aside_and_writing_goes_on(tmp_path: Path, program: str) -> None:
+def test_a_log_that_grew_too_large_is_put_aside_and_writing_goes_on(
+    tmp_path: Path, program: str
+) -> None:
     path = tmp_path / "server.log"
     with path.open("ab") as log:
-        subprocess.run([sys.executable, "-c", program, str(path)], stdout=log, stderr=log, check=True)
+        subprocess.run(
+            [sys.executable, "-c", program, str(path)], stdout=log, stderr=log, check=True
+        )
     assert path.read_text() == "False True\n"
     assert (tmp_path / "server.log.1").read_text() == "x" * 1000 + "\n"
 
@@ -55,7 +59,9 @@ def test_a_line_holds_the_traceback_and_stays_one_line() -> None:
     try:
         raise ValueError("two\nlines")
     except ValueError:
-        record = logging.LogRecord("a.b", logging.ERROR, "f", 1, "it %s\n", ("failed",), sys.exc_info())
+        record = logging.LogRecord(
+            "a.b", logging.ERROR, "f", 1, "it %s\n", ("failed",), sys.exc_info()
+        )
     line = JsonLines().format(record)
     assert "\n" not in line
     found = json.loads(line)

@@ -33,11 +33,17 @@ def refused(user: Api, owner: str | None = None, **request: Any) -> tuple[int, s
 def test_the_owner_and_admins_may_enter(server: Running, ann: Api, ben: Api, root: Api) -> None:
     runs(server, ann)
     for user, owner in ((ann, None), (root, "ann")):  # the runtime of this test has no workers
-        assert refused(user, owner) == (409, "conflict", "worker 0 of job train can't be entered: nothing is real here")
+        assert refused(user, owner) == (
+            409,
+            "conflict",
+            "worker 0 of job train can't be entered: nothing is real here",
+        )
     assert refused(ben)[:2] == refused(ben, "ann")[:2] == (404, "not_found")
 
 
-def test_no_other_user_may_where_the_server_shares_jobs(start_server: Callable[..., Running]) -> None:
+def test_no_other_user_may_where_the_server_shares_jobs(
+    start_server: Callable[..., Running],
+) -> None:
     server = start_server(share_jobs=True)
     runs(server, server.as_user("ann"))
     assert refused(server.as_user("ben"), "ann")[:2] == (403, "forbidden")
@@ -51,7 +57,9 @@ def test_a_server_may_forbid_it(start_server: Callable[..., Running]) -> None:
 
 def test_a_job_that_does_not_run(ann: Api) -> None:
     ann.submit(name="train")
-    assert refused(ann)[2] == "job train is PENDING: only the workers of a running job can be entered"
+    assert (
+        refused(ann)[2] == "job train is PENDING: only the workers of a running job can be entered"
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +116,9 @@ def workers(server: Running, ann: Api) -> Iterator[Workers]:
 
 
 def begun(user: Api, session: str) -> requests.Response:
-    return user("POST", paths.job_session("train", session * 32), json={"argv": ["cat"]}, stream=True)
+    return user(
+        "POST", paths.job_session("train", session * 32), json={"argv": ["cat"]}, stream=True
+    )
 
 
 def is_closed(end: socket.socket) -> bool:
@@ -133,7 +143,10 @@ def test_requests_at_the_same_time_keep_to_the_limit(
 ) -> None:
     monkeypatch.setattr("server_stub.service.sessions.OPEN_MAX", 2)
     refused, *others = all_begun(workers, ann, "1", "2", "3")
-    assert (refused.status_code, refused.json()["message"]) == (409, "ann has 2 open sessions, the limit")
+    assert (refused.status_code, refused.json()["message"]) == (
+        409,
+        "ann has 2 open sessions, the limit",
+    )
     assert [each.status_code for each in others] == [200, 200]
     for each in others:
         each.close()
@@ -143,13 +156,18 @@ def test_requests_at_the_same_time_keep_to_the_limit(
 
 def test_requests_at_the_same_time_with_one_id(workers: Workers, ann: Api) -> None:
     refused, other = all_begun(workers, ann, "1", "1")
-    assert (refused.status_code, refused.json()["message"]) == (409, f"session {'1' * 32} exists already")
+    assert (refused.status_code, refused.json()["message"]) == (
+        409,
+        f"session {'1' * 32} exists already",
+    )
     (end,) = workers.ends
     end.sendall(b"output")
     assert next(other.iter_content(6)) == b"output"
 
 
-def test_a_user_who_leaves_with_unsent_input(workers: Workers, ann: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_leaves_with_unsent_input(
+    workers: Workers, ann: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("server_stub.worker_gateway.sessions.ROOM_S", 0.1)
     workers.answer()
     put = partial(ann, "PUT", SESSION, data=bytes(2**20))
@@ -159,7 +177,9 @@ def test_a_user_who_leaves_with_unsent_input(workers: Workers, ann: Api, monkeyp
     assert is_closed(*workers.ends)
 
 
-def test_a_user_who_leaves_before_the_session_begins(server: Running, workers: Workers, ann: Api) -> None:
+def test_a_user_who_leaves_before_the_session_begins(
+    server: Running, workers: Workers, ann: Api
+) -> None:
     with socket.create_connection(server.url.removeprefix("http://").split(":")) as user:  # type: ignore[arg-type]
         user.sendall(
             f"POST {SESSION} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {ann.token}\r\n".encode()
@@ -178,7 +198,10 @@ def test_input_waits_for_a_command_that_reads_late(
     monkeypatch.setattr("server_stub.worker_gateway.sessions.ROOM_S", 0.1)
     workers.answer()
     endpoint, config = Endpoint(ann.url, ann.token), Config(ann.url, retry_s=0.0)
-    session, sent = Session(Rest(lambda: endpoint, config, connect), "train", {"argv": ["cat"]}), os.urandom(2**22)
+    session, sent = (
+        Session(Rest(lambda: endpoint, config, connect), "train", {"argv": ["cat"]}),
+        os.urandom(2**22),
+    )
     with ThreadPoolExecutor() as pool:
         ended = pool.submit(session.run, print)
         pool.submit(session.send_all_of, io.BytesIO(sent).read)

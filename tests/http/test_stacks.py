@@ -39,7 +39,9 @@ def test_the_owner_and_admins_see_them(running: str, ann: Api, ben: Api, root: A
     assert ben("GET", STACKS, params={"owner": "ann"}).status_code == 404
 
 
-def test_no_other_user_sees_them_where_the_server_shares_jobs(start_server: Callable[..., Running]) -> None:
+def test_no_other_user_sees_them_where_the_server_shares_jobs(
+    start_server: Callable[..., Running],
+) -> None:
     server = start_server(share_jobs=True)
     runs(server, server.as_user("ann"))
     answer = server.as_user("ben")("GET", STACKS, params={"owner": "ann"})
@@ -62,6 +64,8 @@ def test_a_server_of_an_earlier_version_is_told_from_a_missing_job(
     running: str, ann: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del running
-    monkeypatch.setattr(paths, "job", lambda name, part="": f"{paths.JOBS}/{name}/unknown-to-earlier-ones")
+    monkeypatch.setattr(
+        paths, "job", lambda name, part="": f"{paths.JOBS}/{name}/unknown-to-earlier-ones"
+    )
     with pytest.raises(NotSupported, match="version"):
         Client(ann.url, ann.token).job_stacks("train")

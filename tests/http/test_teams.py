@@ -1,4 +1,6 @@
-"""Teams of the users file: what their users may ask for, and what a job gets that asks for nothing."""
+"""Teams of the users file: what their users may ask for, and what a job
+gets that asks for nothing.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +58,10 @@ def test_a_job_that_names_nothing_gets_the_first_of_its_team(server: Running) ->
 )
 def test_what_another_team_has_is_refused(spec: dict[str, str], says: str, server: Running) -> None:
     with_teams(server)
-    body = {"spec": {"script": "echo hello", "type": "binary", **spec}, "code": {"mode": "in_place"}}
+    body = {
+        "spec": {"script": "echo hello", "type": "binary", **spec},
+        "code": {"mode": "in_place"},
+    }
     group = {"name": "scan", "request": body, "members": [{"args": [], "values": {}}]}
     for path, sent in ((paths.JOBS, body), (paths.RENDER, body), (paths.GROUPS, group)):
         answer = server.as_user("ann")("POST", path, json=sent)
@@ -67,7 +72,9 @@ def test_a_group_has_the_defaults_of_the_team_in_each_job(server: Running) -> No
     with_teams(server)
     body = {"spec": {"script": "echo hello", "type": "binary"}, "code": {"mode": "in_place"}}
     members = [{"args": [], "values": {}}, {"args": ["x"], "values": {}}]
-    assert server.as_user("ann")("POST", paths.GROUPS, json={"name": "scan", "request": body, "members": members}).ok
+    assert server.as_user("ann")(
+        "POST", paths.GROUPS, json={"name": "scan", "request": body, "members": members}
+    ).ok
     jobs = server.as_user("ann")("GET", f"{paths.JOBS}?group=scan").json()["jobs"]
     assert [job["spec"]["queue_name"] for job in jobs] == ["team-vision"] * 2
 
@@ -78,7 +85,12 @@ def test_a_group_from_before_the_team_runs_again_with_its_defaults(server: Runni
     members: list[dict[str, Any]] = [{"args": [], "values": {}}] * 2
     assert ann("POST", paths.GROUPS, json={"name": "scan", "request": body, "members": members}).ok
     assert ann("POST", paths.group("scan", "cancel")).ok
-    until(lambda: {job["state"] for job in ann("GET", f"{paths.JOBS}?group=scan").json()["jobs"]} == {"CANCELLED"})
+    until(
+        lambda: (
+            {job["state"] for job in ann("GET", f"{paths.JOBS}?group=scan").json()["jobs"]}
+            == {"CANCELLED"}
+        )
+    )
     with_teams(server)
     assert ann("POST", paths.group("scan", "resubmit")).ok
     jobs = ann("GET", f"{paths.JOBS}?group=scan").json()["jobs"]
@@ -87,7 +99,10 @@ def test_a_group_from_before_the_team_runs_again_with_its_defaults(server: Runni
 
 def test_a_user_sees_the_types_of_the_team_alone(server: Running) -> None:
     def types(name: str) -> list[str]:
-        return [each["name"] for each in server.as_user(name)("GET", paths.INSTANCE_TYPES).json()["instance_types"]]
+        return [
+            each["name"]
+            for each in server.as_user(name)("GET", paths.INSTANCE_TYPES).json()["instance_types"]
+        ]
 
     with_teams(server)
     assert (types("ann"), types("ben")) == ([], ["cpu.2C.8G"])  # the one type of the runtime
@@ -108,9 +123,15 @@ def test_a_team_with_an_unknown_key_is_refused_with_its_place(server: Running) -
     assert asked(server.as_user("ann")) == (None, None)  # the users of before
 
 
-def test_a_job_runs_in_the_namespace_of_its_owners_team_and_no_client_chooses_it(server: Running) -> None:
+def test_a_job_runs_in_the_namespace_of_its_owners_team_and_no_client_chooses_it(
+    server: Running,
+) -> None:
     def namespace(api: Api, **sent: Any) -> str | None:
-        body = {"spec": {"script": "echo hello", "type": "binary"}, "code": {"mode": "in_place"}, **sent}
+        body = {
+            "spec": {"script": "echo hello", "type": "binary"},
+            "code": {"mode": "in_place"},
+            **sent,
+        }
         answer = api("POST", paths.JOBS, json=body)
         assert answer.status_code == 201, answer.text
         return server.runtime.attempts[answer.json()["id"]].namespace

@@ -1,4 +1,6 @@
-"""Tokens are random, stored as digests alone, and a wrong file is refused with the place that is wrong."""
+"""Tokens are random, stored as digests alone, and a wrong file is refused
+with the place that is wrong.
+"""
 
 import asyncio
 import getpass
@@ -45,10 +47,15 @@ def test_a_user_is_added_to_a_file_whose_last_line_has_no_end(tmp_path: Path) ->
 def test_a_user_may_have_two_tokens(tmp_path: Path) -> None:
     path = tmp_path / "users.toml"
     tokens = [users_file.add(path, "ann", admin=False) for _ in range(2)]
-    assert [authenticate(f"Bearer {token}", users_file.read(path)).name for token in tokens] == ["ann", "ann"]
+    assert [authenticate(f"Bearer {token}", users_file.read(path)).name for token in tokens] == [
+        "ann",
+        "ann",
+    ]
 
 
-@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer ", "Basic YTpi", "Bearer clt_wrong"])
+@pytest.mark.parametrize(
+    "header", [None, "", "Bearer", "Bearer ", "Basic YTpi", "Bearer clt_wrong"]
+)
 def test_anything_else_is_nobody(header: str | None, tmp_path: Path) -> None:
     path = tmp_path / "users.toml"
     users_file.add(path, "ann", admin=False)
@@ -105,14 +112,18 @@ def test_a_file_broken_while_running_leaves_the_users_of_before(tmp_path: Path) 
     assert authenticate(f"Bearer {ann}", users()).name == "ann"
 
 
-def test_the_command_prints_the_token_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_token_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "users.toml"
     assert main(["token", "ann", "--admin", "--users-file", str(path)]) == 0
     token = capsys.readouterr().out.strip()
     assert authenticate(f"Bearer {token}", users_file.read(path)) == User("ann", admin=True)
 
 
-def test_the_command_refuses_with_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_refuses_with_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["token", "a/b", "--users-file", str(tmp_path / "users.toml")]) == 1
     assert "'a/b' is not a user name" in capsys.readouterr().err
 
@@ -120,7 +131,9 @@ def test_the_command_refuses_with_a_sentence(tmp_path: Path, capsys: pytest.Capt
 def test_a_process_without_a_user_name_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("LOGNAME", "USER", "LNAME", "USERNAME"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setattr(getpass, "getuser", _no_such_user)  # a container that runs under a bare number
+    monkeypatch.setattr(
+        getpass, "getuser", _no_such_user
+    )  # a container that runs under a bare number
     assert users_file.local_user() == User(f"uid{os.getuid()}", admin=True)
 
 
@@ -131,7 +144,10 @@ def _no_such_user() -> str:
 def test_a_user_has_one_account_for_all_tokens(tmp_path: Path) -> None:
     def entry(name: str, token: str, account: str = "") -> str:
         named = f'account = "{account}"\n' if account else ""
-        return f'[[users]]\nname = "{name}"\ntoken_sha256 = "{users_file.digest(token).hex()}"\n{named}'
+        return (
+            f'[[users]]\nname = "{name}"\ntoken_sha256 = '
+            f'"{users_file.digest(token).hex()}"\n{named}'
+        )
 
     path = tmp_path / "users.toml"
     path.write_text(entry("ann", "1", "a1") + entry("ben", "2") + entry("ann", "3"))

@@ -1,6 +1,6 @@
-"""The work of the thread that writes: bounded for every request of both APIs at the bounds of its fields, so that none
-keeps the others waiting. It is counted in rows, bytes and steps of SQLite's machine, whatever else this
-machine does.
+"""The work of the thread that writes: bounded for every request of both APIs at the bounds of its
+fields, so that none keeps the others waiting. It is counted in rows, bytes and steps of SQLite's
+machine, whatever else this machine does.
 """
 
 import asyncio
@@ -51,13 +51,17 @@ class Work(NamedTuple):
 
 
 BOUND = Work(rows=LABELS_MAX + 20, bytes=4 * MAX_SPEC_BYTES, steps=40_000)
-"""The most that one request may cause: a submit with all labels, stored again with each change of its state."""
+"""The most that one request may cause: a submit with all labels, stored again with
+each change of its state.
+"""
 
 
 class SessionRuntime(FakeRuntime):
     """A runtime whose sessions end at once."""
 
-    async def begin_session(self, job_id: str, attempt: int, request: Mapping[str, Any]) -> socket.socket:
+    async def begin_session(
+        self, job_id: str, attempt: int, request: Mapping[str, Any]
+    ) -> socket.socket:
         ours, theirs = socket.socketpair()
         theirs.close()
         return ours
@@ -97,7 +101,9 @@ class Measured(Running):
         self.wait_for(self.service._store.read(rows.counts))
 
     def add_events(self, name: str, number: int) -> None:
-        steps = [Event(time=T0, attempt=1, state=State.PENDING, reason=Reason.QUEUED, message="x" * 500)] * number
+        steps = [
+            Event(time=T0, attempt=1, state=State.PENDING, reason=Reason.QUEUED, message="x" * 500)
+        ] * number
         job = self.wait_for(self.service._store.read(rows.find, "root", name))
         self.wait_for(self.service._store.write(rows.add_events, job.seq, steps))
 
@@ -109,14 +115,17 @@ class Measured(Running):
     @staticmethod
     def _add_others(connection: Any) -> None:
         done = [
-            NewJob(row(number, "root", state=State.SUCCEEDED, finished_at=T0), {}, None) for number in range(OTHERS)
+            NewJob(row(number, "root", state=State.SUCCEEDED, finished_at=T0), {}, None)
+            for number in range(OTHERS)
         ]
         rows.add_jobs(connection, done)
 
     def _begin(self, _connection: Any) -> None:
         self.transaction = Work()
 
-    def _count(self, _connection: Any, cursor: Any, _text: str, values: Any, _context: Any, many: bool) -> None:
+    def _count(
+        self, _connection: Any, cursor: Any, _text: str, values: Any, _context: Any, many: bool
+    ) -> None:
         cursor.connection.set_progress_handler(self._step, STEPS)
         written = values if many else [values]
         size = sum(len(str(value).encode()) for each in written for value in each)
@@ -127,7 +136,8 @@ class Measured(Running):
 
     def _add(self, more: Work) -> None:
         self.work, self.transaction = (
-            Work(*map(sum, zip(before, more, strict=True))) for before in (self.work, self.transaction)
+            Work(*map(sum, zip(before, more, strict=True)))
+            for before in (self.work, self.transaction)
         )
         self.largest = Work(*map(max, zip(self.largest, self.transaction, strict=True)))
 
@@ -142,14 +152,21 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Measured]:
 def largest_spec() -> dict[str, Any]:
     """A valid spec at its bounds, in the number of its labels and in its size."""
     labels = {f"{number:03}{'é' * 250}": "é" * 255 for number in range(LABELS_MAX)}
-    size = MAX_SPEC_BYTES - sum(len((key + value).encode()) for key, value in labels.items()) - 20_000
+    size = (
+        MAX_SPEC_BYTES - sum(len((key + value).encode()) for key, value in labels.items()) - 20_000
+    )
     args = ["x" * 100_000] * (size // 100_000)
     return {"labels": labels, "args": args, "max_retry": 100}
 
 
 def submit(measured: Measured, name: str, **spec: Any) -> requests.Response:
-    body = {"spec": {"script": "echo", "type": "binary", "name": name} | spec, "code": {"mode": "in_place"}}
-    return measured.request("POST", paths.JOBS, json=body, headers={paths.IDEMPOTENCY_KEY: f"{name}{'k' * 200}"})
+    body = {
+        "spec": {"script": "echo", "type": "binary", "name": name} | spec,
+        "code": {"mode": "in_place"},
+    }
+    return measured.request(
+        "POST", paths.JOBS, json=body, headers={paths.IDEMPOTENCY_KEY: f"{name}{'k' * 200}"}
+    )
 
 
 def exceeds(work: Work) -> bool:
@@ -173,7 +190,11 @@ def submit_group(measured: Measured, name: str, size: int) -> None:
     labels = {f"label-{number}": "x" * 50 for number in range(GROUP_LABELS_MAX // MEMBERS_MAX)}
     data = {"DATA": "x" * (GROUP_BYTES_MAX // MEMBERS_MAX - 2000)}
     spec = {"script": "echo", "type": "binary", "labels": labels, "env_variables": data}
-    order = {"name": name, "request": {"spec": spec, "code": {"mode": "in_place"}}, "members": [{"args": []}] * size}
+    order = {
+        "name": name,
+        "request": {"spec": spec, "code": {"mode": "in_place"}},
+        "members": [{"args": []}] * size,
+    }
     answer = measured.request("POST", paths.GROUPS, json=order)
     assert answer.status_code == 201, answer.text
 
@@ -190,7 +211,9 @@ def test_an_order_to_a_group_causes_a_few_times_the_work_of_its_submit(measured:
     submit_group(measured, "ordered", 50)
     first = measured.largest
     for order in OF_GROUPS:
-        answer = measured.request("POST", f"{paths.GROUPS}/ordered/{order}", headers={paths.IDEMPOTENCY_KEY: order})
+        answer = measured.request(
+            "POST", f"{paths.GROUPS}/ordered/{order}", headers={paths.IDEMPOTENCY_KEY: order}
+        )
         assert answer.status_code < 300, answer.text
         assert all(now <= 3 * then for now, then in zip(measured.largest, first, strict=True)), (
             measured.largest,
@@ -202,7 +225,11 @@ def changes(name: str) -> list[tuple[str, str, dict[str, Any]]]:
     """Every request that changes something, besides submits."""
     session = paths.job_session(name, "0" * 32)
     plain = {"spec": {"script": "echo", "type": "binary"}, "code": {"mode": "in_place"}}
-    group = {"name": f"g{name}", "request": plain, "members": [{"args": [str(number)]} for number in range(50)]}
+    group = {
+        "name": f"g{name}",
+        "request": plain,
+        "members": [{"args": [str(number)]} for number in range(50)],
+    }
     return [
         ("POST", paths.RENDER, {"json": plain | {"spec": largest_spec() | COMMAND}}),
         ("PUT", paths.snapshot(SHA), {"data": ARCHIVE}),
@@ -215,14 +242,22 @@ def changes(name: str) -> list[tuple[str, str, dict[str, Any]]]:
         ("DELETE", f"{JOBS}/{name}", {"params": {"region": "x" * 1000}}),
         ("POST", paths.LOGIN_LINKS, {}),
         ("POST", paths.GROUPS, {"json": group}),
-        ("POST", "/public/v2/service_auth", {"json": {"client_id": "root", "client_secret": "x" * 1000}}),
+        (
+            "POST",
+            "/public/v2/service_auth",
+            {"json": {"client_id": "root", "client_secret": "x" * 1000}},
+        ),
     ]
 
 
 def of_both_apis(*methods: str) -> set[tuple[str, str]]:
     found = [route for app in (rest_api(), routes()) for route in iter_route_contexts(app.routes)]
     all_ = {(method, str(route.path)) for route in found for method in route.methods or ()}
-    return {(method, path) for method, path in all_ if method in methods and not paths.is_of_workers(path)}
+    return {
+        (method, path)
+        for method, path in all_
+        if method in methods and not paths.is_of_workers(path)
+    }
 
 
 def test_every_route_that_changes_something_is_tested_here() -> None:
@@ -232,12 +267,16 @@ def test_every_route_that_changes_something_is_tested_here() -> None:
         for method, path, _ in changes("a-job")
     }
     tested |= {("POST", f"{paths.GROUPS}/{{name}}/{order}") for order in OF_GROUPS}
-    assert tested | {("POST", paths.JOBS), ("POST", JOBS)} == of_both_apis("POST", "PUT", "DELETE", "PATCH")
+    assert tested | {("POST", paths.JOBS), ("POST", JOBS)} == of_both_apis(
+        "POST", "PUT", "DELETE", "PATCH"
+    )
 
 
 @pytest.mark.parametrize("state", [State.PENDING, State.RUNNING, State.CANCELLED])
 @pytest.mark.parametrize("number", range(len(changes(""))))
-def test_a_request_on_the_largest_job_with_the_longest_history(number: int, state: State, measured: Measured) -> None:
+def test_a_request_on_the_largest_job_with_the_longest_history(
+    number: int, state: State, measured: Measured
+) -> None:
     name = f"job-{number}-{state.lower()}"
     assert submit(measured, name, **largest_spec()).status_code == 201
     if state is State.RUNNING:
@@ -255,7 +294,9 @@ def test_reading_needs_no_writer(measured: Measured) -> None:
     submit(measured, "read", **largest_spec())
     values = {"name": "read", "rank": "0", "session": "0" * 32, "sha256": SHA}
     for _, path in sorted(of_both_apis("GET", "HEAD")):
-        answer = measured.request("GET", re.sub(r"{(\w+).*?}", lambda found: values.get(found[1], "x"), path))
+        answer = measured.request(
+            "GET", re.sub(r"{(\w+).*?}", lambda found: values.get(found[1], "x"), path)
+        )
         assert answer.status_code != 500, answer.text
         checks = path in (paths.READYZ, paths.DOCTOR)  # whether the database can be written
         assert measured.work.rows <= 2 * checks, path

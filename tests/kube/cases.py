@@ -1,4 +1,5 @@
-"""Attempts of many kinds, each with the cluster and the catalogue that it is rendered for: what the goldens show.
+"""Attempts of many kinds, each with the cluster and the catalogue that it is rendered for: what the
+goldens show.
 
 `python -m tests.kube.cases` writes the golden files anew, for a look at the difference.
 """
@@ -26,8 +27,14 @@ from server_stub.settings import Settings
 GOLDEN = Path(__file__).parent / "golden"
 GOLDEN_TRAINJOB = GOLDEN / "trainjob"
 TOKEN = "the-workers-token"
-SNAPSHOT = CodeSnapshot(sha256="5" * 64, root="/home/me/proj", script="src/train.py", working_dir="src")
-LAPTOP = Submitter(python="/venv/bin/python", environment={"SHELL_SECRET": "of-the-shell"}, working_dir="/home/me/proj")
+SNAPSHOT = CodeSnapshot(
+    sha256="5" * 64, root="/home/me/proj", script="src/train.py", working_dir="src"
+)
+LAPTOP = Submitter(
+    python="/venv/bin/python",
+    environment={"SHELL_SECRET": "of-the-shell"},
+    working_dir="/home/me/proj",
+)
 SMALL = """
 defaults: {instance_type: cpu.2C.8G}
 images: {default: "python:3.12"}
@@ -35,7 +42,9 @@ instance_types:
   - {name: cpu.2C.8G, cpu: 2, memory_gib: 8}
 """
 CLUSTER = ClusterOptions(
-    Settings(state_dir=Path("/none"), worker_server_url="http://client-lib-server.client-lib.svc:8000"),
+    Settings(
+        state_dir=Path("/none"), worker_server_url="http://client-lib-server.client-lib.svc:8000"
+    ),
     PYTORCHJOB,
     read(SMALL),
     namespace="jobs",
@@ -110,7 +119,9 @@ class Builder:
             submitter=self.submitter,
             secret_values={secret: f"value-of-{secret}" for secret in spec.secrets},
             job_dir=Path("/data/jobs/id"),
-            snapshot=Path("/data/snapshots/5.tar.gz") if isinstance(self.code, CodeSnapshot) else None,
+            snapshot=Path("/data/snapshots/5.tar.gz")
+            if isinstance(self.code, CodeSnapshot)
+            else None,
             created_at=datetime(2026, 11, 21, tzinfo=timezone.utc),
             function=Path("/data/snapshots/f") if self.function else None,
             owner=self.owner,
@@ -154,18 +165,31 @@ instance_types:
   - {name: near, cpu: 2, memory_gib: 8, together: topology.kubernetes.io/zone, spread: kubernetes.io/hostname}
 gang: {scheduler: volcano}
 """,
-        spec={"n_workers": 3, "queue_name": "research", "include_nodes": ["gpu-1", "gpu-2", "gpu-3"]},
+        spec={
+            "n_workers": 3,
+            "queue_name": "research",
+            "include_nodes": ["gpu-1", "gpu-2", "gpu-3"],
+        },
     ),
     "in-place-on-a-volume": Builder(
         GPUS,
         code=CodeInPlace(sha256="1" * 64),
         submitter=LAPTOP.model_copy(update={"working_dir": "/home/jovyan/proj"}),
-        spec={"instance_type": "cpu.8C.32G", "n_workers": 2, "processes_per_worker": 2, "conda_env": "torch"},
+        spec={
+            "instance_type": "cpu.8C.32G",
+            "n_workers": 2,
+            "processes_per_worker": 2,
+            "conda_env": "torch",
+        },
     ),
     "command": Builder(
         code=CodeInPlace(),
         submitter=Submitter(),
-        spec={"script": "bash -c 'echo $RANK'", "type": "binary", "env_variables": {"PYTHONHOME": "/x"}},
+        spec={
+            "script": "bash -c 'echo $RANK'",
+            "type": "binary",
+            "env_variables": {"PYTHONHOME": "/x"},
+        },
     ),
     "function-out-of-reach": Builder(
         cluster=cluster_with(worker_server_url=None),
@@ -182,7 +206,9 @@ gang: {scheduler: volcano}
             "elastic_max_restarts": 3,
         }
     ),
-    "in-a-queue": Builder(cluster=replace(CLUSTER, kueue=True), spec={"queue_name": "team", "exclude_nodes": ["n1"]}),
+    "in-a-queue": Builder(
+        cluster=replace(CLUSTER, kueue=True), spec={"queue_name": "team", "exclude_nodes": ["n1"]}
+    ),
     "volumes-of-an-owner": Builder(
         SMALL + VOLUMES,
         owner="Ann@corp.example",
@@ -192,7 +218,11 @@ gang: {scheduler: volcano}
     "root-of-the-image": Builder(SMALL + "pod_security: baseline\n", spec={"internet": True}),
     "rdma-privileged": Builder(
         GPUS.replace("capabilities: []", "capabilities: [IPC_LOCK]") + "pod_security: privileged\n",
-        spec={"instance_type": "h100.8gpu", "n_workers": 2, "base_image": "nvcr.io/nvidia/pytorch:25.08-py3"},
+        spec={
+            "instance_type": "h100.8gpu",
+            "n_workers": 2,
+            "base_image": "nvcr.io/nvidia/pytorch:25.08-py3",
+        },
     ),
 }
 
@@ -222,14 +252,18 @@ def _yaml(objects: list[Any]) -> str:
 
 
 class _Readable(yaml.SafeDumper):
-    """Writes texts of several lines as such, and the same list twice instead of a reference to it."""
+    """Writes texts of several lines as such, and the same list twice
+    instead of a reference to it.
+    """
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def _block(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", value, style="|" if "\n" in value else None
+    )
 
 
 _Readable.add_representer(str, _block)

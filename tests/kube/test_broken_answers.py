@@ -1,5 +1,5 @@
-"""Answers of an API server that break off, or contradict each other: what is known of the request, and what happens
-when it is repeated."""
+"""Answers of an API server that break off, or contradict each other: what is known of the request,
+and what happens when it is repeated."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,9 @@ from tests.kube.cases import CLUSTER, Builder
 
 
 class Breaking:
-    """Keeps the objects that it is sent, or refuses all with `refusal`; the first answer to each method breaks off."""
+    """Keeps the objects that it is sent, or refuses all with `refusal`; the first answer
+    to each method breaks off.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
@@ -33,12 +35,19 @@ class Breaking:
             return self.refusal, {"message": "no"}
         if handler.command == "GET":
             name = path.rpartition("/")[2]
-            return (200, self.objects[name]) if name in self.objects else (404, {"message": "not found"})
+            return (
+                (200, self.objects[name])
+                if name in self.objects
+                else (404, {"message": "not found"})
+            )
         sent = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
         name = sent["metadata"]["name"]
         if name in self.objects:
             return 409, {"message": "exists"}
-        self.objects[name] = {**sent, "metadata": {**sent["metadata"], "uid": f"uid-{len(self.objects)}"}}
+        self.objects[name] = {
+            **sent,
+            "metadata": {**sent["metadata"], "uid": f"uid-{len(self.objects)}"},
+        }
         return 201, self.objects[name]
 
     def handle(self, handler: BaseHTTPRequestHandler) -> None:
@@ -76,7 +85,9 @@ def breaking() -> Iterator[tuple[Breaking, Api]]:
 
 
 @pytest.mark.parametrize("status", [403, 422, 500])
-def test_a_refusal_whose_text_breaks_off_is_still_that_refusal(breaking: tuple[Breaking, Api], status: int) -> None:
+def test_a_refusal_whose_text_breaks_off_is_still_that_refusal(
+    breaking: tuple[Breaking, Api], status: int
+) -> None:
     state, api = breaking
     state.refusal = status
     with pytest.raises(ApiError, match=f"HTTP status {status}") as refused:
@@ -102,7 +113,9 @@ def test_the_page_of_a_proxy_is_no_answer(breaking: tuple[Breaking, Api]) -> Non
     state, api = breaking
     state.methods.append("GET")
     state.objects["x"] = b"<html>Please log in</html>"
-    with pytest.raises(ApiError, match="does not answer with JSON: b'<html>Please log in") as failed:
+    with pytest.raises(
+        ApiError, match="does not answer with JSON: b'<html>Please log in"
+    ) as failed:
         api.get("/things/x")
     assert failed.value.status == 0
 
@@ -122,9 +135,12 @@ def test_a_token_that_is_away_for_a_moment_is_a_missing_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("added", "created", "raised"), [(404, 409, BeingDeleted), (409, 409, BeingDeleted), (404, 404, ApiError)]
+    ("added", "created", "raised"),
+    [(404, 409, BeingDeleted), (409, 409, BeingDeleted), (404, 404, ApiError)],
 )
-def test_a_launcher_that_many_jobs_change_is_waited_for(added: int, created: int, raised: type[Exception]) -> None:
+def test_a_launcher_that_many_jobs_change_is_waited_for(
+    added: int, created: int, raised: type[Exception]
+) -> None:
     """Such a conflict ends no job; a namespace that is missing is told at once."""
     objects = Builder().build("train").objects()
     methods: list[str] = []

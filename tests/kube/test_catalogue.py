@@ -32,50 +32,89 @@ def test_the_example_of_the_documentation_is_read() -> None:
         (ONE % ", cpus: 2", "unknown field 'instance_types.0.cpus'; did you mean 'cpu'"),
         (ONE % ", cpu: 3", "'cpu' stands there twice"),
         (ONE % ", disk_gib: .inf", "disk_gib=inf: input should be a finite number"),
-        ("instance_types: [{name: a, cpu: .inf, memory_gib: 2}]", "cpu=inf: input should be a finite number"),
+        (
+            "instance_types: [{name: a, cpu: .inf, memory_gib: 2}]",
+            "cpu=inf: input should be a finite number",
+        ),
         (ONE % ", node: big", "node='big' is none of its nodes (it has none)"),
-        (ONE % ", node_selector: {gpu: true}", r"node_selector.gpu=True: input should be a valid string"),
+        (
+            ONE % ", node_selector: {gpu: true}",
+            r"node_selector.gpu=True: input should be a valid string",
+        ),
         (ONE % ", node_selector: {'a b': x}", "'a b' is not a key for labels"),
         (ONE % ", extra_resources: {rdma/hca: lots}", "'lots' is not a quantity"),
-        (ONE % ", capabilities: [IPC_LOCK]", "pod_security=restricted does not admit the capability IPC_LOCK"),
+        (
+            ONE % ", capabilities: [IPC_LOCK]",
+            "pod_security=restricted does not admit the capability IPC_LOCK",
+        ),
         (ONE % ", tolerations: [{operator: Equal}]", "needs a key, or operator: Exists"),
         (ONE % ", tolerations: [{operator: Exists, value: x}]", "Exists takes no value"),
-        (ONE % ", tolerations: [{operator: Exists, toleration_seconds: 5}]", "is for effect: NoExecute"),
+        (
+            ONE % ", tolerations: [{operator: Exists, toleration_seconds: 5}]",
+            "is for effect: NoExecute",
+        ),
         (ONE % "}, {name: a.1gpu, cpu: 1, memory_gib: 2", "instance_types lists 'a.1gpu' twice"),
         (
             ONE % "" + "defaults: {instance_type: b}",
             "defaults.instance_type='b' is none of its instance_types (a.1gpu)",
         ),
         (ONE % "" + "user: {run_as_user: 0}", "run_as_user=0 is root"),
-        (ONE % "" + "volumes: [{name: h, claim: Home}]", "'Home' is not a name for a Kubernetes object"),
-        (ONE % "" + "volumes: [{name: h, claim: h, always: data}]", "'data' is not the absolute path of a folder"),
+        (
+            ONE % "" + "volumes: [{name: h, claim: Home}]",
+            "'Home' is not a name for a Kubernetes object",
+        ),
+        (
+            ONE % "" + "volumes: [{name: h, claim: h, always: data}]",
+            "'data' is not the absolute path of a folder",
+        ),
         (
             ONE % "" + "checkpoints: {volume: h, path: /c}",
             "checkpoints.volume='h' is none of its volumes (it has none)",
         ),
         (
-            ONE % "" + "volumes: [{name: h, claim: h, users: [ann]}]\ncheckpoints: {volume: h, path: /c}",
+            ONE % ""
+            + "volumes: [{name: h, claim: h, users: [ann]}]\ncheckpoints: {volume: h, path: /c}",
             "checkpoints.volume='h' is for some users alone, and all jobs have checkpoints",
         ),
         (
             ONE % "" + "volumes: [{name: h, claim: h, always: /h, users: [ann]}]\nuser: {home: /h}",
-            "user.home='/h' is on no volume that is always mounted, for all users, and can be written to",
+            (
+                "user.home='/h' is on no volume that is always mounted, for all users, and can be "
+                "written to"
+            ),
         ),
         (ONE % "" + "volumes: [{name: h, claim: h, mount: job}]", "mount='job'"),
         (
-            ONE % "" + "volumes: [{name: h, claim: h, read_only: true}]\ncheckpoints: {volume: h, path: /c}",
+            ONE % ""
+            + "volumes: [{name: h, claim: h, read_only: true}]\ncheckpoints: {volume: h, path: /c}",
             "checkpoints.volume='h' is read_only",
         ),
         (
-            ONE % "" + "volumes: [{name: a, claim: a, always: /d}, {name: b, claim: b, always: /d}]",
+            ONE % ""
+            + "volumes: [{name: a, claim: a, always: /d}, {name: b, claim: b, always: /d}]",
             "two volumes are always mounted at /d",
         ),
-        (ONE % "" + "volumes: [{name: h, claim: h, always: /dev/shm}]", "can't be mounted at /dev/shm"),
-        (ONE % "" + "user: {home: /home/me}", "user.home='/home/me' is on no volume that is always mounted"),
-        (ONE % "" + "nodes: [{name: n, cpu: 2, memory_gib: 2, reserve: {cpu: 2}}]", "'n' reserves all that it has"),
-        (ONE % ", node: n" + "nodes: [{name: n, cpu: 0.5, memory_gib: 2}]", "'a.1gpu' is larger than its node 'n'"),
+        (
+            ONE % "" + "volumes: [{name: h, claim: h, always: /dev/shm}]",
+            "can't be mounted at /dev/shm",
+        ),
+        (
+            ONE % "" + "user: {home: /home/me}",
+            "user.home='/home/me' is on no volume that is always mounted",
+        ),
+        (
+            ONE % "" + "nodes: [{name: n, cpu: 2, memory_gib: 2, reserve: {cpu: 2}}]",
+            "'n' reserves all that it has",
+        ),
+        (
+            ONE % ", node: n" + "nodes: [{name: n, cpu: 0.5, memory_gib: 2}]",
+            "'a.1gpu' is larger than its node 'n'",
+        ),
         (ONE % "" + "network: {dns: [{ip_block: 1.2.3}]}", "'1.2.3' does not appear to be"),
-        (ONE % "" + "network: {allow: [{to: [{}]}]}", "needs either ip_block, or pods and namespaces"),
+        (
+            ONE % "" + "network: {allow: [{to: [{}]}]}",
+            "needs either ip_block, or pods and namespaces",
+        ),
         (ONE % "" + "priority_classes: {urgent: x}", "priority_classes.urgent"),
         (ONE % ", together: my zone", "'my zone' is not a key for labels"),
         (
@@ -112,14 +151,18 @@ instance_types:
 
 def test_every_contradiction_is_told() -> None:
     with pytest.raises(InvalidRequest) as caught:
-        read(ONE % ", node: big" + "defaults: {instance_type: b}\ncheckpoints: {volume: h, path: /c}")
+        read(
+            ONE % ", node: big" + "defaults: {instance_type: b}\ncheckpoints: {volume: h, path: /c}"
+        )
     assert len(caught.value.message.splitlines()) == 3
 
 
 def test_relaxed_pod_security_admits_what_restricted_does_not() -> None:
     text = ONE % ", capabilities: [IPC_LOCK]" + "user: {run_as_user: 0}"
     assert read(text + "\npod_security: privileged").instance_types[0].capabilities == ["IPC_LOCK"]
-    with pytest.raises(InvalidRequest, match="pod_security=baseline does not admit the capability IPC_LOCK"):
+    with pytest.raises(
+        InvalidRequest, match="pod_security=baseline does not admit the capability IPC_LOCK"
+    ):
         read(text + "\npod_security: baseline")
 
 
@@ -128,7 +171,9 @@ def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequest, match=f"the catalogue {file} can't be read: .*No such file"):
         load(file)
     file.write_text("instance_types: []")
-    with pytest.raises(InvalidRequest, match=f"the catalogue {file}: line 1: instance_types=") as caught:
+    with pytest.raises(
+        InvalidRequest, match=f"the catalogue {file}: line 1: instance_types="
+    ) as caught:
         load(file)
     assert caught.value.code == "invalid_request"
     assert caught.value.hint == "docs/catalogue.md describes all entries"
@@ -145,9 +190,19 @@ def test_a_server_without_a_catalogue_is_told_where_an_example_is() -> None:
 def test_a_server_does_not_start_with_a_catalogue_that_is_wrong(tmp_path: Path) -> None:
     file = tmp_path / "catalogue.yaml"
     file.write_text(ONE % ", cpus: 2")
-    variables = {"CLIENT_LIB_SERVER_RUNTIME": "kubernetes", "CLIENT_LIB_SERVER_CATALOGUE": str(file)}
+    variables = {
+        "CLIENT_LIB_SERVER_RUNTIME": "kubernetes",
+        "CLIENT_LIB_SERVER_CATALOGUE": str(file),
+    }
     command = [sys.executable, "-m", "server_stub", "--state-dir", str(tmp_path / "state")]
-    ended = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        command, env=os.environ | variables, capture_output=True, text=True, timeout=60
+    )
     assert ended.returncode == 1
-    said = f"the catalogue {file}: line 1: unknown field 'instance_types.0.cpus'; did you mean 'cpu'?"
-    assert ended.stderr.splitlines() == [f"Error: {said}", "docs/catalogue.md describes all entries"]
+    said = (
+        f"the catalogue {file}: line 1: unknown field 'instance_types.0.cpus'; did you mean 'cpu'?"
+    )
+    assert ended.stderr.splitlines() == [
+        f"Error: {said}",
+        "docs/catalogue.md describes all entries",
+    ]

@@ -43,7 +43,9 @@ def test_what_means_nothing_is_named_once(field: str, value: Any) -> None:
 
 @pytest.mark.parametrize("field", sorted(name for name, row in FIELDS.items() if row.kubernetes))
 def test_what_is_not_asked_for_is_not_named(field: str) -> None:
-    spec: dict[str, Any] = {field: "default" if field in ("elastic_min_workers", "elastic_max_workers") else None}
+    spec: dict[str, Any] = {
+        field: "default" if field in ("elastic_min_workers", "elastic_max_workers") else None
+    }
     assert of(**spec).notices() == []
 
 
@@ -52,7 +54,10 @@ def test_what_is_not_asked_for_is_not_named(field: str) -> None:
     [
         ({"type": "pytorch_elastic", "script": "echo hi"}, "'pytorch_elastic' starts a .py file"),
         ({"gpus": [0]}, r"gpus=\[0\] chooses among the GPUs of one machine"),
-        ({"queue_name": "team"}, "queue_name='team': no Kueue of this cluster takes PyTorchJobs of namespace"),
+        (
+            {"queue_name": "team"},
+            "queue_name='team': no Kueue of this cluster takes PyTorchJobs of namespace",
+        ),
         ({"env_variables": {"MASTER_ADDR": "x"}}, "MASTER_ADDR can't be given on a cluster"),
         ({"secrets": ["MASTER_PORT"]}, "MASTER_PORT can't be given on a cluster"),
     ],
@@ -65,7 +70,11 @@ def test_what_a_cluster_can_not_do_is_refused_by_name(spec: dict[str, Any], sent
 
 def test_whether_a_queue_may_be_named_is_asked_again_while_it_is_not_known() -> None:
     def notices(kueue: bool | None) -> list[str]:
-        return replace(Builder(spec={"queue_name": "team"}), cluster=replace(CLUSTER, kueue=kueue)).build("x").notices()
+        return (
+            replace(Builder(spec={"queue_name": "team"}), cluster=replace(CLUSTER, kueue=kueue))
+            .build("x")
+            .notices()
+        )
 
     notices(True)
     with pytest.raises(Unavailable, match="queue_name='team': the server is asking"):
@@ -75,18 +84,26 @@ def test_whether_a_queue_may_be_named_is_asked_again_while_it_is_not_known() -> 
 @pytest.mark.parametrize(
     ("spec", "sentence"),
     [
-        ({"instance_type": "a100.3gpu"}, "unknown; this server has: cpu.8C.32G, a100.1gpu, a100.8gpu, h100.8gpu"),
+        (
+            {"instance_type": "a100.3gpu"},
+            "unknown; this server has: cpu.8C.32G, a100.1gpu, a100.8gpu, h100.8gpu",
+        ),
         ({"tmp_storage": "tiny"}, "tmp_storage='tiny' is unknown; this server has: default, small"),
         ({"volumes": ["nfs:/data"]}, "volume 'nfs' is unknown; this server has: home, datasets"),
         ({"volumes": ["datasets"]}, "not of the form name:/path"),
-        ({"volumes": ["datasets:/home/jovyan"]}, "volumes 'datasets' and 'home' are both at /home/jovyan"),
+        (
+            {"volumes": ["datasets:/home/jovyan"]},
+            "volumes 'datasets' and 'home' are both at /home/jovyan",
+        ),
         ({"volumes": ["datasets:/client-lib/run"]}, "can't be mounted at /client-lib/run"),
         ({"volumes": ["datasets:/"]}, "can't be mounted at /"),
         ({"volumes": ["datasets:/data/../etc"]}, "can't be mounted at"),
         ({"volumes": ["datasets:/tmp"], "tmp_storage": "small"}, "can't be mounted at /tmp"),
     ],
 )
-def test_a_value_that_this_cluster_does_not_have_is_refused(spec: dict[str, Any], sentence: str) -> None:
+def test_a_value_that_this_cluster_does_not_have_is_refused(
+    spec: dict[str, Any], sentence: str
+) -> None:
     with pytest.raises(InvalidRequest, match=sentence):
         of(**spec).notices()
 
@@ -102,7 +119,9 @@ def test_outputs_are_kept_where_pods_reach_the_server() -> None:
 
 
 def test_elastic_workers_need_a_server_that_decides_who_goes_on() -> None:
-    elastic = Builder(GPUS, spec={"type": "pytorch_elastic", "n_workers": 2, "elastic_min_workers": 1})
+    elastic = Builder(
+        GPUS, spec={"type": "pytorch_elastic", "n_workers": 2, "elastic_min_workers": 1}
+    )
     assert elastic.build("x").notices() == []
     with pytest.raises(NotSupported, match="needs a server that pods reach"):
         replace(elastic, cluster=cluster_with(worker_server_url=None)).build("x").notices()
@@ -117,7 +136,9 @@ def test_the_checkpoints_of_the_job_before_are_found_on_the_volume_that_they_are
 
     by_owner = Builder(SMALL + VOLUMES)
     assert plan_of(replace(by_owner, parent="before").build("x")) == ("/models/*-5c6d7e8f", None)
-    assert "submitted to an earlier version of the server; submit it again" in (plan_of(by_owner.build("x"))[1] or "")
+    assert "submitted to an earlier version of the server; submit it again" in (
+        plan_of(by_owner.build("x"))[1] or ""
+    )
 
     assert plan_of(of()) == (f"{order(of()).checkpoint_dir.rpartition('/')[0]}/*-5c6d7e8f", None)
     assert plan_of(of(checkpoint_dir="/home/jovyan/mine")) == (None, None)
@@ -210,13 +231,18 @@ def test_names_are_read_by_pattern_only_where_the_catalogue_says_so() -> None:
 
 
 def test_a_priority_class_without_a_match_is_named_only_when_it_was_asked_for() -> None:
-    assert of(SMALL).notices() == ["checkpoints end with their pod: this server's catalogue names no volume for them"]
-    assert "priority_class='high' has no effect here" in of(SMALL, priority_class="high").notices()[0]
+    assert of(SMALL).notices() == [
+        "checkpoints end with their pod: this server's catalogue names no volume for them"
+    ]
+    assert (
+        "priority_class='high' has no effect here" in of(SMALL, priority_class="high").notices()[0]
+    )
     assert of(priority_class="high").notices() == []
 
 
 @pytest.mark.parametrize(
-    ("directory", "notices"), [("/home/jovyan/ckpt", 0), ("/home/jovyan2/ckpt", 1), ("/datasets/c", 1), (None, 0)]
+    ("directory", "notices"),
+    [("/home/jovyan/ckpt", 0), ("/home/jovyan2/ckpt", 1), ("/datasets/c", 1), (None, 0)],
 )
 def test_a_checkpoint_that_ends_with_its_pod_is_said(directory: str | None, notices: int) -> None:
     assert len(of(checkpoint_dir=directory, volumes=["datasets:/datasets"]).notices()) == notices
@@ -224,17 +250,30 @@ def test_a_checkpoint_that_ends_with_its_pod_is_said(directory: str | None, noti
 
 def test_checkpoints_are_one_folder_of_a_job_over_its_attempts() -> None:
     folders = {
-        from_json(Builder(GPUS, number=n).build("job").objects().own["plan"]["data"]["plan.json"]).checkpoint_dir
+        from_json(
+            Builder(GPUS, number=n).build("job").objects().own["plan"]["data"]["plan.json"]
+        ).checkpoint_dir
         for n in (1, 2)
     }
     assert folders == {"/home/jovyan/job-3f2a3f2a"}
 
 
 @pytest.mark.parametrize(("path", "mounts"), [("/home/jovyan/kept", 1), ("/kept", 2)])
-def test_the_volume_of_the_checkpoints_is_mounted_where_it_is_not_yet(path: str, mounts: int) -> None:
-    catalogue = GPUS.replace("{volume: home, path: /home/jovyan}", f"{{volume: home, path: {path}}}")
-    pod = of(catalogue).objects().workload["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
-    assert sum(mount["name"].startswith("volume-") for mount in pod["containers"][0]["volumeMounts"]) == mounts
+def test_the_volume_of_the_checkpoints_is_mounted_where_it_is_not_yet(
+    path: str, mounts: int
+) -> None:
+    catalogue = GPUS.replace(
+        "{volume: home, path: /home/jovyan}", f"{{volume: home, path: {path}}}"
+    )
+    pod = (
+        of(catalogue)
+        .objects()
+        .workload["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]
+    )
+    assert (
+        sum(mount["name"].startswith("volume-") for mount in pod["containers"][0]["volumeMounts"])
+        == mounts
+    )
 
 
 def test_a_command_that_starts_once_per_gpu_is_named() -> None:
@@ -243,10 +282,14 @@ def test_a_command_that_starts_once_per_gpu_is_named() -> None:
     assert of(**command, processes_per_worker=1).notices() == []
 
 
-@pytest.mark.parametrize("image", ["cr.ai.cloud.ru/aicloud-base-images/cuda12.1:1", "other.example/x:1"])
+@pytest.mark.parametrize(
+    "image", ["cr.ai.cloud.ru/aicloud-base-images/cuda12.1:1", "other.example/x:1"]
+)
 def test_an_image_is_pulled_from_where_the_catalogue_says(image: str) -> None:
     made = of(base_image=image)
-    container = made.objects().workload["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]
+    container = made.objects().workload["spec"]["pytorchReplicaSpecs"]["Master"]["template"][
+        "spec"
+    ]["containers"][0]
     moved = image.startswith("cr.ai")
     assert container["image"] == ("registry.example.com/base/cuda12.1:1" if moved else image)
     assert any("is pulled as" in notice for notice in made.notices()) is moved
@@ -254,7 +297,9 @@ def test_an_image_is_pulled_from_where_the_catalogue_says(image: str) -> None:
 
 def test_without_internet_the_server_must_be_known() -> None:
     outside = cluster_with(worker_server_url="https://train.example.com")
-    with pytest.raises(NotSupported, match=r"NetworkPolicy knows no name such as train\.example\.com"):
+    with pytest.raises(
+        NotSupported, match=r"NetworkPolicy knows no name such as train\.example\.com"
+    ):
         Builder(cluster=outside, spec={"internet": False}).build("x").notices()
     told = SMALL + "network: {server: [{ip_block: 10.0.0.9/32}]}"
     Builder(told, cluster=outside, spec={"internet": False}).build("x").notices()
@@ -268,4 +313,6 @@ def test_the_python_is_the_images_own(env: str | None, python: str) -> None:
 
 def test_a_conda_environment_may_be_given_by_its_path() -> None:
     objects = of(conda_env="/data/envs/mine").objects()
-    assert from_json(objects.own["plan"]["data"]["plan.json"]).python == "/data/envs/mine/bin/python"
+    assert (
+        from_json(objects.own["plan"]["data"]["plan.json"]).python == "/data/envs/mine/bin/python"
+    )

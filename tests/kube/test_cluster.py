@@ -1,4 +1,6 @@
-"""The watches of a cluster bring what they list and each change into its inventory, on the event loop."""
+"""The watches of a cluster bring what they list and each change into its
+inventory, on the event loop.
+"""
 
 from __future__ import annotations
 
@@ -36,12 +38,17 @@ def pod(uid: str) -> dict[str, Any]:
 class Recorded:
     """An API server that lists these objects, then reports these changes, then nothing."""
 
-    def __init__(self, lists: dict[str, list[Any]], changes: dict[str, list[tuple[str, Any]]]) -> None:
+    def __init__(
+        self, lists: dict[str, list[Any]], changes: dict[str, list[tuple[str, Any]]]
+    ) -> None:
         self._lists, self._changes = lists, changes
         self._silence = threading.Event()
 
     def get(self, path: str, query: Any) -> Any:
-        return {"items": self._lists.get(path.rpartition("/")[2], []), "metadata": {"resourceVersion": "1"}}
+        return {
+            "items": self._lists.get(path.rpartition("/")[2], []),
+            "metadata": {"resourceVersion": "1"},
+        }
 
     def stream(self, path: str, query: Any, read_s: float) -> Stream:
         return Stream(self._changes.pop(path.rpartition("/")[2], []), self._silence)
@@ -52,7 +59,9 @@ class Stream:
         self._changes, self._silence = changes, silence
 
     def __iter__(self) -> Iterator[bytes]:
-        yield from (json.dumps({"type": kind, "object": each}).encode() for kind, each in self._changes)
+        yield from (
+            json.dumps({"type": kind, "object": each}).encode() for kind, each in self._changes
+        )
         self._silence.wait(30)
 
     def abort(self) -> None:
@@ -64,7 +73,9 @@ async def test_changes_reach_the_inventory() -> None:
     case = Builder().build("train")
     api = Recorded(
         lists={PODS: [pod("a"), found("foreign")], JOBS: [found("job", job="x")]},
-        changes={PODS: [("ADDED", pod("b")), ("MODIFIED", found("foreign")), ("DELETED", pod("a"))]},
+        changes={
+            PODS: [("ADDED", pod("b")), ("MODIFIED", found("foreign")), ("DELETED", pod("a"))]
+        },
     )
     cluster = Cluster.of(cast(Any, api), case.cluster, cast(Any, None))
     listed: list[Workload] = []
@@ -79,7 +90,10 @@ async def test_changes_reach_the_inventory() -> None:
     watches = cluster.watches(take)
     for watch in watches:
         watch.start()
-    while not listed or {each.uid: each.gone for each in cluster.inventory.pods(KEY)} != {"a": True, "b": False}:
+    while not listed or {each.uid: each.gone for each in cluster.inventory.pods(KEY)} != {
+        "a": True,
+        "b": False,
+    }:
         await changed.wait()
         changed.clear()
     for watch in watches:
@@ -90,7 +104,14 @@ async def test_changes_reach_the_inventory() -> None:
 def test_an_attempt_whose_request_can_not_be_read_is_found() -> None:
     """Its workload was created, and then the server was killed and the request damaged."""
     workload = Builder().build("train").objects().workload
-    api = SimpleNamespace(get=lambda path: workload | {"metadata": {**workload["metadata"], "uid": "made"}})
-    attempt = replace(Builder().build("train").attempt, spec=JobSpec(script="unreadable"), never_started=False)
+    api = SimpleNamespace(
+        get=lambda path: workload | {"metadata": {**workload["metadata"], "uid": "made"}}
+    )
+    attempt = replace(
+        Builder().build("train").attempt, spec=JobSpec(script="unreadable"), never_started=False
+    )
     cluster = Cluster.of(cast(Any, api), CLUSTER, cast(Any, None))
-    assert asyncio.run(AttemptObjects(attempt, cluster, Record(), cast(Any, None)).uid_of_own()) == "made"
+    assert (
+        asyncio.run(AttemptObjects(attempt, cluster, Record(), cast(Any, None)).uid_of_own())
+        == "made"
+    )

@@ -25,7 +25,9 @@ def asked() -> Iterator[tuple[str, list[str | None]]]:
         def do_GET(self) -> None:
             told.append(self.headers.get("Authorization"))
             refused = self.path == "/refused"
-            body = json.dumps({"message": "not for you"} if refused else {"path": self.path}).encode()
+            body = json.dumps(
+                {"message": "not for you"} if refused else {"path": self.path}
+            ).encode()
             self.send_response(403 if refused else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
@@ -62,10 +64,15 @@ def kubeconfig(folder: Path, server: str = "http://127.0.0.1:1") -> Path:
 
 
 @pytest.mark.parametrize(
-    ("context", "user", "namespace"), [(None, "me", "team"), ("here", "me", "team"), ("there", "other", "default")]
+    ("context", "user", "namespace"),
+    [(None, "me", "team"), ("here", "me", "team"), ("there", "other", "default")],
 )
 def test_a_context_says_who_asks_and_in_which_namespace(
-    tmp_path: Path, asked: tuple[str, list[str | None]], context: str | None, user: str, namespace: str
+    tmp_path: Path,
+    asked: tuple[str, list[str | None]],
+    context: str | None,
+    user: str,
+    namespace: str,
 ) -> None:
     server, told = asked
     path = kubeconfig(tmp_path, server)
@@ -74,14 +81,17 @@ def test_a_context_says_who_asks_and_in_which_namespace(
     assert default_namespace(path, context) == namespace
 
 
-def test_a_refusal_has_the_words_of_the_api_server(tmp_path: Path, asked: tuple[str, list[str | None]]) -> None:
+def test_a_refusal_has_the_words_of_the_api_server(
+    tmp_path: Path, asked: tuple[str, list[str | None]]
+) -> None:
     with pytest.raises(ApiError, match="not for you") as refused:
         connect(kubeconfig(tmp_path, asked[0]), None).get("/refused")
     assert refused.value.status == 403
 
 
 @pytest.mark.parametrize(
-    ("text", "context"), [(None, None), ("", None), ("{", None), ("a: 1", None), ("usual", "nowhere")]
+    ("text", "context"),
+    [(None, None), ("", None), ("{", None), ("a: 1", None), ("usual", "nowhere")],
 )
 def test_what_leads_to_no_cluster_is_named_with_the_way_out(
     tmp_path: Path, text: str | None, context: str | None
@@ -91,10 +101,15 @@ def test_what_leads_to_no_cluster_is_named_with_the_way_out(
         path.unlink()
     elif text != "usual":
         path.write_text(text)
-    with pytest.raises(ServerError, match=f"no Kubernetes cluster can be reached with {path}: ") as lost:
+    with pytest.raises(
+        ServerError, match=f"no Kubernetes cluster can be reached with {path}: "
+    ) as lost:
         connect(path, context)
     told = re.findall(r"CLIENT_LIB_SERVER_(\w+)", lost.value.hint or "")
-    assert {name.lower() for name in told} == {"kubeconfig", "kube_context"} & Settings.model_fields.keys()
+    assert {name.lower() for name in told} == {
+        "kubeconfig",
+        "kube_context",
+    } & Settings.model_fields.keys()
     assert default_namespace(path, context) in ("default", "team")
 
 

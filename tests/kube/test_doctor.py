@@ -24,7 +24,11 @@ NODE = {
 
 
 def operator(version: str = "v1.9.4", ready: int = 1, template: bool = True) -> dict[str, Any]:
-    args = ["--pytorch-init-container-template-file=/etc/config/initContainer.yaml"] if template else []
+    args = (
+        ["--pytorch-init-container-template-file=/etc/config/initContainer.yaml"]
+        if template
+        else []
+    )
     container = {"image": "registry/operator:v1-93c5489", "args": args}
     return {
         "metadata": {"labels": {"app.kubernetes.io/version": version} if version else {}},
@@ -34,7 +38,9 @@ def operator(version: str = "v1.9.4", ready: int = 1, template: bool = True) -> 
 
 
 class SmallApi:
-    """A cluster where all is well, but for what a test says. An ApiError among the answers is raised."""
+    """A cluster where all is well, but for what a test says. An ApiError
+    among the answers is raised.
+    """
 
     host = "https://10.0.0.1"
 
@@ -100,13 +106,22 @@ def test_gang_scheduling_needs_pod_groups_and_an_operator_that_makes_them() -> N
         ("volcano", *groups, "Volcano"),
         ("coscheduling", groups_of_others, "scheduler-plugins"),
     ):
-        missing = checked(SmallApi(**{group: GONE}), gang=Gang(scheduler=scheduler))["gang scheduling"]
-        assert (missing.ok, str(missing.fix).startswith(f"install {product} in the cluster")) == (False, True)
+        missing = checked(SmallApi(**{group: GONE}), gang=Gang(scheduler=scheduler))[
+            "gang scheduling"
+        ]
+        assert (missing.ok, str(missing.fix).startswith(f"install {product} in the cluster")) == (
+            False,
+            True,
+        )
     gang = checked(SmallApi(**groups), gang=Gang(scheduler="volcano"))["gang scheduling"]
     assert (gang.ok, gang.message) == (False, "the operator makes no PodGroups")
     deployed = operator()
-    deployed["spec"]["template"]["spec"]["containers"][0]["args"] += ["--gang-scheduler-name=volcano"]
-    assert checked(SmallApi(**groups, **{DEPLOYMENT: deployed}), gang=Gang(scheduler="volcano"))["gang scheduling"].ok
+    deployed["spec"]["template"]["spec"]["containers"][0]["args"] += [
+        "--gang-scheduler-name=volcano"
+    ]
+    assert checked(SmallApi(**groups, **{DEPLOYMENT: deployed}), gang=Gang(scheduler="volcano"))[
+        "gang scheduling"
+    ].ok
 
 
 def test_nodes_without_the_label_of_an_instance_type_are_named() -> None:
@@ -120,19 +135,30 @@ def test_nodes_without_the_label_of_an_instance_type_are_named() -> None:
 
 
 def test_the_check_of_the_network_says_what_it_can_not_find_out() -> None:
-    assert "if the cluster's network plugin enforces NetworkPolicies" in checked(SmallApi())["network"].message
+    assert (
+        "if the cluster's network plugin enforces NetworkPolicies"
+        in checked(SmallApi())["network"].message
+    )
     open_ = CATALOGUE.model_copy(update={"network": Network(isolated=False)})
     found = doctor.checks(SmallApi(), replace(CLUSTER, catalogue=open_))  # type: ignore[arg-type]  # the few calls of an API
     (check,) = [each for each in found if each.name == "network"]
-    assert check.message == "pods of other jobs reach those of a job: network.isolated is false in the catalogue"
+    assert (
+        check.message
+        == "pods of other jobs reach those of a job: network.isolated is false in the catalogue"
+    )
 
 
 def test_the_volumes_that_users_share_are_named() -> None:
-    volumes = [Volume(name=n, claim=n, **more) for n, more in (("home", {}), ("data", {"read_only": True}))]
+    volumes = [
+        Volume(name=n, claim=n, **more) for n, more in (("home", {}), ("data", {"read_only": True}))
+    ]
     shared = CATALOGUE.model_copy(update={"volumes": volumes})
     found = doctor.checks(SmallApi(), replace(CLUSTER, catalogue=shared))  # type: ignore[arg-type]  # the few calls of an API
     (check,) = [each for each in found if each.name == "volumes"]
-    assert check.message == "each user sees a folder of their own on home; all users see the same files on data"
+    assert (
+        check.message
+        == "each user sees a folder of their own on home; all users see the same files on data"
+    )
 
 
 def test_nothing_but_a_dry_run_is_ever_asked_to_be_made() -> None:
@@ -169,9 +195,13 @@ def test_each_missing_permission_is_named(permission: object) -> None:
 
 
 def test_the_namespaces_of_teams_are_checked_by_their_names() -> None:
-    seen: dict[str, Any] = {f"/api/v1/namespaces/{name}": {"metadata": {"labels": {}}} for name in ("vision", "speech")}
+    seen: dict[str, Any] = {
+        f"/api/v1/namespaces/{name}": {"metadata": {"labels": {}}} for name in ("vision", "speech")
+    }
     api = SmallApi(refused=set(map(str, needed(PYTORCHJOB))), **seen)
-    others = [replace(CLUSTER, catalogue=CATALOGUE, namespace=name) for name in ("vision", "speech")]
+    others = [
+        replace(CLUSTER, catalogue=CATALOGUE, namespace=name) for name in ("vision", "speech")
+    ]
     found = doctor.checks(api, replace(CLUSTER, catalogue=CATALOGUE), others)  # type: ignore[arg-type]  # the few calls of an API
     wrong = {check.name: check.message for check in found if not check.ok}
     assert wrong == {
@@ -191,10 +221,16 @@ def test_what_only_the_doctor_lacks_is_no_failure() -> None:
     ("answers", "said"),
     [
         ({"/apis/kubeflow.org/v1": GONE}, "no resource type PyTorchJob"),
-        ({"/apis/kubeflow.org/v1": {"resources": [{"name": "tfjobs"}]}}, "no resource type PyTorchJob"),
+        (
+            {"/apis/kubeflow.org/v1": {"resources": [{"name": "tfjobs"}]}},
+            "no resource type PyTorchJob",
+        ),
         ({DEPLOYMENT: operator(version="v1.8.1")}, "v1.8.1 runs; 1.9 or newer is needed"),
         ({DEPLOYMENT: operator(ready=0)}, "none of its pods is ready"),
-        ({"dry run": ApiError(500, "failed calling webhook: connection refused")}, "connection refused"),
+        (
+            {"dry run": ApiError(500, "failed calling webhook: connection refused")},
+            "connection refused",
+        ),
     ],
 )
 def test_an_operator_that_can_not_serve(answers: dict[str, Any], said: str) -> None:
@@ -221,11 +257,13 @@ def test_an_operator_whose_version_is_not_to_be_seen_is_good_if_it_answers(deplo
         (None, "privileged", True),
     ],
 )
-def test_pods_that_the_namespace_would_refuse_are_foretold(enforced: str | None, kept: PodSecurity, ok: bool) -> None:
+def test_pods_that_the_namespace_would_refuse_are_foretold(
+    enforced: str | None, kept: PodSecurity, ok: bool
+) -> None:
     labels = {doctor.LEVEL: enforced} if enforced else {}
-    check = checked(SmallApi(**{"/api/v1/namespaces/jobs": {"metadata": {"labels": labels}}}), pod_security=kept)[
-        "pod security"
-    ]
+    check = checked(
+        SmallApi(**{"/api/v1/namespaces/jobs": {"metadata": {"labels": labels}}}), pod_security=kept
+    )["pod security"]
     assert check.ok is ok
     assert ok or f"pod_security: {enforced} in the catalogue" in (check.fix or "")
 
@@ -263,7 +301,10 @@ def test_what_it_may_not_see_is_said_and_is_no_failure(path: str, name: str) -> 
 
 @pytest.mark.parametrize(
     ("suspends", "said"),
-    [(True, "jobs may name a queue"), (False, "a job that names a queue is refused; to change that, add kubeflow.org")],
+    [
+        (True, "jobs may name a queue"),
+        (False, "a job that names a queue is refused; to change that, add kubeflow.org"),
+    ],
 )
 def test_what_a_kueue_does_with_jobs_is_said_where_there_is_one(suspends: bool, said: str) -> None:
     dry = {"spec": {"runPolicy": {"suspend": suspends}}}

@@ -1,4 +1,6 @@
-"""`POST /render` of a real server on a real API server: what a submit creates, and nothing is created."""
+"""`POST /render` of a real server on a real API server: what a submit
+creates, and nothing is created.
+"""
 
 import json
 from collections.abc import Iterator
@@ -77,10 +79,14 @@ def test_a_dry_run_shows_what_a_submit_creates_twice_and_creates_nothing(
 
 
 def with_id(objects: list[dict[str, Any]], job_id: str) -> list[dict[str, Any]]:
-    """As of this job: which launcher's ConfigMap it shares depends on its id, and a dry run has none."""
+    """As of this job: which launcher's ConfigMap it shares depends on its
+    id, and a dry run has none.
+    """
     launcher = objects[0]["metadata"]["name"]
     assert launcher.endswith("-00")
-    found: list[dict[str, Any]] = json.loads(json.dumps(objects).replace(launcher, launcher[:-2] + job_id[:2]))
+    found: list[dict[str, Any]] = json.loads(
+        json.dumps(objects).replace(launcher, launcher[:-2] + job_id[:2])
+    )
     return found
 
 
@@ -97,7 +103,9 @@ def existing(cluster: Cluster, dry: dict[str, Any]) -> dict[str, Any]:
 
 
 def assert_holds(real: Any, dry: Any, where: str) -> None:
-    """All of `dry` is in `real`, which the API server has completed, but for what tells one job from another."""
+    """All of `dry` is in `real`, which the API server has completed, but for what
+    tells one job from another.
+    """
     if isinstance(dry, dict):
         for key, value in dry.items():
             if key not in (names.JOB_ID, "stringData", "binaryData", "data"):

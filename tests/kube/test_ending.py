@@ -12,8 +12,15 @@ DELETED = (Reason.DELETED_EXTERNALLY, "PyTorchJob train was deleted by someone e
 
 
 def reported(reason: str, *, drained: bool = True) -> WorkerView:
-    report = {"reason": reason, "message": "so it ended", "exit_code": 0, "ended_at": "2026-11-21T12:00:00+00:00"}
-    return WorkerView(0, "uid", report=report | {"ranks": [], "log_end_seq": 10}, next_seq=10 if drained else 5)
+    report = {
+        "reason": reason,
+        "message": "so it ended",
+        "exit_code": 0,
+        "ended_at": "2026-11-21T12:00:00+00:00",
+    }
+    return WorkerView(
+        0, "uid", report=report | {"ranks": [], "log_end_seq": 10}, next_seq=10 if drained else 5
+    )
 
 
 def looked_at(*views: WorkerView, pods: bool = False) -> tuple[ClusterState, Interpretation]:
@@ -28,14 +35,18 @@ def test_a_gang_that_has_succeeded_is_over_though_its_pods_are_still_leaving() -
 
 
 def test_a_gang_that_runs_is_not_over() -> None:
-    assert not ending.is_over(*looked_at(WorkerView(0, "uid", state="started"), pods=True), removed=False)
+    assert not ending.is_over(
+        *looked_at(WorkerView(0, "uid", state="started"), pods=True), removed=False
+    )
 
 
 def test_a_gang_that_is_removed_is_over_when_nothing_of_it_lives() -> None:
     views = WorkerView(0, "uid", state="started")
     lives, seen = looked_at(views, pods=True)
     assert not ending.is_over(lives, seen, removed=True)
-    assert not ending.is_over(replace(lives, pods=()), seen, removed=True)  # the operator may make pods still
+    assert not ending.is_over(
+        replace(lives, pods=()), seen, removed=True
+    )  # the operator may make pods still
     assert ending.is_over(replace(lives, pods=(), workload=None), seen, removed=True)
 
 
@@ -46,7 +57,12 @@ def test_a_gang_that_is_removed_is_over_though_a_lost_node_keeps_one_of_its_pods
     assert case.workload is not None
     stuck = replace(case.pods[0], uid="uid", worker=0, ends_by=at, unanswered=True)
     gone = replace(case.pods[0], uid="gone", worker=1, gone=True)
-    left = replace(case, n_workers=2, pods=(stuck, gone), views=(WorkerView(0, "uid", state="ready"), WorkerView(1)))
+    left = replace(
+        case,
+        n_workers=2,
+        pods=(stuck, gone),
+        views=(WorkerView(0, "uid", state="ready"), WorkerView(1)),
+    )
     assert not ending.is_over(left, observe(left), removed=True)  # the deletion was not taken
     left = replace(left, workload=replace(case.workload, ends_by=at))
     assert ending.is_over(left, observe(left), removed=True)
@@ -75,7 +91,10 @@ def test_a_success_counts_whatever_happened_to_the_object() -> None:
 def test_a_gang_that_never_ran_ended_for_why_it_was_removed() -> None:
     _, seen = looked_at(WorkerView(0))
     assert ending.why(seen, DELETED, stopped=False, lost_first=False)[:2] == DELETED
-    assert ending.why(seen, DELETED, stopped=True, lost_first=False)[:2] == (Reason.CANCELLED, "stopped")
+    assert ending.why(seen, DELETED, stopped=True, lost_first=False)[:2] == (
+        Reason.CANCELLED,
+        "stopped",
+    )
 
 
 def test_a_worker_that_fails_before_its_peers_have_started_is_the_reason() -> None:

@@ -27,9 +27,15 @@ def catalogue() -> ClusterCatalogue:
 
 
 def node(cpu: str = "64", memory: str = "512Gi", **more: Any) -> dict[str, Any]:
-    allocatable = {"cpu": cpu, "memory": memory, "ephemeral-storage": "100Gi"} | more.pop("allocatable", {})
+    allocatable = {"cpu": cpu, "memory": memory, "ephemeral-storage": "100Gi"} | more.pop(
+        "allocatable", {}
+    )
     spec = {"taints": more.pop("taints", [])}
-    return {"metadata": {"name": "n1", "labels": more}, "spec": spec, "status": {"allocatable": allocatable}}
+    return {
+        "metadata": {"name": "n1", "labels": more},
+        "spec": spec,
+        "status": {"allocatable": allocatable},
+    }
 
 
 GPUS = {"nvidia.com/gpu": "8", "rdma/hca": "1"}
@@ -54,7 +60,9 @@ def test_a_label_that_no_node_has_is_named() -> None:
 
 
 def test_a_taint_that_is_not_tolerated_is_named() -> None:
-    assert misfit("cpu", node(taints=[TAINT])) == ("its nodes have taints that it does not tolerate: nvidia.com/gpu")
+    assert misfit("cpu", node(taints=[TAINT])) == (
+        "its nodes have taints that it does not tolerate: nvidia.com/gpu"
+    )
 
 
 @pytest.mark.parametrize("effect", ["PreferNoSchedule", ""])

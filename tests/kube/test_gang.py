@@ -43,13 +43,22 @@ class Site:
     kind = PYTORCHJOB
 
     def __init__(
-        self, folder: Path, *, never_started: bool = True, settings: ClusterOptions = UNREACHED, n_workers: int = 1
+        self,
+        folder: Path,
+        *,
+        never_started: bool = True,
+        settings: ClusterOptions = UNREACHED,
+        n_workers: int = 1,
     ) -> None:
         spec = {"script": "true", "n_workers": n_workers}
-        case = Builder(code=CodeInPlace(), submitter=Submitter(), cluster=settings, spec=spec).build("x")
+        case = Builder(
+            code=CodeInPlace(), submitter=Submitter(), cluster=settings, spec=spec
+        ).build("x")
         self.attempt = replace(case.attempt, job_dir=folder, never_started=never_started)
         self.key = names.AttemptKey(self.attempt.job_id, self.attempt.number)
-        registry = WorkerRegistry(folder / "key", lambda job_id, attempt: folder, Spare(folder / "spare"))
+        registry = WorkerRegistry(
+            folder / "key", lambda job_id, attempt: folder, Spare(folder / "spare")
+        )
         cluster = Cluster.of(cast(Any, None), case.cluster, registry)
         self.registry = registry
         self.inventory = cluster.inventory
@@ -74,16 +83,24 @@ class Site:
         labels = names.labels(self.key.job_id, self.key.attempt, "x")
         replica = ("worker", str(worker - 1)) if worker else ("master", "0")
         labels |= dict(zip((REPLICA_TYPE, REPLICA_INDEX), replica, strict=True))
-        container = {"name": PYTORCHJOB.container, "state": status, "imageID": "docker-pullable://x@sha256:1"}
+        container = {
+            "name": PYTORCHJOB.container,
+            "state": status,
+            "imageID": "docker-pullable://x@sha256:1",
+        }
         state = {"containerStatuses": [container]}
         meta = {"uid": f"pod-{worker}", "labels": labels, "deletionTimestamp": ends_by}
-        pod = parse_pod({"metadata": meta, "spec": {"nodeName": "n"}, "status": state}, [PYTORCHJOB])
+        pod = parse_pod(
+            {"metadata": meta, "spec": {"nodeName": "n"}, "status": state}, [PYTORCHJOB]
+        )
         assert pod is not None
         self.inventory.put(pod)
 
     def workload(self) -> Workload:
         labels = names.labels(self.key.job_id, self.key.attempt, "x")
-        found = parse_workload({"metadata": {"name": "x", "uid": "made", "labels": labels}}, PYTORCHJOB)
+        found = parse_workload(
+            {"metadata": {"name": "x", "uid": "made", "labels": labels}}, PYTORCHJOB
+        )
         assert found is not None
         return found
 
@@ -96,7 +113,9 @@ class Site:
 
     def look(self) -> None:
         """Let the gang look at its state now, as it does every few seconds."""
-        self.inventory.take_list(PYTORCHJOB.name, filter(None, [self.inventory.workload(self.key, "made")]))
+        self.inventory.take_list(
+            PYTORCHJOB.name, filter(None, [self.inventory.workload(self.key, "made")])
+        )
 
     def says(self, text: str) -> Callable[[], bool]:
         return lambda: text in self.said[-1].message
@@ -146,7 +165,11 @@ async def test_it_waits_runs_ends_and_is_removed(tmp_path: Path) -> None:
     await site.until(lambda: site.said[-1].phase == "running")
     site.put_pod(terminated={"exitCode": 0, "message": json.dumps(report())})
     await run
-    assert site.phases() == [("waiting", Reason.QUEUED), ("running", Reason.RUNNING), ("ended", Reason.COMPLETED)]
+    assert site.phases() == [
+        ("waiting", Reason.QUEUED),
+        ("running", Reason.RUNNING),
+        ("ended", Reason.COMPLETED),
+    ]
     image, logs = site.said[-1].notes
     assert image == f"{RAN_IMAGE}x@sha256:1"
     assert "logs come from the Kubernetes API alone" in logs
@@ -165,13 +188,17 @@ async def test_a_stop_removes_its_objects(tmp_path: Path) -> None:
 async def test_a_copy_of_its_workload_that_somebody_makes_does_not_keep_it_from_being_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`kubectl get -o yaml`, another name, `kubectl create`: the copy has the labels of the attempt."""
+    """`kubectl get -o yaml`, another name, `kubectl create`: the copy has
+    the labels of the attempt.
+    """
     site = Site(tmp_path)
     copy = replace(site.workload(), name="copy", uid="copy", created_at="2026-11-22T11:00:00Z")
     run = asyncio.create_task(site.run())
     await site.until(lambda: bool(site.said))
     site.inventory.put(copy)
-    monkeypatch.setattr(site, "_remove_all", lambda: site.inventory.take_list(PYTORCHJOB.name, [copy]))
+    monkeypatch.setattr(
+        site, "_remove_all", lambda: site.inventory.take_list(PYTORCHJOB.name, [copy])
+    )
     site.gang.stop(1.0)
     await run
     assert site.phases()[-1] == ("ended", Reason.CANCELLED)
@@ -191,7 +218,9 @@ async def test_a_new_server_process_reports_the_same_end(tmp_path: Path) -> None
 # --- servers that are killed, and rights that are lost
 
 
-async def test_a_new_server_process_deletes_what_the_one_before_was_about_to_delete(tmp_path: Path) -> None:
+async def test_a_new_server_process_deletes_what_the_one_before_was_about_to_delete(
+    tmp_path: Path,
+) -> None:
     site = Site(tmp_path, never_started=False)
     removed = Record("made", "x", (Reason.CANCELLED, "stopped"), None, PYTORCHJOB.name, "jobs")
     removed.write(attempt_dir(tmp_path, site.key.attempt))
@@ -222,7 +251,9 @@ async def test_a_stopped_attempt_whose_objects_are_gone_ends_though_the_server_h
     run.cancel()
 
 
-async def test_what_is_left_of_an_attempt_that_ended_while_the_server_had_no_rights_is_deleted(tmp_path: Path) -> None:
+async def test_what_is_left_of_an_attempt_that_ended_while_the_server_had_no_rights_is_deleted(
+    tmp_path: Path,
+) -> None:
     site = Site(tmp_path, settings=cluster_with(data_dir=tmp_path))
     deleted = threading.Event()
     site.on_delete = deleted.set
@@ -236,7 +267,9 @@ async def test_what_is_left_of_an_attempt_that_ended_while_the_server_had_no_rig
 # --- agents that fall silent
 
 
-async def gang_of_two(folder: Path, *states: State) -> tuple[Site, asyncio.Task[None], list[RemoteWorker]]:
+async def gang_of_two(
+    folder: Path, *states: State
+) -> tuple[Site, asyncio.Task[None], list[RemoteWorker]]:
     """A gang on its cluster whose agents have reported these states, its task and its workers."""
     site = Site(folder, settings=CLUSTER, n_workers=2)
     run = asyncio.create_task(site.run())
@@ -254,18 +287,31 @@ async def ended_with(site: Site, worker: int, log_end_seq: int = 0) -> None:
     await attempt.take_report(found, cast(Any, report(worker, log_end_seq=log_end_seq)))
 
 
-async def test_a_complete_gang_whose_agent_never_starts_its_ranks_is_queued_again(tmp_path: Path) -> None:
+async def test_a_complete_gang_whose_agent_never_starts_its_ranks_is_queued_again(
+    tmp_path: Path,
+) -> None:
     site, run, workers = await gang_of_two(tmp_path, "ready", "ready")
     workers[1].last_contact -= NOTICED_S + 1
     site.look()
-    silent = "worker 1 has been silent for more than 2 min: its node or agent hangs, or can't reach this server"
+    silent = (
+        "worker 1 has been silent for more than 2 min: its node or agent hangs, or can't reach "
+        "this server"
+    )
     await site.until(site.says(f"2 of 2 workers are prepared; {silent}"))
     workers[1].last_contact -= SILENT_S
     recorded = list[str | None]()
-    site.on_delete = lambda: recorded.append(Record.read(attempt_dir(tmp_path, site.key.attempt), site.key).uid)
+    site.on_delete = lambda: recorded.append(
+        Record.read(attempt_dir(tmp_path, site.key.attempt), site.key).uid
+    )
     site.look()
-    await site.until(site.says("taken back, tries again in 30 s: prepared, and not started: worker 1 has been silent"))
-    assert recorded == [None]  # a server that is killed now goes on with it: nobody else has deleted its workload
+    await site.until(
+        site.says(
+            "taken back, tries again in 30 s: prepared, and not started: worker 1 has been silent"
+        )
+    )
+    assert recorded == [
+        None
+    ]  # a server that is killed now goes on with it: nobody else has deleted its workload
     site.gang.stop(1.0)
     await run
 
@@ -275,7 +321,9 @@ async def test_an_attempt_that_a_killed_server_took_back_gives_new_pods_the_plac
 ) -> None:
     site, run, _ = await gang_of_two(tmp_path, "ready", "ready")
     run.cancel()
-    Record(None, "x", None, None, PYTORCHJOB.name, "jobs").write(attempt_dir(tmp_path, site.key.attempt))
+    Record(None, "x", None, None, PYTORCHJOB.name, "jobs").write(
+        attempt_dir(tmp_path, site.key.attempt)
+    )
     again = Site(tmp_path, never_started=False, settings=CLUSTER, n_workers=2)
     run = asyncio.create_task(again.run())
     await again.until(lambda: bool(again.said))
@@ -295,7 +343,9 @@ async def test_an_attempt_that_is_taken_back_from_a_lost_node_can_be_stopped(
         at = "2026-11-22T11:00:00Z"
         site.inventory.put(replace(site.workload(), ends_by=at))
         site.put_pod(1, at)
-        site.inventory.take_list("Pod", [pod for pod in site.inventory.pods(site.key) if pod.worker == 1])
+        site.inventory.take_list(
+            "Pod", [pod for pod in site.inventory.pods(site.key) if pod.worker == 1]
+        )
 
     monkeypatch.setattr(site, "_remove_all", remove_all_but_one)
     workers[1].last_contact -= SILENT_S + 1
@@ -307,7 +357,9 @@ async def test_an_attempt_that_is_taken_back_from_a_lost_node_can_be_stopped(
     run.cancel()
 
 
-async def test_an_agent_that_is_silent_while_its_peers_run_is_named_and_ends_nothing(tmp_path: Path) -> None:
+async def test_an_agent_that_is_silent_while_its_peers_run_is_named_and_ends_nothing(
+    tmp_path: Path,
+) -> None:
     site, run, workers = await gang_of_two(tmp_path, "started", "started")
     workers[1].last_contact -= 2 * SILENT_S
     site.look()
@@ -320,7 +372,9 @@ async def test_an_agent_that_is_silent_while_its_peers_run_is_named_and_ends_not
     assert site.said[-1].message.startswith("worker 1 has been silent for more than 10 min")
 
 
-async def test_an_agent_that_does_not_start_while_its_peer_does_ends_the_attempt(tmp_path: Path) -> None:
+async def test_an_agent_that_does_not_start_while_its_peer_does_ends_the_attempt(
+    tmp_path: Path,
+) -> None:
     site, run, workers = await gang_of_two(tmp_path, "started", "ready")
     workers[1].last_contact -= SILENT_S + 1
     site.look()
@@ -392,13 +446,18 @@ class TrainJobsAlone(Recorded):
         raise ApiError(403, "it may not")
 
 
-async def test_jobs_of_teams_have_the_kind_of_the_cluster_as_soon_as_the_server_has_started(tmp_path: Path) -> None:
+async def test_jobs_of_teams_have_the_kind_of_the_cluster_as_soon_as_the_server_has_started(
+    tmp_path: Path,
+) -> None:
     api = TrainJobsAlone()
     cluster = Cluster.of(cast(Any, api), offering(job_kind="auto"), cast(Any, None), [TRAINJOB])
     runtime = KubeRuntime(cluster, namespaces=["vision"])
     await runtime.start(lambda seen: None)
     try:
-        assert [runtime._in(namespace).kind for namespace in (None, "vision")] == [TRAINJOB, TRAINJOB]
+        assert [runtime._in(namespace).kind for namespace in (None, "vision")] == [
+            TRAINJOB,
+            TRAINJOB,
+        ]
     finally:
         api.released.set()
         await runtime.close()
@@ -406,7 +465,10 @@ async def test_jobs_of_teams_have_the_kind_of_the_cluster_as_soon_as_the_server_
 
 @pytest.mark.parametrize(
     ("status", "said"),
-    [(403, "namespace jobs takes no PyTorchJob of this server"), (503, "what namespace jobs takes is unknown")],
+    [
+        (403, "namespace jobs takes no PyTorchJob of this server"),
+        (503, "what namespace jobs takes is unknown"),
+    ],
 )
 async def test_a_cluster_that_does_not_answer_is_not_said_to_take_no_jobs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, status: int, said: str
@@ -415,6 +477,8 @@ async def test_a_cluster_that_does_not_answer_is_not_said_to_take_no_jobs(
         def request(self, *_: Any, **__: Any) -> Any:
             raise ApiError(status, "not now")
 
-    cluster = Cluster.of(cast(Any, Failing({}, {})), offering(job_kind="pytorchjob"), cast(Any, None))
+    cluster = Cluster.of(
+        cast(Any, Failing({}, {})), offering(job_kind="pytorchjob"), cast(Any, None)
+    )
     await KubeRuntime(cluster)._look_around(cluster.options.namespace)
     assert said in caplog.text

@@ -1,4 +1,5 @@
-"""A new catalogue with an error: `server check` finds it, and a server that gets it starts with the last valid one.
+"""A new catalogue with an error: `server check` finds it, and a server that gets it starts with the
+last valid one.
 
 The API server of the cluster does not answer: neither needs it.
 """
@@ -36,8 +37,14 @@ class Site:
 
     def server(self, catalogue: str, **variables: str) -> ServerProcess:
         self.file.write_text(catalogue)
-        given = {"RUNTIME": "kubernetes", "KUBECONFIG": str(self.kubeconfig), "CATALOGUE": str(self.file)} | variables
-        prefixed: dict[str, Any] = {f"CLIENT_LIB_SERVER_{name}": value for name, value in given.items()}
+        given = {
+            "RUNTIME": "kubernetes",
+            "KUBECONFIG": str(self.kubeconfig),
+            "CATALOGUE": str(self.file),
+        } | variables
+        prefixed: dict[str, Any] = {
+            f"CLIENT_LIB_SERVER_{name}": value for name, value in given.items()
+        }
         self.servers.append(ServerProcess(self.folder / "state", **prefixed))
         return self.servers[-1]
 
@@ -54,20 +61,36 @@ def types(server: ServerProcess) -> list[str]:
     return [each["name"] for each in server.get(paths.INSTANCE_TYPES).json()["instance_types"]]
 
 
-def test_a_server_that_gets_a_wrong_catalogue_uses_the_last_valid_one_and_says_so(site: Site) -> None:
+def test_a_server_that_gets_a_wrong_catalogue_uses_the_last_valid_one_and_says_so(
+    site: Site,
+) -> None:
     first = site.server(GOOD)
     assert types(first) == ["a.1gpu"]
     assert first.get(paths.READYZ).text == "ok\n"
-    assert not [check for check in first.get(paths.DOCTOR).json()["checks"] if check["name"] == "catalogue file"]
+    assert not [
+        check
+        for check in first.get(paths.DOCTOR).json()["checks"]
+        if check["name"] == "catalogue file"
+    ]
     first.end()
 
     second = site.server(WRONG)
     assert types(second) == ["a.1gpu"]
     ready = second.get(paths.READYZ)
-    warning = "the file of the catalogue is not valid, and an earlier one is used; `client-lib doctor` has the error"
+    warning = (
+        "the file of the catalogue is not valid, and an earlier one is used; `client-lib doctor` "
+        "has the error"
+    )
     assert (ready.status_code, ready.text.splitlines()) == (200, ["ok", f"warning: {warning}"])
-    (check,) = [each for each in second.get(paths.DOCTOR).json()["checks"] if each["name"] == "catalogue file"]
-    error = f"the catalogue {site.file}: line 1: unknown field 'instance_types.0.cpus'; did you mean 'cpu'?"
+    (check,) = [
+        each
+        for each in second.get(paths.DOCTOR).json()["checks"]
+        if each["name"] == "catalogue file"
+    ]
+    error = (
+        f"the catalogue {site.file}: line 1: unknown field 'instance_types.0.cpus'; did you mean "
+        "'cpu'?"
+    )
     assert not check["ok"]
     assert check["message"].startswith(error)
     assert check["message"].endswith(" UTC is used instead")
@@ -100,15 +123,35 @@ def test_a_damaged_copy_is_replaced_by_the_next_good_file(tmp_path: Path) -> Non
     ("name", "text", "code", "said"),
     [
         ("catalogue.yaml", GOOD, 0, "is valid; its instance types are a.1gpu"),
-        ("catalogue.yaml", WRONG, 2, "line 1: unknown field 'instance_types.0.cpus'; did you mean 'cpu'?"),
-        ("catalogue.yaml", GOOD + "defaults: {instance_type: c}\n", 2, "defaults.instance_type='c' is none of"),
-        ("catalogue.toml", '[[instance_types]]\nname = "a.1gpu"\n', 0, "is valid; its instance types are a.1gpu"),
+        (
+            "catalogue.yaml",
+            WRONG,
+            2,
+            "line 1: unknown field 'instance_types.0.cpus'; did you mean 'cpu'?",
+        ),
+        (
+            "catalogue.yaml",
+            GOOD + "defaults: {instance_type: c}\n",
+            2,
+            "defaults.instance_type='c' is none of",
+        ),
+        (
+            "catalogue.toml",
+            '[[instance_types]]\nname = "a.1gpu"\n',
+            0,
+            "is valid; its instance types are a.1gpu",
+        ),
         ("catalogue.toml", '[[instance_types]]\nnam = "a"\n', 2, "nam"),
         ("missing.yaml", None, 2, "No such file"),
     ],
 )
 def test_a_catalogue_is_checked_before_a_server_gets_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, text: str | None, code: int, said: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    text: str | None,
+    code: int,
+    said: str,
 ) -> None:
     file = tmp_path / name
     if text is not None:

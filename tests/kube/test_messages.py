@@ -1,14 +1,17 @@
-"""Messages made from texts of the cluster. Numbers in ports, digests and times are not read as status codes."""
+"""Messages made from texts of the cluster. Numbers in ports, digests and times are
+not read as status codes.
+"""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from server_stub.runtimes.kube.observe import messages
 from server_stub.runtimes.kube.observe.messages import refusal
 
 CODES = st.sampled_from([401, 403, 404, 408, 429, 500])
-PORTS = st.one_of(CODES, CODES.map(lambda code: 10_000 + code), CODES.map(lambda code: code * 10 + 5))
+PORTS = st.one_of(
+    CODES, CODES.map(lambda code: 10_000 + code), CODES.map(lambda code: code * 10 + 5)
+)
 NOISE = st.one_of(
     PORTS.map(lambda port: f"read udp 10.1.40.3:{port}->10.96.0.10:53"),
     PORTS.map(lambda port: f'Head "https://r.io:{port}/v2/forbidden/not-found/manifests/404"'),
@@ -40,7 +43,9 @@ CAUSES = [
 
 @pytest.mark.parametrize(("cause", "why"), CAUSES)
 @given(noise=NOISE)
-def test_why_an_image_can_not_be_pulled_depends_on_words_alone(cause: str, why: str, noise: str) -> None:
+def test_why_an_image_can_not_be_pulled_depends_on_words_alone(
+    cause: str, why: str, noise: str
+) -> None:
     said = messages.cannot_pull("x:y", f"failed to pull: {noise}: {cause}").removeprefix(
         "image 'x:y' can't be pulled: "
     )
@@ -56,10 +61,22 @@ def test_why_an_image_can_not_be_pulled_depends_on_words_alone(cause: str, why: 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("exceeded quota: team, requested: cpu=1, used: cpu=4, limited: cpu=4", "quota 'team' allows 4 cores"),
-        ('violates PodSecurity "restricted:latest": why', "the namespace's Pod Security level 'restricted' refuses"),
-        ('admission webhook "w" denied the request: why', "admission webhook 'w' refuses the pods: why"),
-        ("ValidatingAdmissionPolicy 'p' with binding 'b' denied request: why", "the cluster's policy 'p' refuses"),
+        (
+            "exceeded quota: team, requested: cpu=1, used: cpu=4, limited: cpu=4",
+            "quota 'team' allows 4 cores",
+        ),
+        (
+            'violates PodSecurity "restricted:latest": why',
+            "the namespace's Pod Security level 'restricted' refuses",
+        ),
+        (
+            'admission webhook "w" denied the request: why',
+            "admission webhook 'w' refuses the pods: why",
+        ),
+        (
+            "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: why",
+            "the cluster's policy 'p' refuses",
+        ),
         ("etcdserver: request timed out", "the pods could not be made: "),
     ],
 )
@@ -73,11 +90,19 @@ def test_why_pods_are_not_made_depends_on_words_alone(text: str, said: str, nois
     [
         (0, "does not answer", "the Kubernetes API does not answer"),
         (500, 'failed calling webhook "w": refused', "the webhook w does not answer"),
-        (403, "exceeded quota: team, requested: cpu=1, used: cpu=4, limited: cpu=4", "quota 'team' allows 4 cores"),
+        (
+            403,
+            "exceeded quota: team, requested: cpu=1, used: cpu=4, limited: cpu=4",
+            "quota 'team' allows 4 cores",
+        ),
         (403, "forbidden", "this server may not make it: "),
         (404, "not found", "it can't be made: "),
         (401, "Unauthorized", "the Kubernetes API refuses this server's credentials: "),
-        (422, "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: why", "the cluster's policy 'p' refuses"),
+        (
+            422,
+            "ValidatingAdmissionPolicy 'p' with binding 'b' denied request: why",
+            "the cluster's policy 'p' refuses",
+        ),
         (400, "strict decoding error", "the cluster refuses it: "),
     ],
 )
@@ -90,6 +115,6 @@ def test_a_refusal_depends_on_words_alone(status: int, text: str, said: str, noi
 def test_a_missing_claim_is_named_with_the_way_out(noise: str) -> None:
     text = f'0/3 nodes are available: persistentvolumeclaim "data" not found. preemption: {noise}'
     assert messages.unschedulable(text, {"cpu": "1"}, "2026-11-22T12:01:00Z") == (
-        "the PersistentVolumeClaim 'data' does not exist: it starts when an administrator has created it; "
-        "a volume of the server's catalogue names it; waits since 12:01 UTC"
+        "the PersistentVolumeClaim 'data' does not exist: it starts when an administrator has "
+        "created it; a volume of the server's catalogue names it; waits since 12:01 UTC"
     )

@@ -5,8 +5,7 @@ import uuid
 from collections import Counter
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.spec.command_line import NAME_MAX
 from client_lib.spec.job import WORKERS_MAX
@@ -21,8 +20,15 @@ JOB_NAMES = st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True)
 def test_all_names_of_an_attempt_are_labels(job: str, attempt: int) -> None:
     name = names.object_name(job, attempt)
     assert len(name) <= NAME_MAX
-    made = [name + end for end in (names.PLAN, names.CODE, names.SECRET, names.ENVIRONMENT, names.POLICY)]
-    pods = [f"{name}-master-0", f"{name}-worker-0", f"{name}-worker-{WORKERS_MAX - 1}"]  # as the operator names them
+    made = [
+        name + end
+        for end in (names.PLAN, names.CODE, names.SECRET, names.ENVIRONMENT, names.POLICY)
+    ]
+    pods = [
+        f"{name}-master-0",
+        f"{name}-worker-0",
+        f"{name}-worker-{WORKERS_MAX - 1}",
+    ]  # as the operator names them
     for each in [name, *pods, *made]:
         assert LABEL.fullmatch(each), each
 
@@ -33,8 +39,12 @@ def test_two_attempts_have_two_names(job: str, one: int, other: int) -> None:
 
 
 @given(JOB_NAMES, st.integers(1, 101), st.text(min_size=1), st.text(min_size=1))
-def test_two_owners_of_one_name_have_names_apart(job: str, attempt: int, one: str, other: str) -> None:
-    plain, marked, another = (names.object_name(job, attempt, owner) for owner in (None, one, other))
+def test_two_owners_of_one_name_have_names_apart(
+    job: str, attempt: int, one: str, other: str
+) -> None:
+    plain, marked, another = (
+        names.object_name(job, attempt, owner) for owner in (None, one, other)
+    )
     assert len(marked) <= NAME_MAX
     assert LABEL.fullmatch(marked)
     assert plain not in (marked, another)
@@ -54,7 +64,9 @@ def test_a_long_name_keeps_42_characters_in_later_attempts() -> None:
 
 def test_a_launcher_is_named_by_its_bytes() -> None:
     assert (
-        names.launcher_name(b"one", "0af") == names.launcher_name(b"one", "0af") != names.launcher_name(b"two", "0af")
+        names.launcher_name(b"one", "0af")
+        == names.launcher_name(b"one", "0af")
+        != names.launcher_name(b"two", "0af")
     )
 
 
@@ -70,8 +82,22 @@ def test_a_launcher_has_few_owners_among_a_thousand_jobs() -> None:
         ({pytorchjob.REPLICA_TYPE: "master", pytorchjob.REPLICA_INDEX: "0"}, 0),
         ({pytorchjob.REPLICA_TYPE: "worker", pytorchjob.REPLICA_INDEX: "0"}, 1),
         ({pytorchjob.REPLICA_TYPE: "worker", pytorchjob.REPLICA_INDEX: "11"}, 12),
-        ({pytorchjob.REPLICA_TYPE: "worker", pytorchjob.REPLICA_INDEX: "0", pytorchjob.ELASTIC: "true"}, 0),
-        ({pytorchjob.REPLICA_TYPE: "worker", pytorchjob.REPLICA_INDEX: "3", pytorchjob.ELASTIC: "true"}, 3),
+        (
+            {
+                pytorchjob.REPLICA_TYPE: "worker",
+                pytorchjob.REPLICA_INDEX: "0",
+                pytorchjob.ELASTIC: "true",
+            },
+            0,
+        ),
+        (
+            {
+                pytorchjob.REPLICA_TYPE: "worker",
+                pytorchjob.REPLICA_INDEX: "3",
+                pytorchjob.ELASTIC: "true",
+            },
+            3,
+        ),
         ({}, None),
         ({pytorchjob.REPLICA_TYPE: "ps", pytorchjob.REPLICA_INDEX: "0"}, None),
         ({pytorchjob.REPLICA_TYPE: "worker", pytorchjob.REPLICA_INDEX: "x"}, None),
@@ -84,5 +110,10 @@ def test_a_pod_tells_which_worker_it_is(labels: dict[str, str], worker: int | No
 def test_labels_lead_back_to_the_attempt_and_those_of_others_do_not() -> None:
     ours = names.labels("0af", 3, "train")
     assert names.attempt_of(ours) == names.AttemptKey("0af", 3)
-    for other in ({}, {**ours, names.MANAGED_BY: "Helm"}, {**ours, names.ATTEMPT: "x"}, {**ours, names.JOB_ID: ""}):
+    for other in (
+        {},
+        {**ours, names.MANAGED_BY: "Helm"},
+        {**ours, names.ATTEMPT: "x"},
+        {**ours, names.JOB_ID: ""},
+    ):
         assert names.attempt_of(other) is None

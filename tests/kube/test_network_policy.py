@@ -1,4 +1,6 @@
-"""The pods of a job are reached by each other and the server, if the cluster has a network plugin that enforces it."""
+"""The pods of a job are reached by each other and the server, if the cluster has a
+network plugin that enforces it.
+"""
 
 from dataclasses import replace
 from typing import Any
@@ -30,13 +32,19 @@ def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
 
 
 def reached_by(made: Case, labels: dict[str, str]) -> bool:
-    """True if a pod with these labels, in the namespace of the jobs, may connect to the pods of the job."""
+    """True if a pod with these labels, in the namespace of the jobs, may
+    connect to the pods of the job.
+    """
     (rule,) = spec_of(made)["ingress"]
-    return any(selects(peer["podSelector"], labels) for peer in rule["from"] if "podSelector" in peer)
+    return any(
+        selects(peer["podSelector"], labels) for peer in rule["from"] if "podSelector" in peer
+    )
 
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))
-def test_the_pods_of_a_job_are_reached_by_each_other_and_by_the_pods_of_no_other_job(name: str) -> None:
+def test_the_pods_of_a_job_are_reached_by_each_other_and_by_the_pods_of_no_other_job(
+    name: str,
+) -> None:
     made = case(name)
     other = replace(made, attempt=replace(made.attempt, job_id="0b1c" * 8, owner="other"))
     assert "Ingress" in spec_of(made)["policyTypes"]
@@ -50,12 +58,18 @@ def test_the_pods_of_a_job_are_reached_by_each_other_and_by_the_pods_of_no_other
 @pytest.mark.parametrize(
     ("url", "sources"),
     [
-        ("http://client-lib.ns.svc:8080", [{"namespaceSelector": NAMESPACE, "podSelector": {"matchLabels": SERVER}}]),
+        (
+            "http://client-lib.ns.svc:8080",
+            [{"namespaceSelector": NAMESPACE, "podSelector": {"matchLabels": SERVER}}],
+        ),
         (
             "http://client-lib.ns.svc.cluster.local:8080",
             [{"namespaceSelector": NAMESPACE, "podSelector": {"matchLabels": SERVER}}],
         ),
-        ("http://client-lib:8080", [{"podSelector": {"matchLabels": SERVER}}]),  # in the namespace of the jobs
+        (
+            "http://client-lib:8080",
+            [{"podSelector": {"matchLabels": SERVER}}],
+        ),  # in the namespace of the jobs
         ("http://10.1.2.3:8000", [{"ipBlock": {"cidr": "10.1.2.3/32"}}]),
         ("https://train.example.com", []),  # a policy knows no names
         (None, []),
@@ -70,13 +84,23 @@ def test_the_server_reaches_them_where_a_policy_can_say_who_it_is(
 
 
 def test_the_catalogue_admits_more_or_everybody() -> None:
-    scraper = {"namespaceSelector": {"matchLabels": {"team": "ops"}}, "podSelector": {"matchLabels": {"app": "prom"}}}
-    more = Builder(SMALL + "network: {admit: [{pods: {app: prom}, namespaces: {team: ops}}]}").build("x")
+    scraper = {
+        "namespaceSelector": {"matchLabels": {"team": "ops"}},
+        "podSelector": {"matchLabels": {"app": "prom"}},
+    }
+    more = Builder(
+        SMALL + "network: {admit: [{pods: {app: prom}, namespaces: {team: ops}}]}"
+    ).build("x")
     assert spec_of(more)["ingress"][0]["from"][-1] == scraper
     everybody = SMALL + "network: {isolated: false}"
     assert Builder(everybody).build("x").objects().own.get("policy") is None
-    assert spec_of(Builder(everybody, spec={"internet": False}).build("x"))["policyTypes"] == ["Egress"]
+    assert spec_of(Builder(everybody, spec={"internet": False}).build("x"))["policyTypes"] == [
+        "Egress"
+    ]
 
 
 def test_a_job_without_internet_has_both_directions_in_one_policy() -> None:
-    assert spec_of(Builder(spec={"internet": False}).build("x"))["policyTypes"] == ["Ingress", "Egress"]
+    assert spec_of(Builder(spec={"internet": False}).build("x"))["policyTypes"] == [
+        "Ingress",
+        "Egress",
+    ]

@@ -1,5 +1,5 @@
-"""How often the creation of an attempt's objects is repeated, by the answers of the API server, how many attempts that
-have ended are removed at once, and the tokens of the first attempts."""
+"""How often the creation of an attempt's objects is repeated, by the answers of the API server, how
+many attempts that have ended are removed at once, and the tokens of the first attempts."""
 
 import asyncio
 import os
@@ -32,11 +32,14 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
-RESTART_S = 30.0  # after its start an API server may refuse known accounts with 403 and 404 for this time
+# after its start an API server may refuse known accounts with 403 and 404 for this time
+RESTART_S = 30.0
 
 
 class Answers:
-    """Answers each try to create the workload with the next of these, and then always with the last."""
+    """Answers each try to create the workload with the next of these, and
+    then always with the last.
+    """
 
     def __init__(self, *answers: ApiError | None) -> None:
         self._answers = list(answers)
@@ -76,16 +79,24 @@ class Answers:
 class Site:
     """One attempt that is made there; waiting takes no time, and is counted."""
 
-    def __init__(self, folder: Path, *answers: ApiError | None, kind: WorkloadKind = PYTORCHJOB) -> None:
+    def __init__(
+        self, folder: Path, *answers: ApiError | None, kind: WorkloadKind = PYTORCHJOB
+    ) -> None:
         case = Builder().build("train")
         self.api = Answers(*answers)
         self.said: list[Observation] = []
         self.waited_s = 0.0
         api: Any = self.api
-        registry = WorkerRegistry(folder / "key", lambda job_id, attempt: folder, Spare(folder / "spare"))
-        cluster = replace(Cluster.of(cast(Any, None), replace(case.cluster, kind=kind), registry), objects=api)
+        registry = WorkerRegistry(
+            folder / "key", lambda job_id, attempt: folder, Spare(folder / "spare")
+        )
+        cluster = replace(
+            Cluster.of(cast(Any, None), replace(case.cluster, kind=kind), registry), objects=api
+        )
         self.attempt, self.cluster = case.attempt, cluster
-        self._gang = Gang(replace(case.attempt, job_dir=folder), lambda _: cluster, self.said.append)
+        self._gang = Gang(
+            replace(case.attempt, job_dir=folder), lambda _: cluster, self.said.append
+        )
         self._gang._pause = self._pause  # type: ignore[method-assign]  # it takes no time
         self._gang._objects = AttemptObjects(case.attempt, cluster, Record(), asyncio.Event())
 
@@ -105,18 +116,28 @@ class Site:
         return self._gang._record
 
 
-@pytest.mark.parametrize(("status", "text"), [(403, "forbidden: User x"), (404, "could not find the resource")])
-async def test_who_is_refused_for_a_moment_after_a_restart_is_patient(tmp_path: Path, status: int, text: str) -> None:
+@pytest.mark.parametrize(
+    ("status", "text"), [(403, "forbidden: User x"), (404, "could not find the resource")]
+)
+async def test_who_is_refused_for_a_moment_after_a_restart_is_patient(
+    tmp_path: Path, status: int, text: str
+) -> None:
     site = Site(tmp_path, ApiError(status, text))
     given_up = await site.make()
     assert given_up is not None
-    assert (given_up.phase, given_up.reason, site.record.uid) == ("ended", Reason.START_FAILED, None)
+    assert (given_up.phase, given_up.reason, site.record.uid) == (
+        "ended",
+        Reason.START_FAILED,
+        None,
+    )
     assert site.waited_s >= RESTART_S
     assert text in site.said[0].message  # and the job says so meanwhile
     assert site.api.tries == api.FEW_TRIES
 
 
-async def test_an_attempt_takes_the_kind_that_the_server_finds_after_it_began(tmp_path: Path) -> None:
+async def test_an_attempt_takes_the_kind_that_the_server_finds_after_it_began(
+    tmp_path: Path,
+) -> None:
     """The cluster has TrainJobs alone, and did not answer when the server started."""
 
     def refuse(path: str) -> Object:
@@ -156,13 +177,18 @@ async def test_what_can_not_become_better_is_given_up_at_once(tmp_path: Path) ->
     assert (site.api.tries, site.waited_s, site.said) == (1, 0.0, [])
 
 
-@pytest.mark.parametrize("said", ['"{}" not found: it must be created before', "runtime '{}' not found"])  # Kueue's
+@pytest.mark.parametrize(
+    "said", ['"{}" not found: it must be created before', "runtime '{}' not found"]
+)  # Kueue's
 async def test_a_runtime_that_is_missing_is_made_and_waited_for(tmp_path: Path, said: str) -> None:
     base = Builder().build("train").objects(TRAINJOB).base
     assert base is not None
     name = base["metadata"]["name"]
     site = Site(
-        tmp_path, ApiError(403, f'admission webhook "x" denied the request: {said.format(name)}'), None, kind=TRAINJOB
+        tmp_path,
+        ApiError(403, f'admission webhook "x" denied the request: {said.format(name)}'),
+        None,
+        kind=TRAINJOB,
     )
     assert await site.make() is None
     assert site.api.bases == [base]
@@ -182,7 +208,11 @@ async def test_who_is_told_to_stop_while_it_waits_leaves_nothing(tmp_path: Path)
     site = Site(tmp_path, ApiError(503, "away"))
     end = await site.make(limit_s=60.0)
     assert end is not None
-    assert (end.phase, end.reason, end.message) == ("ended", Reason.CANCELLED, "stopped while it waited")
+    assert (end.phase, end.reason, end.message) == (
+        "ended",
+        Reason.CANCELLED,
+        "stopped while it waited",
+    )
     assert site.record.uid is None
 
 
@@ -224,7 +254,9 @@ async def test_one_that_may_not_look_for_its_workload_any_more_ends(
     assert (end.phase, end.reason) == ("ended", Reason.CANCELLED if stops else Reason.START_FAILED)
 
 
-async def test_a_workload_that_exists_keeps_its_name_though_another_owns_what_its_pods_mount(tmp_path: Path) -> None:
+async def test_a_workload_that_exists_keeps_its_name_though_another_owns_what_its_pods_mount(
+    tmp_path: Path,
+) -> None:
     def taken() -> None:
         raise NameTaken("ConfigMap train-plan", AttemptKey("of-another-job", 1))
 
@@ -233,7 +265,10 @@ async def test_a_workload_that_exists_keeps_its_name_though_another_owns_what_it
     assert await site.make() is None  # it is removed
     assert (site.record.name, site.api.tries, site.api.deleted) == ("train", 1, [("train", "made")])
     assert site.record.removed_because is not None
-    assert "ConfigMap train-plan is there already, and not of this job" in site.record.removed_because[1]
+    assert (
+        "ConfigMap train-plan is there already, and not of this job"
+        in site.record.removed_because[1]
+    )
 
 
 # --- removal
@@ -248,9 +283,14 @@ async def test_a_few_have_their_turn_and_the_others_follow() -> None:
             deleted.append(number)
 
         objects: Any = SimpleNamespace(kind=PYTORCHJOB, delete_workload=delete)
-        attempt, changed = replace(Builder().build("train").attempt, job_id=str(number)), asyncio.Event()
+        attempt, changed = (
+            replace(Builder().build("train").attempt, job_id=str(number)),
+            asyncio.Event(),
+        )
         usual.inventory.follow(AttemptKey(attempt.job_id, attempt.number), changed.set)
-        created = AttemptObjects(attempt, replace(usual, objects=objects), Record("uid", "train"), changed)
+        created = AttemptObjects(
+            attempt, replace(usual, objects=objects), Record("uid", "train"), changed
+        )
         await created.remove_after_end(lambda: ())
 
     tasks = [asyncio.create_task(remove(number)) for number in range(2 * REMOVALS_AT_ONCE)]
@@ -262,8 +302,12 @@ async def test_a_few_have_their_turn_and_the_others_follow() -> None:
     assert sorted(deleted) == list(range(2 * REMOVALS_AT_ONCE))
 
 
-async def test_a_deletion_that_is_refused_keeps_no_turn_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This happens if an administrator deletes the namespace of a team, with the server's Role in it."""
+async def test_a_deletion_that_is_refused_keeps_no_turn_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """This happens if an administrator deletes the namespace of a team,
+    with the server's Role in it.
+    """
     monkeypatch.setattr(objects, "TURN_S", 0.1)
     deleted, unused = list[str](), cast(Any, None)
 
@@ -272,10 +316,14 @@ async def test_a_deletion_that_is_refused_keeps_no_turn_of_others(monkeypatch: p
             raise ApiError(403, "forbidden")
         deleted.append(name)
 
-    cluster = replace(Cluster.of(unused, CLUSTER, unused), objects=cast(Any, SimpleNamespace(delete_workload=delete)))
+    cluster = replace(
+        Cluster.of(unused, CLUSTER, unused),
+        objects=cast(Any, SimpleNamespace(delete_workload=delete)),
+    )
     names = ["refused"] * REMOVALS_AT_ONCE + ["other"]
     removals = [
-        AttemptObjects(Builder().build("x").attempt, cluster, Record("u", each), asyncio.Event()) for each in names
+        AttemptObjects(Builder().build("x").attempt, cluster, Record("u", each), asyncio.Event())
+        for each in names
     ]
     tasks = [asyncio.create_task(each.remove_after_end(lambda: ())) for each in removals]
     await eventually(lambda: deleted == ["other"])

@@ -1,4 +1,6 @@
-"""What is made on a real API server, whose it is, and what becomes of tries that are repeated or come too late."""
+"""What is made on a real API server, whose it is, and what becomes of tries that are
+repeated or come too late.
+"""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -71,7 +73,9 @@ def attempt(place: Place) -> Iterator[Callable[..., Objects]]:
         case = cases.case("gang")
         among_few = f"ab{uuid.uuid4().hex[2:]}"  # whose launcher is one object
         usual = {"job_id": among_few, "job_name": f"job-{uuid.uuid4().hex[:8]}"}
-        cluster = replace(case.cluster, namespace=NAMESPACE, launcher=changes.pop("launcher", b"one"))
+        cluster = replace(
+            case.cluster, namespace=NAMESPACE, launcher=changes.pop("launcher", b"one")
+        )
         made.append(render(replace(case.attempt, **(usual | changes)), cluster, "token"))
         return made[-1]
 
@@ -86,15 +90,26 @@ def attempt(place: Place) -> Iterator[Callable[..., Objects]]:
                     raise
 
 
-def test_everything_of_an_attempt_is_owned_by_its_job(place: Place, attempt: Callable[..., Objects]) -> None:
+def test_everything_of_an_attempt_is_owned_by_its_job(
+    place: Place, attempt: Callable[..., Objects]
+) -> None:
     objects = attempt()
     uid = place.make(objects)["metadata"]["uid"]
-    assert [each["kind"] for each in objects.own.values()] == ["ConfigMap", "Secret", "Secret", "NetworkPolicy"]
+    assert [each["kind"] for each in objects.own.values()] == [
+        "ConfigMap",
+        "Secret",
+        "Secret",
+        "NetworkPolicy",
+    ]
     for each in objects.all():
-        assert place.owners(each) == (set() if each["kind"] == PYTORCHJOB.name else {uid}), each["kind"]
+        assert place.owners(each) == (set() if each["kind"] == PYTORCHJOB.name else {uid}), each[
+            "kind"
+        ]
 
 
-def test_what_jobs_share_is_owned_by_each_of_them(place: Place, attempt: Callable[..., Objects]) -> None:
+def test_what_jobs_share_is_owned_by_each_of_them(
+    place: Place, attempt: Callable[..., Objects]
+) -> None:
     one, other, third = attempt(), attempt(), attempt(launcher=b"of another version")
     uids = {place.make(one)["metadata"]["uid"], place.make(other)["metadata"]["uid"]}
     alone = place.make(third)["metadata"]["uid"]
@@ -108,7 +123,9 @@ def test_made_again_it_is_what_it_was(place: Place, attempt: Callable[..., Objec
     first = place.make(objects)
     versions = [place.find(each)["metadata"]["resourceVersion"] for each in objects.own.values()]
     assert place.make(objects)["metadata"]["uid"] == first["metadata"]["uid"]
-    assert [place.find(each)["metadata"]["resourceVersion"] for each in objects.own.values()] == versions
+    assert [
+        place.find(each)["metadata"]["resourceVersion"] for each in objects.own.values()
+    ] == versions
     assert place.owners(objects.launcher) == {first["metadata"]["uid"]}
 
 
@@ -119,7 +136,9 @@ def test_what_is_made_is_not_sent_back(place: Place, attempt: Callable[..., Obje
     assert made["metadata"]["uid"]
 
 
-def test_what_is_of_somebody_else_is_left_alone(place: Place, attempt: Callable[..., Objects]) -> None:
+def test_what_is_of_somebody_else_is_left_alone(
+    place: Place, attempt: Callable[..., Objects]
+) -> None:
     theirs, ours = attempt(job_name="wanted"), attempt(job_name="wanted")
     uid = place.make(theirs)["metadata"]["uid"]
     with pytest.raises(NameTaken, match="PyTorchJob wanted"):
@@ -133,7 +152,9 @@ def test_what_is_being_deleted_is_waited_for(place: Place, attempt: Callable[...
     objects = attempt()
     job = place.make(objects)
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]
-    place.cluster.api.merge(path_of(objects.workload), {"metadata": {"finalizers": ["example.com/stays"]}})
+    place.cluster.api.merge(
+        path_of(objects.workload), {"metadata": {"finalizers": ["example.com/stays"]}}
+    )
     place.api.delete_workload(name, uid)
     found = place.find(objects.workload)["metadata"]
     assert found["deletionTimestamp"]
@@ -142,7 +163,9 @@ def test_what_is_being_deleted_is_waited_for(place: Place, attempt: Callable[...
         place.api.create_workload(objects.workload)
 
 
-def test_what_goes_with_a_gang_before_is_waited_for(place: Place, attempt: Callable[..., Objects]) -> None:
+def test_what_goes_with_a_gang_before_is_waited_for(
+    place: Place, attempt: Callable[..., Objects]
+) -> None:
     objects = attempt()
     job = place.make(objects)
     next_gang = {**job, "metadata": {**job["metadata"], "uid": str(uuid.uuid4())}}
@@ -151,12 +174,17 @@ def test_what_goes_with_a_gang_before_is_waited_for(place: Place, attempt: Calla
         make()
 
 
-def test_what_a_job_of_this_name_has_left_is_waited_for(place: Place, attempt: Callable[..., Objects]) -> None:
+def test_what_a_job_of_this_name_has_left_is_waited_for(
+    place: Place, attempt: Callable[..., Objects]
+) -> None:
     before, after = attempt(job_name="again"), attempt(job_name="again")
     job = place.make(before)
-    place.cluster.api.merge(path_of(before.own["plan"]), {"metadata": {"finalizers": ["example.com/stays"]}})
+    place.cluster.api.merge(
+        path_of(before.own["plan"]), {"metadata": {"finalizers": ["example.com/stays"]}}
+    )
     place.api.delete_workload(job["metadata"]["name"], job["metadata"]["uid"], in_background=True)
-    assert place.find_own(before) is None  # at once; what it owns goes when the garbage collector comes
+    # at once; what it owns goes when the garbage collector comes
+    assert place.find_own(before) is None
     found = place.api.create_workload(after.workload)
     make, *_ = place.api.creations(after, found)
     with pytest.raises(BeingDeleted, match="ConfigMap"):
@@ -167,7 +195,9 @@ def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_ear
     place: Place, attempt: Callable[..., Objects]
 ) -> None:
     class Applying(PyTorchJob):
-        applied = Applied("coordination.k8s.io", "v1", "leases", label="of")  # for JobSets, which are not there
+        applied = Applied(
+            "coordination.k8s.io", "v1", "leases", label="of"
+        )  # for JobSets, which are not there
 
     kind = Applying()
     place = replace(place, api=ObjectsApi(place.connection, NAMESPACE, kind))
@@ -185,7 +215,10 @@ def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_ear
     assert applied
     for path, left in (
         (applied, {"metadata": {"name": name}}),
-        (f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": "left", "labels": {"of": name}}, "spec": pod}),
+        (
+            f"/api/v1/namespaces/{NAMESPACE}/pods",
+            {"metadata": {"name": "left", "labels": {"of": name}}, "spec": pod},
+        ),
     ):
         place.cluster.api.create(path, left)
         with pytest.raises(BeingDeleted, match="what is left of an earlier PyTorchJob renewed"):
@@ -194,7 +227,9 @@ def test_a_kind_that_is_deleted_before_its_pods_waits_for_what_is_left_of_an_ear
     assert place.find_own(after) is None
 
 
-def test_only_the_job_that_is_meant_is_deleted(place: Place, attempt: Callable[..., Objects]) -> None:
+def test_only_the_job_that_is_meant_is_deleted(
+    place: Place, attempt: Callable[..., Objects]
+) -> None:
     objects = attempt()
     job = place.make(objects)
     name, uid = job["metadata"]["name"], job["metadata"]["uid"]

@@ -1,4 +1,6 @@
-"""What is said of objects that a real cluster gave (recorded.json), and that any object at all has a meaning."""
+"""What is said of objects that a real cluster gave (recorded.json), and that any
+object at all has a meaning.
+"""
 
 import json
 from dataclasses import replace
@@ -6,13 +8,18 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.observe import ClusterState, Interpretation, messages, observe, taken_away
+from server_stub.runtimes.kube.observe import (
+    ClusterState,
+    Interpretation,
+    messages,
+    observe,
+    taken_away,
+)
 from server_stub.runtimes.kube.observe.inventory import (
     Container,
     Event,
@@ -58,7 +65,13 @@ def lost(seen: Interpretation, worker: int = 0) -> tuple[Reason, str]:
     [
         ("gpu", "0/1 nodes have 8 nvidia.com/gpu free; waits since 17:34 UTC"),
         ("cpu", "0/1 nodes have 100 cpu free; waits since 17:34 UTC"),
-        ("select", "0/1 nodes can take it: 1 node(s) didn't match Pod's node affinity/selector; waits since 17:34 UTC"),
+        (
+            "select",
+            (
+                "0/1 nodes can take it: 1 node(s) didn't match Pod's node affinity/selector; waits "
+                "since 17:34 UTC"
+            ),
+        ),
     ],
 )
 def test_a_gang_without_room_says_what_is_missing_and_since_when(name: str, said: str) -> None:
@@ -71,22 +84,35 @@ def test_a_quota_is_said_with_its_name_and_its_numbers() -> None:
     seen = observe(sight("quota2", 3))
     assert seen.blocker.reason is Reason.UNSCHEDULABLE
     assert seen.blocker.message == (
-        "quota 'team' allows 0.293 GiB of memory, 0.195 are used, this job wants 0.586 GiB of memory"
+        "quota 'team' allows 0.293 GiB of memory, 0.195 are used, this job wants 0.586 GiB of "
+        "memory"
     )
 
 
 def test_a_quota_of_gpus_counts_what_others_use() -> None:
-    text = "exceeded quota: team, requested: requests.nvidia.com/gpu=2, used: requests.nvidia.com/gpu=4, limited: {}"
+    text = (
+        "exceeded quota: team, requested: requests.nvidia.com/gpu=2, used: "
+        "requests.nvidia.com/gpu=4, limited: {}"
+    )
     text = text.format("requests.nvidia.com/gpu=4")
-    failed = Event("e", "job", "FailedCreatePod", f'Error creating: pods "x" is forbidden: {text}', "")
+    failed = Event(
+        "e", "job", "FailedCreatePod", f'Error creating: pods "x" is forbidden: {text}', ""
+    )
     job = sight("gpu").workload
     pod = replace(sight("gpu").pods[0], worker=0)
     assert job is not None
-    seen = observe(ClusterState(2, replace(job, uid="job"), (pod,), (failed,), (WorkerView(0), WorkerView(1))))
+    seen = observe(
+        ClusterState(2, replace(job, uid="job"), (pod,), (failed,), (WorkerView(0), WorkerView(1)))
+    )
     assert seen.blocker.reason is Reason.UNSCHEDULABLE
     # one of the two pods is there and counts as used
-    assert "quota" not in seen.blocker.message or "2 are used, this job wants 4 GPUs" in seen.blocker.message
-    only = observe(ClusterState(2, replace(job, uid="job"), (), (failed,), (WorkerView(0), WorkerView(1))))
+    assert (
+        "quota" not in seen.blocker.message
+        or "2 are used, this job wants 4 GPUs" in seen.blocker.message
+    )
+    only = observe(
+        ClusterState(2, replace(job, uid="job"), (), (failed,), (WorkerView(0), WorkerView(1)))
+    )
     assert only.blocker.message == "quota 'team' allows 4 GPUs, 4 are used, this job wants 4 GPUs"
 
 
@@ -96,10 +122,16 @@ def test_a_job_without_pods_says_what_its_pod_group_waits_for() -> None:
     assert job is not None
     part = f"PodGroup/{job.name}"
     assert part in job.known_by
-    waits = Event("e", job.uid, "Unschedulable", "queue resource quota insufficient", "2026-11-23", part)
-    state = ClusterState(2, job, events=(waits,), views=(WorkerView(0), WorkerView(1)), gang_scheduler="volcano")
+    waits = Event(
+        "e", job.uid, "Unschedulable", "queue resource quota insufficient", "2026-11-23", part
+    )
+    state = ClusterState(
+        2, job, events=(waits,), views=(WorkerView(0), WorkerView(1)), gang_scheduler="volcano"
+    )
     blocker = observe(state).blocker
-    assert blocker.message.startswith("its PodGroup waits for volcano: queue resource quota insufficient; waits since")
+    assert blocker.message.startswith(
+        "its PodGroup waits for volcano: queue resource quota insufficient; waits since"
+    )
     assert (blocker.reason, blocker.counts_toward_timeout) == (Reason.QUEUED, False)
 
 
@@ -108,20 +140,21 @@ def test_pod_security_that_refuses_is_hopeless_and_says_what_is_wrong() -> None:
     assert seen.blocker.permanent
     assert seen.blocker.reason is Reason.START_FAILED
     assert seen.blocker.message.startswith(
-        "the namespace's Pod Security level 'restricted' refuses the pods: allowPrivilegeEscalation != false"
+        "the namespace's Pod Security level 'restricted' refuses the pods: "
+        "allowPrivilegeEscalation != false"
     )
 
 
 def test_an_image_that_is_not_there_is_named() -> None:
     assert message("never-pull") == (
-        "image 'localhost/none:local' can't be pulled: it is not on the node, and its pull policy is Never"
+        "image 'localhost/none:local' can't be pulled: it is not on the node, and its pull policy "
+        "is Never"
     )
     assert message("pull").startswith("image 'registry.invalid/none:1' can't be pulled: ")
     blocker = observe(sight("pull")).blocker
     assert blocker.reason is Reason.IMAGE_PULL
-    assert (
-        blocker.counts_toward_timeout
-    )  # nobody else should wait for the place of a job that waits for what may never be
+    # nobody else should wait for the place of a job that waits for what may never be
+    assert blocker.counts_toward_timeout
 
 
 @pytest.mark.parametrize(
@@ -135,35 +168,55 @@ def test_an_image_that_is_not_there_is_named() -> None:
         ),
         (
             "pulling from host r.io failed with status code [manifests y]: 401 Unauthorized",
-            "the registry refuses it (pulling from host r.io failed with status code [manifests y]: 401 Unauthorized)",
+            (
+                "the registry refuses it (pulling from host r.io failed with status code "
+                "[manifests y]: 401 Unauthorized)"
+            ),
         ),
-        ("failed to do request: Head: dial tcp: lookup r.io: no such host", "lookup r.io: no such host"),
+        (
+            "failed to do request: Head: dial tcp: lookup r.io: no such host",
+            "lookup r.io: no such host",
+        ),
         ("", ""),
     ],
 )
 def test_why_an_image_can_not_be_pulled_is_said_in_few_words(text: str, why: str) -> None:
     case = sight("pull")
-    pod = replace(case.pods[0], image="x:y", main=Container("pytorch", StatusReason("ErrImagePull", text)))
+    pod = replace(
+        case.pods[0], image="x:y", main=Container("pytorch", StatusReason("ErrImagePull", text))
+    )
     seen = observe(replace(case, pods=(pod,), events=()))
     assert seen.blocker.message == "image 'x:y' can't be pulled" + (f": {why}" if why else "")
 
 
 def test_an_image_of_the_operators_own_container_is_named_and_not_the_jobs() -> None:
     case = sight("pull")
-    init = Container("init-pytorch", StatusReason("ErrImagePull", "r.io/debian:12: not found"), image="r.io/debian:12")
-    waits = replace(case.pods[0], init=(init,), main=Container("pytorch", StatusReason("PodInitializing")))
+    init = Container(
+        "init-pytorch",
+        StatusReason("ErrImagePull", "r.io/debian:12: not found"),
+        image="r.io/debian:12",
+    )
+    waits = replace(
+        case.pods[0], init=(init,), main=Container("pytorch", StatusReason("PodInitializing"))
+    )
     assert observe(replace(case, pods=(waits,))).blocker.message == (
-        "image 'r.io/debian:12' can't be pulled: not found; the training operator's container init-pytorch is to run it"
+        "image 'r.io/debian:12' can't be pulled: not found; the training operator's container "
+        "init-pytorch is to run it"
     )
     creating = replace(waits, init=(replace(init, waiting=StatusReason("PodInitializing")),))
-    pulling = Event("e", waits.uid, "Pulling", 'Pulling image "r.io/debian:12"', "2026-11-21T12:01:30Z")
+    pulling = Event(
+        "e", waits.uid, "Pulling", 'Pulling image "r.io/debian:12"', "2026-11-21T12:01:30Z"
+    )
     message = observe(replace(case, pods=(creating,), events=(pulling,))).blocker.message
     assert message.startswith("image 'r.io/debian:12' is being pulled on node ")
 
 
 def test_a_pull_secret_that_is_missing_is_named() -> None:
     case = sight("pull")
-    text = "Unable to retrieve some image pull secrets (a, b); attempting to pull the image may not succeed."
+    text = (
+        "Unable to retrieve some image pull secrets (a, b); attempting to pull the image may not "
+        "succeed."
+    )
     missing = Event("e", case.pods[0].uid, "FailedToRetrieveImagePullSecret", text, "")
     message = observe(replace(case, events=(missing,))).blocker.message
     assert message.endswith("; there is no pull secret a, b")
@@ -171,11 +224,19 @@ def test_a_pull_secret_that_is_missing_is_named() -> None:
 
 def test_a_pull_that_fails_is_said_before_one_that_goes_on() -> None:
     failing = sight("pull")
-    pod = replace(failing.pods[0], worker=1, uid="other", main=Container("pytorch", StatusReason("")))
+    pod = replace(
+        failing.pods[0], worker=1, uid="other", main=Container("pytorch", StatusReason(""))
+    )
     pulling = Event("e", "other", "Pulling", "Pulling image", "2026-11-21T12:01:30Z")
     for pods in ((failing.pods[0], pod), (pod, failing.pods[0])):
         both = observe(
-            replace(failing, n_workers=2, pods=pods, events=(pulling,), views=(WorkerView(0), WorkerView(1)))
+            replace(
+                failing,
+                n_workers=2,
+                pods=pods,
+                events=(pulling,),
+                views=(WorkerView(0), WorkerView(1)),
+            )
         )
         assert "can't be pulled" in both.blocker.message
         assert both.blocker.counts_toward_timeout
@@ -185,7 +246,8 @@ def test_a_name_that_no_image_can_have_is_hopeless() -> None:
     blocker = observe(sight("bad-image-name")).blocker
     assert blocker.permanent
     assert blocker.message == (
-        "image 'localhost/None:x:y' can't be pulled: invalid reference format: repository name (None) must be lowercase"
+        "image 'localhost/None:x:y' can't be pulled: invalid reference format: repository name "
+        "(None) must be lowercase"
     )
 
 
@@ -195,25 +257,39 @@ def test_an_image_that_is_being_pulled_says_so() -> None:
     pulling = Event("e", creating.uid, "Pulling", "Pulling image", "2026-11-21T12:01:30Z")
     seen = observe(replace(case, pods=(creating,), events=(pulling,)))
     assert seen.blocker.reason is Reason.IMAGE_PULL
-    assert seen.blocker.message == ("image 'localhost/none:local' is being pulled on node node1; waits since 12:01 UTC")
+    assert seen.blocker.message == (
+        "image 'localhost/none:local' is being pulled on node node1; waits since 12:01 UTC"
+    )
     assert not seen.blocker.counts_toward_timeout  # a gang may take its time for it
     pulled = replace(pulling, reason="Pulled", at="2026-11-21T12:02:00Z")
-    assert observe(replace(case, pods=(creating,), events=(pulling, pulled))).blocker.reason is Reason.STARTING
+    assert (
+        observe(replace(case, pods=(creating,), events=(pulling, pulled))).blocker.reason
+        is Reason.STARTING
+    )
 
 
 def test_a_job_that_no_operator_has_seen_says_so() -> None:
     case = replace(sight("running", 2), pods=())
-    assert observe(case).blocker.message == "the operator has made no pod yet; waits since 17:34 UTC"
+    assert (
+        observe(case).blocker.message == "the operator has made no pod yet; waits since 17:34 UTC"
+    )
 
 
 def test_a_job_that_the_operator_has_given_up_without_a_pod_is_hopeless() -> None:
-    """Also one whose pods went while nobody looked; of pods that are there, they themselves tell."""
+    """Also one whose pods went while nobody looked; of pods that are
+    there, they themselves tell.
+    """
     job = sight("running", 2).workload
     assert job is not None
-    failed = replace(job, conditions=(*job.conditions, StatusReason("Failed", "1 Worker replica(s) failed.")))
+    failed = replace(
+        job, conditions=(*job.conditions, StatusReason("Failed", "1 Worker replica(s) failed."))
+    )
     seen = observe(ClusterState(2, failed, views=(WorkerView(0), WorkerView(1))))
     assert seen.blocker.permanent
-    assert seen.blocker.message == "the operator has given the PyTorchJob up: 1 Worker replica(s) failed."
+    assert (
+        seen.blocker.message
+        == "the operator has given the PyTorchJob up: 1 Worker replica(s) failed."
+    )
     assert not observe(replace(sight("running", 2), workload=failed)).blocker.permanent
 
 
@@ -221,7 +297,9 @@ def test_a_condition_that_the_table_lacks_is_reported() -> None:
     raw = json.loads(json.dumps(RECORDED["running"]["job"]))
     raw["status"]["conditions"] = [{"type": "Melting", "status": "True"}]
     seen = observe(replace(sight("running", 2), workload=parse_workload(raw, PYTORCHJOB)))
-    assert seen.unknown == ("Kubernetes says 'Melting' (job) of a PyTorchJob, a word that this server does not know",)
+    assert seen.unknown == (
+        "Kubernetes says 'Melting' (job) of a PyTorchJob, a word that this server does not know",
+    )
 
 
 def test_a_suspended_job_waits_for_its_queue() -> None:
@@ -231,7 +309,10 @@ def test_a_suspended_job_waits_for_its_queue() -> None:
     job = replace(job, queue="team", suspended=True, conditions=(suspended,))
     state = ClusterState(2, job, views=(WorkerView(0), WorkerView(1)))
     seen = observe(state)
-    assert (seen.blocker.reason, seen.blocker.message) == (Reason.QUEUED, "waits for queue team; waits since 12:01 UTC")
+    assert (seen.blocker.reason, seen.blocker.message) == (
+        Reason.QUEUED,
+        "waits for queue team; waits since 12:01 UTC",
+    )
     assert not seen.blocker.counts_toward_timeout
     placed = observe(replace(state, queue_place="3rd of 7 in queue team"))
     assert placed.blocker.message == "3rd of 7 in queue team; waits since 12:01 UTC"
@@ -242,12 +323,18 @@ def test_a_job_that_kueue_suspends_is_preempted_and_says_for_whom() -> None:
     job = case.workload
     assert job is not None
     gone = replace(case, workload=replace(job, queue="team", suspended=True), pods=())
-    assert taken_away(gone, "PyTorchJob train") == (Reason.PREEMPTED, "Kueue has taken its place in queue team back")
+    assert taken_away(gone, "PyTorchJob train") == (
+        Reason.PREEMPTED,
+        "Kueue has taken its place in queue team back",
+    )
     stopped = Event("e", job.uid, "Stopped", "Preempted to accommodate a workload", "")
     assert taken_away(replace(gone, events=(stopped,)), "PyTorchJob train")[1].endswith(
         "back: Preempted to accommodate a workload"
     )
-    assert taken_away(replace(gone, workload=replace(job, suspended=True)), "x")[0] is Reason.DELETED_EXTERNALLY
+    assert (
+        taken_away(replace(gone, workload=replace(job, suspended=True)), "x")[0]
+        is Reason.DELETED_EXTERNALLY
+    )
 
 
 def test_pods_that_run_prepare_until_their_workers_say_otherwise() -> None:
@@ -259,11 +346,15 @@ def test_pods_that_run_prepare_until_their_workers_say_otherwise() -> None:
     assert seen.blocker.message == "1 of 2 workers are prepared"
     assert [worker.stage for worker in seen.workers] == [Stage.READY, Stage.STARTING]
     started = tuple(replace(view, state="started") for view in views)
-    assert {worker.stage for worker in observe(replace(case, views=started)).workers} == {Stage.STARTED}
+    assert {worker.stage for worker in observe(replace(case, views=started)).workers} == {
+        Stage.STARTED
+    }
 
 
 def test_where_pods_reach_no_server_a_container_that_runs_counts_as_started() -> None:
-    assert {worker.stage for worker in observe(replace(sight("running", 2), views=())).workers} == {Stage.STARTED}
+    assert {worker.stage for worker in observe(replace(sight("running", 2), views=())).workers} == {
+        Stage.STARTED
+    }
 
 
 # --- why it ended
@@ -276,13 +367,20 @@ def test_a_worker_that_used_too_much_memory_is_said_with_its_limit() -> None:
     )
 
 
-def test_a_child_that_used_too_much_memory_is_out_of_memory_though_the_container_ended_with_0() -> None:
+def test_a_child_that_used_too_much_memory_is_out_of_memory_though_the_container_ended_with_0() -> (
+    None
+):
     assert lost(observe(sight("oom-child")))[0] is Reason.OUT_OF_MEMORY
 
 
 def test_a_report_of_a_killed_rank_becomes_out_of_memory_where_the_kernel_says_so() -> None:
     case = sight("oom-child")
-    report = {"reason": "Signal", "message": "rank 1 was killed by signal 9", "exit_code": 137, "ranks": []}
+    report = {
+        "reason": "Signal",
+        "message": "rank 1 was killed by signal 9",
+        "exit_code": 137,
+        "ranks": [],
+    }
     seen = observe(replace(case, views=(WorkerView(0, case.pods[0].uid, report=report),)))
     assert seen.workers[0].report == report | {
         "reason": "OutOfMemory",
@@ -293,7 +391,10 @@ def test_a_report_of_a_killed_rank_becomes_out_of_memory_where_the_kernel_says_s
 def test_an_image_without_python_says_what_to_take() -> None:
     assert lost(observe(sight("no-python"))) == (
         Reason.START_FAILED,
-        "image 'localhost/python:local' has no python9, which starts the worker: take an image with Python 3",
+        (
+            "image 'localhost/python:local' has no python9, which starts the worker: take an image "
+            "with Python 3"
+        ),
     )
 
 
@@ -331,7 +432,9 @@ def test_a_digest_in_the_termination_message_is_as_good_as_a_report() -> None:
     pod = sight("term").pods[0]
     assert pod.main.ended is not None
     ended = replace(pod.main.ended, text=json.dumps(digest))
-    seen = observe(replace(sight("term"), pods=(replace(pod, main=replace(pod.main, ended=ended)),)))
+    seen = observe(
+        replace(sight("term"), pods=(replace(pod, main=replace(pod.main, ended=ended)),))
+    )
     assert seen.workers[0].stage is Stage.ENDED
     assert seen.workers[0].report == digest
 
@@ -353,10 +456,14 @@ def test_a_pod_that_took_the_place_of_one_that_ran_is_none_of_this_attempt() -> 
 def test_a_pod_that_goes_before_it_spoke_may_be_replaced() -> None:
     gone = replace(sight("running", 2).pods[0], worker=0, gone=True, main=Container("pytorch"))
     assert (
-        observe(replace(sight("running", 1), pods=(gone,), views=(WorkerView(0),))).workers[0].stage is Stage.STARTING
+        observe(replace(sight("running", 1), pods=(gone,), views=(WorkerView(0),))).workers[0].stage
+        is Stage.STARTING
     )
     spoke = observe(replace(sight("running", 1), pods=(gone,), views=(WorkerView(0, gone.uid),)))
-    assert lost(spoke) == (Reason.DELETED_EXTERNALLY, "the pod of worker 0 was deleted by someone else")
+    assert lost(spoke) == (
+        Reason.DELETED_EXTERNALLY,
+        "the pod of worker 0 was deleted by someone else",
+    )
 
 
 def test_a_pod_that_is_taken_away_says_by_whom() -> None:
@@ -364,7 +471,9 @@ def test_a_pod_that_is_taken_away_says_by_whom() -> None:
         sight("running", 2).pods[0],
         worker=0,
         gone=True,
-        disruption=StatusReason("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"),
+        disruption=StatusReason(
+            "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"
+        ),
     )
     seen = observe(replace(sight("running", 1), pods=(pod,), views=(WorkerView(0, pod.uid),)))
     assert lost(seen) == (
@@ -380,12 +489,18 @@ def test_a_pod_that_is_taken_away_says_by_whom() -> None:
             'Usage of EmptyDir volume "tmp" exceeds the limit "1Gi". ',
             "more than 1Gi to /tmp; put large files on a volume",
         ),
-        ('Usage of EmptyDir volume "home" exceeds the limit "1Ti".', "more than 1Ti to /client-lib/home"),
+        (
+            'Usage of EmptyDir volume "home" exceeds the limit "1Ti".',
+            "more than 1Ti to /client-lib/home",
+        ),
         (
             "Pod ephemeral local storage usage exceeds the total limit of containers 51712Mi. ",
             "51712Mi to its own disk",
         ),
-        ('Container pytorch exceeded its local ephemeral storage limit "1.5Gi". ', "more than 1.5Gi to its own disk"),
+        (
+            'Container pytorch exceeded its local ephemeral storage limit "1.5Gi". ',
+            "more than 1.5Gi to its own disk",
+        ),
         (
             'Usage of EmptyDir volume "shm" exceeds the limit "2Gi". ',
             "more than 2Gi to /dev/shm; take a larger shm_size_class",
@@ -395,7 +510,9 @@ def test_a_pod_that_is_taken_away_says_by_whom() -> None:
 def test_a_pod_that_exceeds_its_own_limit_is_not_preempted_and_one_of_a_full_node_is_lost_with_it(
     text: str, said: str
 ) -> None:
-    pod = replace(sight("running", 2).pods[0], worker=0, gone=True, refused=StatusReason("Evicted", text))
+    pod = replace(
+        sight("running", 2).pods[0], worker=0, gone=True, refused=StatusReason("Evicted", text)
+    )
     views = (WorkerView(0, pod.uid),)
     reason, why = lost(observe(replace(sight("running", 1), pods=(pod,), views=views)))
     assert reason is Reason.STORAGE_FULL
@@ -403,9 +520,17 @@ def test_a_pod_that_exceeds_its_own_limit_is_not_preempted_and_one_of_a_full_nod
     assert said in why
     low = StatusReason("TerminationByKubelet", "The node was low on resource: memory.")
     full = replace(pod, disruption=low)
-    assert lost(observe(replace(sight("running", 1), pods=(full,), views=views)))[0] is Reason.NODE_LOST
-    other = replace(pod, refused=StatusReason("Evicted", "The node had condition: [MemoryPressure]. "))
-    assert lost(observe(replace(sight("running", 1), pods=(other,), views=views)))[0] is Reason.PREEMPTED
+    assert (
+        lost(observe(replace(sight("running", 1), pods=(full,), views=views)))[0]
+        is Reason.NODE_LOST
+    )
+    other = replace(
+        pod, refused=StatusReason("Evicted", "The node had condition: [MemoryPressure]. ")
+    )
+    assert (
+        lost(observe(replace(sight("running", 1), pods=(other,), views=views)))[0]
+        is Reason.PREEMPTED
+    )
 
 
 def test_who_stopped_the_workers_is_told_from_what_was_deleted() -> None:
@@ -420,7 +545,10 @@ def test_who_stopped_the_workers_is_told_from_what_was_deleted() -> None:
         f"the pod of worker {pods[0].worker} was deleted by someone else",
     )
     both = tuple(replace(pod, ends_by=f"2026-11-23T18:00:0{pod.worker}Z") for pod in case.pods)
-    assert taken_away(replace(case, pods=both), "x")[1] == "the pod of worker 0 was deleted by someone else"
+    assert (
+        taken_away(replace(case, pods=both), "x")[1]
+        == "the pod of worker 0 was deleted by someone else"
+    )
 
 
 # --- total
@@ -434,27 +562,40 @@ def test_every_word_of_the_table_has_a_meaning_and_every_kind_has_words() -> Non
 
 
 @given(field=st.sampled_from(get_args(StatusField)), word=st.text(min_size=1))
-def test_a_word_that_the_table_lacks_has_a_meaning_and_is_unknown(field: StatusField, word: str) -> None:
+def test_a_word_that_the_table_lacks_has_a_meaning_and_is_unknown(
+    field: StatusField, word: str
+) -> None:
     known = word in messages.TABLE[field] or (field == "refused" and word.startswith("OutOf"))
     assert messages.is_known(field, word) is known
     assert messages.meaning(field, word) in Reason
 
 
 def test_an_unknown_word_is_said_aloud() -> None:
-    pod = replace(sight("pull").pods[0], main=Container("pytorch", StatusReason("ErrImageMelted", "too hot")))
+    pod = replace(
+        sight("pull").pods[0], main=Container("pytorch", StatusReason("ErrImageMelted", "too hot"))
+    )
     seen = observe(replace(sight("pull"), pods=(pod,)))
     assert "too hot" in seen.blocker.message
     assert seen.unknown == (
-        "Kubernetes says 'ErrImageMelted' (waiting) of a pod, a word that this server does not know",
+        (
+            "Kubernetes says 'ErrImageMelted' (waiting) of a pod, a word that this server does not "
+            "know"
+        ),
     )
 
 
 TEXT = st.one_of(
-    st.none(), st.sampled_from(["", "Unschedulable", "0/3 nodes are available: 3 x.", "{}", "1"]), st.text()
+    st.none(),
+    st.sampled_from(["", "Unschedulable", "0/3 nodes are available: 3 x.", "{}", "1"]),
+    st.text(),
 )
-ANY_WORD = st.one_of(st.sampled_from(sorted({word for table in messages.TABLE.values() for word in table})), TEXT)
+ANY_WORD = st.one_of(
+    st.sampled_from(sorted({word for table in messages.TABLE.values() for word in table})), TEXT
+)
 STATE: st.SearchStrategy[Any] = st.one_of(
-    st.fixed_dictionaries({"waiting": st.fixed_dictionaries({}, optional={"reason": ANY_WORD, "message": TEXT})}),
+    st.fixed_dictionaries(
+        {"waiting": st.fixed_dictionaries({}, optional={"reason": ANY_WORD, "message": TEXT})}
+    ),
     st.fixed_dictionaries({"running": st.fixed_dictionaries({}, optional={"startedAt": TEXT})}),
     st.fixed_dictionaries(
         {
@@ -466,11 +607,22 @@ STATE: st.SearchStrategy[Any] = st.one_of(
     st.just({}),
 )
 CONDITION = st.fixed_dictionaries(
-    {"type": st.sampled_from(["PodScheduled", "DisruptionTarget", "Ready", "Suspended", "Created"])},
-    optional={"status": st.sampled_from(["True", "False", "Unknown"]), "reason": ANY_WORD, "message": TEXT},
+    {
+        "type": st.sampled_from(
+            ["PodScheduled", "DisruptionTarget", "Ready", "Suspended", "Created"]
+        )
+    },
+    optional={
+        "status": st.sampled_from(["True", "False", "Unknown"]),
+        "reason": ANY_WORD,
+        "message": TEXT,
+    },
 )
 CONTAINERS = st.lists(
-    st.fixed_dictionaries({"state": STATE}, optional={"name": st.sampled_from(["pytorch", "init"])}), max_size=2
+    st.fixed_dictionaries(
+        {"state": STATE}, optional={"name": st.sampled_from(["pytorch", "init"])}
+    ),
+    max_size=2,
 )
 POD = st.builds(
     lambda status, spec, index, uid, gone: (
@@ -497,14 +649,18 @@ POD = st.builds(
         },
     ),
     st.fixed_dictionaries(
-        {}, optional={"nodeName": TEXT, "containers": st.just([{}, {"name": "pytorch", "image": "x"}])}
+        {},
+        optional={"nodeName": TEXT, "containers": st.just([{}, {"name": "pytorch", "image": "x"}])},
     ),
     st.integers(0, 2),
     st.sampled_from("abc"),
     st.sampled_from([{}, {"deletionTimestamp": "2026-11-21T12:01:00Z"}]),
 )
 EVENT = st.fixed_dictionaries(
-    {"metadata": st.just({"uid": "e"}), "involvedObject": st.fixed_dictionaries({"uid": st.sampled_from("jab")})},
+    {
+        "metadata": st.just({"uid": "e"}),
+        "involvedObject": st.fixed_dictionaries({"uid": st.sampled_from("jab")}),
+    },
     optional={
         "reason": st.one_of(st.sampled_from(["FailedCreatePod", "Pulling", "FailedMount"]), TEXT),
         "message": TEXT,
@@ -516,7 +672,9 @@ VIEW = st.builds(
     worker=st.just(0),
     pod_uid=st.sampled_from([None, "a", "b"]),
     state=st.sampled_from([None, "preparing", "ready", "started", "ended"]),
-    report=st.sampled_from([None, {"reason": "Signal", "message": "", "exit_code": 1, "ended_at": "x", "ranks": []}]),
+    report=st.sampled_from(
+        [None, {"reason": "Signal", "message": "", "exit_code": 1, "ended_at": "x", "ranks": []}]
+    ),
 )
 JOB = st.one_of(
     st.none(),
@@ -528,7 +686,13 @@ JOB = st.one_of(
 
 
 @settings(max_examples=examples(300), deadline=None)
-@given(JOB, st.lists(POD, max_size=4), st.lists(EVENT, max_size=3), st.lists(VIEW, max_size=3), st.integers(1, 3))
+@given(
+    JOB,
+    st.lists(POD, max_size=4),
+    st.lists(EVENT, max_size=3),
+    st.lists(VIEW, max_size=3),
+    st.integers(1, 3),
+)
 def test_any_sight_means_something(
     job: Any, pods: list[Any], events: list[Any], views: list[WorkerView], n_workers: int
 ) -> None:
@@ -545,7 +709,9 @@ def test_any_sight_means_something(
     assert all(isinstance(info, WorkerInfo) for info in seen.infos)
     assert seen.blocker.reason in Reason
     for worker in seen.workers:
-        assert worker.stage is not Stage.LOST or (worker.lost_because and worker.lost_reason is not Reason.COMPLETED)
+        assert worker.stage is not Stage.LOST or (
+            worker.lost_because and worker.lost_reason is not Reason.COMPLETED
+        )
     assert observe(given_) == seen  # pure
     assert taken_away(given_, "PyTorchJob train")[0] is not Reason.COMPLETED
 
@@ -554,16 +720,25 @@ def test_the_kubelets_word_for_a_memory_limit_completes_the_message_of_a_rank_th
     case = sight("running")
     ended = StatusReason("OOMKilled", exit_code=1)
     pod = replace(case.pods[0], worker=0, uid="uid", main=Container("pytorch", ended=ended))
-    report: Any = {"reason": "ExitCode", "message": "rank 0 ended with exit code 1", "exit_code": 1, "ranks": []}
+    report: Any = {
+        "reason": "ExitCode",
+        "message": "rank 0 ended with exit code 1",
+        "exit_code": 1,
+        "ranks": [],
+    }
     view = WorkerView(0, "uid", report=report)
     (worker,) = observe(replace(case, pods=(pod,), views=(view,))).workers
     assert worker.report is not None
     assert worker.report["message"] == (
-        "rank 0 ended with exit code 1; a process of its worker was killed because the memory limit was reached"
+        "rank 0 ended with exit code 1; a process of its worker was killed because the memory "
+        "limit was reached"
     )
 
 
 def test_the_quiet_ranks_that_an_agent_tells_are_those_of_its_worker() -> None:
-    views = (WorkerView(0, state="started", quiet=((0, 5.0),)), WorkerView(1, state="started", quiet=((1, 7.0),)))
+    views = (
+        WorkerView(0, state="started", quiet=((0, 5.0),)),
+        WorkerView(1, state="started", quiet=((1, 7.0),)),
+    )
     workers = observe(ClusterState(2, None, views=views)).workers
     assert [worker.quiet for worker in workers] == [((0, 5.0),), ((1, 7.0),)]

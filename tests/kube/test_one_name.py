@@ -1,4 +1,6 @@
-"""Two users' jobs of one name in one namespace, made on a real API server, also by servers that are killed."""
+"""Two users' jobs of one name in one namespace, made on a real API server, also
+by servers that are killed.
+"""
 
 import asyncio
 import re
@@ -41,12 +43,17 @@ def attempt_of(owner: str, name: str, number: int = 1) -> Attempt:
 async def make(
     cluster: RealCluster, attempt: Attempt, ended: Sequence[Attempt] = (), goes: str | None = None
 ) -> tuple[Blocker | None, AttemptObjects]:
-    """`ended`: of these something is left, which goes when the attempt waits for it: the PyTorchJob `goes`."""
+    """`ended`: of these something is left, which goes when the attempt waits for
+    it: the PyTorchJob `goes`.
+    """
     registry = cast(Any, SimpleNamespace(token=lambda *key: "token"))
     settings = replace(Builder().build("x").cluster, namespace=NAMESPACE)
     access = Cluster.of(connect(cluster.kubeconfig, None), settings, registry)
     access.ended.update(names.AttemptKey(each.job_id, each.number) for each in ended)
-    making, said = AttemptObjects(attempt, access, Record(), asyncio.Event()), list[tuple[Reason, str]]()
+    making, said = (
+        AttemptObjects(attempt, access, Record(), asyncio.Event()),
+        list[tuple[Reason, str]](),
+    )
     while (blocked := await making.try_to_create()) is not None and not blocked.permanent:
         said.append((blocked.reason, blocked.message))
         owned = (  # nobody collects garbage here
@@ -63,11 +70,17 @@ async def make(
 
 def job_ids(cluster: RealCluster, prefix: str) -> dict[str, str]:
     found = [each["metadata"] for each in cluster.api.get(JOBS)["items"]]
-    return {each["name"]: each["labels"][names.JOB_ID] for each in found if each["name"].startswith(prefix)}
+    return {
+        each["name"]: each["labels"][names.JOB_ID]
+        for each in found
+        if each["name"].startswith(prefix)
+    }
 
 
 @pytest.mark.parametrize("number", [1, 2])
-async def test_the_second_has_its_owners_mark_and_a_third_its_own(cluster: RealCluster, number: int) -> None:
+async def test_the_second_has_its_owners_mark_and_a_third_its_own(
+    cluster: RealCluster, number: int
+) -> None:
     attempts = [attempt_of(owner, f"train-{number}", number) for owner in ("ann", "bob", "cid")]
     made = [(await make(cluster, attempt))[1].name for attempt in attempts]
     assert made[0] == names.object_name(f"train-{number}", number)
@@ -77,7 +90,9 @@ async def test_the_second_has_its_owners_mark_and_a_third_its_own(cluster: RealC
     }
 
 
-async def test_one_whose_server_was_killed_finds_its_own_though_the_first_name_is_free(cluster: RealCluster) -> None:
+async def test_one_whose_server_was_killed_finds_its_own_though_the_first_name_is_free(
+    cluster: RealCluster,
+) -> None:
     first, second = attempt_of("ann", "again"), attempt_of("bob", "again")
     await make(cluster, first)
     marked = (await make(cluster, second))[1].name
@@ -98,7 +113,9 @@ async def test_one_that_has_the_first_name_keeps_it(cluster: RealCluster) -> Non
 async def test_where_both_names_are_taken_the_job_says_what_to_do(cluster: RealCluster) -> None:
     await make(cluster, attempt_of("ann", "full"))
     await make(cluster, attempt_of("bob", "full"))
-    refused, making = await make(cluster, attempt_of("bob", "full"))  # as another server's bob would
+    refused, making = await make(
+        cluster, attempt_of("bob", "full")
+    )  # as another server's bob would
     assert refused is not None
     assert (refused.reason, making.uid) == (Reason.START_FAILED, None)
     assert refused.message == (
@@ -106,7 +123,9 @@ async def test_where_both_names_are_taken_the_job_says_what_to_do(cluster: RealC
     )
 
 
-async def test_one_that_has_ended_is_awaited_where_both_names_are_taken(cluster: RealCluster) -> None:
+async def test_one_that_has_ended_is_awaited_where_both_names_are_taken(
+    cluster: RealCluster,
+) -> None:
     """A name that is given again and again, while a thousand jobs before it are being removed."""
     attempts = [attempt_of("ann", "repeated") for _ in range(3)]
     await make(cluster, attempts[0])
@@ -114,4 +133,7 @@ async def test_one_that_has_ended_is_awaited_where_both_names_are_taken(cluster:
     assert marked != "repeated"
     refused, making = await make(cluster, attempts[2], ended=attempts, goes=marked)
     assert (refused, making.name) == (None, marked)
-    assert job_ids(cluster, "repeated") == {"repeated": attempts[0].job_id, marked: attempts[2].job_id}
+    assert job_ids(cluster, "repeated") == {
+        "repeated": attempts[0].job_id,
+        marked: attempts[2].job_id,
+    }

@@ -1,4 +1,6 @@
-"""Where the real schedulers put the workers of a job: near each other, apart, and all of them or none."""
+"""Where the real schedulers put the workers of a job: near each other,
+apart, and all of them or none.
+"""
 
 import json
 import uuid
@@ -13,8 +15,7 @@ from server_stub.runtimes.kube import doctor
 from server_stub.runtimes.kube.api import Api, connect
 from server_stub.runtimes.kube.catalogue import Gang, GangScheduler
 from server_stub.runtimes.kube.cluster import ObjectsApi
-from server_stub.runtimes.kube.observe import ClusterState
-from server_stub.runtimes.kube.observe import observe as interpreted
+from server_stub.runtimes.kube.observe import ClusterState, observe as interpreted
 from server_stub.runtimes.kube.observe.inventory import parse_pod, parse_workload
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.trainjob import TRAINJOB
@@ -37,7 +38,8 @@ instance_types:
   - {name: large, cpu: 20, memory_gib: 1, PLACE}
 """.replace(
     "PLACE",
-    "node_selector: {type: kwok}, tolerations: [{key: kwok, operator: Exists}], annotations: {cluster.test/fate: hang}",
+    "node_selector: {type: kwok}, tolerations: [{key: kwok, operator: Exists}], annotations: "
+    "{cluster.test/fate: hang}",
 )
 GANG: GangScheduler = "coscheduling"
 WITH_GANGS = f"gang: {{scheduler: {GANG}}}\n"
@@ -51,7 +53,9 @@ def cluster() -> Iterator[Cluster]:
     with running("tests-placement", {"kwok", "trainer"}) as cluster:
         for name, (zone, cores) in NODES.items():
             cluster.fake_nodes(1, {"cpu": str(cores), "memory": "64Gi", "pods": "110"}, name)
-            cluster.api.merge(f"/api/v1/nodes/{name}-0", {"metadata": {"labels": {"zone": zone, "node": name}}})
+            cluster.api.merge(
+                f"/api/v1/nodes/{name}-0", {"metadata": {"labels": {"zone": zone, "node": name}}}
+            )
         yield cluster
 
 
@@ -60,7 +64,9 @@ def gangs(cluster: Cluster) -> Cluster:
     """With the scheduler of scheduler-plugins, and a training operator that makes PodGroups."""
     builds.build(cluster.home, ["coscheduling"], [], print)
     crds = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/podgroups.scheduling.x-k8s.io"
-    cluster.api.apply(crds, programs.asset(cluster.home, "coscheduling", "scheduling.x-k8s.io_podgroups.yaml"))
+    cluster.api.apply(
+        crds, programs.asset(cluster.home, "coscheduling", "scheduling.x-k8s.io_podgroups.yaml")
+    )
     _grant(cluster, "system:kube-scheduler")
     config = cluster.places.config / "coscheduling.json"
     plugin = {"enabled": [{"name": "Coscheduling"}]}
@@ -72,16 +78,24 @@ def gangs(cluster: Cluster) -> Cluster:
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
-        "clientConnection": {"kubeconfig": str(cluster.places.config / "kube-scheduler.kubeconfig")},
+        "clientConnection": {
+            "kubeconfig": str(cluster.places.config / "kube-scheduler.kubeconfig")
+        },
         "profiles": [profile],
     }
     config.write_text(json.dumps(settings))
-    argv = [str(programs.path(cluster.home, "coscheduling")), f"--config={config}", "--secure-port=0"]
+    argv = [
+        str(programs.path(cluster.home, "coscheduling")),
+        f"--config={config}",
+        "--secure-port=0",
+    ]
     cluster.node().start("coscheduling", argv, {})
     operator = cluster.programs()["training-operator"]
     cluster.stop("training-operator")
     flag = f" --gang-scheduler-name={SCHEDULERS[GANG]}"
-    cluster.node().start("training-operator", [*operator.argv[:-1], operator.argv[-1] + flag], operator.env)
+    cluster.node().start(
+        "training-operator", [*operator.argv[:-1], operator.argv[-1] + flag], operator.env
+    )
     cluster.stop("trainer-controller-manager")  # it watches PodGroups that it finds at its start
     cluster.start("trainer-controller-manager")
     return cluster
@@ -89,7 +103,11 @@ def gangs(cluster: Cluster) -> Cluster:
 
 def _grant(cluster: Cluster, user: str) -> None:
     rbac = "rbac.authorization.k8s.io"
-    rule = {"apiGroups": ["scheduling.x-k8s.io"], "resources": ["podgroups", "podgroups/status"], "verbs": ["*"]}
+    rule = {
+        "apiGroups": ["scheduling.x-k8s.io"],
+        "resources": ["podgroups", "podgroups/status"],
+        "verbs": ["*"],
+    }
     binding = {"roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "podgroups"}}
     binding["subjects"] = [{"apiGroup": rbac, "kind": "User", "name": user}]  # type: ignore[assignment]  # a JSON object
     for kind, more in (("ClusterRole", {"rules": [rule]}), ("ClusterRoleBinding", binding)):
@@ -97,16 +115,24 @@ def _grant(cluster: Cluster, user: str) -> None:
         cluster.api.apply(f"/apis/{rbac}/v1/{kind.lower()}s/podgroups", made)
 
 
-def case(kind: WorkloadKind, instance_type: str, workers: int, namespace: str = "jobs", more: str = "") -> Case:
+def case(
+    kind: WorkloadKind, instance_type: str, workers: int, namespace: str = "jobs", more: str = ""
+) -> Case:
     name = f"{instance_type}-{workers}-{kind.name.lower()}"
     spec = {"instance_type": instance_type, "n_workers": workers}
-    made = Builder(CATALOGUE + more, cluster=replace(CLUSTER, namespace=namespace), spec=spec).build(name)
+    made = Builder(
+        CATALOGUE + more, cluster=replace(CLUSTER, namespace=namespace), spec=spec
+    ).build(name)
     return replace(made, attempt=replace(made.attempt, job_id=uuid.uuid4().hex))
 
 
 def create(cluster: Cluster, kind: WorkloadKind, made: Case) -> str:
     """Name of the job."""
-    api, objects, namespace = connect(cluster.kubeconfig, None), made.objects(kind), made.cluster.namespace
+    api, objects, namespace = (
+        connect(cluster.kubeconfig, None),
+        made.objects(kind),
+        made.cluster.namespace,
+    )
     place, name = ObjectsApi(api, namespace, kind), str(objects.workload["metadata"]["name"])
     if objects.base is not None:
         place.create_base(objects.base)
@@ -130,7 +156,11 @@ def placed(cluster: Cluster, job: str, count: int, namespace: str = "jobs") -> C
     """Numbers of pods by node, once so many have one."""
     nodes: list[str] = []
     for _ in until(60, pause_s=0.3):
-        nodes = [pod["spec"]["nodeName"] for pod in pods(cluster, job, namespace) if "nodeName" in pod["spec"]]
+        nodes = [
+            pod["spec"]["nodeName"]
+            for pod in pods(cluster, job, namespace)
+            if "nodeName" in pod["spec"]
+        ]
         if len(nodes) == count:
             break
     return Counter(nodes)
@@ -172,7 +202,9 @@ def test_a_gang_gets_nodes_together_and_says_what_it_waits_for(
     group = gangs.api.get(f"/apis/{POD_GROUPS[GANG]}/namespaces/{waiting_in}/podgroups/{waits}")
     assert group["spec"]["minMember"] == 5
     fits = create(gangs, kind, case(kind, "large", 3, running_in, WITH_GANGS))
-    assert placed(gangs, fits, 3, running_in) == {"big-0": 3}, _seen(gangs, kind, fits, 3, running_in)
+    assert placed(gangs, fits, 3, running_in) == {"big-0": 3}, _seen(
+        gangs, kind, fits, 3, running_in
+    )
     assert placed(gangs, waits, 0, waiting_in) == {}
     remove(gangs, kind, waits, waiting_in)
     remove(gangs, kind, fits, running_in)
@@ -184,7 +216,9 @@ def _seen(cluster: Cluster, kind: WorkloadKind, job: str, workers: int, namespac
     found = [parse_pod(each, (kind,)) for each in pods(cluster, job, namespace)]
     views = tuple(WorkerView(number) for number in range(workers))
     there = tuple(pod for pod in found if pod is not None)
-    blocker = interpreted(ClusterState(workers, workload, there, views=views, gang_scheduler=GANG)).blocker
+    blocker = interpreted(
+        ClusterState(workers, workload, there, views=views, gang_scheduler=GANG)
+    ).blocker
     assert not blocker.counts_toward_timeout or "PodGroup" not in blocker.message
     return blocker.message
 
@@ -196,5 +230,11 @@ def test_doctor_looks_for_pod_groups(gangs: Cluster) -> None:
         (found,) = [each for each in doctor.checks(api, options) if each.name == "gang scheduling"]
         return found.ok, found.message
 
-    assert check(GANG) == (True, "coscheduling: each job has a PodGroup, and its pods get nodes together")
-    assert check("volcano") == (False, "the cluster has no resource type PodGroup of scheduling.volcano.sh/v1beta1")
+    assert check(GANG) == (
+        True,
+        "coscheduling: each job has a PodGroup, and its pods get nodes together",
+    )
+    assert check("volcano") == (
+        False,
+        "the cluster has no resource type PodGroup of scheduling.volcano.sh/v1beta1",
+    )

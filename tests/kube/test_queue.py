@@ -1,4 +1,6 @@
-"""The message about the place of a job in a queue of Kueue, from the API's own objects; the error of its estimate."""
+"""The message about the place of a job in a queue of Kueue, from the API's own objects;
+the error of its estimate.
+"""
 
 import asyncio
 import random
@@ -20,7 +22,11 @@ from server_stub.runtimes.kube.queues import LocalQueue, describe, parse, wait_s
 LOCAL: dict[str, Any] = {
     "metadata": {"name": "team-a"},
     "spec": {"clusterQueue": "shared"},
-    "status": {"conditions": [{"type": "Active", "status": "True", "reason": "Ready", "message": "Can submit"}]},
+    "status": {
+        "conditions": [
+            {"type": "Active", "status": "True", "reason": "Ready", "message": "Can submit"}
+        ]
+    },
 }
 RESOURCES = [{"name": "cpu", "nominalQuota": "64"}, {"name": "nvidia.com/gpu", "nominalQuota": "8"}]
 CLUSTER: dict[str, Any] = {
@@ -28,18 +34,29 @@ CLUSTER: dict[str, Any] = {
         "resourceGroups": [
             {
                 "coveredResources": ["cpu", "nvidia.com/gpu"],
-                "flavors": [{"name": "a", "resources": RESOURCES}, {"name": "b", "resources": RESOURCES[:1]}],
+                "flavors": [
+                    {"name": "a", "resources": RESOURCES},
+                    {"name": "b", "resources": RESOURCES[:1]},
+                ],
             }
         ]
     },
     "status": {
         "flavorsReservation": [
-            {"name": "a", "resources": [{"name": "cpu", "total": "500m"}, {"name": "nvidia.com/gpu", "total": "4"}]},
+            {
+                "name": "a",
+                "resources": [
+                    {"name": "cpu", "total": "500m"},
+                    {"name": "nvidia.com/gpu", "total": "4"},
+                ],
+            },
             {"name": "b", "resources": [{"name": "cpu", "total": "1"}]},
         ]
     },
 }
-PENDING: dict[str, Any] = {"items": [{"metadata": {"ownerReferences": [{"uid": f"job-{n}"}]}} for n in range(7)]}
+PENDING: dict[str, Any] = {
+    "items": [{"metadata": {"ownerReferences": [{"uid": f"job-{n}"}]}} for n in range(7)]
+}
 
 
 def test_a_waiting_job_says_its_place_the_quota_and_the_time() -> None:
@@ -61,11 +78,22 @@ def test_what_the_server_may_not_see_is_left_out() -> None:
 
 @pytest.mark.parametrize("stopped", ["local", "cluster"])
 def test_a_queue_that_is_not_active_says_why(stopped: str) -> None:
-    inactive = {"status": {"conditions": [{"type": "Active", "status": "False", "message": "it is stopped"}]}}
-    local, cluster = ({**LOCAL, **inactive}, CLUSTER) if stopped == "local" else (LOCAL, {**CLUSTER, **inactive})
+    inactive = {
+        "status": {
+            "conditions": [{"type": "Active", "status": "False", "message": "it is stopped"}]
+        }
+    }
+    local, cluster = (
+        ({**LOCAL, **inactive}, CLUSTER) if stopped == "local" else (LOCAL, {**CLUSTER, **inactive})
+    )
     queue = parse("team-a", local, cluster, PENDING)
-    assert describe(queue, "job-2", gpus=True, left_s=1.0) == "queue team-a lets no job start: it is stopped"
-    assert describe(replace(queue, problem=""), "job-2", gpus=True, left_s=None).startswith("3rd of 7")
+    assert (
+        describe(queue, "job-2", gpus=True, left_s=1.0)
+        == "queue team-a lets no job start: it is stopped"
+    )
+    assert describe(replace(queue, problem=""), "job-2", gpus=True, left_s=None).startswith(
+        "3rd of 7"
+    )
 
 
 def test_nothing_is_estimated_where_nothing_is_known() -> None:
@@ -82,19 +110,26 @@ def test_nothing_is_estimated_where_nothing_is_known() -> None:
         (0, [100.0], 60.0),  # it runs longer than any before: nothing is known of its end
     ],
 )
-def test_each_job_that_ends_lets_the_next_one_start(ahead: int, ages_s: list[float], expected: float) -> None:
+def test_each_job_that_ends_lets_the_next_one_start(
+    ahead: int, ages_s: list[float], expected: float
+) -> None:
     assert wait_s(ahead, ages_s, earlier_s=[60.0, 60.0]) == expected
 
 
 def test_the_estimate_is_wrong_by_less_than_half_for_most_jobs() -> None:
-    """Queues of jobs whose lengths differ by a factor of 5 on average, after 20 of them have ended."""
+    """Queues of jobs whose lengths differ by a factor of 5 on average,
+    after 20 of them have ended.
+    """
     chance = random.Random(1)
     errors = []
     for _ in range(400):
         lengths = [chance.lognormvariate(6.0, 0.8) for _ in range(20 + 4 + 10)]
         earlier, running, waiting = lengths[:20], lengths[20:24], lengths[24:]
         ages = [length * chance.random() for length in running]
-        ends, ahead = [length - age for length, age in zip(running, ages, strict=True)], chance.randrange(10)
+        ends, ahead = (
+            [length - age for length, age in zip(running, ages, strict=True)],
+            chance.randrange(10),
+        )
         heapify(ends)
         for length in waiting[:ahead]:
             heapreplace(ends, ends[0] + length)
@@ -111,7 +146,13 @@ def test_a_queue_that_nobody_knows_of_has_a_name() -> None:
 
 
 WAITING = Workload(
-    kind=PYTORCHJOB, key=AttemptKey("id", 1), name="train", uid="uid", created_at="", queue="team-a", suspended=True
+    kind=PYTORCHJOB,
+    key=AttemptKey("id", 1),
+    name="train",
+    uid="uid",
+    created_at="",
+    queue="team-a",
+    suspended=True,
 )
 
 
@@ -122,16 +163,24 @@ def test_a_queue_without_a_cluster_queue_says_what_kueue_says(spec: dict[str, An
     class OneQueue:
         def get(self, path: str) -> Any:
             if path.endswith("/localqueues/team-a"):
-                return {**spec, "metadata": {"name": "team-a"}, "status": {"conditions": [condition]}}
+                return {
+                    **spec,
+                    "metadata": {"name": "team-a"},
+                    "status": {"conditions": [condition]},
+                }
             raise ApiError(404, "not found")
 
     async def look() -> str:
-        return await queues.Queues(cast(Any, OneQueue()), "jobs", Inventory()).place(WAITING, gpus=False)
+        return await queues.Queues(cast(Any, OneQueue()), "jobs", Inventory()).place(
+            WAITING, gpus=False
+        )
 
     assert asyncio.run(look()) == "queue team-a lets no job start: it has no ClusterQueue"
 
 
-def test_gangs_that_have_waited_for_one_slow_answer_all_take_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gangs_that_have_waited_for_one_slow_answer_all_take_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[str] = []
 
     class SlowApi:

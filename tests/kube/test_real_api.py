@@ -1,4 +1,6 @@
-"""A real API server judges every golden: its schemas strictly, the operator's webhook, Pod Security of its pods."""
+"""A real API server judges every golden: its schemas strictly, the operator's webhook,
+Pod Security of its pods.
+"""
 
 from typing import Any
 
@@ -30,9 +32,19 @@ def cluster(control_plane: Cluster) -> Cluster:
         control_plane.namespace(namespace, level)
     for name in ("batch-low", "batch-medium", "batch-high"):
         path = f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}"
-        made = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": 1}
+        made = {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {"name": name},
+            "value": 1,
+        }
         control_plane.api.apply(path, made)
-    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "nvidia"}, "handler": "x"}
+    runtime = {
+        "apiVersion": "node.k8s.io/v1",
+        "kind": "RuntimeClass",
+        "metadata": {"name": "nvidia"},
+        "handler": "x",
+    }
     control_plane.api.apply("/apis/node.k8s.io/v1/runtimeclasses/nvidia", runtime)
     return control_plane
 
@@ -67,7 +79,9 @@ def pods_of(cluster: Cluster, job: str, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))
-def test_every_object_is_taken_strictly_and_its_pods_are_admitted(cluster: Cluster, name: str) -> None:
+def test_every_object_is_taken_strictly_and_its_pods_are_admitted(
+    cluster: Cluster, name: str
+) -> None:
     namespace = NAMESPACE[case(name).catalogue.pod_security]
     for made in golden(name):
         made["metadata"]["namespace"] = namespace
@@ -88,7 +102,9 @@ def test_the_server_is_strict_and_restricted_refuses_what_is_not(cluster: Cluste
         cluster.api.create(PATHS["Pod"].format("jobs") + DRY, loose)
 
 
-def test_the_operators_pods_are_restricted_and_what_they_say_of_the_world_agrees(cluster: Cluster) -> None:
+def test_the_operators_pods_are_restricted_and_what_they_say_of_the_world_agrees(
+    cluster: Cluster,
+) -> None:
     """It appends its own variables after ours, and the last one counts."""
     objects = Builder(spec={"n_workers": 2, "processes_per_worker": 3}).build("agree").objects()
     for made in objects.all():

@@ -1,4 +1,6 @@
-"""A real kubelet starts a pod of the template, in a `restricted` namespace: what a process finds in it."""
+"""A real kubelet starts a pod of the template, in a `restricted` namespace:
+what a process finds in it.
+"""
 
 import json
 from typing import Any
@@ -65,7 +67,9 @@ def seen(cluster: Cluster) -> dict[str, Any]:
     return found
 
 
-def test_a_user_that_the_image_does_not_know_has_a_name_a_home_and_caches(seen: dict[str, Any]) -> None:
+def test_a_user_that_the_image_does_not_know_has_a_name_a_home_and_caches(
+    seen: dict[str, Any],
+) -> None:
     assert (seen["user"], seen["uid"], seen["home"]) == ("user", 1000, "/client-lib/home")
     assert {"HF_HOME", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR"} <= seen["caches"].keys()
 

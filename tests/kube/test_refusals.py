@@ -1,8 +1,7 @@
 """What a refusal of the Kubernetes API means, by the texts that a real one gives."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.spec.states import Reason
 from server_stub.runtimes.kube.observe.messages import refusal
@@ -13,10 +12,19 @@ WHAT = ("PyTorchJob train", "training operator")
 @pytest.mark.parametrize(
     ("status", "message", "reason", "retry", "said"),
     [
-        (0, "10.0.0.1 does not answer: refused", Reason.QUEUED, "always", "the Kubernetes API does not answer"),
+        (
+            0,
+            "10.0.0.1 does not answer: refused",
+            Reason.QUEUED,
+            "always",
+            "the Kubernetes API does not answer",
+        ),
         (
             500,
-            'Internal error occurred: failed calling webhook "validator.pytorchjob": connection refused',
+            (
+                'Internal error occurred: failed calling webhook "validator.pytorchjob": connection '
+                "refused"
+            ),
             Reason.QUEUED,
             "always",
             "the webhook validator.pytorchjob does not answer: does the training operator run?",

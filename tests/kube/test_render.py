@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.errors import TooLarge
 from client_lib.spec.job import MASK
@@ -44,7 +43,10 @@ def each(request: pytest.FixtureRequest) -> Case:
 def test_a_manifest_is_what_its_golden_file_says(name: str) -> None:
     """`python -m tests.kube.cases` writes new ones."""
     assert text(case(name).objects()) == (GOLDEN / f"{name}.yaml").read_text()
-    assert trainjob_text(case(name).objects(TRAINJOB)) == (GOLDEN_TRAINJOB / f"{name}.yaml").read_text()
+    assert (
+        trainjob_text(case(name).objects(TRAINJOB))
+        == (GOLDEN_TRAINJOB / f"{name}.yaml").read_text()
+    )
 
 
 def test_there_is_no_golden_file_without_a_case() -> None:
@@ -71,8 +73,16 @@ def test_no_two_parts_of_the_objects_share_a_value_that_someone_may_change(each:
 
 
 def _containers(value: Any) -> list[Any]:
-    inner = list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
-    return ([value] if isinstance(value, dict | list) else []) + [part for each in inner for part in _containers(each)]
+    inner = (
+        list(value.values())
+        if isinstance(value, dict)
+        else value
+        if isinstance(value, list)
+        else []
+    )
+    return ([value] if isinstance(value, dict | list) else []) + [
+        part for each in inner for part in _containers(each)
+    ]
 
 
 def test_the_launcher_is_shared_and_all_else_is_the_attempts_own(each: Case) -> None:
@@ -107,7 +117,9 @@ def test_the_operators_world_is_ours(each: Case) -> None:
 
 def test_elastic_workers_are_told_what_the_operator_tells_them_of_no_master() -> None:
     (template,) = templates(case("elastic"))
-    variables = {variable["name"]: variable for variable in template["spec"]["containers"][0]["env"]}
+    variables = {
+        variable["name"]: variable for variable in template["spec"]["containers"][0]["env"]
+    }
     assert pytorchjob.REPLICA_INDEX in variables["RANK"]["valueFrom"]["fieldRef"]["fieldPath"]
     assert variables["MASTER_ADDR"]["value"] == "elastic-worker-0"
     run = case("elastic").objects().workload["spec"]["runPolicy"]
@@ -127,24 +139,42 @@ def without_disk(amounts: dict[str, str]) -> dict[str, str]:
     return {name: amount for name, amount in amounts.items() if name != "ephemeral-storage"}
 
 
-def test_every_folder_of_a_pod_has_a_limit_and_all_of_them_fit_into_that_of_the_pod(each: Case) -> None:
+def test_every_folder_of_a_pod_has_a_limit_and_all_of_them_fit_into_that_of_the_pod(
+    each: Case,
+) -> None:
     for template in templates(each):
-        sizes = {v["name"]: v["emptyDir"]["sizeLimit"] for v in template["spec"]["volumes"] if "emptyDir" in v}
+        sizes = {
+            v["name"]: v["emptyDir"]["sizeLimit"]
+            for v in template["spec"]["volumes"]
+            if "emptyDir" in v
+        }
         resources = template["spec"]["containers"][0]["resources"]
         limit = gib(resources["limits"]["ephemeral-storage"])
         assert {"run", "log", "home", "shm"} <= set(sizes)
         assert limit >= gib(sizes["run"]) + gib(sizes["log"])
         assert 1 <= gib(resources["requests"]["ephemeral-storage"]) <= limit
         if "tmp" in sizes:
-            assert limit >= gib(sizes["run"]) + gib(sizes["log"]) + float(sizes["tmp"].removesuffix("G")) * 1e9 / 2**30
+            assert (
+                limit
+                >= gib(sizes["run"])
+                + gib(sizes["log"])
+                + float(sizes["tmp"].removesuffix("G")) * 1e9 / 2**30
+            )
 
 
 def test_a_size_of_the_catalogue_is_requested_and_is_the_limit() -> None:
-    small = replace(BUILDERS["one-worker"], catalogue=SMALL.replace("memory_gib: 8}", "memory_gib: 8, disk_gib: 49.5}"))
+    small = replace(
+        BUILDERS["one-worker"],
+        catalogue=SMALL.replace("memory_gib: 8}", "memory_gib: 8, disk_gib: 49.5}"),
+    )
     (template,) = templates(small.build("small"))
     resources = template["spec"]["containers"][0]["resources"]
     assert {resources[kind]["ephemeral-storage"] for kind in ("requests", "limits")} == {"51712Mi"}
-    sizes = {v["name"]: v["emptyDir"]["sizeLimit"] for v in template["spec"]["volumes"] if "emptyDir" in v}
+    sizes = {
+        v["name"]: v["emptyDir"]["sizeLimit"]
+        for v in template["spec"]["volumes"]
+        if "emptyDir" in v
+    }
     assert (sizes["run"], sizes["home"], sizes["log"]) == ("50688Mi", "50688Mi", "1Gi")
 
 
@@ -158,11 +188,17 @@ def test_every_mount_has_its_volume_and_every_volume_its_object(each: Case) -> N
     for template in templates(each):
         volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
         mounted = [mount["name"] for mount in template["spec"]["containers"][0]["volumeMounts"]]
-        assert list(dict.fromkeys(mounted)) == [volume["name"] for volume in template["spec"]["volumes"]]
-        claims = [
-            each["persistentVolumeClaim"]["claimName"] for each in volumes.values() if "persistentVolumeClaim" in each
+        assert list(dict.fromkeys(mounted)) == [
+            volume["name"] for volume in template["spec"]["volumes"]
         ]
-        assert len(set(claims)) == len(claims)  # a pod with one claim in two volumes may never start
+        claims = [
+            each["persistentVolumeClaim"]["claimName"]
+            for each in volumes.values()
+            if "persistentVolumeClaim" in each
+        ]
+        assert len(set(claims)) == len(
+            claims
+        )  # a pod with one claim in two volumes may never start
         for volume in volumes.values():
             if "configMap" in volume:
                 assert ("ConfigMap", volume["configMap"]["name"]) in there
@@ -204,14 +240,18 @@ def test_what_is_shown_leaves_the_objects_alone_and_says_which_archive_it_is() -
     before = json.dumps(objects.all())
     shown = masked(objects)
     assert json.dumps(objects.all()) == before
-    assert shown[0]["binaryData"]["worker.pyz"].startswith("6 bytes, sha256 98c4efa37268")  # as its name ends
+    assert shown[0]["binaryData"]["worker.pyz"].startswith(
+        "6 bytes, sha256 98c4efa37268"
+    )  # as its name ends
 
 
 def test_a_retry_renders_the_same_but_for_its_name_and_number() -> None:
     first, second = (replace_number(number).objects().workload for number in (1, 2))
     assert first["metadata"]["name"] == "train"
     assert second["metadata"]["name"].startswith("train-")
-    assert names.attempt_of(first["metadata"]["labels"]) != names.attempt_of(second["metadata"]["labels"])
+    assert names.attempt_of(first["metadata"]["labels"]) != names.attempt_of(
+        second["metadata"]["labels"]
+    )
 
 
 def replace_number(number: int) -> Case:
@@ -239,7 +279,11 @@ def test_code_that_no_config_map_holds_is_refused_with_the_way_out() -> None:
 def test_the_largest_code_and_the_largest_spec_fit_in_a_config_map() -> None:
     far = cluster_with(worker_server_url=None)
     spec = {"args": ["x" * 1000] * 690}
-    objects = Builder(cluster=far, payload={"snapshot.tar.gz": bytes(CODE_MAX)}, spec=spec).build("x").objects()
+    objects = (
+        Builder(cluster=far, payload={"snapshot.tar.gz": bytes(CODE_MAX)}, spec=spec)
+        .build("x")
+        .objects()
+    )
     for made in (objects.own["code"], objects.own["plan"]):
         assert len(json.dumps(made)) < 2**20
 
@@ -273,11 +317,20 @@ def test_a_home_on_a_volume_is_a_matter_of_the_catalogue() -> None:
     [
         ("http://10.1.2.3:8000", {"ipBlock": {"cidr": "10.1.2.3/32"}}),
         ("https://[fd00::1]", {"ipBlock": {"cidr": "fd00::1/128"}}),
-        ("http://server.ns.svc.cluster.local", {"matchLabels": {"app.kubernetes.io/name": "client-lib-server"}}),
+        (
+            "http://server.ns.svc.cluster.local",
+            {"matchLabels": {"app.kubernetes.io/name": "client-lib-server"}},
+        ),
     ],
 )
-def test_a_job_without_internet_reaches_the_server_wherever_it_is(url: str, peer: dict[str, Any]) -> None:
-    objects = Builder(cluster=cluster_with(worker_server_url=url), spec={"internet": False}).build("x").objects()
+def test_a_job_without_internet_reaches_the_server_wherever_it_is(
+    url: str, peer: dict[str, Any]
+) -> None:
+    objects = (
+        Builder(cluster=cluster_with(worker_server_url=url), spec={"internet": False})
+        .build("x")
+        .objects()
+    )
     assert json.dumps(peer) in json.dumps(objects.own["policy"]["spec"]["egress"])
 
 
@@ -330,4 +383,7 @@ def test_whatever_a_job_says_reaches_its_plan_unchanged(
 
 
 def templates(of: Case) -> list[Object]:
-    return [replica["template"] for replica in of.objects().workload["spec"]["pytorchReplicaSpecs"].values()]
+    return [
+        replica["template"]
+        for replica in of.objects().workload["spec"]["pytorchReplicaSpecs"].values()
+    ]

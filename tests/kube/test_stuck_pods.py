@@ -10,10 +10,15 @@ from server_stub.runtimes.verdict import Stage
 from server_stub.worker_gateway.worker import WorkerView
 from tests.kube.test_observe import sight
 
-RUNNING: WorkerPod = replace(next(pod for pod in sight("running", 1).pods if pod.worker == 0), uid="uid", node="node1")
+RUNNING: WorkerPod = replace(
+    next(pod for pod in sight("running", 1).pods if pod.worker == 0), uid="uid", node="node1"
+)
 DELETED = replace(RUNNING, ends_by="2026-11-23T18:00:00Z", grace_s=20.0)
 EVICTED = replace(
-    DELETED, disruption=StatusReason("DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
+    DELETED,
+    disruption=StatusReason(
+        "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint"
+    ),
 )
 
 
@@ -69,17 +74,32 @@ def test_a_pod_that_was_given_up_is_looked_at_no_more_often_than_others() -> Non
 def test_a_worker_whose_pod_nobody_ends_is_lost_with_its_node() -> None:
     for pod, why in [
         (DELETED, "worker 0 was lost with node node1: its pod can't be ended there"),
-        (EVICTED, "worker 0 was taken away from node node1: Taint manager: deleting due to NoExecute taint"),
+        (
+            EVICTED,
+            (
+                "worker 0 was taken away from node node1: Taint manager: deleting due to NoExecute "
+                "taint"
+            ),
+        ),
     ]:
         case = replace(
-            sight("running", 1), pods=(replace(pod, unanswered=True),), views=(WorkerView(0, "uid", state="started"),)
+            sight("running", 1),
+            pods=(replace(pod, unanswered=True),),
+            views=(WorkerView(0, "uid", state="started"),),
         )
         worker = observe(case).workers[0]
-        assert (worker.stage, worker.lost_reason, worker.lost_because) == (Stage.LOST, Reason.NODE_LOST, why)
+        assert (worker.stage, worker.lost_reason, worker.lost_because) == (
+            Stage.LOST,
+            Reason.NODE_LOST,
+            why,
+        )
 
 
 def test_an_eviction_from_a_lost_node_is_the_nodes_fault_and_not_somebodys() -> None:
-    assert taken_away(replace(sight("running", 1), pods=(EVICTED,)), "PyTorchJob train")[0] is Reason.NODE_LOST
+    assert (
+        taken_away(replace(sight("running", 1), pods=(EVICTED,)), "PyTorchJob train")[0]
+        is Reason.NODE_LOST
+    )
 
 
 def test_only_the_deletion_of_a_pod_that_speaks_dooms_the_gang() -> None:

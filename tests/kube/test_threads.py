@@ -12,7 +12,9 @@ def test_requests_without_an_answer_do_not_hold_up_what_is_written_to_disk() -> 
     answer = threading.Event()
 
     async def a_thousand_jobs() -> list[bool]:
-        requests = [asyncio.ensure_future(call_in_thread(answer.wait, 60)) for _ in range(4 * THREADS)]
+        requests = [
+            asyncio.ensure_future(call_in_thread(answer.wait, 60)) for _ in range(4 * THREADS)
+        ]
         await asyncio.wait_for(asyncio.to_thread(str), 30)
         assert not any(request.done() for request in requests)
         answer.set()

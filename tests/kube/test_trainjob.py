@@ -1,4 +1,6 @@
-"""A TrainJob over its TrainingRuntime gives the pods of a PyTorchJob; the webhooks of Kubeflow Trainer accept both."""
+"""A TrainJob over its TrainingRuntime gives the pods of a PyTorchJob; the webhooks of
+Kubeflow Trainer accept both.
+"""
 
 import copy
 from typing import Any
@@ -51,7 +53,9 @@ def pod_of(objects: Objects) -> Object:
         template["metadata"] = template.get("metadata", {}) | patched.get("metadata", {})
         template["spec"] |= patched["spec"]
     trainer = spec["trainer"]
-    container |= {key: trainer[key] for key in ("image", "command", "env")} | {"resources": trainer["resourcesPerNode"]}
+    container |= {key: trainer[key] for key in ("image", "command", "env")} | {
+        "resources": trainer["resourcesPerNode"]
+    }
     return template
 
 
@@ -60,8 +64,12 @@ def test_its_pods_are_those_of_a_pytorch_job(each: Case) -> None:
     theirs, ours = each.objects().workload["spec"], pod_of(objects)
     expected: Object = next(iter(theirs["pytorchReplicaSpecs"].values()))["template"]
     gang = each.cluster.catalogue.gang.scheduler
-    assert ours["spec"].pop("schedulerName", None) == SCHEDULERS.get(gang)  # which the training operator adds itself
-    assert ours["spec"].pop("restartPolicy") == ("OnFailure" if "elasticPolicy" in theirs else "Never")
+    assert ours["spec"].pop("schedulerName", None) == SCHEDULERS.get(
+        gang
+    )  # which the training operator adds itself
+    assert ours["spec"].pop("restartPolicy") == (
+        "OnFailure" if "elasticPolicy" in theirs else "Never"
+    )
     one, other = ours["spec"]["containers"].pop(), expected["spec"]["containers"].pop()
     labels = expected["metadata"]["labels"]
     labels.pop("client-lib.io/elastic", None)
@@ -121,7 +129,12 @@ def test_jobs_share_a_runtime_if_its_content_is_the_same() -> None:
 
 
 def found(word: str, message: str = "") -> Workload:
-    meta = {"name": "train", "uid": "u", "labels": names.labels("j", 1, "train"), "creationTimestamp": "2026-11-23"}
+    meta = {
+        "name": "train",
+        "uid": "u",
+        "labels": names.labels("j", 1, "train"),
+        "creationTimestamp": "2026-11-23",
+    }
     conditions = [{"type": word, "status": "True", "message": message}]
     workload = parse_workload({"metadata": meta, "status": {"conditions": conditions}}, TRAINJOB)
     assert workload is not None
@@ -130,9 +143,15 @@ def found(word: str, message: str = "") -> Workload:
 
 @pytest.mark.parametrize(
     ("word", "reason", "permanent"),
-    [("Suspended", Reason.QUEUED, False), ("Complete", Reason.QUEUED, False), ("Failed", Reason.LAUNCHER_LOST, True)],
+    [
+        ("Suspended", Reason.QUEUED, False),
+        ("Complete", Reason.QUEUED, False),
+        ("Failed", Reason.LAUNCHER_LOST, True),
+    ],
 )
-def test_its_conditions_count_while_there_are_no_pods(word: str, reason: Reason, permanent: bool) -> None:
+def test_its_conditions_count_while_there_are_no_pods(
+    word: str, reason: Reason, permanent: bool
+) -> None:
     seen = observe(ClusterState(1, found(word, "x"), views=(WorkerView(0),)))
     assert (seen.blocker.reason, seen.blocker.permanent) == (reason, permanent)
     assert seen.unknown == ()
@@ -141,7 +160,9 @@ def test_its_conditions_count_while_there_are_no_pods(word: str, reason: Reason,
 def test_pods_of_its_job_set_are_found_by_their_labels() -> None:
     labels = {trainjob.REPLICATED_JOB_LABEL: "node", trainjob.INDEX: "3"}
     assert TRAINJOB.worker_of(labels) == 3
-    assert TRAINJOB.worker_of(labels | {trainjob.REPLICATED_JOB_LABEL: "dataset-initializer"}) is None
+    assert (
+        TRAINJOB.worker_of(labels | {trainjob.REPLICATED_JOB_LABEL: "dataset-initializer"}) is None
+    )
     assert TRAINJOB.worker_of({trainjob.INDEX: "3"}) is None
 
 
@@ -149,7 +170,9 @@ def test_an_event_of_its_job_says_why_there_are_no_pods() -> None:
     message = 'Error creating: pods "train-node-0-0-abcde" is forbidden: exceeded quota: small'
     event = Event("e", "u", "FailedCreate", message, "2026-11-23", "Job/train-node-0")
     assert event.part in found("Suspended").known_by
-    workload = parse_workload({"metadata": {"uid": "u", "labels": names.labels("j", 1, "train")}}, TRAINJOB)
+    workload = parse_workload(
+        {"metadata": {"uid": "u", "labels": names.labels("j", 1, "train")}}, TRAINJOB
+    )
     seen = observe(ClusterState(1, workload, events=(event,), views=(WorkerView(0),)))
     assert seen.blocker.reason is Reason.UNSCHEDULABLE
     assert "small" in seen.blocker.message

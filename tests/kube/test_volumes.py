@@ -1,12 +1,13 @@
-"""Users of one server see no files of each other on a volume, unless the catalogue says `mount: whole`."""
+"""Users of one server see no files of each other on a volume, unless the
+catalogue says `mount: whole`.
+"""
 
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
-from hypothesis import assume, example, given
-from hypothesis import strategies as st
+from hypothesis import assume, example, given, strategies as st
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.job import JobSpec
@@ -14,7 +15,9 @@ from server_stub.runtimes.kube.catalogue.file import read
 from server_stub.runtimes.kube.render import storage
 from tests.kube.cases import SMALL, VOLUMES, Builder
 
-OWNERS = st.text(max_size=120) | st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,99}", fullmatch=True)
+OWNERS = st.text(max_size=120) | st.from_regex(
+    r"[A-Za-z0-9_][A-Za-z0-9._@+-]{0,99}", fullmatch=True
+)
 ALWAYS = SMALL + "volumes: [{name: home, claim: home, always: /home/me%s}]\n"
 
 
@@ -82,10 +85,14 @@ def test_a_job_sees_a_folder_of_its_user_or_the_whole_volume_as_the_catalogue_sa
 
 
 def test_a_job_sees_its_own_checkpoints_and_those_that_it_begins_with() -> None:
-    """The checkpoints lie in the folders of earlier versions of the server, which mounted the whole volume."""
+    """The checkpoints lie in the folders of earlier versions of the server, which
+    mounted the whole volume.
+    """
     own = {"/models/train-3f2a3f2a": "train-3f2a3f2a"}
     assert mounts(SMALL + VOLUMES) == own
-    assert mounts(SMALL + VOLUMES, parent="before") == own | {"/models/before-5c6d7e8f": "before-5c6d7e8f"}
+    assert mounts(SMALL + VOLUMES, parent="before") == own | {
+        "/models/before-5c6d7e8f": "before-5c6d7e8f"
+    }
     whole = VOLUMES.replace("claim: models", "claim: models, mount: whole")
     assert mounts(SMALL + whole, parent="before") == {"/models": None}
 
@@ -100,7 +107,10 @@ def test_a_volume_is_mounted_by_its_users_alone() -> None:
     assert bobs.notices() == []
     carls = replace(bobs, attempt=replace(bobs.attempt, owner="carl"))
     for refuse in (carls.notices, carls.objects):
-        with pytest.raises(InvalidRequest, match="volume 'team' can't be mounted by jobs of carl: it is for ann, bob"):
+        with pytest.raises(
+            InvalidRequest,
+            match="volume 'team' can't be mounted by jobs of carl: it is for ann, bob",
+        ):
             refuse()
     assert mounts(ALWAYS % ", users: [ann]", owner="ann") == {"/home/me": "owners/ann"}
     assert mounts(ALWAYS % ", users: [ann]", owner="carl") == {}
@@ -115,7 +125,9 @@ def test_a_volume_is_mounted_by_its_users_alone() -> None:
         (", mount: whole}, {name: own, claim: own, always: /home/me/proj", False),
     ],
 )
-def test_scripts_run_in_place_only_where_all_jobs_see_the_same_files(more: str, shared: bool) -> None:
+def test_scripts_run_in_place_only_where_all_jobs_see_the_same_files(
+    more: str, shared: bool
+) -> None:
     claims = storage.claims(JobSpec(script="x.py"), "ann", read(ALWAYS % more))
     assert storage.is_shared("/home/me/proj/src", claims) is shared
     assert not storage.is_shared("/home/other", claims)

@@ -1,4 +1,6 @@
-"""A watch against an HTTP server that does what API servers do: ends, breaks off, expires, says nothing."""
+"""A watch against an HTTP server that does what API servers do: ends, breaks
+off, expires, says nothing.
+"""
 
 import asyncio
 import json
@@ -96,7 +98,9 @@ Got = list[tuple[str, Any]]
 
 @pytest.fixture
 def watch(api: Api) -> Iterator[tuple[ObjectWatch[Any], Got]]:
-    """A watch on a running event loop, and what it brought there; objects called `foreign` do not matter."""
+    """A watch on a running event loop, and what it brought there; objects
+    called `foreign` do not matter.
+    """
     got: Got = []
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True).start()
@@ -108,7 +112,9 @@ def watch(api: Api) -> Iterator[tuple[ObjectWatch[Any], Got]]:
         return lambda found: got.append((what, found))
 
     async def make() -> ObjectWatch[Any]:
-        return ObjectWatch(api, "/things", {"labelSelector": "x"}, read, take("list"), take("put"), take("gone"))
+        return ObjectWatch(
+            api, "/things", {"labelSelector": "x"}, read, take("list"), take("put"), take("gone")
+        )
 
     made = asyncio.run_coroutine_threadsafe(make(), loop).result()
     yield made, got
@@ -143,7 +149,9 @@ def test_it_lists_page_by_page_and_then_follows_from_there(cluster: Cluster, wat
     }
 
 
-def test_it_outlasts_answers_that_are_no_lists(cluster: Cluster, watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_outlasts_answers_that_are_no_lists(
+    cluster: Cluster, watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watching, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(watching, "LONGEST_PAUSE_S", 0.01)
     cluster.pages = [{}, {"message": "maintenance"}, [], None, {"metadata": None}]

@@ -1,4 +1,6 @@
-"""Another kind of workload needs one class: nothing of PyTorchJob is left in its objects, pods and messages."""
+"""Another kind of workload needs one class: nothing of PyTorchJob is left in its
+objects, pods and messages.
+"""
 
 import json
 from collections.abc import Mapping
@@ -6,8 +8,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check
@@ -17,7 +18,13 @@ from server_stub.runtimes.kube.api import Api, ApiError
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.doctor import Permission, needed
 from server_stub.runtimes.kube.observe import ClusterState, observe
-from server_stub.runtimes.kube.observe.inventory import Event, Inventory, Workload, parse_pod, parse_workload
+from server_stub.runtimes.kube.observe.inventory import (
+    Event,
+    Inventory,
+    Workload,
+    parse_pod,
+    parse_workload,
+)
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.render import render
 from server_stub.runtimes.kube.workload import Object, WorkloadKind, WorkloadPlan
@@ -37,7 +44,10 @@ class IndexedJob(WorkloadKind):
     own_variables = ()
 
     def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
-        spec = {"size": plan.spec.n_workers, "template": plan.template({"example.com/of": plan.name}, ())}
+        spec = {
+            "size": plan.spec.n_workers,
+            "template": plan.template({"example.com/of": plan.name}, ()),
+        }
         return self.object(plan.metadata, spec), None
 
     def probe(self, namespace: str, labels: Mapping[str, str]) -> Object:
@@ -65,7 +75,11 @@ def objects(of: Case) -> list[Object]:
 
 def test_its_objects_have_nothing_of_a_pytorch_job() -> None:
     *_, workload = objects(case("one-worker"))
-    assert (workload["apiVersion"], workload["kind"], workload["spec"]["size"]) == ("example.com/v2", "IndexedJob", 1)
+    assert (workload["apiVersion"], workload["kind"], workload["spec"]["size"]) == (
+        "example.com/v2",
+        "IndexedJob",
+        1,
+    )
     pod = workload["spec"]["template"]
     assert [each["name"] for each in pod["spec"]["containers"]] == ["node"]
     assert pod["metadata"]["labels"]["example.com/of"] == workload["metadata"]["name"]
@@ -81,7 +95,10 @@ def test_its_collection_and_its_rights_are_its_own() -> None:
 def test_its_pods_and_conditions_are_understood() -> None:
     labels = names.labels("j", 1, "train")
     meta = {"name": "train", "uid": "u", "labels": labels}
-    raw = {"metadata": meta, "status": {"conditions": [{"type": "Broken", "status": "True", "message": "no nodes"}]}}
+    raw = {
+        "metadata": meta,
+        "status": {"conditions": [{"type": "Broken", "status": "True", "message": "no nodes"}]},
+    }
     workload = parse_workload(raw, KIND)
     seen = observe(ClusterState(1, workload, views=(WorkerView(0),)))
     assert (seen.blocker.reason, seen.blocker.permanent) == (Reason.START_FAILED, True)
@@ -118,13 +135,19 @@ class Served:
 
 @pytest.mark.parametrize(
     ("versions", "kind"),
-    [(["example.com/v2"], "IndexedJob"), (["example.com/v2", "kubeflow.org/v1"], "PyTorchJob"), ([], "PyTorchJob")],
+    [
+        (["example.com/v2"], "IndexedJob"),
+        (["example.com/v2", "kubeflow.org/v1"], "PyTorchJob"),
+        ([], "PyTorchJob"),
+    ],
 )
 def test_the_first_kind_that_the_cluster_has_is_chosen(versions: list[str], kind: str) -> None:
     usual, api = case("one-worker"), cast(Any, Served(*versions))
     cluster = Cluster.of(api, usual.cluster, cast(Any, None), [KIND])
     assert cluster.with_kind_there().kind.name == kind
-    assert cluster.of_kind("IndexedJob").with_kind_there().kind.name == (kind if versions else "IndexedJob")
+    assert cluster.of_kind("IndexedJob").with_kind_there().kind.name == (
+        kind if versions else "IndexedJob"
+    )
 
 
 def test_the_list_of_one_kind_leaves_those_of_another_alone() -> None:
@@ -146,11 +169,19 @@ def test_the_workload_of_an_attempt_is_the_one_that_the_server_has_created() -> 
 
 def test_an_event_about_a_part_of_a_workload_is_its_own_unless_it_is_older() -> None:
     inventory = Inventory()
-    inventory.put_event(Event("e1", "job-uid", "FailedCreate", "old", "2026-11-22T00:00:00Z", "Job/train-0"))
-    inventory.put_event(Event("e2", "job-uid", "FailedCreate", "no quota", "2026-11-24T00:00:00Z", "Job/train-0"))
-    inventory.put_event(Event("e3", "other", "FailedCreate", "other", "2026-11-24T00:00:00Z", "Job/train-1"))
+    inventory.put_event(
+        Event("e1", "job-uid", "FailedCreate", "old", "2026-11-22T00:00:00Z", "Job/train-0")
+    )
+    inventory.put_event(
+        Event("e2", "job-uid", "FailedCreate", "no quota", "2026-11-24T00:00:00Z", "Job/train-0")
+    )
+    inventory.put_event(
+        Event("e3", "other", "FailedCreate", "other", "2026-11-24T00:00:00Z", "Job/train-1")
+    )
     inventory.put(found("train"))
-    assert [(each.about, each.message) for each in inventory.events(KEY, "u")] == [("u", "no quota")]
+    assert [(each.about, each.message) for each in inventory.events(KEY, "u")] == [
+        ("u", "no quota")
+    ]
     inventory.gone(found("train"))
     inventory.put(replace(found("train"), uid="v"))
     assert inventory.events(KEY, "v") == ()
@@ -164,12 +195,18 @@ def test_a_workload_that_is_gone_leaves_the_events_about_parts_to_the_new_one_of
         inventory.put(each)
     inventory.gone(found("train"))
     seen = len(changes)
-    inventory.put_event(Event("e1", "job-uid", "FailedCreate", "no quota", "2026-11-24T00:00:00Z", "Job/train-0"))
+    inventory.put_event(
+        Event("e1", "job-uid", "FailedCreate", "no quota", "2026-11-24T00:00:00Z", "Job/train-0")
+    )
     assert len(changes) == seen + 1
     assert [each.message for each in inventory.events(KEY, "new")] == ["no quota"]
 
 
-@given(st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True), st.integers(1, 101), st.integers(20, 50))
+@given(
+    st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True),
+    st.integers(1, 101),
+    st.integers(20, 50),
+)
 def test_a_name_is_as_short_as_its_kind_wants_it(job: str, attempt: int, longest: int) -> None:
     name = names.object_name(job, attempt, longest=longest)
     assert len(name) <= longest
@@ -181,7 +218,12 @@ KEY = names.AttemptKey("j", 1)
 
 
 def found(name: str) -> Workload:
-    meta = {"name": name, "uid": "u", "labels": names.labels("j", 1, name), "creationTimestamp": "2026-11-23T00:00:00Z"}
+    meta = {
+        "name": name,
+        "uid": "u",
+        "labels": names.labels("j", 1, name),
+        "creationTimestamp": "2026-11-23T00:00:00Z",
+    }
     workload = parse_workload({"metadata": meta}, KIND)
     assert workload is not None
     return workload

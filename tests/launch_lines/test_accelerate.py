@@ -1,4 +1,6 @@
-"""accelerate's line and configuration file as fields of a job, against what accelerate itself would set."""
+"""accelerate's line and configuration file as fields of a job, against what
+accelerate itself would set.
+"""
 
 import os
 import shlex
@@ -10,7 +12,14 @@ import yaml
 
 from client_lib.errors import ClientLibError, InvalidRequest, NotSupported
 from client_lib.launch_lines import LaunchLine, Machine, read
-from client_lib.launch_lines.accelerate import DROPPED, FILE_DROPPED, FILE_READ, REFUSED, SECTIONS, TABLE
+from client_lib.launch_lines.accelerate import (
+    DROPPED,
+    FILE_DROPPED,
+    FILE_READ,
+    REFUSED,
+    SECTIONS,
+    TABLE,
+)
 
 FIND = "have no effect here: the workers of a job find each other by themselves"
 
@@ -19,14 +28,20 @@ config_args = pytest.importorskip("accelerate.commands.config.config_args")
 
 
 def line(text: str, config: dict[str, Any] | None = None) -> LaunchLine:
-    found = read(shlex.split(f"accelerate launch {text}"), Machine(accelerate_config=lambda _: config or {}))
+    found = read(
+        shlex.split(f"accelerate launch {text}"), Machine(accelerate_config=lambda _: config or {})
+    )
     assert found is not None
     return found
 
 
 def fields(text: str, config: dict[str, Any] | None = None) -> dict[str, Any]:
     """Without the script."""
-    return {name: value for name, value in line(text, config).fields.items() if name not in ("script", "args")}
+    return {
+        name: value
+        for name, value in line(text, config).fields.items()
+        if name not in ("script", "args")
+    }
 
 
 def test_every_option_of_accelerate_has_a_meaning() -> None:
@@ -47,32 +62,48 @@ def test_every_option_of_accelerate_has_a_meaning() -> None:
         ("", {}),
         ("--num_processes 4", {"n_workers": 1, "processes_per_worker": 4}),
         ("--num-processes=4 --num_machines 2", {"n_workers": 2, "processes_per_worker": 2}),
-        ("--multi_gpu --num_processes 2 --gpu_ids 0,3", {"n_workers": 1, "processes_per_worker": 2, "gpus": [0, 3]}),
+        (
+            "--multi_gpu --num_processes 2 --gpu_ids 0,3",
+            {"n_workers": 1, "processes_per_worker": 2, "gpus": [0, 3]},
+        ),
         ("--gpu_ids all --max_restarts 2", {"max_retry": 2}),
         (
-            "--num_machines 2 --machine_rank 1 --main_process_ip h --main_process_port 1 --same_network",
+            (
+                "--num_machines 2 --machine_rank 1 --main_process_ip h --main_process_port 1 "
+                "--same_network"
+            ),
             {"n_workers": 2},
         ),
     ],
 )
 def test_options_become_fields(options: str, meant: dict[str, Any]) -> None:
     reading = line(f"{options} train.py --lr 0.1 --num_processes 9")
-    assert reading.fields == {"script": "train.py", "args": ["--lr", "0.1", "--num_processes", "9"], **meant}
+    assert reading.fields == {
+        "script": "train.py",
+        "args": ["--lr", "0.1", "--num_processes", "9"],
+        **meant,
+    }
 
 
 def test_a_damaged_file_is_no_traceback() -> None:
     notices = line("train.py", yaml.safe_load("on: 1\ndynamo_config: {1: 2}\n")).notices
     assert notices == [
-        "True, dynamo_config.1 of accelerate's config file have no effect here: accelerate has no such setting, or a "
-        "newer one has it"
+        "True, dynamo_config.1 of accelerate's config file have no effect here: accelerate has no "
+        "such setting, or a newer one has it"
     ]
     with pytest.raises(InvalidRequest, match="precision 5: it is three of true and false"):
         line("train.py", {"mixed_precision": "fp8", "fp8_config": {"override_linear_precision": 5}})
 
 
 def test_other_ways_to_write_the_launcher() -> None:
-    for start in ("accelerate-launch", "python -m accelerate.commands.launch", "/opt/bin/accelerate launch"):
-        found = read([*start.split(), "--num_processes", "2", "-m", "package.train", "-v"], Machine())
+    for start in (
+        "accelerate-launch",
+        "python -m accelerate.commands.launch",
+        "/opt/bin/accelerate launch",
+    ):
+        found = read(
+            [*start.split(), "--num_processes", "2", "-m", "package.train", "-v"], Machine()
+        )
         assert found is not None
         assert found.fields["script"] == "python -m package.train"
         assert (found.fields["processes_per_worker"], found.fields["args"]) == (2, ["-v"])
@@ -117,9 +148,17 @@ FSDP_FILE = {
         "fsdp_cpu_ram_efficient_loading": True,
         "activation_checkpointing": True,
     },
-    "dynamo_config": {"dynamo_backend": "INDUCTOR", "dynamo_mode": "default", "dynamo_use_dynamic": True},
+    "dynamo_config": {
+        "dynamo_backend": "INDUCTOR",
+        "dynamo_mode": "default",
+        "dynamo_use_dynamic": True,
+    },
 }
-DYNAMO_FILE = {"distributed_type": "MULTI_GPU", "num_processes": 2, "dynamo_config": {"dynamo_backend": "EAGER"}}
+DYNAMO_FILE = {
+    "distributed_type": "MULTI_GPU",
+    "num_processes": 2,
+    "dynamo_config": {"dynamo_backend": "EAGER"},
+}
 CPU_FILE = {
     "distributed_type": "MULTI_CPU",
     "num_processes": 2,
@@ -129,7 +168,9 @@ CPU_FILE = {
 }
 
 
-@pytest.mark.parametrize("config", [None, FSDP_FILE, DYNAMO_FILE, CPU_FILE], ids=["none", "fsdp", "dynamo", "cpu"])
+@pytest.mark.parametrize(
+    "config", [None, FSDP_FILE, DYNAMO_FILE, CPU_FILE], ids=["none", "fsdp", "dynamo", "cpu"]
+)
 @pytest.mark.parametrize(
     "options",
     [
@@ -139,16 +180,19 @@ CPU_FILE = {
         "--dynamo_backend inductor --dynamo_mode max-autotune --dynamo_use_fullgraph",
         "--enable_cpu_affinity --debug",
         "--use_fsdp",
-        "--use_fsdp --fsdp_version 2 --fsdp_offload_params True --fsdp_auto_wrap_policy SIZE_BASED_WRAP "
-        "--fsdp_min_num_params 2000 --fsdp_state_dict_type FULL_STATE_DICT --fsdp_sharding_strategy SHARD_GRAD_OP "
-        "--fsdp_backward_prefetch BACKWARD_PRE --fsdp_transformer_layer_cls_to_wrap A,B --fsdp_use_orig_params false",
+        "--use_fsdp --fsdp_version 2 --fsdp_offload_params True --fsdp_auto_wrap_policy "
+        "SIZE_BASED_WRAP --fsdp_min_num_params 2000 --fsdp_state_dict_type FULL_STATE_DICT "
+        "--fsdp_sharding_strategy SHARD_GRAD_OP --fsdp_backward_prefetch BACKWARD_PRE "
+        "--fsdp_transformer_layer_cls_to_wrap A,B --fsdp_use_orig_params false",
         "--cpu",
     ],
 )
 def test_the_variables_are_those_that_accelerate_sets(
     options: str, config: dict[str, Any] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those of its launcher that differ from the launcher's own for a bare line, which are the library's defaults."""
+    """Those of its launcher that differ from the launcher's own for a bare line, which
+    are the library's defaults.
+    """
     for name in [name for name in os.environ if name.startswith(("ACCELERATE_", "FSDP_", "OMP_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setattr(launch, "default_config_file", str(tmp_path / "none.yaml"))
@@ -165,17 +209,25 @@ def test_the_variables_are_those_that_accelerate_sets(
     assert {name: theirs.get(name) for name in ours} == ours
 
 
-NOT_OURS = ("MASTER_ADDR", "MASTER_PORT", "CUDA_VISIBLE_DEVICES")  # the launcher's and the runtime's
+NOT_OURS = (
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "CUDA_VISIBLE_DEVICES",
+)  # the launcher's and the runtime's
 PINNING = ("KMP_AFFINITY", "KMP_BLOCKTIME")  # would pin the ranks of a worker to the same cores
 
 
 def _environment(text: str) -> dict[str, str]:
-    """What accelerate's launcher adds for the line: its own code, up to where it would start processes."""
+    """What accelerate's launcher adds for the line: its own code, up to where
+    it would start processes.
+    """
     args = launch.launch_command_parser().parse_args(shlex.split(text))
     args, _, _ = launch._validate_launch_command(args)
     several = (args.use_fsdp or args.multi_gpu) and not args.cpu
     added = (
-        launch.prepare_multi_gpu_env(args) if several else launch.prepare_simple_launcher_cmd_env(args)[1]
+        launch.prepare_multi_gpu_env(args)
+        if several
+        else launch.prepare_simple_launcher_cmd_env(args)[1]
     ).items() - os.environ.items()
     found = {name: value for name, value in added if name not in (*NOT_OURS, *PINNING)}
     if "num_cpu_threads" not in text:
@@ -186,10 +238,18 @@ def _environment(text: str) -> dict[str, str]:
 
 
 def test_fp8_takes_its_settings_along() -> None:
-    found = fields("--mixed_precision fp8 --fp8_backend te --fp8_override_linear_precision true,false,True train.py")
+    found = fields(
+        "--mixed_precision fp8 --fp8_backend te --fp8_override_linear_precision true,false,True "
+        "train.py"
+    )
     variables = found["env_variables"]
-    assert (variables["ACCELERATE_FP8_BACKEND"], variables["ACCELERATE_FP8_FORMAT"]) == ("te", "HYBRID")
-    assert [variables[f"ACCELERATE_FP8_OVERRIDE_{name}"] for name in ("FPROP", "DGRAD", "WGRAD")] == [
+    assert (variables["ACCELERATE_FP8_BACKEND"], variables["ACCELERATE_FP8_FORMAT"]) == (
+        "te",
+        "HYBRID",
+    )
+    assert [
+        variables[f"ACCELERATE_FP8_OVERRIDE_{name}"] for name in ("FPROP", "DGRAD", "WGRAD")
+    ] == [
         "True",
         "False",
         "True",
@@ -204,7 +264,9 @@ def test_a_file_says_the_counts_and_the_line_wins() -> None:
     assert fields("--num_processes 2 train.py", FSDP_FILE)["processes_per_worker"] == 1
     reading = line("train.py", FSDP_FILE)
     assert reading.given_by["n_workers"] == "num_machines: 2 of accelerate's config file"
-    assert reading.notices == [f"main_process_ip, main_process_port of accelerate's config file {FIND}"]
+    assert reading.notices == [
+        f"main_process_ip, main_process_port of accelerate's config file {FIND}"
+    ]
 
 
 def test_every_key_of_the_file_has_a_meaning() -> None:
@@ -227,23 +289,38 @@ def test_the_older_key_fp16_is_read_as_accelerate_reads_it(
     file = tmp_path / "old.yaml"
     file.write_text(yaml.safe_dump({"distributed_type": "NO", **config}))
     assert config_args.load_config_from_file(str(file)).mixed_precision == precision
-    assert fields("train.py", config).get("env_variables", {}).get("ACCELERATE_MIXED_PRECISION") == precision
+    assert (
+        fields("train.py", config).get("env_variables", {}).get("ACCELERATE_MIXED_PRECISION")
+        == precision
+    )
 
 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
         (
-            {"machine_rank": 0, "rdzv_backend": "static", "same_network": True, "tpu_env": [], "downcast_bf16": "no"},
+            {
+                "machine_rank": 0,
+                "rdzv_backend": "static",
+                "same_network": True,
+                "tpu_env": [],
+                "downcast_bf16": "no",
+            },
             None,
         ),
-        ({"fp16": True, "mixed_precision": "bf16"}, "fp16 of accelerate's config file has no effect"),
+        (
+            {"fp16": True, "mixed_precision": "bf16"},
+            "fp16 of accelerate's config file has no effect",
+        ),
         (
             {"fsdp_config": {"fsdp_version": 2}},
             "fsdp_config of accelerate's config file has no effect here: only distrib",
         ),
         ({"fp8_config": {"backend": "TE"}}, "only mixed_precision: fp8 reads it"),
-        ({"deepspeed_config": {"zero_stage": 3}}, "deepspeed_config of accelerate's config file has no effect"),
+        (
+            {"deepspeed_config": {"zero_stage": 3}},
+            "deepspeed_config of accelerate's config file has no effect",
+        ),
         (
             {"tpu_name": "v4", "downcast_bf16": True},
             "tpu_name, downcast_bf16 of accelerate's config file have no effect",
@@ -264,14 +341,39 @@ def test_every_key_without_effect_is_named(config: dict[str, Any], said: str | N
 @pytest.mark.parametrize(
     ("text", "config", "error", "about"),
     [
-        ("--num_processes 3 --num_machines 2 train.py", {}, InvalidRequest, "write --num_processes 2"),
-        ("train.py", {"distributed_type": "MULTI_GPU", "num_processes": -1}, InvalidRequest, "give --num-processes"),
-        ("--cpu --multi_gpu train.py", {}, InvalidRequest, "--cpu and --multi-gpu exclude each other"),
+        (
+            "--num_processes 3 --num_machines 2 train.py",
+            {},
+            InvalidRequest,
+            "write --num_processes 2",
+        ),
+        (
+            "train.py",
+            {"distributed_type": "MULTI_GPU", "num_processes": -1},
+            InvalidRequest,
+            "give --num-processes",
+        ),
+        (
+            "--cpu --multi_gpu train.py",
+            {},
+            InvalidRequest,
+            "--cpu and --multi-gpu exclude each other",
+        ),
         ("--num_proc 2 train.py", {}, InvalidRequest, "did you mean --num-processes?"),
         ("--mixed_precision bf32 train.py", {}, InvalidRequest, "bf32"),
-        ("--use_deepspeed train.py", {}, NotSupported, "Accelerator(deepspeed_plugin=DeepSpeedPlugin(...))"),
+        (
+            "--use_deepspeed train.py",
+            {},
+            NotSupported,
+            "Accelerator(deepspeed_plugin=DeepSpeedPlugin(...))",
+        ),
         ("train.py", {"distributed_type": "DEEPSPEED"}, NotSupported, "distributed_type=DEEPSPEED"),
-        ("train.py", {"parallelism_config": {"tp_size": 2}}, NotSupported, "parallelism_config=ParallelismConfig(...)"),
+        (
+            "train.py",
+            {"parallelism_config": {"tp_size": 2}},
+            NotSupported,
+            "parallelism_config=ParallelismConfig(...)",
+        ),
         ("train.py", {"compute_environment": "AMAZON_SAGEMAKER"}, NotSupported, "AMAZON_SAGEMAKER"),
         ("--tpu train.py", {}, NotSupported, "jobs run on GPUs or the CPU"),
         (

@@ -64,7 +64,9 @@ def test_every_option_of_torchrun_has_a_meaning() -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("launcher", ["torchrun", "python -m torch.distributed.run", "/usr/bin/torchrun"])
+@pytest.mark.parametrize(
+    "launcher", ["torchrun", "python -m torch.distributed.run", "/usr/bin/torchrun"]
+)
 def test_options_become_fields(launcher: str, options: str, meant: dict[str, Any]) -> None:
     assert fields(f"{launcher} {options} train.py --lr 0.1", cores=6) == meant
 
@@ -74,20 +76,35 @@ def test_torchrun_starts_one_process_unless_it_is_told() -> None:
 
 
 def test_the_same_options_are_read_by_torch_itself() -> None:
-    """What torch's own parser makes of the same words, abbreviations as far as this Python has them."""
+    """What torch's own parser makes of the same words, abbreviations as
+    far as this Python has them.
+    """
     run = pytest.importorskip("torch.distributed.run")
-    words = "--nnodes=2 --nproc_per_node 8 --max-restarts 3 --rdzv_id 7 -r 3 -t3 train.py --nnodes 5 -m x"
+    words = (
+        "--nnodes=2 --nproc_per_node 8 --max-restarts 3 --rdzv_id 7 -r 3 -t3 train.py --nnodes 5 "
+        "-m x"
+    )
     theirs, ours = run.parse_args(words.split()), line(f"torchrun {words}")
-    assert (theirs.training_script, theirs.training_script_args) == (ours.fields["script"], ours.fields["args"])
+    assert (theirs.training_script, theirs.training_script_args) == (
+        ours.fields["script"],
+        ours.fields["args"],
+    )
     assert (int(theirs.nnodes), int(theirs.nproc_per_node)) == (
         ours.fields["n_workers"],
         ours.fields["processes_per_worker"],
     )
 
 
-def test_options_of_the_environment_are_read_as_torch_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_of_the_environment_are_read_as_torch_reads_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     run = pytest.importorskip("torch.distributed.run")
-    variables = {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "4", "PET_MAX_RESTARTS": "3", "PET_MODULE": "1"}
+    variables = {
+        "PET_NNODES": "2",
+        "PET_NPROC_PER_NODE": "4",
+        "PET_MAX_RESTARTS": "3",
+        "PET_MODULE": "1",
+    }
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     theirs = run.parse_args(["--nproc-per-node", "8", "package.train"])
@@ -101,12 +118,20 @@ def test_options_of_the_environment_are_read_as_torch_reads_them(monkeypatch: py
 
 
 def test_what_has_no_effect_is_named_with_its_reason() -> None:
-    notices = line("torchrun --node_rank 1 --rdzv-id=7 --rdzv_endpoint h:1 -t 3 --nproc_per_nodes 2 train.py").notices
+    notices = line(
+        "torchrun --node_rank 1 --rdzv-id=7 --rdzv_endpoint h:1 -t 3 --nproc_per_nodes 2 train.py"
+    ).notices
     assert notices == [
         "--nproc_per_nodes is read as --nproc-per-node",
         "--node-rank has no effect here: one submit starts all workers",
-        "--rdzv-id, --rdzv-endpoint have no effect here: the workers of a job find each other by themselves",
-        "--tee has no effect here: the output of every rank is kept with the job (`client-lib logs`)",
+        (
+            "--rdzv-id, --rdzv-endpoint have no effect here: the workers of a job find each other "
+            "by themselves"
+        ),
+        (
+            "--tee has no effect here: the output of every rank is kept with the job (`client-lib "
+            "logs`)"
+        ),
     ]
 
 
@@ -138,13 +163,21 @@ def test_the_older_launcher_knows_use_env() -> None:
         ("torchrun --nnodes 2", InvalidRequest, "names no script"),
         ("torchrun -m", InvalidRequest, "names no module"),
         ("torchrun --nnodes two train.py", InvalidRequest, "--nnodes 'two'"),
-        ("torchrun --nnodes 4:2 train.py", InvalidRequest, "'2' is not a whole number of at least 4"),
+        (
+            "torchrun --nnodes 4:2 train.py",
+            InvalidRequest,
+            "'2' is not a whole number of at least 4",
+        ),
         ("torchrun --nproc-per-node 0 train.py", InvalidRequest, "at least 1"),
         ("torchrun --nproc-per-node xpu train.py", InvalidRequest, "xpu"),
         ("torchrun --nproc-per-node cpu train.py", InvalidRequest, "give the number"),
         ("torchrun --nnodes 2 --standalone train.py", InvalidRequest, "--standalone is one node"),
         ("torchrun --standalone=1 train.py", InvalidRequest, "takes no value"),
-        ("torchrun --nproc-per-node --standalone train.py", InvalidRequest, "--nproc-per-node needs a value"),
+        (
+            "torchrun --nproc-per-node --standalone train.py",
+            InvalidRequest,
+            "--nproc-per-node needs a value",
+        ),
         ("torchrun --n 2 train.py", InvalidRequest, "--nnodes or --no-python"),
         ("torchrun --nproc-per-gpu 2 train.py", InvalidRequest, "did you mean --nproc-per-node?"),
         ("torchrun -x train.py", InvalidRequest, "no option -x"),
@@ -170,25 +203,41 @@ def test_the_older_launcher_knows_use_env() -> None:
             "`client-lib submit -N MACHINES --processes-per-worker PROCESSES train.py -N 2`",
         ),
         ("srun python -m train -N 2", NotSupported, "`client-lib submit -N MACHINES "),
-        ("srun --nodes 3 ./run.sh --ntasks-per-node 2", NotSupported, "-N 3 --processes-per-worker PROCESSES"),
-        ("/opt/slurm/bin/srun python -m package.train -x", NotSupported, "PROCESSES python -m package.train -x`"),
+        (
+            "srun --nodes 3 ./run.sh --ntasks-per-node 2",
+            NotSupported,
+            "-N 3 --processes-per-worker PROCESSES",
+        ),
+        (
+            "/opt/slurm/bin/srun python -m package.train -x",
+            NotSupported,
+            "PROCESSES python -m package.train -x`",
+        ),
         (
             "sbatch --nodes=4 job.sbatch",
             NotSupported,
             "`client-lib submit -N 4 --processes-per-worker PROCESSES train.py`",
         ),
         ("mpirun -np 4 python train.py", NotSupported, "--processes-per-worker 4 train.py`"),
-        ("uv run --with einops train.py --lr 1", NotSupported, "write `client-lib submit train.py --lr 1`"),
+        (
+            "uv run --with einops train.py --lr 1",
+            NotSupported,
+            "write `client-lib submit train.py --lr 1`",
+        ),
         ("ray job submit -- python train.py", NotSupported, "PROCESSES train.py`"),
     ],
 )
-def test_what_torchrun_would_not_run_is_refused_in_words(text: str, error: type[ClientLibError], about: str) -> None:
+def test_what_torchrun_would_not_run_is_refused_in_words(
+    text: str, error: type[ClientLibError], about: str
+) -> None:
     with pytest.raises(error) as refused:
         line(text)
     assert about in str(refused.value)
 
 
-@pytest.mark.parametrize("text", ["train.py --lr 1", "./measure.sh", "python", "python3 -u", "uv pip list", ""])
+@pytest.mark.parametrize(
+    "text", ["train.py --lr 1", "./measure.sh", "python", "python3 -u", "uv pip list", ""]
+)
 def test_other_lines_are_left_alone(text: str) -> None:
     assert read(text.split(), Machine()) is None
 

@@ -15,18 +15,25 @@ def places(entries: Sequence[LogEntry], ranks: int = 3) -> list[Divergence]:
 
 
 def steps(rank: int, *numbers: int, at: float = 0.0) -> list[LogEntry]:
-    return [entry(f"step {n} loss {0.1 * n + rank} at 12:0{rank}:07", rank=rank, at=at + n) for n in numbers]
+    return [
+        entry(f"step {n} loss {0.1 * n + rank} at 12:0{rank}:07", rank=rank, at=at + n)
+        for n in numbers
+    ]
 
 
 def test_numbers_times_and_addresses_make_no_difference() -> None:
-    same = [entry(f"rank {n}: 0x7f{n}a <{n}e-3> cuda:{n} {'ab' * n}cdef0123", rank=n) for n in range(3)]
+    same = [
+        entry(f"rank {n}: 0x7f{n}a <{n}e-3> cuda:{n} {'ab' * n}cdef0123", rank=n) for n in range(3)
+    ]
     assert places([*same, *steps(0, 1, 2), *steps(1, 1, 2), *steps(2, 1, 2)]) == []
     assert places([entry("loss 0.1", rank=1), entry("loss nan", rank=2)])
 
 
 def test_the_line_is_shown_with_those_around_it_for_each_side() -> None:
     lost = [entry(text, rank=1, at=4) for text in ("no batch left", *"123456")]
-    [found] = places([*steps(0, 1, 2, 3, 4, 5, 6, 7), *steps(2, 1, 2, 3, 4, 5), *steps(1, 1, 2, 3), *lost])
+    [found] = places(
+        [*steps(0, 1, 2, 3, 4, 5, 6, 7), *steps(2, 1, 2, 3, 4, 5), *steps(1, 1, 2, 3), *lost]
+    )
     assert (found.stream, found.agreed) == ("stdout", 3)
     (most, other) = found.sides
     assert (most["ranks"], [text[:6] for text in most["before"]], len(most["after"])) == (
@@ -65,8 +72,15 @@ def test_each_stream_is_compared_by_itself_and_the_earlier_place_comes_first() -
 
 def test_pieces_are_one_line_and_progress_and_lines_of_no_rank_are_none() -> None:
     pieces = [entry("loading", rank=1, kind=GOES_ON), entry(" done", rank=1)]
-    others = [entry("10%", rank=2, kind=PROGRESS), entry("x", rank=None, stream="train.log"), entry("y", rank=None)]
-    assert places([*pieces, *others, entry("loading done", rank=2), entry("loading done", rank=0)]) == []
+    others = [
+        entry("10%", rank=2, kind=PROGRESS),
+        entry("x", rank=None, stream="train.log"),
+        entry("y", rank=None),
+    ]
+    assert (
+        places([*pieces, *others, entry("loading done", rank=2), entry("loading done", rank=0)])
+        == []
+    )
 
 
 @pytest.mark.parametrize("kind", [LINE, GOES_ON])

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.errors import BadResponse, NotFound, ServerUnreachable
 from client_lib.log_reading.reader import (
@@ -30,7 +29,8 @@ def records(*lines: tuple[str, bytes], attempt: int = 1, begin: int = 0) -> byte
     """One frame of records: (rank, stream and mark; text)."""
     stamp = "2026-11-21T10:58:55.123456Z"
     data = b"".join(
-        b"%d %b %b %b\n" % (n, stamp.encode(), where.encode(), text) for n, (where, text) in enumerate(lines)
+        b"%d %b %b %b\n" % (n, stamp.encode(), where.encode(), text)
+        for n, (where, text) in enumerate(lines)
     )
     return b"@log %d 0 %d %d\n%b" % (attempt, begin + len(data), len(data), data)
 
@@ -61,7 +61,12 @@ def test_an_entry_holds_all_that_is_known_of_a_line() -> None:
 
 @given(st.data())
 def test_frames_are_the_same_however_the_bytes_arrive(data: st.DataObject) -> None:
-    body = STATE + records(("0 stdout", b"a\r\x85b"), ("0 stdout", b"@end {}")) + b"@ping\n@newer 1 2\n" + END
+    body = (
+        STATE
+        + records(("0 stdout", b"a\r\x85b"), ("0 stdout", b"@end {}"))
+        + b"@ping\n@newer 1 2\n"
+        + END
+    )
     cuts = sorted(data.draw(st.lists(st.integers(0, len(body)))))
     pieces = [body[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(body)], strict=True)]
     assert list(read_frames(pieces)) == list(read_frames([body]))
@@ -70,7 +75,11 @@ def test_frames_are_the_same_however_the_bytes_arrive(data: st.DataObject) -> No
 def test_pieces_become_whole_lines_and_characters() -> None:
     text = "prefix ✓ suffix".encode()
     for cut in (8, 10):  # launchers cut between characters, as at 10
-        body = STATE + records(("0 stdout+", text[:cut]), ("1 stdout", b"between"), ("0 stdout", text[cut:])) + END
+        body = (
+            STATE
+            + records(("0 stdout+", text[:cut]), ("1 stdout", b"between"), ("0 stdout", text[cut:]))
+            + END
+        )
         assert list(log_lines(Bodies(body), {})) == ["between", "prefix ✓ suffix"]
     entries = list(log_entries(Bodies(body), {}))
     assert [entry.kind for entry in entries] == ["+", "", ""]
@@ -95,17 +104,31 @@ def test_lines_hold_the_last_progress_of_each_run() -> None:
     bars = [("0 stderr~", b"1 %"), ("0 stderr~", b"99 %")]
     body = STATE + records(*bars, ("0 stderr", b"done"), *bars) + END
     assert list(log_lines(Bodies(body), {})) == ["99 %", "done", "99 %"]
-    assert [entry.text for entry in log_entries(Bodies(body), {})] == ["1 %", "99 %", "done", "1 %", "99 %"]
+    assert [entry.text for entry in log_entries(Bodies(body), {})] == [
+        "1 %",
+        "99 %",
+        "done",
+        "1 %",
+        "99 %",
+    ]
 
 
 def test_lines_are_the_jobs_own_unless_a_stream_is_asked_for() -> None:
     said = ("- launcher", b"OMP_NUM_THREADS=1")
-    body = STATE + records(said, ("0 stdout", b"7 - launcher x"), ("- train.log", b"- launcher"), said) + END
+    body = (
+        STATE
+        + records(said, ("0 stdout", b"7 - launcher x"), ("- train.log", b"- launcher"), said)
+        + END
+    )
     bodies = Bodies(body, body, body)
     assert list(log_lines(bodies, {})) == ["7 - launcher x", "- launcher"]
     assert "OMP_NUM_THREADS=1" in list(log_lines(bodies, {"stream": ["launcher", "stdout"]}))
     list(log_lines(bodies, {"tail": "2"}))
-    assert bodies.asked == [{}, {"stream": ["launcher", "stdout"]}, {"tail": "2", "stream": list(JOB_STREAMS)}]
+    assert bodies.asked == [
+        {},
+        {"stream": ["launcher", "stdout"]},
+        {"tail": "2", "stream": list(JOB_STREAMS)},
+    ]
     assert "launcher" in [entry.stream for entry in log_entries(Bodies(body), {})]
 
 
@@ -117,13 +140,19 @@ def test_entries_can_be_asked_for_without_what_progress_redraws() -> None:
 
 
 def test_an_unfinished_line_of_an_attempt_comes_before_the_next_attempt() -> None:
-    body = STATE + records(("0 stdout+", b"dying")) + records(("0 stdout", b"again"), attempt=2) + END
+    body = (
+        STATE + records(("0 stdout+", b"dying")) + records(("0 stdout", b"again"), attempt=2) + END
+    )
     assert list(log_lines(Bodies(body), {})) == ["dying", "again"]
 
 
 def test_a_cut_body_is_resumed_where_its_last_whole_frame_ended() -> None:
     first, second = records(("0 stdout", b"one")), records(("0 stdout", b"two"), begin=100)
-    bodies = Bodies(STATE + first + second[:-3], Transient(ServerUnreachable("restarting")), STATE + second + END)
+    bodies = Bodies(
+        STATE + first + second[:-3],
+        Transient(ServerUnreachable("restarting")),
+        STATE + second + END,
+    )
     assert list(log_lines(bodies, {"follow": "true"})) == ["one", "two"]
     end = str(len(first) - first.index(b"\n") - 1)
     assert bodies.asked[1:] == [{"follow": "true", "cursor": f"1.0:{end}"}] * 2
@@ -139,7 +168,9 @@ def test_tail_is_asked_for_once_only() -> None:
 
 
 @pytest.mark.parametrize("frame", [STATE, b"@gap 1 0 5\n"], ids=["state", "gap"])
-def test_an_error_of_a_callback_is_raised_and_the_stream_is_not_asked_for_again(frame: bytes) -> None:
+def test_an_error_of_a_callback_is_raised_and_the_stream_is_not_asked_for_again(
+    frame: bytes,
+) -> None:
     def fail(_: object) -> None:
         raise BrokenPipeError
 
@@ -172,7 +203,9 @@ def test_a_log_that_breaks_off_at_the_same_place_again_and_again_is_said_after_a
         list(log_lines(lambda params: [STATE], {}, retry_s=0.2))
 
 
-def test_a_server_that_accepts_and_sends_nothing_is_said_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_accepts_and_sends_nothing_is_said_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("client_lib.log_reading.reader.LONGEST_PAUSE_S", 0.05)
 
     def hangs(params: Params) -> Iterator[bytes]:
@@ -193,7 +226,9 @@ def test_a_server_has_its_time_to_come_back_from_the_moment_at_which_it_is_lost(
     assert list(log_lines(lambda params: next(opened)(params), {}, retry_s=0.3)) == ["one"]
 
 
-@pytest.mark.parametrize("body", [b"<html>\n", b"@log 1 2\n", b"@log 1 0 5 -1\n", b"@state {\n", b"@gap 1\n", b"{}\n"])
+@pytest.mark.parametrize(
+    "body", [b"<html>\n", b"@log 1 2\n", b"@log 1 0 5 -1\n", b"@state {\n", b"@gap 1\n", b"{}\n"]
+)
 def test_a_body_that_is_no_log_stream_is_said(body: bytes) -> None:
     with pytest.raises(BadResponse, match=r"log stream"):
         list(log_lines(Bodies(body), {}))

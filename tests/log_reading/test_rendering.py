@@ -10,7 +10,13 @@ from tests.logs.support import START
 
 
 def entry(
-    text: str, *, rank: int | None = 0, kind: str = LINE, at: float = 0.0, stream: str = "stdout", worker: int = 0
+    text: str,
+    *,
+    rank: int | None = 0,
+    kind: str = LINE,
+    at: float = 0.0,
+    stream: str = "stdout",
+    worker: int = 0,
 ) -> LogEntry:
     return LogEntry(START + timedelta(seconds=at), worker, rank, 1, 0, stream, kind, text)
 
@@ -50,7 +56,9 @@ def test_lines_carry_their_rank() -> None:
 def test_lines_of_no_rank_carry_their_stream_and_a_workers_number() -> None:
     shared = entry("epoch 1", rank=None, stream="train.log")
     of_second = entry("epoch 1", rank=None, stream="train.log", worker=1)
-    assert printed(LogPrinter(), shared, of_second) == "[train.log] epoch 1\n[train.log 1] epoch 1\n"
+    assert (
+        printed(LogPrinter(), shared, of_second) == "[train.log] epoch 1\n[train.log 1] epoch 1\n"
+    )
 
 
 def test_one_process_needs_no_prefix() -> None:
@@ -58,12 +66,19 @@ def test_one_process_needs_no_prefix() -> None:
 
 
 def test_stamps_are_utc_with_milliseconds() -> None:
-    assert printed(LogPrinter(timestamps=True), entry("a", at=1.25)) == "2026-11-21T10:00:01.250Z [0] a\n"
+    assert (
+        printed(LogPrinter(timestamps=True), entry("a", at=1.25))
+        == "2026-11-21T10:00:01.250Z [0] a\n"
+    )
 
 
 def test_a_line_that_goes_on_is_marked_on_both_sides() -> None:
     text = printed(
-        LogPrinter(), entry("load", kind=GOES_ON), entry("other", rank=1), entry("ing", kind=GOES_ON), entry("")
+        LogPrinter(),
+        entry("load", kind=GOES_ON),
+        entry("other", rank=1),
+        entry("ing", kind=GOES_ON),
+        entry(""),
     )
     assert text == "[0] load…\n[1] other\n[0] …ing…\n[0] …\n"
 
@@ -78,7 +93,9 @@ def test_a_pipe_gets_the_last_progress_of_a_run_only() -> None:
 
 def test_a_terminal_redraws_progress_below_the_lines() -> None:
     printer = LogPrinter(columns=20)
-    text = printer.feed(entry("1 %", kind=PROGRESS)) + printer.feed(entry("5 %", rank=1, kind=PROGRESS))
+    text = printer.feed(entry("1 %", kind=PROGRESS)) + printer.feed(
+        entry("5 %", rank=1, kind=PROGRESS)
+    )
     assert screen(text) == ["[0] 1 %", "[1] 5 %"]
     text += printer.feed(entry("2 %", kind=PROGRESS)) + printer.feed(entry("line", stream="stderr"))
     assert screen(text) == ["[0] line", "[0] 2 %", "[1] 5 %"]
@@ -136,7 +153,9 @@ def test_a_rank_has_the_same_colour_in_lines_and_bars() -> None:
     printer = LogPrinter(colours=True, columns=12)
     assert printer.feed(entry("loading 1 of 3", kind=PROGRESS)) == "\x1b[36m[0]\x1b[39m loading"
     assert printer.feed(entry("x", rank=9)).startswith("\r\x1b[J\x1b[33m[9]\x1b[39m x\n")
-    assert printer.feed(entry("[1] x", rank=None, stream="train.log")).startswith("\r\x1b[J[train.log] [1] x\n")
+    assert printer.feed(entry("[1] x", rank=None, stream="train.log")).startswith(
+        "\r\x1b[J[train.log] [1] x\n"
+    )
 
 
 def test_bars_stand_in_the_order_of_their_ranks() -> None:
@@ -148,8 +167,13 @@ def test_bars_stand_in_the_order_of_their_ranks() -> None:
 def test_from_four_ranks_on_one_bar_is_drawn_with_the_steps_of_all() -> None:
     printer = LogPrinter(columns=50)
     steps = (620, 580, 625, 600)
-    bars = [entry(f"62%|{'#' * 40}| {step}/1000", kind=PROGRESS, rank=rank) for rank, step in enumerate(steps)]
-    assert screen("".join(map(printer.feed, bars))) == ["[0] 62%|##################  [0-3] step 580 to 625"]
+    bars = [
+        entry(f"62%|{'#' * 40}| {step}/1000", kind=PROGRESS, rank=rank)
+        for rank, step in enumerate(steps)
+    ]
+    assert screen("".join(map(printer.feed, bars))) == [
+        "[0] 62%|##################  [0-3] step 580 to 625"
+    ]
     assert printer.bars() == [f"[0] 62%|{'#' * 40}| 620/1000  [0-3] step 580 to 625"]
 
 

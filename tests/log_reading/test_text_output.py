@@ -44,20 +44,26 @@ def test_what_the_launcher_says_is_beside_the_lines(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == "job train-1, worker 0: OMP_NUM_THREADS=1\n"
 
 
-def test_what_the_launcher_says_is_among_the_lines_where_it_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_the_launcher_says_is_among_the_lines_where_it_is_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     out = io.StringIO()
     LogOutput("train-1", out).write(Bodies(STATE + records(SAID) + END), {"stream": ["launcher"]})
     assert (out.getvalue(), capsys.readouterr().err) == ("[launcher] OMP_NUM_THREADS=1\n", "")
 
 
-def test_a_bar_has_the_width_of_its_terminal_if_stdout_is_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bar_has_the_width_of_its_terminal_if_stdout_is_a_pipe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setattr(sys, "__stdout__", None)  # no terminal, as a pipe
     ours, theirs = os.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
     with os.fdopen(ours, "rb", 0) as screen, os.fdopen(theirs, "w") as stderr:
-        LogOutput("train-1", stderr).write(Bodies(STATE + records(("0 stderr~", b"#" * 60)) + END), {})
+        LogOutput("train-1", stderr).write(
+            Bodies(STATE + records(("0 stderr~", b"#" * 60)) + END), {}
+        )
         assert screen.read(100).startswith(b"[0] " + b"#" * 35 + b"\r")
 
 
@@ -65,26 +71,43 @@ def test_why_a_job_waits_is_said_once(capsys: pytest.CaptureFixture[str]) -> Non
     waits = b'@state {"state": "PENDING", "reason": "Queued", "message": "%b"}\n'
     body = waits % b"" + waits % b"3 jobs before it" + waits % b"3 jobs before it" + END
     LogOutput("train-1", io.StringIO()).write(Bodies(body), {})
-    assert capsys.readouterr().err == "job train-1 PENDING (Queued)\njob train-1 PENDING (Queued): 3 jobs before it\n"
+    assert (
+        capsys.readouterr().err
+        == "job train-1 PENDING (Queued)\njob train-1 PENDING (Queued): 3 jobs before it\n"
+    )
 
 
 def test_that_a_job_hangs_and_goes_on_is_said_and_no_other_change_while_it_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     runs = b'@state {"state": "RUNNING", "reason": "%b", "message": "%b"}\n'
-    steps = [(b"Running", b""), (b"Hung", b"rank 0 waits"), (b"Hung", b"rank 0 waits"), (b"Running", b"rank 1 moves")]
-    body = b"".join(runs % step for step in steps) + runs % (b"Running", b"worker 2 is silent") + END
+    steps = [
+        (b"Running", b""),
+        (b"Hung", b"rank 0 waits"),
+        (b"Hung", b"rank 0 waits"),
+        (b"Running", b"rank 1 moves"),
+    ]
+    body = (
+        b"".join(runs % step for step in steps) + runs % (b"Running", b"worker 2 is silent") + END
+    )
     LogOutput("train-1", io.StringIO()).write(Bodies(body), {})
-    said = ["job train-1 RUNNING (Hung): rank 0 waits", "job train-1 RUNNING (Running): rank 1 moves"]
+    said = [
+        "job train-1 RUNNING (Hung): rank 0 waits",
+        "job train-1 RUNNING (Running): rank 1 moves",
+    ]
     assert capsys.readouterr().err.splitlines() == said
 
 
 @pytest.mark.parametrize("buffering", [1, -1], ids=["by line", "by block"])
 def test_a_reader_that_goes_away_ends_the_printing(buffering: int) -> None:
-    """`python script.py | head -1`: the error of our own output is no broken connection, which would be tried again."""
+    """`python script.py | head -1`: the error of our own output is no broken connection,
+    which would be tried again.
+    """
     reader, writer = os.pipe()
     os.close(reader)
-    bodies = Bodies(STATE, *[records(("0 stdout", b"x" * 100), begin=n * 1000) for n in range(100)])  # and no end
+    bodies = Bodies(
+        STATE, *[records(("0 stdout", b"x" * 100), begin=n * 1000) for n in range(100)]
+    )  # and no end
     with open(writer, "w", buffering) as out:
         with pytest.raises(BrokenPipeError):
             LogOutput("train-1", out, retry_s=5.0).write(bodies, {"follow": "true"})
@@ -118,7 +141,10 @@ def test_a_job_that_runs_and_is_silent_is_said_to_start(
         until(lambda: said.append(capsys.readouterr().err) or any(said))
         job.ends.set()
         printing.result()
-    assert "".join(said) + capsys.readouterr().err == "job train-1 RUNNING: 2 workers, starting Python\n"
+    assert (
+        "".join(said) + capsys.readouterr().err
+        == "job train-1 RUNNING: 2 workers, starting Python\n"
+    )
 
 
 def test_a_job_that_speaks_at_once_is_not_said_to_start(
@@ -130,7 +156,8 @@ def test_a_job_that_speaks_at_once_is_not_said_to_start(
     LogOutput("train-1", out, waits_for="2 workers, starting Python").write(job, {"follow": "true"})
     assert (out.getvalue(), capsys.readouterr().err) == ("[0] loading\n", "")
     assert not any(
-        isinstance(thread, threading.Timer) and not thread.finished.is_set() for thread in threading.enumerate()
+        isinstance(thread, threading.Timer) and not thread.finished.is_set()
+        for thread in threading.enumerate()
     )
 
 
@@ -143,7 +170,9 @@ def test_a_job_that_speaks_at_once_is_not_said_to_start(
         ({"script": "train.py"}, 600, "1 worker, no line yet"),
     ],
 )
-def test_what_a_silent_job_waits_for(spec: dict[str, Any], age_s: float | None, expected: str) -> None:
+def test_what_a_silent_job_waits_for(
+    spec: dict[str, Any], age_s: float | None, expected: str
+) -> None:
     started_at = None if age_s is None else datetime.now(timezone.utc) - timedelta(seconds=age_s)
     assert waits_for(spec, started_at) == expected
 
@@ -151,7 +180,9 @@ def test_what_a_silent_job_waits_for(spec: dict[str, Any], age_s: float | None, 
 def test_lines_that_wait_for_their_twins_appear_although_nothing_follows() -> None:
     job, out = Quiet(("0 stdout", b"loading"), ("1 stdout", b"loading")), io.StringIO()
     with ThreadPoolExecutor() as pool:
-        printing = pool.submit(LogOutput("train-1", out, collapse=True).write, job, {"follow": "true"})
+        printing = pool.submit(
+            LogOutput("train-1", out, collapse=True).write, job, {"follow": "true"}
+        )
         until(lambda: out.getvalue() == "[0-1] loading\n")
         job.ends.set()
         printing.result()
@@ -186,8 +217,12 @@ def test_a_reader_that_goes_away_while_lines_wait_ends_the_printing() -> None:
     os.close(reader)
     job = Quiet(("0 stdout", b"loading"))
     with open(writer, "w") as out, ThreadPoolExecutor() as pool:
-        printing = pool.submit(LogOutput("train-1", out, collapse=True).write, job, {"follow": "true"})
-        until(lambda: not any(isinstance(thread, threading.Timer) for thread in threading.enumerate()))
+        printing = pool.submit(
+            LogOutput("train-1", out, collapse=True).write, job, {"follow": "true"}
+        )
+        until(
+            lambda: not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
+        )
         job.ends.set()
         with pytest.raises(BrokenPipeError):
             printing.result()
@@ -206,6 +241,8 @@ def test_a_reader_that_goes_away_while_lines_wait_ends_the_printing() -> None:
         ({}, True),
     ],
 )
-def test_only_what_certainly_is_one_process_prints_without_ranks(spec: dict[str, Any], several: bool) -> None:
+def test_only_what_certainly_is_one_process_prints_without_ranks(
+    spec: dict[str, Any], several: bool
+) -> None:
     assert several_ranks(spec) is several
     assert several_ranks(JobSpec(script="a.py", **spec).model_dump()) is several

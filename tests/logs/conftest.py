@@ -22,7 +22,9 @@ def writer(tmp_path: Path) -> LogWriter:
 
 @pytest.fixture
 def server(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Server]:
-    """In a thread of this process, with inotify where there is one, or as `support.each_kind_of_events` says."""
+    """In a thread of this process, with inotify where there is one, or as
+    `support.each_kind_of_events` says.
+    """
     app = log_server.make_app(tmp_path, polling=getattr(request, "param", "") == "polling")
     port = free_port()
     config = uvicorn.Config(app, port=port, log_level="warning", timeout_graceful_shutdown=0)

@@ -1,8 +1,10 @@
-"""A server of nothing but logs, for tests and benchmarks: one job, described by a file, its records written by them.
+"""A server of nothing but logs, for tests and benchmarks: one job, described by a file, its records
+written by them.
 
     python tests/logs/log_server.py FOLDER PORT
 
-FOLDER/job.json says how the job stands; it is looked at every 10 ms, as no service is here to tell of changes.
+FOLDER/job.json says how the job stands; it is looked at every 10 ms, as no service is here to tell
+of changes.
 """
 
 import asyncio

@@ -43,12 +43,24 @@ class LogWriter:
         self._path = directory / segment_name(0)
 
     def write(
-        self, text: str | bytes, *, at: float = 0.0, rank: int | str = 0, stream: str = "stdout", kind: str = ""
+        self,
+        text: str | bytes,
+        *,
+        at: float = 0.0,
+        rank: int | str = 0,
+        stream: str = "stdout",
+        kind: str = "",
     ) -> bytes:
         return self.append([self.record(text, at=at, rank=rank, stream=stream, kind=kind)])
 
     def record(
-        self, text: str | bytes, *, at: float = 0.0, rank: int | str = 0, stream: str = "stdout", kind: str = ""
+        self,
+        text: str | bytes,
+        *,
+        at: float = 0.0,
+        rank: int | str = 0,
+        stream: str = "stdout",
+        kind: str = "",
     ) -> bytes:
         raw = text if isinstance(text, bytes) else text.encode()
         head = f"{self.seq} {stamp(at)} {rank} {stream}{kind} ".encode()
@@ -78,7 +90,11 @@ class Server:
 
     def get(self, accept: str = "text/plain", **params: Any) -> requests.Response:
         return requests.get(
-            self.url + paths.job(NAME, "logs"), params=params, headers={"Accept": accept}, timeout=30, stream=True
+            self.url + paths.job(NAME, "logs"),
+            params=params,
+            headers={"Accept": accept},
+            timeout=30,
+            stream=True,
         )
 
     def text(self, **params: Any) -> str:
@@ -98,7 +114,9 @@ def opener(url: str) -> Callable[[Params], Iterator[bytes]]:
 
     def open_stream(params: Params) -> Iterator[bytes]:
         path = url + paths.job(NAME, "logs")
-        with requests.get(path, params=params, headers={"Accept": LOG_FRAMES}, timeout=30, stream=True) as response:
+        with requests.get(
+            path, params=params, headers={"Accept": LOG_FRAMES}, timeout=30, stream=True
+        ) as response:
             if response.status_code != 200:
                 body = response.json()
                 raise BY_CODE[body["code"]](body["message"], hint=body.get("hint"))
@@ -117,7 +135,12 @@ class ServerProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        script = [sys.executable, str(Path(__file__).with_name("log_server.py")), str(self.folder), str(self.port)]
+        script = [
+            sys.executable,
+            str(Path(__file__).with_name("log_server.py")),
+            str(self.folder),
+            str(self.port),
+        ]
         self.process = subprocess.Popen(script)
         until(self.answers)
 

@@ -59,10 +59,14 @@ def test_a_silent_job_sends_heartbeats(tmp_path: Path, writer: LogWriter) -> Non
     asyncio.run(scene())
 
 
-def test_lines_that_a_filter_leaves_out_do_not_keep_heartbeats_back(tmp_path: Path, writer: LogWriter) -> None:
+def test_lines_that_a_filter_leaves_out_do_not_keep_heartbeats_back(
+    tmp_path: Path, writer: LogWriter
+) -> None:
     async def scene() -> None:
         hub = LogHub(next_logs, heartbeat_s=0.2)
-        body = stream(hub, read_job(tmp_path), LogQuery(follow=True, ranks=frozenset({1})), Frames())
+        body = stream(
+            hub, read_job(tmp_path), LogQuery(follow=True, ranks=frozenset({1})), Frames()
+        )
 
         async def write() -> None:
             while True:
@@ -79,7 +83,9 @@ def test_lines_that_a_filter_leaves_out_do_not_keep_heartbeats_back(tmp_path: Pa
     asyncio.run(scene())
 
 
-def test_a_server_that_stops_ends_its_streams_without_an_end(tmp_path: Path, writer: LogWriter) -> None:
+def test_a_server_that_stops_ends_its_streams_without_an_end(
+    tmp_path: Path, writer: LogWriter
+) -> None:
     async def scene() -> None:
         hub = LogHub(next_logs)
         bodies = [stream(hub, read_job(tmp_path), FOLLOW, Frames()) for _ in range(3)]
@@ -104,7 +110,9 @@ def test_a_hub_that_is_closed_again_stays_closed(tmp_path: Path, writer: LogWrit
         hub = LogHub(next_logs)
         hub.close()
         hub.close()
-        assert b"@end" not in b"".join([piece async for piece in stream(hub, read_job(tmp_path), FOLLOW, Frames())])
+        assert b"@end" not in b"".join(
+            [piece async for piece in stream(hub, read_job(tmp_path), FOLLOW, Frames())]
+        )
 
     asyncio.run(scene())
 
@@ -171,7 +179,9 @@ def test_new_lines_are_read_once_for_all_followers_of_a_job(
     asyncio.run(scene())
 
 
-def test_what_was_followed_is_forgotten_with_its_last_follower(tmp_path: Path, writer: LogWriter) -> None:
+def test_what_was_followed_is_forgotten_with_its_last_follower(
+    tmp_path: Path, writer: LogWriter
+) -> None:
     async def scene() -> int:
         hub = LogHub(next_logs)
         files = len(os.listdir("/dev/fd"))
@@ -191,7 +201,9 @@ def test_what_was_followed_is_forgotten_with_its_last_follower(tmp_path: Path, w
     assert asyncio.run(scene()) <= 0
 
 
-def test_a_slow_reader_takes_all_lines_in_pieces_of_bounded_size(tmp_path: Path, writer: LogWriter) -> None:
+def test_a_slow_reader_takes_all_lines_in_pieces_of_bounded_size(
+    tmp_path: Path, writer: LogWriter
+) -> None:
     async def scene() -> None:
         hub = LogHub(next_logs)
         body = stream(hub, read_job(tmp_path), FOLLOW, Frames())

@@ -93,13 +93,17 @@ def test_logs_beyond_the_limit_of_watches_are_followed(
     asyncio.run(scene())
 
 
-def test_a_log_that_can_t_be_read_ends_its_own_streams_and_keeps_no_other_one_back(tmp_path: Path) -> None:
+def test_a_log_that_can_t_be_read_ends_its_own_streams_and_keeps_no_other_one_back(
+    tmp_path: Path,
+) -> None:
     async def scene() -> None:
         hub, jobs = LogHub(next_logs), [tmp_path / name for name in ("broken", "whole")]
         logs = [LogWriter(log_dir(job_dir, 1, 0)) for job_dir in jobs]
         for job_dir in jobs:
             write_job(job_dir, job_id=job_dir.name)
-        bodies = [stream(hub, read_job(job_dir), LogQuery(follow=True), Frames()) for job_dir in jobs]
+        bodies = [
+            stream(hub, read_job(job_dir), LogQuery(follow=True), Frames()) for job_dir in jobs
+        ]
         for body in bodies:
             await anext(body)
         coming = [asyncio.ensure_future(anext(body, b"over")) for body in bodies]

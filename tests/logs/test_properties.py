@@ -1,12 +1,13 @@
-"""The log store and its follower against the plain sequence of lines, under random cuts and restarts."""
+"""The log store and its follower against the plain sequence of lines, under
+random cuts and restarts.
+"""
 
 import asyncio
 import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from client_lib.log_reading.reader import Params, log_entries, log_lines
 from client_lib.spec.paths import parse_cursor
@@ -24,13 +25,17 @@ from tests.logs.support import LogWriter
 texts = st.binary(max_size=40).map(lambda raw: raw.replace(b"\n", b"")) | st.sampled_from(
     [b"", b"@end {}", b"1 2 3 + ~", "zwölf ✓".encode(), b"\r\x85\xe2\x80\xa8", b"x" * 5000]
 )
-write = st.tuples(st.just("write"), st.integers(0, 1), st.lists(st.tuples(texts, st.integers(0, 2)), max_size=8))
+write = st.tuples(
+    st.just("write"), st.integers(0, 1), st.lists(st.tuples(texts, st.integers(0, 2)), max_size=8)
+)
 piece = st.tuples(st.just("piece"), st.integers(0, 1), st.lists(texts, min_size=2, max_size=4))
 action = write | piece | st.tuples(st.just("segment"), st.integers(0, 1)) | st.just(("restart",))
 
 
 class Scene:
-    """A job of two workers whose log grows step by step while it is read through connections that break."""
+    """A job of two workers whose log grows step by step while it is read
+    through connections that break.
+    """
 
     def __init__(self, folder: Path, actions: list[tuple], cuts: list[int]) -> None:
         self.folder = folder
@@ -56,7 +61,12 @@ class Scene:
                 log.append([log.record(text, rank=rank) for text, rank in content])
                 self.written[worker] += [text.decode("utf-8", "replace") for text, _ in content]
             else:
-                log.append([*(log.record(text, kind="+") for text in content[:-1]), log.record(content[-1])])
+                log.append(
+                    [
+                        *(log.record(text, kind="+") for text in content[:-1]),
+                        log.record(content[-1]),
+                    ]
+                )
                 self.written[worker].append(b"".join(content).decode("utf-8", "replace"))
 
     def open_stream(self, params: Params) -> Iterator[bytes]:
@@ -101,7 +111,9 @@ cuts = st.lists(st.integers(1, 3000), max_size=5)
 
 @settings(max_examples=examples(40), deadline=None)
 @given(st.lists(action, max_size=12), cuts)
-def test_a_follower_gets_every_line_once_whatever_breaks(actions: list[tuple], cuts: list[int]) -> None:
+def test_a_follower_gets_every_line_once_whatever_breaks(
+    actions: list[tuple], cuts: list[int]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         scene = Scene(Path(folder), actions, cuts)
         got = list(log_lines(scene.open_stream, {"follow": "true"}))
@@ -114,7 +126,9 @@ def test_a_follower_gets_every_line_once_whatever_breaks(actions: list[tuple], c
 
 @settings(max_examples=examples(25), deadline=None)
 @given(st.lists(action, max_size=12), cuts)
-def test_the_entries_of_a_follower_count_without_holes(actions: list[tuple], cuts: list[int]) -> None:
+def test_the_entries_of_a_follower_count_without_holes(
+    actions: list[tuple], cuts: list[int]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         scene = Scene(Path(folder), actions, cuts)
         entries = list(log_entries(scene.open_stream, {"follow": "true"}))

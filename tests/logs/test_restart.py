@@ -15,14 +15,18 @@ from tests.waiting import until
 LINES = 3000
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize(
+    "rounds", [2, pytest.param(20, marks=[pytest.mark.long, pytest.mark.timeout(600)])]
+)
 def test_a_killed_server_loses_and_repeats_no_line(
     server_process: ServerProcess, writer: LogWriter, tmp_path: Path, rounds: int
 ) -> None:
     server_process.start()
     got: list[str] = []
     follow = log_params(follow=True)
-    follower = threading.Thread(target=lambda: got.extend(log_lines(opener(server_process.url), follow)))
+    follower = threading.Thread(
+        target=lambda: got.extend(log_lines(opener(server_process.url), follow))
+    )
     follower.start()
     stop = threading.Event()
     written: list[str] = []
@@ -32,7 +36,9 @@ def test_a_killed_server_loses_and_repeats_no_line(
             lines = [f"line {len(written) + number}" for number in range(random.randint(1, 50))]
             writer.append([writer.record(line) for line in lines])
             written.extend(lines)
-            time.sleep(0.01)  # enough lines for any moment, and not so many that a busy machine falls behind
+            time.sleep(
+                0.01
+            )  # enough lines for any moment, and not so many that a busy machine falls behind
 
     author = threading.Thread(target=write)
     author.start()

@@ -15,7 +15,9 @@ from tests.logs.support import LogWriter, Server, stamp
 
 @pytest.fixture
 def two(tmp_path: Path) -> tuple[LogWriter, LogWriter]:
-    """The logs of two workers with a rank each, whose lines alternate: `0` at 0 s, `1` at 1 s ... `9` at 9 s."""
+    """The logs of two workers with a rank each, whose lines alternate: `0` at 0 s,
+    `1` at 1 s ... `9` at 9 s.
+    """
     log_server.write_job(tmp_path, n_workers=2)
     workers = [LogWriter(log_dir(tmp_path, 1, number)) for number in range(2)]
     for line in range(10):
@@ -30,14 +32,19 @@ def test_lines_of_all_ranks_by_time_with_lines_of_their_rank_around(server: Serv
     assert server.text(grep="[45]$").splitlines() == ["[0] line 4", "[1] line 5"]
     around = ["[0] line 2", "[1] line 3", "[0] line 4", "[1] line 5", "[0] line 6", "[1] line 7"]
     assert server.text(grep="line [45]", context=1).splitlines() == around
-    assert server.text(grep="line [48]", context=1).splitlines() == [f"[0] line {n}" for n in (2, 4, 6, 8)]
+    assert server.text(grep="line [48]", context=1).splitlines() == [
+        f"[0] line {n}" for n in (2, 4, 6, 8)
+    ]
     assert server.text(grep="nothing") == ""
 
 
 @pytest.mark.usefixtures("two")
 def test_with_the_other_choices(server: Server) -> None:
     assert server.text(grep="line", rank=1, tail=2) == "line 7\nline 9\n"
-    assert server.text(grep="line [0-8]", since=stamp(7)).splitlines() == ["[1] line 7", "[0] line 8"]
+    assert server.text(grep="line [0-8]", since=stamp(7)).splitlines() == [
+        "[1] line 7",
+        "[0] line 8",
+    ]
     assert server.text(grep="line", tail=0) == ""
     with server.get(grep="line", attempt=2) as answer:
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
@@ -70,7 +77,10 @@ def test_too_many_lines(server: Server, writer: LogWriter, monkeypatch: pytest.M
 def test_the_process_of_a_search_loads_little() -> None:
     heavy = "{'pydantic', 'fastapi', 'sqlalchemy'}"
     command = f"import sys, server_stub.logs.search; print({heavy} & sys.modules.keys())"
-    assert subprocess.run([sys.executable, "-c", command], capture_output=True, check=True).stdout == b"set()\n"
+    assert (
+        subprocess.run([sys.executable, "-c", command], capture_output=True, check=True).stdout
+        == b"set()\n"
+    )
 
 
 @pytest.mark.usefixtures("writer")
@@ -80,7 +90,10 @@ def test_the_process_of_a_search_loads_little() -> None:
         ({"grep": "("}, "grep='(' is not a regular expression: missing )"),
         ({"grep": "x" * 1001}, "longer than 1000 characters"),
         ({"grep": "x", "follow": "true"}, "takes no follow"),
-        ({"grep": "x", "context": 1001}, "context='1001': input should be less than or equal to 1000"),
+        (
+            {"grep": "x", "context": 1001},
+            "context='1001': input should be less than or equal to 1000",
+        ),
     ],
 )
 def test_wrong_requests(server: Server, wrong: dict[str, Any], why: str) -> None:

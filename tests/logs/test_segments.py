@@ -93,7 +93,9 @@ def test_the_record_before_an_offset_may_lie_in_the_segment_before(tmp_path: Pat
 
 
 @pytest.mark.parametrize("cut", [b"", b"2 2026-11-2"])
-def test_since_finds_older_lines_before_a_segment_that_has_no_record(tmp_path: Path, cut: bytes) -> None:
+def test_since_finds_older_lines_before_a_segment_that_has_no_record(
+    tmp_path: Path, cut: bytes
+) -> None:
     log, reader = LogWriter(tmp_path), LogReader(tmp_path)
     old = log.write("old", at=1)
     middle = log.write("middle", at=3)

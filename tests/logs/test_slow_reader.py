@@ -22,7 +22,9 @@ from tests.waiting import until
 def test_a_reader_that_stops_for_a_while_gets_every_line_once(
     server: Server, writer: LogWriter, tmp_path: Path
 ) -> None:
-    """Its buffers are full in the middle of a frame: what was begun is finished, what came since follows."""
+    """Its buffers are full in the middle of a frame: what was begun is
+    finished, what came since follows.
+    """
     with _follow(server) as connection:
         until(lambda: server.followers() == 1)
         sent = [f"{number} " + "x" * 5000 for number in range(2000)]
@@ -32,7 +34,9 @@ def test_a_reader_that_stops_for_a_while_gets_every_line_once(
         assert list(log_lines(lambda _: _body(connection), {}, retry_s=0)) == sent
 
 
-def test_a_reader_that_vanishes_in_an_unfinished_write_frees_its_place(server: Server, writer: LogWriter) -> None:
+def test_a_reader_that_vanishes_in_an_unfinished_write_frees_its_place(
+    server: Server, writer: LogWriter
+) -> None:
     with _follow(server) as connection:
         until(lambda: server.followers() == 1)
         for number in range(2000):
@@ -42,8 +46,12 @@ def test_a_reader_that_vanishes_in_an_unfinished_write_frees_its_place(server: S
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="descriptors are listed in /proc")
-def test_readers_that_vanish_leave_no_file_open(server: Server, writer: LogWriter, tmp_path: Path) -> None:
-    """The files are closed with the connection, and not when the garbage collector finds their readers."""
+def test_readers_that_vanish_leave_no_file_open(
+    server: Server, writer: LogWriter, tmp_path: Path
+) -> None:
+    """The files are closed with the connection, and not when the garbage
+    collector finds their readers.
+    """
     gc.disable()
     try:
         readers = [_follow(server) for _ in range(10)]
@@ -77,7 +85,10 @@ def _follow(server: Server) -> socket.socket:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(30)
     connection.connect((at.hostname, at.port))
-    head = f"GET {paths.job(NAME, 'logs')}?follow=true HTTP/1.1\r\nHost: x\r\nAccept: {LOG_FRAMES}\r\n\r\n"
+    head = (
+        f"GET {paths.job(NAME, 'logs')}?follow=true HTTP/1.1\r\nHost: x\r\nAccept: "
+        f"{LOG_FRAMES}\r\n\r\n"
+    )
     connection.sendall(head.encode())
     return connection
 

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from client_lib.errors import NotFound
-from client_lib.log_reading.reader import JobStatus, Records, log_entries, log_lines, log_params, read_frames
+from client_lib.log_reading.reader import (
+    JobStatus,
+    Records,
+    log_entries,
+    log_lines,
+    log_params,
+    read_frames,
+)
 from client_lib.spec.paths import LOG_FRAMES, NDJSON
 from server_stub.files.job_dirs import log_dir
 from tests.logs.log_server import write_job
@@ -32,7 +39,9 @@ def test_the_whole_log_comes_in_its_order(server: Server, writer: LogWriter) -> 
     assert lines(server) == [f"line {number}" for number in range(5000)]
 
 
-def test_an_unfiltered_log_of_one_worker_goes_out_as_its_bytes(server: Server, writer: LogWriter) -> None:
+def test_an_unfiltered_log_of_one_worker_goes_out_as_its_bytes(
+    server: Server, writer: LogWriter
+) -> None:
     data = b"".join(writer.write(f"line {number}") for number in range(10))
     with server.get(LOG_FRAMES) as response:
         body = response.content
@@ -64,8 +73,12 @@ def test_follow_gives_lines_as_they_come_and_ends_when_the_job_is_final(
 
 
 @each_kind_of_events
-def test_a_job_that_waits_says_why_and_its_first_log_is_found(server: Server, tmp_path: Path) -> None:
-    write_job(tmp_path, state="PENDING", reason="Queued", message="waits for 2 of 8 GPUs", n_workers=2)
+def test_a_job_that_waits_says_why_and_its_first_log_is_found(
+    server: Server, tmp_path: Path
+) -> None:
+    write_job(
+        tmp_path, state="PENDING", reason="Queued", message="waits for 2 of 8 GPUs", n_workers=2
+    )
     states: list[str] = []
     seen: list[str] = []
 
@@ -89,7 +102,9 @@ def test_a_job_that_waits_says_why_and_its_first_log_is_found(server: Server, tm
 
 
 @each_kind_of_events
-def test_the_log_of_a_new_attempt_is_picked_up(server: Server, writer: LogWriter, tmp_path: Path) -> None:
+def test_the_log_of_a_new_attempt_is_picked_up(
+    server: Server, writer: LogWriter, tmp_path: Path
+) -> None:
     followed = log_entries(server.open_stream, log_params(follow=True))
     writer.write("first")
     assert next(followed).attempt == 1
@@ -110,7 +125,9 @@ def test_history_of_several_workers_is_in_the_order_of_time(server: Server, tmp_
     assert lines(server) == [str(number) for number in range(6000)]
 
 
-def test_attempts_come_one_behind_the_other_and_one_can_be_chosen(server: Server, tmp_path: Path) -> None:
+def test_attempts_come_one_behind_the_other_and_one_can_be_chosen(
+    server: Server, tmp_path: Path
+) -> None:
     write_job(tmp_path, attempt=2)
     LogWriter(log_dir(tmp_path, 1, 0)).write("one", at=9)
     LogWriter(log_dir(tmp_path, 2, 0)).write("two", at=1)
@@ -147,13 +164,19 @@ def test_ranks_and_streams_are_chosen(server: Server, writer: LogWriter) -> None
         writer.write(f"out {number}", rank=number % 12)
         writer.write(f"err {number}", rank=number % 12, stream="stderr")
     writer.write("loss", rank="-", stream="train.log")
-    assert lines(server, rank=1) == [f"{s} {n}" for n in range(3000) if n % 12 == 1 for s in ("out", "err")]
-    assert lines(server, rank=[1, 11], stream="stderr") == [f"err {n}" for n in range(3000) if n % 12 in (1, 11)]
+    assert lines(server, rank=1) == [
+        f"{s} {n}" for n in range(3000) if n % 12 == 1 for s in ("out", "err")
+    ]
+    assert lines(server, rank=[1, 11], stream="stderr") == [
+        f"err {n}" for n in range(3000) if n % 12 in (1, 11)
+    ]
     assert lines(server, stream="train.log") == ["loss"]
 
 
 @pytest.mark.parametrize("tail", [0, 1, 7, 4999, 5000, 6000])
-def test_tail_is_the_last_lines_of_all_workers_together(server: Server, tmp_path: Path, tail: int) -> None:
+def test_tail_is_the_last_lines_of_all_workers_together(
+    server: Server, tmp_path: Path, tail: int
+) -> None:
     write_job(tmp_path, n_workers=2)
     logs = [LogWriter(log_dir(tmp_path, 1, worker)) for worker in range(2)]
     for number in range(5000):
@@ -161,7 +184,9 @@ def test_tail_is_the_last_lines_of_all_workers_together(server: Server, tmp_path
         log.write(f"line {number}", at=number)
         if number % 1000 == 0:
             log.new_segment()
-    assert lines(server, tail=tail) == [f"line {number}" for number in range(max(0, 5000 - tail), 5000)]
+    assert lines(server, tail=tail) == [
+        f"line {number}" for number in range(max(0, 5000 - tail), 5000)
+    ]
 
 
 def test_metrics_are_no_lines(server: Server, writer: LogWriter, tmp_path: Path) -> None:
@@ -180,15 +205,22 @@ def test_metrics_are_no_lines(server: Server, writer: LogWriter, tmp_path: Path)
     assert list(followed) == [f"line {number} metrics " for number in range(1, 6)]
 
 
-def test_tail_counts_only_the_chosen_lines_and_no_progress(server: Server, writer: LogWriter) -> None:
+def test_tail_counts_only_the_chosen_lines_and_no_progress(
+    server: Server, writer: LogWriter
+) -> None:
     for number in range(2000):
         writer.write(f"line {number}", rank=number % 2)
         writer.write(f"{number} %", rank=number % 2, stream="stderr", kind="~")
     assert lines(server, tail=2, rank=0, stream="stdout") == ["line 1996", "line 1998"]
-    assert [line for line in lines(server, tail=2) if line.startswith("line")] == ["line 1998", "line 1999"]
+    assert [line for line in lines(server, tail=2) if line.startswith("line")] == [
+        "line 1998",
+        "line 1999",
+    ]
 
 
-def test_a_tail_longer_than_the_log_has_the_progress_before_its_first_line(server: Server, writer: LogWriter) -> None:
+def test_a_tail_longer_than_the_log_has_the_progress_before_its_first_line(
+    server: Server, writer: LogWriter
+) -> None:
     writer.write("10 %", kind="~")
     writer.write("Loading ", kind="+")
     assert lines(server, tail=2) == ["10 %", "Loading "]
@@ -223,10 +255,14 @@ def test_pages_before_a_cursor_lead_back_to_the_first_line(server: Server, tmp_p
         cursor = frames[0].facts.get("cursor") if isinstance(frames[0], JobStatus) else None
         before = {"before": cursor} if cursor else {}
     assert [len(page) for page in pages] == [200, 500, 500]
-    assert [line for page in pages for line in page] == [b"line %d" % number for number in range(1200)]
+    assert [line for page in pages for line in page] == [
+        b"line %d" % number for number in range(1200)
+    ]
 
 
-def test_a_page_before_a_cursor_has_only_the_chosen_lines(server: Server, writer: LogWriter) -> None:
+def test_a_page_before_a_cursor_has_only_the_chosen_lines(
+    server: Server, writer: LogWriter
+) -> None:
     for number in range(100):
         if number == 50:
             cursor = f"1.0:{writer.offset}"
@@ -243,10 +279,14 @@ def test_since_begins_at_a_time(server: Server, writer: LogWriter) -> None:
         if number % 1500 == 0:
             writer.new_segment()
     for since in (0, 1, 1499, 1500, 1501, 2345, 3999, 4000):
-        assert lines(server, since=stamp(since)) == [f"line {number}" for number in range(since, 4000)]
+        assert lines(server, since=stamp(since)) == [
+            f"line {number}" for number in range(since, 4000)
+        ]
 
 
-def test_follow_with_tail_goes_on_behind_it(server: Server, writer: LogWriter, tmp_path: Path) -> None:
+def test_follow_with_tail_goes_on_behind_it(
+    server: Server, writer: LogWriter, tmp_path: Path
+) -> None:
     for number in range(10):
         writer.write(f"line {number}")
     followed = log_lines(server.open_stream, log_params(follow=True, tail=2))
@@ -286,7 +326,10 @@ def test_a_follower_that_vanishes_frees_its_place(server: Server, writer: LogWri
 def test_many_followers_get_every_line(server: Server, writer: LogWriter, tmp_path: Path) -> None:
     got: list[list[str]] = [[] for _ in range(60)]
     threads = [
-        threading.Thread(target=lambda seen=seen: seen.extend(lines(server, follow=True)), daemon=True) for seen in got
+        threading.Thread(
+            target=lambda seen=seen: seen.extend(lines(server, follow=True)), daemon=True
+        )
+        for seen in got
     ]
     for thread in threads:
         thread.start()
@@ -299,7 +342,9 @@ def test_many_followers_get_every_line(server: Server, writer: LogWriter, tmp_pa
     assert all(seen == [f"line {number}" for number in range(50)] for seen in got)
 
 
-def test_text_has_prefixes_and_stamps_and_the_last_progress(server: Server, writer: LogWriter) -> None:
+def test_text_has_prefixes_and_stamps_and_the_last_progress(
+    server: Server, writer: LogWriter
+) -> None:
     writer.write("a long", rank=1, kind="+")
     writer.write(" line", rank=1)
     for percent in (1, 50, 99):
@@ -309,7 +354,9 @@ def test_text_has_prefixes_and_stamps_and_the_last_progress(server: Server, writ
     assert server.text(rank=1, timestamps=True) == f"{stamp(0)} a long…\n{stamp(0)} … line\n"
 
 
-def test_text_tells_the_launchers_words_from_the_jobs_lines(server: Server, writer: LogWriter) -> None:
+def test_text_tells_the_launchers_words_from_the_jobs_lines(
+    server: Server, writer: LogWriter
+) -> None:
     writer.write("OMP_NUM_THREADS=1", rank="-", stream="launcher")
     writer.write("epoch 1", rank="-", stream="train.log")
     assert server.text() == "[launcher] OMP_NUM_THREADS=1\n[train.log] epoch 1\n"
@@ -321,7 +368,12 @@ def test_ndjson_holds_one_object_per_record(server: Server, writer: LogWriter) -
     with server.get(NDJSON) as response:
         objects = [json.loads(line) for line in response.content.splitlines()]
     place = {"time": stamp(0), "attempt": 1, "worker": 0, "rank": 3, "seq": 0}
-    record = place | {"stream": "stdout", "kind": "", "text": "hello", "position": f"1.0:{len(data)}"}
+    record = place | {
+        "stream": "stdout",
+        "kind": "",
+        "text": "hello",
+        "position": f"1.0:{len(data)}",
+    }
     assert objects[1:-1] == [record]
     assert (objects[0]["event"], objects[-1]["event"]) == ("state", "end")
 
@@ -349,7 +401,9 @@ def test_a_parameter_that_means_nothing_is_refused_by_name(
 
 
 @each_kind_of_events
-def test_a_deleted_job_ends_its_followers_with_not_found(server: Server, writer: LogWriter, tmp_path: Path) -> None:
+def test_a_deleted_job_ends_its_followers_with_not_found(
+    server: Server, writer: LogWriter, tmp_path: Path
+) -> None:
     writer.write("line")
     followed = log_lines(server.open_stream, log_params(follow=True))
     assert next(followed) == "line"
@@ -359,7 +413,9 @@ def test_a_deleted_job_ends_its_followers_with_not_found(server: Server, writer:
 
 
 @each_kind_of_events
-def test_a_record_that_is_half_written_waits_for_its_end(server: Server, writer: LogWriter, tmp_path: Path) -> None:
+def test_a_record_that_is_half_written_waits_for_its_end(
+    server: Server, writer: LogWriter, tmp_path: Path
+) -> None:
     followed = log_lines(server.open_stream, log_params(follow=True))
     writer.write("whole")
     assert next(followed) == "whole"

@@ -45,4 +45,8 @@ def test_durations_are_whole_seconds_and_never_null() -> None:
 
 
 def test_worker_0_is_the_master() -> None:
-    assert [mlspace.pod_name(worker) for worker in range(3)] == ["mpimaster-0", "mpiworker-0", "mpiworker-1"]
+    assert [mlspace.pod_name(worker) for worker in range(3)] == [
+        "mpimaster-0",
+        "mpiworker-0",
+        "mpiworker-1",
+    ]

@@ -1,4 +1,6 @@
-"""A real kernel that runs the cells of a notebook, and what a reader of the notebook sees afterwards."""
+"""A real kernel that runs the cells of a notebook, and what a reader of the
+notebook sees afterwards.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ class Notebook:
     def __init__(self, folder: Path, *cells: str) -> None:
         sources = [nbformat.v4.new_code_cell(textwrap.dedent(cell)) for cell in cells]
         self.node = nbformat.v4.new_notebook(cells=sources)
-        self.client = Counting(self.node, timeout=300, resources={"metadata": {"path": str(folder)}})
+        self.client = Counting(
+            self.node, timeout=300, resources={"metadata": {"path": str(folder)}}
+        )
 
     def run(self) -> Notebook:
         self.client.execute()
@@ -55,7 +59,12 @@ class Counting(NotebookClient):
     messages = 0
 
     def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
-        self.messages += msg["msg_type"] in ("stream", "display_data", "update_display_data", "execute_result")
+        self.messages += msg["msg_type"] in (
+            "stream",
+            "display_data",
+            "update_display_data",
+            "execute_result",
+        )
         return super().process_message(msg, cell, cell_index)
 
 

@@ -1,4 +1,6 @@
-"""A job followed in a notebook's cell, on a real kernel: what the cell shows meanwhile and what is saved with it."""
+"""A job followed in a notebook's cell, on a real kernel: what the cell shows meanwhile
+and what is saved with it.
+"""
 
 from pathlib import Path
 
@@ -9,7 +11,10 @@ from client_lib.log_reading.cell import HEAD_LINES, TAIL_LINES
 from client_lib.spec.states import State
 from tests.notebook.kernel import Notebook
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]  # kernels, and in one test the workers of data loaders
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(400),
+]  # kernels, and in one test the workers of data loaders
 
 SUBMIT = """
     from client_lib import Job
@@ -41,9 +46,13 @@ time.sleep(100)
 
 
 @pytest.mark.smoke
-def test_a_cell_shows_the_lines_below_the_state_and_a_job_is_a_table(client: Client, folder: Path) -> None:
+def test_a_cell_shows_the_lines_below_the_state_and_a_job_is_a_table(
+    client: Client, folder: Path
+) -> None:
     (folder / "train.py").write_text(TRAINS)
-    notebook = Notebook(folder, SUBMIT.format(name="bars"), "job.logs()", "job", "job.wait(follow=True).state").run()
+    notebook = Notebook(
+        folder, SUBMIT.format(name="bars"), "job.logs()", "job", "job.wait(follow=True).state"
+    ).run()
     for cell in (1, 3):
         first, *lines = notebook.shown(cell).splitlines()
         assert first.startswith("SUCCEEDED bars in ")
@@ -61,7 +70,9 @@ def test_a_cell_shows_the_lines_below_the_state_and_a_job_is_a_table(client: Cli
 
 def test_what_is_saved_of_a_long_log_is_bounded(client: Client, folder: Path) -> None:
     (folder / "train.py").write_text(TALKS)
-    notebook = Notebook(folder, SUBMIT.format(name="long").replace("n_workers=2, ", ""), "job.logs()").run()
+    notebook = Notebook(
+        folder, SUBMIT.format(name="long").replace("n_workers=2, ", ""), "job.logs()"
+    ).run()
     state, *streams, tail = notebook.outputs(1)
     assert state.data["text/plain"].startswith("SUCCEEDED long")
     head = "".join(stream.text for stream in streams).splitlines()
@@ -74,7 +85,9 @@ def test_what_is_saved_of_a_long_log_is_bounded(client: Client, folder: Path) ->
     assert notebook.client.messages < 500  # of 3000 lines and 2000 steps
 
 
-def test_an_interrupted_cell_ends_with_a_sentence_and_the_job_goes_on(client: Client, folder: Path) -> None:
+def test_an_interrupted_cell_ends_with_a_sentence_and_the_job_goes_on(
+    client: Client, folder: Path
+) -> None:
     (folder / "train.py").write_text(WAITS)
     notebook = Notebook(folder, SUBMIT.format(name="sleeps"), "job.logs()", "job.state")
     try:
@@ -82,7 +95,10 @@ def test_an_interrupted_cell_ends_with_a_sentence_and_the_job_goes_on(client: Cl
         assert "RUNNING sleeps" in notebook.shown(1)
         (error,) = [output for output in notebook.outputs(1) if output.output_type == "error"]
         assert error.traceback == [
-            "job sleeps keeps running; `client-lib logs -f sleeps` shows it again, `client-lib cancel sleeps` stops it"
+            (
+                "job sleeps keeps running; `client-lib logs -f sleeps` shows it again, `client-lib "
+                "cancel sleeps` stops it"
+            )
         ]
         assert "RUNNING" in notebook.shown(2)
         assert get_job("sleeps").state is State.RUNNING

@@ -1,4 +1,6 @@
-"""Functions that stand in a notebook's cells, as jobs: what they define there works in the worker, and comes back."""
+"""Functions that stand in a notebook's cells, as jobs: what they define there works in
+the worker, and comes back.
+"""
 
 from pathlib import Path
 
@@ -7,7 +9,10 @@ import pytest
 from client_lib import Client
 from tests.notebook.kernel import Notebook
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]  # kernels, and in one test the workers of data loaders
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.timeout(400),
+]  # kernels, and in one test the workers of data loaders
 
 DEFINES = """
     import pickle
@@ -60,7 +65,9 @@ RAISES = """
 """
 
 
-def test_what_a_cell_defines_is_saved_in_the_worker_and_loaded_in_the_notebook(client: Client, folder: Path) -> None:
+def test_what_a_cell_defines_is_saved_in_the_worker_and_loaded_in_the_notebook(
+    client: Client, folder: Path
+) -> None:
     notebook = Notebook(folder, DEFINES, LAUNCHES, LOADS, RAISES).run()
     assert notebook.shown(1).splitlines()[-1] == """(0, 2, '"$5 `x`"', 108.0, True)"""
     assert notebook.shown(2) == "True"

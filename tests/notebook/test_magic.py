@@ -20,9 +20,17 @@ print(os.environ["RANK"], sys.argv[1:])
 def test_a_cell_runs_as_a_job_with_the_options_of_submit(client: Client, folder: Path) -> None:
     cell = CELL.format(name="magic", script="train.py", more="")
     log = "import logging\nlog = logging.getLogger('client_lib')\n"
-    cells = (f"{log}log.setLevel('ERROR')", LOAD, cell, "_.name, _.info().spec.n_workers", "log.handlers, log.level")
+    cells = (
+        f"{log}log.setLevel('ERROR')",
+        LOAD,
+        cell,
+        "_.name, _.info().spec.n_workers",
+        "log.handlers, log.level",
+    )
     notebook = Notebook(folder, *cells).run()
-    assert {f"[{rank}] {rank} ['--epochs', '3']" for rank in (0, 1)} <= set(notebook.shown(2).splitlines())
+    assert {f"[{rank}] {rank} ['--epochs', '3']" for rank in (0, 1)} <= set(
+        notebook.shown(2).splitlines()
+    )
     assert notebook.shown(3) == "('magic', 2)"
     assert notebook.shown(4) == "([], 40)", "the logger is as it was before the cell"
     assert (folder / "train.py").read_text() == cell.partition("\n")[2]
@@ -43,7 +51,10 @@ def test_its_failure_is_a_report_without_a_traceback_of_ours(client: Client, fol
     [
         ("%%job --workers 2", "No such option: --workers"),
         ("%%job -N two", "'two' is not a valid int"),
-        ("%%job torchrun train.py", "%%job saves the cell as SCRIPT, and torchrun does not end in .py"),
+        (
+            "%%job torchrun train.py",
+            "%%job saves the cell as SCRIPT, and torchrun does not end in .py",
+        ),
         ("%%job train.py --note it's", "UsageError: "),
     ],
 )

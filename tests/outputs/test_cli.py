@@ -18,7 +18,9 @@ PATIENCE_S = 100.0
 
 def cli(*words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "client_lib", *words]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, env=dict(os.environ))
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE_S, env=dict(os.environ)
+    )
 
 
 @pytest.fixture
@@ -34,7 +36,10 @@ def done(folder: Path) -> Job:
 def test_download_fetches_lists_and_says_where(done: Job, folder: Path) -> None:
     name = str(done.name)
     listed = cli("download", name, "--list", "-o", "json")
-    assert [(file["path"], file["size"]) for file in json.loads(listed.stdout)] == [("a.pt", 1), ("b.txt", 2)]
+    assert [(file["path"], file["size"]) for file in json.loads(listed.stdout)] == [
+        ("a.pt", 1),
+        ("b.txt", 2),
+    ]
     fetched = cli("download", name, "out", "--pattern", "*.pt")
     assert (fetched.returncode, fetched.stdout) == (0, f"{Path('out', 'a.pt')}\n")
     assert (folder / "out" / "a.pt").read_text() == "1"
@@ -46,7 +51,9 @@ def test_download_fetches_lists_and_says_where(done: Job, folder: Path) -> None:
 
 
 def test_on_a_terminal_a_bar_shows_how_far_the_download_is(done: Job, folder: Path) -> None:
-    with Terminal("download", str(done.name), "here", environment=dict(os.environ), cwd=folder) as terminal:
+    with Terminal(
+        "download", str(done.name), "here", environment=dict(os.environ), cwd=folder
+    ) as terminal:
         shown = terminal.read_to_end()
     assert terminal.exit_code == 0
     assert b"2 of 2 files" in shown
@@ -54,7 +61,9 @@ def test_on_a_terminal_a_bar_shows_how_far_the_download_is(done: Job, folder: Pa
 
 
 def test_resubmit_sets_fields_and_shows_what_differs(done: Job) -> None:
-    again = cli("resubmit", str(done.name), "--set", "labels=try=2", "--set", "max_retry=3", "-o", "json")
+    again = cli(
+        "resubmit", str(done.name), "--set", "labels=try=2", "--set", "max_retry=3", "-o", "json"
+    )
     info = json.loads(again.stdout)
     assert (info["spec"]["labels"], info["spec"]["max_retry"]) == ({"try": "2"}, 3)
     assert "max_retry: none -> 3" in again.stderr
@@ -88,7 +97,8 @@ def test_a_scripts_header_brings_its_packages(
     for name, value in only_from(tmp_path / "wheels").items():
         monkeypatch.setenv(name, value)
     (folder / "train.py").write_text(
-        "# /// script\n# dependencies = ['headed>=2']\n# ///\nimport headed; print(headed.__version__)\n"
+        "# /// script\n# dependencies = ['headed>=2']\n# ///\nimport headed; "
+        "print(headed.__version__)\n"
     )
     job = Job(script="train.py", n_workers=2, log_file=None)
     job.submit()

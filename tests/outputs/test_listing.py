@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.worker.outputs.store import INDEX, Index, Kept, LeftOut
 from server_stub.files.outputs import OUTPUTS, conflict_notes, listing, merged
@@ -15,7 +14,8 @@ REPORTS = [{"outputs": {"kept": 1}}] * 2
 def index(*left: LeftOut, **files: str) -> Index:
     """`name=text`: the text stands for the digest."""
     return Index(
-        {name: Kept(name, len(text), text, 1.0, False) for name, text in files.items()}, {one.path: one for one in left}
+        {name: Kept(name, len(text), text, 1.0, False) for name, text in files.items()},
+        {one.path: one for one in left},
     )
 
 
@@ -44,9 +44,16 @@ def test_the_same_file_of_several_workers_is_one() -> None:
 
 def test_different_files_of_one_name_are_kept_apart_and_said(tmp_path: Path) -> None:
     found = {(1, 0): index(log="a"), (1, 1): index(log="b"), (1, 2): index(log="c")}
-    assert listed(found) == {"log": ("a", 1, 0), "worker-1/log": ("b", 1, 1), "worker-2/log": ("c", 1, 2)}
+    assert listed(found) == {
+        "log": ("a", 1, 0),
+        "worker-1/log": ("b", 1, 1),
+        "worker-2/log": ("c", 1, 2),
+    }
     (said,) = conflict_notes(stored(tmp_path, found), REPORTS)
-    assert said == "workers wrote different outputs of one name; they are kept apart, as worker-1/log, worker-2/log"
+    assert said == (
+        "workers wrote different outputs of one name; they are kept apart, as worker-1/log, "
+        "worker-2/log"
+    )
 
 
 def test_folders_that_a_script_made_for_its_workers_are_no_conflict(tmp_path: Path) -> None:
@@ -67,7 +74,11 @@ def test_a_time_that_no_datetime_holds_hides_no_file(tmp_path: Path) -> None:
 
 
 def test_a_name_that_a_script_gave_itself_is_not_taken() -> None:
-    found = {(1, 0): Index({**index(log="a").kept, "worker-1/log": Kept("worker-1/log", 1, "x", 1.0, False)}, {})}
+    found = {
+        (1, 0): Index(
+            {**index(log="a").kept, "worker-1/log": Kept("worker-1/log", 1, "x", 1.0, False)}, {}
+        )
+    }
     found[1, 1] = index(log="b")
     assert listed(found)["worker-1/log_"] == ("b", 1, 1)
     assert listed(found)["worker-1/log"] == ("x", 1, 0)
@@ -76,18 +87,29 @@ def test_a_name_that_a_script_gave_itself_is_not_taken() -> None:
 def test_what_is_left_out_is_listed_once_per_worker() -> None:
     left = LeftOut("huge", 9, "too large")
     _, out, _ = merged({(1, 0): index(left), (2, 0): index(left), (1, 1): index(left)})
-    assert [(one.path, one.worker, one.why) for one in out] == [("huge", 0, "too large"), ("huge", 1, "too large")]
+    assert [(one.path, one.worker, one.why) for one in out] == [
+        ("huge", 0, "too large"),
+        ("huge", 1, "too large"),
+    ]
 
 
 @given(
     st.dictionaries(
         st.tuples(st.integers(1, 3), st.integers(0, 3)),
-        st.dictionaries(st.sampled_from(["a", "b", "worker-1/a", "worker-1/a_"]), st.sampled_from("xyz")),
+        st.dictionaries(
+            st.sampled_from(["a", "b", "worker-1/a", "worker-1/a_"]), st.sampled_from("xyz")
+        ),
     )
 )
-def test_no_bytes_are_lost_and_no_name_is_given_twice(files: dict[tuple[int, int], dict[str, str]]) -> None:
+def test_no_bytes_are_lost_and_no_name_is_given_twice(
+    files: dict[tuple[int, int], dict[str, str]],
+) -> None:
     found = {origin: index(**of_worker) for origin, of_worker in files.items()}
     names = [file.path for file in merged(found)[0]]
     assert len(names) == len(set(names))
-    newest = {(worker, name): text for (_, worker), of in sorted(files.items()) for name, text in of.items()}
+    newest = {
+        (worker, name): text
+        for (_, worker), of in sorted(files.items())
+        for name, text in of.items()
+    }
     assert {file.sha256 for file in merged(found)[0]} == set(newest.values())

@@ -15,7 +15,11 @@ PATIENCE_S = 60.0
 
 
 def tree(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 def ended(folder: Path, script: str, **fields: object) -> Job:
@@ -41,7 +45,9 @@ open("naïve name #1?.txt", "w").write("%41")
 """
 
 
-def test_what_the_workers_left_is_downloaded_kept_apart_and_said(folder: Path, tmp_path: Path) -> None:
+def test_what_the_workers_left_is_downloaded_kept_apart_and_said(
+    folder: Path, tmp_path: Path
+) -> None:
     job = ended(folder, SCRIPT, n_workers=2)
     seen: list[Progress] = []
     paths = job.download(tmp_path / "here", on_download=seen.append)
@@ -53,11 +59,18 @@ def test_what_the_workers_left_is_downloaded_kept_apart_and_said(folder: Path, t
         "worker-1/log.txt": "of rank 1",
         "naïve name #1?.txt": "%41",
     }
-    assert {path.relative_to(tmp_path / "here").as_posix() for path in paths} == set(tree(tmp_path / "here"))
+    assert {path.relative_to(tmp_path / "here").as_posix() for path in paths} == set(
+        tree(tmp_path / "here")
+    )
     assert seen[-1] == Progress(6, 6, 27, 27)
     said = [event.message for event in job.events()]
-    assert "workers wrote different outputs of one name; they are kept apart, as worker-1/log.txt" in said
-    left = "output secret of worker {} (0.0 MB) is not kept: it is a link out of the working directory"
+    assert (
+        "workers wrote different outputs of one name; they are kept apart, as worker-1/log.txt"
+        in said
+    )
+    left = (
+        "output secret of worker {} (0.0 MB) is not kept: it is a link out of the working directory"
+    )
     assert {left.format(0), left.format(1)} <= {
         line.replace(size, "(0.0 MB)") for line in said for size in ["(0.0 MB)"]
     }
@@ -76,7 +89,9 @@ def test_a_failed_jobs_outputs_are_there(folder: Path, tmp_path: Path) -> None:
     assert tree(tmp_path / "here") == {"last.pt": "saved"}
 
 
-def test_outputs_of_nothing_are_none(folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_outputs_of_nothing_are_none(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     job = ended(folder, "open('last.pt', 'w').write('saved')", outputs=[])
     assert job.download(tmp_path / "here") == []
     assert "keeps no outputs (outputs=[])" in caplog.text
@@ -120,7 +135,9 @@ sys.exit(attempt == "1")
     assert tree(tmp_path / "here") == {"of1": "1", "of2": "2", "both": "2"}
 
 
-def test_deleting_the_job_removes_its_outputs(folder: Path, client: Client, local_server: Path) -> None:
+def test_deleting_the_job_removes_its_outputs(
+    folder: Path, client: Client, local_server: Path
+) -> None:
     job = ended(folder, "open('model.bin', 'w').write('1')")
     assert client.job_outputs(str(job.name)).files
     kept = local_server / "data" / "jobs" / job.info().id / "outputs"
@@ -152,7 +169,9 @@ def test_a_download_goes_on_where_it_was_cut_and_replaces_what_differs(
     assert (here / "big").stat().st_ino == before.st_ino
 
 
-def test_a_part_of_other_bytes_is_found_by_its_digest(folder: Path, tmp_path: Path, client: Client) -> None:
+def test_a_part_of_other_bytes_is_found_by_its_digest(
+    folder: Path, tmp_path: Path, client: Client
+) -> None:
     from client_lib.errors import BadResponse
 
     job = ended(folder, "open('a', 'w').write('right')")
@@ -165,10 +184,14 @@ def test_a_part_of_other_bytes_is_found_by_its_digest(folder: Path, tmp_path: Pa
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links need rights there")
-def test_no_link_in_the_folder_is_written_through(folder: Path, tmp_path: Path, client: Client) -> None:
+def test_no_link_in_the_folder_is_written_through(
+    folder: Path, tmp_path: Path, client: Client
+) -> None:
     from client_lib.errors import InvalidRequest
 
-    job = ended(folder, "import os; os.mkdir('d'); open('d/f', 'w').write('1'); open('a', 'w').write('2')")
+    job = ended(
+        folder, "import os; os.mkdir('d'); open('d/f', 'w').write('1'); open('a', 'w').write('2')"
+    )
     outside, here = tmp_path / "outside", tmp_path / "here"
     outside.mkdir()
     here.mkdir()

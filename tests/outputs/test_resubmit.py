@@ -35,13 +35,15 @@ def test_the_same_snapshot_runs_with_other_values_and_a_copy_of_the_checkpoints(
 ) -> None:
     caplog.set_level(logging.INFO, "client_lib")
     job = first(folder, "snapshot")
-    again = [resubmit(job, processes_per_worker=1, labels={"try": str(number)}) for number in (2, 3)]
+    again = [
+        resubmit(job, processes_per_worker=1, labels={"try": str(number)}) for number in (2, 3)
+    ]
     for one in again:
         one.wait(PATIENCE_S)
         assert list(one.log_lines()) == ["step 1 of 1 version 1"]
         assert one.info().code == job.info().code
     assert "processes_per_worker: default -> 1" in caplog.text
-    assert f"the same code: snapshot {job.info().code.sha256[:12]} of {folder}" in caplog.text  # type: ignore[index]
+    assert (f"the same code: snapshot {job.info().code.sha256[:12]} of {folder}") in caplog.text  # type: ignore[index]
     assert f"checkpoint_dir: a copy of what {job.name} has left there" in caplog.text
     last = client.resubmit(str(again[0].name))
     last.wait(PATIENCE_S)
@@ -64,7 +66,9 @@ def test_other_arguments_start_without_the_checkpoints_unless_resume(
     assert list(unchanged.log_lines()) == ["step 0 of 1 version 1"]
 
 
-def test_in_place_todays_code_runs_and_that_is_said(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_in_place_todays_code_runs_and_that_is_said(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "client_lib")
     job = first(folder, "in_place")
     again = resubmit(job)
@@ -89,16 +93,22 @@ def test_a_job_that_still_runs_can_not_be_resumed(folder: Path) -> None:
         job.cancel()
 
 
-def test_a_job_follows_another_with_its_checkpoints_and_again_after_a_third(folder: Path, client: Client) -> None:
+def test_a_job_follows_another_with_its_checkpoints_and_again_after_a_third(
+    folder: Path, client: Client
+) -> None:
     (folder / "train.py").write_text(SCRIPT)
     before = Job(script="train.py", code="snapshot", log_file=None)
     before.submit()
-    second = Job(script="train.py", code="snapshot", log_file=None, after=[before], checkpoint_from=before)
+    second = Job(
+        script="train.py", code="snapshot", log_file=None, after=[before], checkpoint_from=before
+    )
     second.submit()
     assert second.spec.after == [before.name]
     second.wait(PATIENCE_S)
     assert list(second.log_lines()) == ["step 1 of 1 version 1"]
-    third = resubmit(second, after=[second, f"any:{before.name}"], checkpoint_from=second, resume=False)
+    third = resubmit(
+        second, after=[second, f"any:{before.name}"], checkpoint_from=second, resume=False
+    )
     third.wait(PATIENCE_S)
     assert third.spec.after == [second.name, f"any:{before.name}"]
     assert list(third.log_lines()) == ["step 2 of 1 version 1"]

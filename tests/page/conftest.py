@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 import requests
 
-from tests.http.conftest import DEADLINE_S, Running, ann, ben, root, server, shared_server, start_server
+from tests.http.conftest import (
+    DEADLINE_S,
+    Running,
+    ann,
+    ben,
+    root,
+    server,
+    shared_server,
+    start_server,
+)
 
 __all__ = ["ann", "ben", "root", "server", "shared_server", "start_server"]
 
@@ -36,7 +45,10 @@ class Visitor:
 
     def post(self, path: str, fields: dict[str, str], **options: Any) -> requests.Response:
         return self.session.post(
-            self.url + path, data=fields, timeout=DEADLINE_S, **{"allow_redirects": False, **options}
+            self.url + path,
+            data=fields,
+            timeout=DEADLINE_S,
+            **{"allow_redirects": False, **options},
         )
 
     def csrf(self) -> str:
@@ -73,8 +85,8 @@ def chromium() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """The Chromium of a module's tests. While it is open, an event loop runs in this thread, in which no other test
-    could start one."""
+    """The Chromium of a module's tests. While it is open, an event loop runs in this thread, in
+    which no other test could start one."""
     with chromium() as found:
         yield found
 
@@ -87,7 +99,10 @@ def page(browser: Any) -> Iterator[Any]:
     tab = context.new_page()
     failures: list[str] = []
     tab.on("pageerror", lambda problem: failures.append(str(problem)))
-    tab.on("console", lambda said: failures.append(said.text) if "Content Security Policy" in said.text else None)
+    tab.on(
+        "console",
+        lambda said: failures.append(said.text) if "Content Security Policy" in said.text else None,
+    )
     yield tab
     context.close()
     assert failures == []

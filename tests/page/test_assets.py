@@ -16,8 +16,14 @@ def test_all_assets_together_are_small() -> None:
 
 
 def test_the_vendored_library_is_as_it_was_published_and_has_its_licence() -> None:
-    lines = (line.split() for line in (VENDOR / "SHA256SUMS").read_text().splitlines() if not line.startswith("#"))
+    lines = (
+        line.split()
+        for line in (VENDOR / "SHA256SUMS").read_text().splitlines()
+        if not line.startswith("#")
+    )
     sums = {name: digest for digest, name in lines}
-    vendored = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in VENDOR.glob("[!S]*")}
+    vendored = {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in VENDOR.glob("[!S]*")
+    }
     assert vendored == sums
     assert "MIT" in (VENDOR / "uPlot.LICENSE").read_text()

@@ -1,4 +1,6 @@
-"""Pages in a real Chromium: what updates by itself, keys, accessibility, and what a new user does."""
+"""Pages in a real Chromium: what updates by itself, keys, accessibility,
+and what a new user does.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +26,9 @@ MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 
 def names(page: Any) -> list[str]:
-    return page.eval_on_selector_all("#jobs tbody tr:not([hidden])", "rows => rows.map(row => row.dataset.name)")
+    return page.eval_on_selector_all(
+        "#jobs tbody tr:not([hidden])", "rows => rows.map(row => row.dataset.name)"
+    )
 
 
 def test_the_table_follows_its_jobs_and_keeps_the_chosen_row(page: Any, server: Running) -> None:
@@ -40,12 +44,17 @@ def test_the_table_follows_its_jobs_and_keeps_the_chosen_row(page: Any, server: 
     page.wait_for_selector("#job[data-name=two]")
 
 
-def test_the_loss_of_an_ended_job_is_asked_for_until_it_is_complete(page: Any, server: Running) -> None:
+def test_the_loss_of_an_ended_job_is_asked_for_until_it_is_complete(
+    page: Any, server: Running
+) -> None:
     job = new_job(server, "ann", name="train")
     server.call(lambda: server.runtime.runs(job["id"]))
     server.call(lambda: server.runtime.end(job["id"]))
     until(lambda: server.as_user("ann")("GET", paths.job("train")).json()["state"] == "SUCCEEDED")
-    answers = [(503, {}), *((200, {"complete": last == 1500, "last": last}) for last in (1000, 1500))]
+    answers = [
+        (503, {}),
+        *((200, {"complete": last == 1500, "last": last}) for last in (1000, 1500)),
+    ]
 
     def answer(route: Any) -> None:
         status, body = answers.pop(0)
@@ -56,7 +65,11 @@ def test_the_loss_of_an_ended_job_is_asked_for_until_it_is_complete(page: Any, s
     page.clock.install()
     login(page, server, "ann")
     for left, shown in ((2, ""), (1, "loss 1000"), (0, "loss 1500"), (0, "loss 1500")):
-        until(lambda left=left, shown=shown: (len(answers), page.inner_text(".loss").strip()) == (left, shown))
+        until(
+            lambda left=left, shown=shown: (
+                (len(answers), page.inner_text(".loss").strip()) == (left, shown)
+            )
+        )
         page.clock.fast_forward(11_000)
 
 
@@ -79,7 +92,9 @@ def test_a_group_unfolds_to_its_members_and_follows_them(page: Any, server: Runn
     assert names(page) == ["scan"]
 
 
-def test_search_hides_rows_at_once_and_the_button_asks_the_server(page: Any, server: Running) -> None:
+def test_search_hides_rows_at_once_and_the_button_asks_the_server(
+    page: Any, server: Running
+) -> None:
     for name in ("train-a", "train-b", "other"):
         new_job(server, "ann", name=name)
     login(page, server, "ann")
@@ -92,7 +107,9 @@ def test_search_hides_rows_at_once_and_the_button_asks_the_server(page: Any, ser
     assert names(page) == ["train-a"]
 
 
-def test_the_page_says_since_when_it_is_stale_and_goes_on_after_a_restart(page: Any, server: Running) -> None:
+def test_the_page_says_since_when_it_is_stale_and_goes_on_after_a_restart(
+    page: Any, server: Running
+) -> None:
     new_job(server, "ann", name="train")
     login(page, server, "ann")
     server.stop()
@@ -138,14 +155,21 @@ def test_the_progress_moves_without_another_page(page: Any, server: Running) -> 
     open_job(page, server)
     page.wait_for_selector("#status .progress")
     pages: list[str] = []
-    page.on("request", lambda request: pages.append(request.url) if request.url.endswith("/jobs/train") else None)
+    page.on(
+        "request",
+        lambda request: pages.append(request.url) if request.url.endswith("/jobs/train") else None,
+    )
     log.append(steps[3:])
-    page.wait_for_function("() => document.querySelector('#status .progress').textContent.includes('50%')")
+    page.wait_for_function(
+        "() => document.querySelector('#status .progress').textContent.includes('50%')"
+    )
     assert "loss 50.5" in page.inner_text("#status")
     assert {each for each in pages if "/api/" not in each} == set()
 
 
-def test_the_page_of_the_server_shows_its_figures_as_they_change(page: Any, server: Running) -> None:
+def test_the_page_of_the_server_shows_its_figures_as_they_change(
+    page: Any, server: Running
+) -> None:
     login(page, server, "ann")
     page.goto(f"{server.url}/server")
     pending = page.locator("dt:has-text('jobs pending') + dd")
@@ -156,7 +180,9 @@ def test_the_page_of_the_server_shows_its_figures_as_they_change(page: Any, serv
 
 
 @pytest.mark.parametrize("edited", [False, True])
-def test_a_resubmit_keeps_the_ends_of_lines_in_arguments(page: Any, server: Running, edited: bool) -> None:
+def test_a_resubmit_keeps_the_ends_of_lines_in_arguments(
+    page: Any, server: Running, edited: bool
+) -> None:
     args = ["--prompt", "one\n\n two", "\nit's\n"] + ([] if edited else ["\r\n", ""])
     new_job(server, "ann", name="train", args=args)
     open_job(page, server)
@@ -176,11 +202,19 @@ def test_every_page_is_accessible_and_no_wider_than_the_screen(
 ) -> None:
     page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
-    spec = {"labels": {"team": "vision"}, "args": ["word" * 30], "env_variables": {"MODE": "x" * 200}}
+    spec = {
+        "labels": {"team": "vision"},
+        "args": ["word" * 30],
+        "env_variables": {"MODE": "x" * 200},
+    }
     for name in ("runs", "failed"):
         job = new_job(server, "ann", name=name, **spec)
         server.call(lambda job=job: server.runtime.runs(job["id"]))
-    server.call(lambda: server.runtime.end(job["id"], Reason.EXIT_CODE, "rank 1 ended with exit code 1" + " long" * 60))
+    server.call(
+        lambda: server.runtime.end(
+            job["id"], Reason.EXIT_CODE, "rank 1 ended with exit code 1" + " long" * 60
+        )
+    )
     ended = server.as_user("ann")
     until(lambda: ended("GET", paths.job("failed")).json()["state"] == "FAILED")
     page.goto(server.url)
@@ -209,7 +243,12 @@ def test_the_top_bar_of_an_admin_has_one_line_on_a_phone(page: Any, server: Runn
 def test_markup_in_names_of_things_is_text(page: Any, server: Running) -> None:
     alerts: list[str] = []
     page.on("dialog", lambda dialog: (alerts.append(dialog.message), dialog.dismiss()))
-    spec = {"labels": {MARKUP: MARKUP}, "args": [MARKUP], "env_variables": {"A": MARKUP}, "job_desc": MARKUP}
+    spec = {
+        "labels": {MARKUP: MARKUP},
+        "args": [MARKUP],
+        "env_variables": {"A": MARKUP},
+        "job_desc": MARKUP,
+    }
     job = new_job(server, "ann", name="train", **spec)
     server.call(lambda: server.runtime.runs(job["id"]))
     server.call(lambda: server.runtime.end(job["id"], Reason.EXIT_CODE, MARKUP))
@@ -267,7 +306,9 @@ def submit(*args: str, **options: Any) -> str:
     return str(job.name)
 
 
-def test_a_new_user_finds_why_a_job_failed_and_resubmits_it(page: Any, here: Here, tmp_path: Path) -> None:
+def test_a_new_user_finds_why_a_job_failed_and_resubmits_it(
+    page: Any, here: Here, tmp_path: Path
+) -> None:
     variables = {"LINES": "a\nb=c", "NONE": None, "PAD": " x "}
     name = submit("--lr", "0.5", env_variables=variables)
     login(page, here, "me")
@@ -285,7 +326,9 @@ def test_a_new_user_finds_why_a_job_failed_and_resubmits_it(page: Any, here: Her
     assert again.info().spec.env_variables == {**variables, "NEW": "1"}
 
 
-def test_a_new_user_cancels_a_job_and_resubmits_it_with_another_learning_rate(page: Any, here: Here) -> None:
+def test_a_new_user_cancels_a_job_and_resubmits_it_with_another_learning_rate(
+    page: Any, here: Here
+) -> None:
     name = submit("--lr", "1", code="snapshot")
     login(page, here, "me")
     page.wait_for_selector(f"tr[data-name={name}] svg.spark")
@@ -310,7 +353,9 @@ def test_a_new_user_downloads_the_model(page: Any, here: Here) -> None:
     assert Path(download.value.path()).read_bytes() == b"weights of 0.1"
 
 
-def test_a_new_user_watches_a_loss_beside_yesterdays_and_what_the_job_uses(page: Any, here: Here) -> None:
+def test_a_new_user_watches_a_loss_beside_yesterdays_and_what_the_job_uses(
+    page: Any, here: Here
+) -> None:
     yesterday = submit("--lr", "0.1")
     name = submit("--lr", "1")
     login(page, here, "me")
@@ -323,7 +368,9 @@ def test_a_new_user_watches_a_loss_beside_yesterdays_and_what_the_job_uses(page:
     page.locator("#usage figcaption", has_text="worker/memory_gib 0.").wait_for()
 
 
-def test_a_new_user_finds_the_line_in_which_a_rank_hangs(page: Any, here: Here, tmp_path: Path) -> None:
+def test_a_new_user_finds_the_line_in_which_a_rank_hangs(
+    page: Any, here: Here, tmp_path: Path
+) -> None:
 
     (tmp_path / "train.py").write_text(
         "import os, time\ndef load():\n    time.sleep(600)\ndef step():\n    time.sleep(600)\n"

@@ -1,4 +1,6 @@
-"""The code of a job on its page, what differs between two jobs, and the page of the server. Plain HTTP."""
+"""The code of a job on its page, what differs between two jobs, and the page
+of the server. Plain HTTP.
+"""
 
 import hashlib
 import io
@@ -32,19 +34,35 @@ def archive(**files: bytes) -> bytes:
 
 
 def of_snapshot(
-    server: Running, name: str, packed: bytes, user: str = "ann", root: str = "/home/ann/<b>", **spec: Any
+    server: Running,
+    name: str,
+    packed: bytes,
+    user: str = "ann",
+    root: str = "/home/ann/<b>",
+    **spec: Any,
 ) -> None:
     """A job of this code."""
     digest = hashlib.sha256(packed).hexdigest()
-    assert server.as_user(user)("PUT", paths.snapshot(digest), data=packed).status_code in (200, 201)
+    assert server.as_user(user)("PUT", paths.snapshot(digest), data=packed).status_code in (
+        200,
+        201,
+    )
     facts = {"root": root, "script": "train.py", "files": 3, "size": len(packed)}
     code = {"mode": "snapshot", "sha256": digest, **facts}
-    answer = server.as_user(user).submit(code=code, name=name, script="train.py", type="pytorch2", **spec)
+    answer = server.as_user(user).submit(
+        code=code, name=name, script="train.py", type="pytorch2", **spec
+    )
     assert answer.status_code == 201, answer.text
 
 
-def test_the_files_of_a_snapshot_are_listed_and_shown_as_text(server: Running, visit: Visit) -> None:
-    of_snapshot(server, "train", archive(train_py=b"<script>1</script>", data__x=b"\0\1", big=b"x" * 300_000))
+def test_the_files_of_a_snapshot_are_listed_and_shown_as_text(
+    server: Running, visit: Visit
+) -> None:
+    of_snapshot(
+        server,
+        "train",
+        archive(train_py=b"<script>1</script>", data__x=b"\0\1", big=b"x" * 300_000),
+    )
     visitor = visit(server, "ann")
     assert 'href="../jobs/train/code?owner=ann"' in visitor.get("/jobs/train").text
     page = visitor.get("/jobs/train/code").text
@@ -87,7 +105,9 @@ def test_lines_of_large_files_are_not_compared(server: Running, visit: Visit) ->
     assert "...second\n</span>" in page
 
 
-@pytest.mark.parametrize(("count", "said"), [(51, "1 more file that differs:"), (52, "2 more files that differ:")])
+@pytest.mark.parametrize(
+    ("count", "said"), [(51, "1 more file that differs:"), (52, "2 more files that differ:")]
+)
 def test_files_beyond_those_that_a_page_compares_are_counted(
     server: Running, visit: Visit, count: int, said: str
 ) -> None:
@@ -125,13 +145,18 @@ def test_a_job_in_place_shows_its_commit_and_changes(server: Running, visit: Vis
     assert '<span class="added">+added &lt;b&gt;' in page
 
 
-def test_a_job_in_place_names_the_folder_of_its_script(server: Running, visit: Visit, tmp_path: Path) -> None:
+def test_a_job_in_place_names_the_folder_of_its_script(
+    server: Running, visit: Visit, tmp_path: Path
+) -> None:
     nonce, script, data = "n" * 32, tmp_path / "train.py", tmp_path / "data"
     script.touch()
     data.mkdir()
     (tmp_path / "proof").write_text(nonce)
     code = {"mode": "in_place", "proof": {"path": str(tmp_path / "proof"), "nonce": nonce}}
-    user, spec = server.as_user("ann"), {"type": "pytorch2", "script": str(script), "working_dir": str(data)}
+    user, spec = (
+        server.as_user("ann"),
+        {"type": "pytorch2", "script": str(script), "working_dir": str(data)},
+    )
     answer = user.submit(code=code, name="train", **spec)
     assert answer.status_code == 201, answer.text
     page = visit(server, "ann").get("/jobs/train/code").text
@@ -140,16 +165,27 @@ def test_a_job_in_place_names_the_folder_of_its_script(server: Running, visit: V
 
 def test_what_changed_between_two_jobs(server: Running, visit: Visit) -> None:
     of_snapshot(server, "first", archive(train_py=b"a\nb\n", same=b"x"), args=["--lr", "0.1"])
-    of_snapshot(server, "second", archive(train_py=b"a\nc\n", same=b"x", new=b"\0"), args=["--lr", "<b>"])
+    of_snapshot(
+        server, "second", archive(train_py=b"a\nc\n", same=b"x", new=b"\0"), args=["--lr", "<b>"]
+    )
     visitor = visit(server, "ann")
     page = visitor.get("/jobs/second/difference?with=first&owner=ann").text
-    for text in ("args: --lr 0.1 -&gt; --lr &#39;&lt;b&gt;&#39;", '"removed">-b', '"added">+c', "bytes with digest"):
+    for text in (
+        "args: --lr 0.1 -&gt; --lr &#39;&lt;b&gt;&#39;",
+        '"removed">-b',
+        '"added">+c',
+        "bytes with digest",
+    ):
         assert text in page, text
     assert "same" not in page.split("<h1>")[1]
-    assert "Nothing that is recorded differs" in visitor.get("/jobs/first/difference?with=first").text
+    assert (
+        "Nothing that is recorded differs" in visitor.get("/jobs/first/difference?with=first").text
+    )
     assert visitor.get("/jobs/first/difference").status_code == 200  # it asks for a name
     assert visitor.get("/jobs/first/difference?with=none").status_code == 404
-    assert visit(server, "ben").get("/jobs/first/difference?with=second&owner=ann").status_code == 404
+    assert (
+        visit(server, "ben").get("/jobs/first/difference?with=second&owner=ann").status_code == 404
+    )
 
 
 def test_the_server_shows_checks_instance_types_and_figures(server: Running, visit: Visit) -> None:

@@ -12,11 +12,16 @@ from tests.page.support import log_of, open_job, row, running_job
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("chromium")]
 
-DUMP = 'Current thread 0x01 (most recent call first):\n  File "/home/ann/train.py", line {line} in {function}\n'
+DUMP = (
+    'Current thread 0x01 (most recent call first):\n  File "/home/ann/train.py", line {line} in '
+    "{function}\n"
+)
 
 
 def steps(log: LogWriter, begin: int, end: int, rank: int = 0) -> None:
-    log.append([log.record(f"step {n}/100 loss={100 - n}.5", at=n, rank=rank) for n in range(begin, end)])
+    log.append(
+        [log.record(f"step {n}/100 loss={100 - n}.5", at=n, rank=rank) for n in range(begin, end)]
+    )
 
 
 def charts(page: Any) -> list[str]:
@@ -111,7 +116,13 @@ def test_stacks_are_grouped_as_the_command_groups_them(page: Any, server: Runnin
     log.write("begins")
     places = {0: (6, "reduce"), 1: (6, "reduce"), 2: (9, "<img src=x>")}
     server.runtime.processes = [
-        {"rank": rank, "pid": rank, "state": "S", "name": "python", "dump": DUMP.format(line=line, function=function)}
+        {
+            "rank": rank,
+            "pid": rank,
+            "state": "S",
+            "name": "python",
+            "dump": DUMP.format(line=line, function=function),
+        }
         for rank, (line, function) in places.items()
     ]
     server.runtime.missing = ["worker 1 does not answer"]

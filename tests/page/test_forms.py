@@ -1,4 +1,6 @@
-"""Pages without scripts, over plain HTTP: what a form does, who sees what, what travels with a page."""
+"""Pages without scripts, over plain HTTP: what a form does, who sees what,
+what travels with a page.
+"""
 
 import errno
 import gzip
@@ -22,7 +24,10 @@ Visit = Callable[[Any, str], Visitor]
 
 
 def test_the_table_and_the_job_can_be_read_without_scripts(server: Running, visit: Visit) -> None:
-    job, visitor = new_job(server, "ann", name="train", labels={"team": "vision"}), visit(server, "ann")
+    job, visitor = (
+        new_job(server, "ann", name="train", labels={"team": "vision"}),
+        visit(server, "ann"),
+    )
     table = visitor.get("/").text
     assert 'href="jobs/train?owner=ann"' in table
     assert "team=vision" in table
@@ -64,10 +69,15 @@ def test_filters_are_those_of_the_api(server: Running, visit: Visit) -> None:
     wrong = visitor.get("/?state=ODD")
     assert (wrong.status_code, "there are: PENDING" in wrong.text) == (422, True)
     many = "+".join(f"k{n}=v" for n in range(257))
-    assert (visitor.get(f"/?q={many}").status_code, visitor.get(f"/?q={many[:-7]}").status_code) == (422, 200)
+    assert (
+        visitor.get(f"/?q={many}").status_code,
+        visitor.get(f"/?q={many[:-7]}").status_code,
+    ) == (422, 200)
 
 
-def test_another_users_job_is_not_there_and_an_admin_sees_whose_it_is(server: Running, visit: Visit) -> None:
+def test_another_users_job_is_not_there_and_an_admin_sees_whose_it_is(
+    server: Running, visit: Visit
+) -> None:
     new_job(server, "ann", name="train")
     ben, root = visit(server, "ben"), visit(server, "root")
     for query in ("", "?owner=ann"):
@@ -83,7 +93,9 @@ def test_another_users_job_is_not_there_and_an_admin_sees_whose_it_is(server: Ru
 
 
 def test_the_buttons_cancel_resubmit_and_delete(server: Running, visit: Visit) -> None:
-    new_job(server, "ann", name="train", args=["--lr", "0.1"], env_variables={"HF_TOKEN": "hf_secret"})
+    new_job(
+        server, "ann", name="train", args=["--lr", "0.1"], env_variables={"HF_TOKEN": "hf_secret"}
+    )
     visitor = visit(server, "ann")
     assert 'value="--lr 0.1"' in visitor.get("/jobs/train").text
     assert "hf_secret" not in visitor.get("/jobs/train").text
@@ -92,44 +104,74 @@ def test_the_buttons_cancel_resubmit_and_delete(server: Running, visit: Visit) -
     def state() -> str:
         return str(server.as_user("ann")("GET", paths.job("train")).json()["state"])
 
-    assert visitor.post("/jobs/train/cancel?owner=ann", csrf).headers["Location"] == "../train?owner=ann"
+    assert (
+        visitor.post("/jobs/train/cancel?owner=ann", csrf).headers["Location"]
+        == "../train?owner=ann"
+    )
     until(lambda: state() == "CANCELLED")
-    again = visitor.post("/jobs/train/resubmit", {**csrf, "args": "--lr '0.2 x'"}).headers["Location"]
+    again = visitor.post("/jobs/train/resubmit", {**csrf, "args": "--lr '0.2 x'"}).headers[
+        "Location"
+    ]
     name = again.removeprefix("../").removesuffix("?owner=ann")
     job = server.as_user("ann")("GET", paths.job(name)).json()
     assert (job["spec"]["args"], name == "train") == (["--lr", "0.2 x"], False)
     given = server.as_user("ann")("GET", f"{paths.job(name)}/request").json()["spec"]
     assert given["env_variables"] == {"HF_TOKEN": "hf_secret"}
-    drawn = re.findall(r'name="key" value="([0-9a-f]{32})" form="resubmit"', visitor.get("/jobs/train").text)
-    twice = [{**csrf, "key": drawn[0], "args": args} for args in ("a", "a", "b")]  # a double click, and another job
+    drawn = re.findall(
+        r'name="key" value="([0-9a-f]{32})" form="resubmit"', visitor.get("/jobs/train").text
+    )
+    twice = [
+        {**csrf, "key": drawn[0], "args": args} for args in ("a", "a", "b")
+    ]  # a double click, and another job
     made = [visitor.post("/jobs/train/resubmit", form).headers["Location"] for form in twice]
     assert (made[0] == made[1], made[0] == made[2]) == (True, False)
     for other in (made[0], made[2]):
         visitor.post(f"/jobs/{other.removeprefix('../').removesuffix('?owner=ann')}/delete", csrf)
-    fields = {"n_workers": "2", "instance_type": "", "env_variables": "HF_TOKEN=***\r\nMODE=a=b\r\n\r\n"}
+    fields = {
+        "n_workers": "2",
+        "instance_type": "",
+        "env_variables": "HF_TOKEN=***\r\nMODE=a=b\r\n\r\n",
+    }
     changed = visitor.post("/jobs/train/resubmit", {**csrf, **fields}).headers["Location"]
     other = changed.removeprefix("../").removesuffix("?owner=ann")
     given = server.as_user("ann")("GET", f"{paths.job(other)}/request").json()["spec"]
     assert given["env_variables"] == {"HF_TOKEN": "hf_secret", "MODE": "a=b"}
     assert (given["n_workers"], given["args"]) == (2, ["--lr", "0.1"])
     visitor.post(f"/jobs/{other}/delete", csrf)
-    for wrong in ({"n_workers": "-1"}, {"n_workers": "9" * 9}, {"n_workers": "9" * 5000}, {"env_variables": "MODE"}):
+    for wrong in (
+        {"n_workers": "-1"},
+        {"n_workers": "9" * 9},
+        {"n_workers": "9" * 5000},
+        {"env_variables": "MODE"},
+    ):
         refused = visitor.post("/jobs/train/resubmit", {**csrf, **wrong})
         assert (refused.status_code, next(iter(wrong)) in refused.text) == (422, True), refused.text
     odd = visitor.post("/jobs/train/resubmit", {**csrf, "args": "it's"})
     assert (odd.status_code, "quote it as in a shell" in odd.text) == (422, True)
     assert visitor.post("/jobs/train/delete", csrf).headers["Location"] == "../../"
     assert visitor.get("/jobs/train").status_code == 404
-    assert visitor.post(f"/jobs/{name}/delete", csrf).status_code == 303  # it runs: it is stopped first
+    # it runs: it is stopped first
+    assert visitor.post(f"/jobs/{name}/delete", csrf).status_code == 303
     until(lambda: server.as_user("ann")("GET", paths.JOBS).json()["jobs"] == [])
 
 
 def test_a_resubmit_changes_no_variable_that_was_not_edited(server: Running, visit: Visit) -> None:
-    variables = {"A": "x\nB=y", "C": None, "D": " pad ", "E": 3, "F": "a\rb", "HF_TOKEN": "hf_secret", "Z": "<&>"}
+    variables = {
+        "A": "x\nB=y",
+        "C": None,
+        "D": " pad ",
+        "E": 3,
+        "F": "a\rb",
+        "HF_TOKEN": "hf_secret",
+        "Z": "<&>",
+    }
     new_job(server, "ann", name="train", env_variables=variables)
     visitor = visit(server, "ann")
     page = visitor.get("/jobs/train").text
-    found = re.search(r'<textarea id="env_variables" [^>]*>\n([^<]*)</textarea>\s*<input [^>]*value="([^"]*)"', page)
+    found = re.search(
+        r'<textarea id="env_variables" [^>]*>\n([^<]*)</textarea>\s*<input [^>]*value="([^"]*)"',
+        page,
+    )
     assert found
     text, before = map(html.unescape, found.groups())
     assert text == before == "A=***\nC=***\nD= pad \nE=3\nF=***\nHF_TOKEN=***\nZ=<&>\n"
@@ -140,7 +182,9 @@ def test_a_resubmit_changes_no_variable_that_was_not_edited(server: Running, vis
         fields = {**hidden, "args": "--lr 1", "env_variables": edited.replace("\n", "\r\n")}
         place = visitor.post("/jobs/train/resubmit", fields).headers["Location"]
         name = place.removeprefix("../").removesuffix("?owner=ann")
-        found: dict[str, Any] = server.as_user("ann")("GET", f"{paths.job(name)}/request").json()["spec"]
+        found: dict[str, Any] = server.as_user("ann")("GET", f"{paths.job(name)}/request").json()[
+            "spec"
+        ]
         assert found["args"] == ["--lr", "1"]
         return found["env_variables"]
 
@@ -163,10 +207,17 @@ def test_a_form_is_read_after_the_cookie_and_is_bounded(server: Running, visit: 
         assert connection.recv(100).startswith(b"HTTP/1.1 401")
     visitor = visit(server, "ann")
     csrf = visitor.csrf()
-    for path, size, status in (("login", 2**14, 413), ("login", 2**20, 413), ("jobs/a/cancel", 2**19, 413)):
+    for path, size, status in (
+        ("login", 2**14, 413),
+        ("login", 2**20, 413),
+        ("jobs/a/cancel", 2**19, 413),
+    ):
         assert visitor.post(f"/{path}", {"csrf": csrf, "token": "x" * size}).status_code == status
     for path in ("login", "jobs/a/cancel"):
-        assert visitor.post(f"/{path}", {"csrf": csrf} | {str(n): "" for n in range(20)}).status_code == 422
+        assert (
+            visitor.post(f"/{path}", {"csrf": csrf} | {str(n): "" for n in range(20)}).status_code
+            == 422
+        )
 
 
 def test_a_cut_form_and_a_server_out_of_files_leave_no_traceback(
@@ -174,11 +225,15 @@ def test_a_cut_form_and_a_server_out_of_files_leave_no_traceback(
 ) -> None:
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=DEADLINE_S) as connection:
-        connection.sendall(f"POST /login HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\ntoken=".encode())
+        connection.sendall(
+            f"POST /login HTTP/1.1\r\nHost: {host}\r\nContent-Length: 100\r\n\r\ntoken=".encode()
+        )
     until(lambda: [line["status"] for line in server.log_lines()] == [499])
     new_job(server, "ann", name="train")
     visitor = visit(server, "ann")
-    monkeypatch.setattr("server_stub.files.outputs.listing", raises(OSError(errno.EMFILE, "Too many open files")))
+    monkeypatch.setattr(
+        "server_stub.files.outputs.listing", raises(OSError(errno.EMFILE, "Too many open files"))
+    )
     answer = visitor.get("/jobs/train")
     assert (answer.status_code, "can open no more files" in answer.text) == (503, True)
     assert "Traceback" not in caplog.text
@@ -195,28 +250,42 @@ def test_what_is_no_page_says_so(server: Running, visit: Visit) -> None:
     visitor = visit(server, "ann")
     for path in ("/jobs/", "/jobs/none", "/jobs/a/b/c", "/static/none.js"):
         answer = visitor.get(path)
-        assert (answer.status_code, answer.headers["Content-Type"].split(";")[0]) == (404, "text/html"), path
+        assert (answer.status_code, answer.headers["Content-Type"].split(";")[0]) == (
+            404,
+            "text/html",
+        ), path
     assert visitor.post("/jobs/none/odd", {"csrf": visitor.csrf()}).status_code == 404
 
 
 @pytest.mark.parametrize("path", ["/", "/login", "/jobs/none", "/static/page.js", "/static/none"])
-def test_nothing_runs_or_is_loaded_that_is_not_a_file_of_the_server(server: Running, path: str) -> None:
+def test_nothing_runs_or_is_loaded_that_is_not_a_file_of_the_server(
+    server: Running, path: str
+) -> None:
     headers = Visitor(server.url).get(path).headers
     assert "default-src 'self'" in headers["Content-Security-Policy"]
     assert "unsafe" not in headers["Content-Security-Policy"]
     assert headers["X-Content-Type-Options"] == "nosniff"
 
 
-def test_static_files_are_fetched_once_and_pages_are_not_kept(server: Running, visit: Visit) -> None:
+def test_static_files_are_fetched_once_and_pages_are_not_kept(
+    server: Running, visit: Visit
+) -> None:
     visitor = visit(server, "ann")
     first = visitor.get("/static/page.css")
     assert first.headers["Cache-Control"] == "no-cache"
-    assert visitor.get("/static/page.css", headers={"If-None-Match": first.headers["ETag"]}).status_code == 304
+    assert (
+        visitor.get(
+            "/static/page.css", headers={"If-None-Match": first.headers["ETag"]}
+        ).status_code
+        == 304
+    )
     assert visitor.get("/").headers["Cache-Control"] == "no-store"
 
 
 def test_all_scripts_and_styles_have_at_most_80_kilobytes() -> None:
-    files = [path for path in (FOLDER / "static").rglob("*") if path.suffix in (".js", ".css", ".svg")]
+    files = [
+        path for path in (FOLDER / "static").rglob("*") if path.suffix in (".js", ".css", ".svg")
+    ]
     assert sum(len(gzip.compress(path.read_bytes())) for path in files) <= 80_000
 
 

@@ -11,7 +11,10 @@ from tests.page.conftest import login
 from tests.page.support import log_of, open_job, row, running_job, violations
 from tests.waiting import until
 
-HOSTILE = '<img src=x onerror="window.hit=1"><script>window.hit=1</script>&lt;b&gt; \x1b]8;;javascript:hit()\x07x'
+HOSTILE = (
+    '<img src=x onerror="window.hit=1"><script>window.hit=1</script>&lt;b&gt; '
+    "\x1b]8;;javascript:hit()\x07x"
+)
 
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("chromium")]
@@ -38,7 +41,10 @@ def test_lines_come_live_with_their_colours(page: Any, server: Running, log: Log
     row(page, "plain").wait_for()
     assert row(page, "plain").inner_text() == "[0] red plain exact erased"
     assert page.locator(".row .fg-1.bold").inner_text() == "red"
-    assert page.get_by_text("exact", exact=True).evaluate("e => getComputedStyle(e).color") == "rgb(10, 20, 30)"
+    assert (
+        page.get_by_text("exact", exact=True).evaluate("e => getComputedStyle(e).color")
+        == "rgb(10, 20, 30)"
+    )
     for number in range(300):
         log.write(f"live {number}", rank=3)
     row(page, "[3] live 299").wait_for()
@@ -74,11 +80,15 @@ def test_progress_is_redrawn_below_the_lines_and_joined_lines_are_one(
     page.wait_for_function("() => document.querySelectorAll('.log-bars .row').length == 1")
     for rank in range(4):
         log.write(f"50%| {5 + rank}/10", rank=rank, stream="stderr", kind="~")
-    page.wait_for_function("() => document.querySelector('.log-bars').innerText.includes('step 5 to 8')")
+    page.wait_for_function(
+        "() => document.querySelector('.log-bars').innerText.includes('step 5 to 8')"
+    )
     assert len(bars(page)) == 1
 
 
-def test_ranks_and_streams_are_chosen_on_the_server(page: Any, server: Running, log: LogWriter) -> None:
+def test_ranks_and_streams_are_chosen_on_the_server(
+    page: Any, server: Running, log: LogWriter
+) -> None:
     for number in range(100):
         log.write(f"out {number}", rank=number % 4)
         log.write(f"err {number}", rank=number % 4, stream="stderr")
@@ -91,7 +101,9 @@ def test_ranks_and_streams_are_chosen_on_the_server(page: Any, server: Running, 
     page.get_by_label("stream").select_option("stderr")
     page.wait_for_function("() => !document.querySelector('.log-box').innerText.includes('out')")
     assert "rank=1" in page.url
-    assert "rank=1&rank=2&stream=stderr" in page.get_by_role("link", name="Download").get_attribute("href")
+    assert "rank=1&rank=2&stream=stderr" in page.get_by_role("link", name="Download").get_attribute(
+        "href"
+    )
     log.write("err later", rank=1, stream="stderr")
     row(page, "[1] err later").wait_for()
 
@@ -119,19 +131,32 @@ def test_a_search_finds_lines_of_the_whole_log_and_leads_to_their_place(
     page.get_by_text("is not a regular expression").wait_for()
 
 
-def test_a_log_of_many_lines_opens_at_its_end_and_scrolls(page: Any, server: Running, log: LogWriter) -> None:
+def test_a_log_of_many_lines_opens_at_its_end_and_scrolls(
+    page: Any, server: Running, log: LogWriter
+) -> None:
     for begin in range(0, 200_000, 10_000):
-        log.append([log.record(f"line {number}", at=number / 100) for number in range(begin, begin + 10_000)])
+        log.append(
+            [
+                log.record(f"line {number}", at=number / 100)
+                for number in range(begin, begin + 10_000)
+            ]
+        )
     open_job(page, server)
     row(page, "line 199999").wait_for()
     box = page.locator(".log-box")
     for _ in range(3):
-        height = box.evaluate("box => { const before = box.scrollHeight; box.scrollTop = 0; return before; }")
-        page.wait_for_function("before => document.querySelector('.log-box').scrollHeight > before", arg=height)
+        height = box.evaluate(
+            "box => { const before = box.scrollHeight; box.scrollTop = 0; return before; }"
+        )
+        page.wait_for_function(
+            "before => document.querySelector('.log-box').scrollHeight > before", arg=height
+        )
     assert page.locator(".row").count() < 200, "only what is visible is in the document"
     seen = page.locator(".row").nth(20).inner_text()
     log.write("a new line", at=10_000)
-    page.wait_for_function("() => document.querySelector('.log-box').classList.contains('following')")
+    page.wait_for_function(
+        "() => document.querySelector('.log-box').classList.contains('following')"
+    )
     assert page.locator(".row", has_text=seen).is_visible(), "who reads older lines is not moved"
     page.get_by_role("button", name="First lines").click()
     row(page, re.compile("line 0$")).wait_for()
@@ -141,7 +166,9 @@ def test_a_log_of_many_lines_opens_at_its_end_and_scrolls(page: Any, server: Run
     row(page, "a new line").wait_for()
 
 
-def test_the_last_lines_of_an_ended_job_stay_in_sight(page: Any, server: Running, job_id: str, log: LogWriter) -> None:
+def test_the_last_lines_of_an_ended_job_stay_in_sight(
+    page: Any, server: Running, job_id: str, log: LogWriter
+) -> None:
     log.append([log.record(f"line {number}", at=number) for number in range(20_000)])
     server.call(lambda: server.runtime.end(job_id))
     open_job(page, server)
@@ -154,10 +181,14 @@ def test_the_last_lines_of_an_ended_job_stay_in_sight(page: Any, server: Running
     row(page, "line 19999").wait_for()
 
 
-def test_pages_of_older_lines_follow_each_other_without_a_gap(page: Any, server: Running, job_id: str) -> None:
+def test_pages_of_older_lines_follow_each_other_without_a_gap(
+    page: Any, server: Running, job_id: str
+) -> None:
     logs = [log_of(server, job_id, worker) for worker in range(2)]
     for number in range(5000):
-        logs[number % 2].append([logs[number % 2].record(f"line {number}", at=number, rank=number % 2)])
+        logs[number % 2].append(
+            [logs[number % 2].record(f"line {number}", at=number, rank=number % 2)]
+        )
     open_job(page, server)
     row(page, "line 4999").wait_for()
     texts = page.evaluate(
@@ -176,7 +207,9 @@ def test_pages_of_older_lines_follow_each_other_without_a_gap(page: Any, server:
     assert texts == [f"line {number}" for number in range(5000)]
 
 
-def test_the_log_goes_on_after_the_server_was_away(page: Any, server: Running, log: LogWriter) -> None:
+def test_the_log_goes_on_after_the_server_was_away(
+    page: Any, server: Running, log: LogWriter
+) -> None:
     log.write("before")
     open_job(page, server)
     row(page, "before").wait_for()
@@ -211,9 +244,13 @@ def test_a_hidden_page_gives_its_connection_back_and_goes_on_when_it_is_seen(
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_with_everything_on_it_is_accessible(page: Any, server: Running, log: LogWriter, scheme: str) -> None:
+def test_the_page_with_everything_on_it_is_accessible(
+    page: Any, server: Running, log: LogWriter, scheme: str
+) -> None:
     page.emulate_media(color_scheme=scheme)
-    colours = "".join(f"\x1b[{code}m{code}\x1b[0m " for code in (1, 2, 7, *range(30, 38), *range(90, 98), 41, 103))
+    colours = "".join(
+        f"\x1b[{code}m{code}\x1b[0m " for code in (1, 2, 7, *range(30, 38), *range(90, 98), 41, 103)
+    )
     for rank in range(9):
         log.write(f"step {rank}/9 loss=0.{9 - rank}", at=rank)
         log.write(f"rank {rank} {colours}", rank=rank, at=rank)
@@ -228,7 +265,9 @@ def test_the_page_with_everything_on_it_is_accessible(page: Any, server: Running
     assert violations(page) == []
 
 
-def test_a_log_is_read_on_after_an_error_and_a_stop_is_none(page: Any, server: Running, log: LogWriter) -> None:
+def test_a_log_is_read_on_after_an_error_and_a_stop_is_none(
+    page: Any, server: Running, log: LogWriter
+) -> None:
     log.write("line")
     login(page, server, "ann")
     page.route("**/logs?*", lambda route: route.abort(), times=1)
@@ -262,7 +301,12 @@ def test_the_last_progress_of_a_job_is_a_line_at_its_end(
 def test_a_click_on_a_curve_shows_the_log_of_that_time_and_a_line_marks_the_curve(
     page: Any, server: Running, log: LogWriter
 ) -> None:
-    log.append([log.record(f"step {number}/5000 loss={1 / (number + 1):.6f}", at=number) for number in range(5000)])
+    log.append(
+        [
+            log.record(f"step {number}/5000 loss={1 / (number + 1):.6f}", at=number)
+            for number in range(5000)
+        ]
+    )
     open_job(page, server)
     page.locator(".chart .u-over").wait_for()
     row(page, "step 4999").wait_for()
@@ -274,4 +318,6 @@ def test_a_click_on_a_curve_shows_the_log_of_that_time_and_a_line_marks_the_curv
     assert 2300 < int(re.findall(r"step (\d+)", marked.inner_text())[0]) < 2700
     before = page.locator(".chart canvas").evaluate("canvas => canvas.toDataURL()")
     row(page, "step 2505/").click()
-    page.wait_for_function("before => document.querySelector('.chart canvas').toDataURL() != before", arg=before)
+    page.wait_for_function(
+        "before => document.querySelector('.chart canvas').toDataURL() != before", arg=before
+    )

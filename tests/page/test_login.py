@@ -1,4 +1,6 @@
-"""Logins of browsers: links, tokens, cookies, and who may change something with them. Plain HTTP."""
+"""Logins of browsers: links, tokens, cookies, and who may change
+something with them. Plain HTTP.
+"""
 
 import http.client
 import json
@@ -10,8 +12,7 @@ import pytest
 
 from client_lib.errors import Forbidden, Unauthorized
 from client_lib.spec import paths
-from server_stub.http import auth as logins_module
-from server_stub.http import users_file
+from server_stub.http import auth as logins_module, users_file
 from server_stub.http.auth import KEPT, LINK_S, LOGIN_S, Logins, csrf_token
 from server_stub.http.users_file import UserTokens
 from server_stub.service.lookup import User
@@ -30,7 +31,10 @@ def test_a_link_logs_in_once(server: Running) -> None:
 
 
 def test_a_link_leads_to_a_job(server: Running) -> None:
-    assert 'content="0;url=jobs/a%2Fb"' in Visitor(server.url).get(login_path(server, "ann") + "&job=a/b").text
+    assert (
+        'content="0;url=jobs/a%2Fb"'
+        in Visitor(server.url).get(login_path(server, "ann") + "&job=a/b").text
+    )
 
 
 def test_a_token_in_the_form_logs_in(server: Running) -> None:
@@ -43,13 +47,17 @@ def test_a_token_in_the_form_logs_in(server: Running) -> None:
 
 def test_a_page_of_another_site_cannot_send_the_form(server: Running) -> None:
     visitor = Visitor(server.url)
-    sent = visitor.post("/login", {"token": server.tokens["ann"]}, headers={"Sec-Fetch-Site": "cross-site"})
+    sent = visitor.post(
+        "/login", {"token": server.tokens["ann"]}, headers={"Sec-Fetch-Site": "cross-site"}
+    )
     assert sent.status_code == 403
     assert not visitor.session.cookies
 
 
 def test_the_cookie_is_kept_from_scripts_and_other_sites(server: Running) -> None:
-    sent = Visitor(server.url).get(login_path(server, "ann"), headers={"X-Forwarded-Proto": "https"})
+    sent = Visitor(server.url).get(
+        login_path(server, "ann"), headers={"X-Forwarded-Proto": "https"}
+    )
     cookie = sent.headers["Set-Cookie"]
     assert cookie.startswith(f"client_lib_{server.url.rsplit(':', 1)[1]}=")
     assert all(part in cookie for part in ("HttpOnly", "SameSite=strict", "Secure"))
@@ -62,13 +70,26 @@ def test_a_login_cannot_make_another_one(server: Running, visit: Visit) -> None:
     assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
 
 
-def test_the_api_takes_the_cookie_and_for_changes_the_token_of_a_page(server: Running, visit: Visit) -> None:
+def test_the_api_takes_the_cookie_and_for_changes_the_token_of_a_page(
+    server: Running, visit: Visit
+) -> None:
     name, visitor = new_job(server, "ann")["name"], visit(server, "ann")
     assert visitor.get(paths.job(name)).json()["owner"] == "ann"
     assert visitor.post(paths.job(name, "cancel"), {}).status_code == 403
-    assert visitor.post(paths.job(name, "cancel"), {"csrf": visitor.csrf()}).status_code == 403  # it has no forms
-    assert visitor.post(paths.job(name, "cancel"), {}, headers={"X-CSRF-Token": "ü".encode()}).status_code == 403
-    assert visitor.post(paths.job(name, "cancel"), {}, headers={"X-CSRF-Token": visitor.csrf()}).status_code == 200
+    # it has no forms
+    assert visitor.post(paths.job(name, "cancel"), {"csrf": visitor.csrf()}).status_code == 403
+    assert (
+        visitor.post(
+            paths.job(name, "cancel"), {}, headers={"X-CSRF-Token": "ü".encode()}
+        ).status_code
+        == 403
+    )
+    assert (
+        visitor.post(
+            paths.job(name, "cancel"), {}, headers={"X-CSRF-Token": visitor.csrf()}
+        ).status_code
+        == 200
+    )
 
 
 def test_a_bearer_token_needs_no_token_of_a_page(server: Running, visit: Visit) -> None:
@@ -78,12 +99,20 @@ def test_a_bearer_token_needs_no_token_of_a_page(server: Running, visit: Visit) 
 
 
 @pytest.mark.parametrize("action", ["cancel", "resubmit", "delete"])
-def test_a_form_needs_the_token_of_its_own_login(server: Running, visit: Visit, action: str) -> None:
-    name, visitor, other = new_job(server, "ann")["name"], visit(server, "ann"), visit(server, "ann")
+def test_a_form_needs_the_token_of_its_own_login(
+    server: Running, visit: Visit, action: str
+) -> None:
+    name, visitor, other = (
+        new_job(server, "ann")["name"],
+        visit(server, "ann"),
+        visit(server, "ann"),
+    )
     for fields in ({}, {"csrf": ""}, {"csrf": other.csrf()}):
         assert visitor.post(f"/jobs/{name}/{action}", fields).status_code == 403
     assert visitor.post("/logout", {}).status_code == 403
-    assert [job["state"] for job in server.as_user("ann")("GET", paths.JOBS).json()["jobs"]] == ["PENDING"]
+    assert [job["state"] for job in server.as_user("ann")("GET", paths.JOBS).json()["jobs"]] == [
+        "PENDING"
+    ]
     assert visitor.post(f"/jobs/{name}/{action}", {"csrf": visitor.csrf()}).status_code == 303
 
 
@@ -95,14 +124,22 @@ def test_a_logout_ends_the_login_on_the_server_too(server: Running, visit: Visit
     assert visitor.get("/", cookies=stolen).status_code == 401
 
 
-@pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example:80", "", "localhost.evil"])
-def test_a_loopback_server_has_no_pages_under_other_names(server: Running, visit: Visit, host: str) -> None:
+@pytest.mark.parametrize(
+    "host", ["evil.example", "127.0.0.1.evil.example:80", "", "localhost.evil"]
+)
+def test_a_loopback_server_has_no_pages_under_other_names(
+    server: Running, visit: Visit, host: str
+) -> None:
     visitor = visit(server, "ann")
     cookie = "; ".join(f"{name}={value}" for name, value in visitor.session.cookies.items())
     for path in ("/", paths.JOBS):
         assert visitor.get(path, headers={"Host": host, "Cookie": cookie}).status_code == 403
-        assert visitor.get(path, headers={"Host": "localhost:1", "Cookie": cookie}).status_code == 200
-    assert server.as_user("ann")("GET", paths.JOBS, headers={"Host": host or "x"}).status_code == 200  # by its token
+        assert (
+            visitor.get(path, headers={"Host": "localhost:1", "Cookie": cookie}).status_code == 200
+        )
+    assert (
+        server.as_user("ann")("GET", paths.JOBS, headers={"Host": host or "x"}).status_code == 200
+    )  # by its token
 
 
 def test_a_name_that_cannot_be_parsed_is_another_name(server: Running) -> None:
@@ -120,13 +157,18 @@ def test_a_login_survives_a_restart_and_ends_with_its_token(
     visitor = visit(server, "ann")
     file = server.settings.data_dir / "logins.json"
     assert file.stat().st_mode & 0o777 == 0o600
-    assert all(value not in file.read_text() for value in [*visitor.session.cookies.values(), server.tokens["ann"]])
+    assert all(
+        value not in file.read_text()
+        for value in [*visitor.session.cookies.values(), server.tokens["ann"]]
+    )
     users = server.settings.users_file
     assert users
     tokens = users_file.read(users)
     scope = scope_of(next(iter(visitor.session.cookies.values())))
     assert Logins(file, lambda: tokens, loopback=False).user(scope, None) == User("ann")
-    users.write_text(users.read_text().replace(users_file.digest(server.tokens["ann"]).hex(), "0" * 64))
+    users.write_text(
+        users.read_text().replace(users_file.digest(server.tokens["ann"]).hex(), "0" * 64)
+    )
     assert visitor.get("/").status_code == 401
 
 
@@ -137,10 +179,15 @@ def test_logins_and_logouts_need_no_disk(server: Running, visit: Visit) -> None:
     second = visit(server, "ann")
     assert (second.get("/").status_code, file.read_text()) == (200, kept)
     assert first.post("/logout", {"csrf": first.csrf()}).status_code == 303
-    assert (second.get("/").status_code, file.exists()) == (200, False)  # no restart brings the first one back
+    assert (second.get("/").status_code, file.exists()) == (
+        200,
+        False,
+    )  # no restart brings the first one back
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"a": 1}', '{"a": ["x", 1]}', '{"a": ["00", null]}', "null", "\xff"])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{", '{"a": 1}', '{"a": ["x", 1]}', '{"a": ["00", null]}', "null", "\xff"]
+)
 def test_a_damaged_file_ends_all_logins(tmp_path: Path, text: str) -> None:
     file = tmp_path / "logins.json"
     file.write_text(text, encoding="latin-1")
@@ -166,11 +213,21 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Moved:
 
 def scope_of(value: str, method: str = "GET") -> dict[str, Any]:
     headers = [(b"cookie", f"client_lib_1={value}".encode()), (b"host", b"127.0.0.1")]
-    return {"type": "http", "method": method, "headers": headers, "server": ("", 1), "scheme": "http"}
+    return {
+        "type": "http",
+        "method": method,
+        "headers": headers,
+        "server": ("", 1),
+        "scheme": "http",
+    }
 
 
 def test_links_and_logins_end_with_their_time(tmp_path: Path, clock: Moved) -> None:
-    logins = Logins(tmp_path / "logins", lambda: UserTokens({users_file.digest("t"): User("ann")}), loopback=True)
+    logins = Logins(
+        tmp_path / "logins",
+        lambda: UserTokens({users_file.digest("t"): User("ann")}),
+        loopback=True,
+    )
     link, late = logins.new_link("t", User("ann")), logins.new_link("t", User("ann"))
     value = logins.log_in(None, link)
     clock.now += LINK_S + 1
@@ -181,8 +238,12 @@ def test_links_and_logins_end_with_their_time(tmp_path: Path, clock: Moved) -> N
     assert logins.user(scope_of(value), None) is None
 
 
-def test_a_token_has_a_bounded_number_of_logins_and_pushes_out_none_of_others(tmp_path: Path, clock: Moved) -> None:
-    known = UserTokens({users_file.digest("t"): User("ann"), users_file.digest("other"): User("ben")})
+def test_a_token_has_a_bounded_number_of_logins_and_pushes_out_none_of_others(
+    tmp_path: Path, clock: Moved
+) -> None:
+    known = UserTokens(
+        {users_file.digest("t"): User("ann"), users_file.digest("other"): User("ben")}
+    )
     logins = Logins(tmp_path / "logins", lambda: known, loopback=True)
     of_ben = logins.log_in("other")
     values = [logins.log_in("t") for _ in range(KEPT + 5)]
@@ -196,7 +257,11 @@ def test_a_token_has_a_bounded_number_of_logins_and_pushes_out_none_of_others(tm
 
 
 def test_every_changing_method_needs_the_token_of_a_page(tmp_path: Path) -> None:
-    logins = Logins(tmp_path / "logins", lambda: UserTokens({users_file.digest("t"): User("ann")}), loopback=True)
+    logins = Logins(
+        tmp_path / "logins",
+        lambda: UserTokens({users_file.digest("t"): User("ann")}),
+        loopback=True,
+    )
     value = logins.log_in("t")
     for method in ("POST", "PUT", "PATCH", "DELETE", "ANYTHING"):
         scope = scope_of(value, method)

@@ -1,4 +1,5 @@
-"""The main views with the data of a day's work: their screenshots, of which the documentation has copies.
+"""The main views with the data of a day's work: their screenshots, of which the documentation has
+copies.
 
 `make screenshots` writes them to docs/images.
 """
@@ -53,7 +54,10 @@ def trains(server: Running, job_id: str, steps: int, slow: float = 1.0) -> None:
     log = log_of(server, job_id)
     for n in range(steps):
         loss = 0.25 + 2.0 * math.exp(-n / (60 * slow)) + 0.05 * math.sin(n * 1.7)
-        line = f"step {n + 1}/400 loss={loss:.4f} acc={1 - loss / 2.6:.4f} lr={0.1 * (1 - n / 400):.4f}"
+        line = (
+            f"step {n + 1}/400 loss={loss:.4f} acc={1 - loss / 2.6:.4f} "
+            f"lr={0.1 * (1 - n / 400):.4f}"
+        )
         log.append([log.record(line, at=2 * n, rank=each) for each in (0, 1)])
         if n % 5 == 0:
             used = {"worker/cpu_cores": 1.9 + 0.1 * math.sin(n), "worker/memory_gib": 3.1 + n / 400}
@@ -66,7 +70,12 @@ def day(server: Running) -> Running:
     ann = server.as_user("ann")
     labels = {"team": "vision"}
     made = {}
-    for name, lr in (("resnet-yesterday", "0.05"), ("resnet-x7k2m", "0.1"), ("tune-3", "0.3"), ("eval-base", "0.1")):
+    for name, lr in (
+        ("resnet-yesterday", "0.05"),
+        ("resnet-x7k2m", "0.1"),
+        ("tune-3", "0.3"),
+        ("eval-base", "0.1"),
+    ):
         code = archive(train_py=SOURCE % lr.encode(), data_py=b"import torch\n")
         of_snapshot(
             server,
@@ -88,16 +97,28 @@ def day(server: Running) -> Running:
         failed.write(line, stream="stderr")
     server.call(lambda: server.runtime.end(made["resnet-yesterday"]))
     broken = Failure(worker=0, rank=0, exit_code=1, exception=TRACEBACK[-1], last_lines=TRACEBACK)
-    server.call(lambda: server.runtime.end(made["tune-3"], Reason.EXIT_CODE, "rank 0 ended with exit code 1", broken))
+    server.call(
+        lambda: server.runtime.end(
+            made["tune-3"], Reason.EXIT_CODE, "rank 0 ended with exit code 1", broken
+        )
+    )
     assert submit_group(ann, "lr-scan", 4, max_parallel=1).status_code == 201
-    new_job(server, "ann", name="pretrain", script="python pretrain.py", type="binary", labels=labels)
-    for name, state in (("resnet-yesterday", "SUCCEEDED"), ("tune-3", "FAILED"), ("resnet-x7k2m", "RUNNING")):
+    new_job(
+        server, "ann", name="pretrain", script="python pretrain.py", type="binary", labels=labels
+    )
+    for name, state in (
+        ("resnet-yesterday", "SUCCEEDED"),
+        ("tune-3", "FAILED"),
+        ("resnet-x7k2m", "RUNNING"),
+    ):
         until(lambda name=name, state=state: ann("GET", paths.job(name)).json()["state"] == state)
     return server
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_main_views_look_as_in_the_documentation(page: Any, day: Running, tmp_path: Path, scheme: str) -> None:
+def test_the_main_views_look_as_in_the_documentation(
+    page: Any, day: Running, tmp_path: Path, scheme: str
+) -> None:
     page.emulate_media(color_scheme=scheme)
     page.set_viewport_size({"width": 1000, "height": 620})
     folder = Path(os.environ.get("SCREENSHOTS") or tmp_path)
@@ -105,7 +126,9 @@ def test_the_main_views_look_as_in_the_documentation(page: Any, day: Running, tm
 
     def shot(name: str) -> None:
         problems.extend(f"{name}: {each}" for each in violations(page))
-        path = (folder if scheme == "light" and name in DOCUMENTED else tmp_path) / f"page-{name}.png"
+        path = (
+            folder if scheme == "light" and name in DOCUMENTED else tmp_path
+        ) / f"page-{name}.png"
         page.screenshot(path=path)
         assert path.stat().st_size <= MOST, path
 
@@ -121,7 +144,10 @@ def test_the_main_views_look_as_in_the_documentation(page: Any, day: Running, tm
     page.locator("#workers").scroll_into_view_if_needed()
     page.locator("#usage .chart").nth(1).wait_for()
     page.locator("#workers").evaluate("section => scrollTo(0, section.offsetTop - 10)")
-    assert page.locator("#usage figcaption b").all_inner_texts() == ["worker/cpu_cores", "worker/memory_gib"]
+    assert page.locator("#usage figcaption b").all_inner_texts() == [
+        "worker/cpu_cores",
+        "worker/memory_gib",
+    ]
     shot("workers")
     page.goto(f"{day.url}/jobs/tune-3")
     page.wait_for_selector(".failure .exception")
@@ -133,7 +159,12 @@ def test_the_main_views_look_as_in_the_documentation(page: Any, day: Running, tm
     page.goto(f"{day.url}/server")
     shot("server")
     page.set_viewport_size({"width": 400, "height": 800})
-    for path in ("server", "jobs/tune-3/code", "jobs/tune-3/difference?with=resnet-yesterday", "jobs/resnet-x7k2m"):
+    for path in (
+        "server",
+        "jobs/tune-3/code",
+        "jobs/tune-3/difference?with=resnet-yesterday",
+        "jobs/resnet-x7k2m",
+    ):
         page.goto(f"{day.url}/{path}")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
         page.screenshot(path=tmp_path / f"narrow-{path.split('/')[-1].split('?')[0]}.png")

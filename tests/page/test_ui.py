@@ -42,7 +42,11 @@ def test_the_command_leads_to_a_job_by_the_beginning_of_its_name(server: Running
     new_job(server, "ann", name="train-x7k2m")
     code, printed, _ = ui("train", "-o", "json")
     link = json.loads(printed)
-    assert (code, link["url"].startswith(f"{server.url}/login?code="), link["expires_s"]) == (0, True, 120.0)
+    assert (code, link["url"].startswith(f"{server.url}/login?code="), link["expires_s"]) == (
+        0,
+        True,
+        120.0,
+    )
     assert 'content="0;url=jobs/train-x7k2m"' in requests.get(link["url"], timeout=DEADLINE_S).text
     assert ui("other")[0] != 0
 
@@ -51,11 +55,15 @@ def test_the_command_opens_a_browser_where_there_is_a_screen(
     server: Running, ui: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr("webbrowser.open", lambda url: opened.append(url) or True)  # the screen of who runs the test
+    monkeypatch.setattr(
+        "webbrowser.open", lambda url: opened.append(url) or True
+    )  # the screen of who runs the test
     monkeypatch.setenv("DISPLAY", ":0")
     monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(tmp_path))
     assert ui()[:2] == (0, "")
-    assert opened == [(tmp_path / "login.html").as_uri()]  # arguments of a process have no code: all accounts read them
+    assert opened == [
+        (tmp_path / "login.html").as_uri()
+    ]  # arguments of a process have no code: all accounts read them
     assert (tmp_path / "login.html").stat().st_mode & 0o777 == 0o600
     assert f"0;url={server.url}/login?code=" in (tmp_path / "login.html").read_text()
     assert ui("--no-browser")[1].startswith("http://")
@@ -73,10 +81,17 @@ def prefixed(server: Running) -> Iterator[str]:
         def forward(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             found = self.path.startswith("/ml/")
-            target = server.url + self.path.removeprefix("/ml") if found else server.url + "/api/v1/none"
+            target = (
+                server.url + self.path.removeprefix("/ml") if found else server.url + "/api/v1/none"
+            )
             headers = {name: value for name, value in self.headers.items() if name != "Connection"}
             answer = requests.request(
-                self.command, target, data=body, headers=headers, allow_redirects=False, timeout=DEADLINE_S
+                self.command,
+                target,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                timeout=DEADLINE_S,
             )
             self.send_response(answer.status_code)
             for name in ("Content-Type", "Set-Cookie", "Location"):
@@ -102,7 +117,8 @@ def test_the_pages_work_behind_a_prefix(page: Any, server: Running, prefixed: st
     page.wait_for_selector("#status .state.pending")
     page.wait_for_load_state()
     assert page.context.cookies()[0]["path"] == "/ml"
-    assert page.evaluate("getComputedStyle(document.body).marginTop") == "0px"  # the style sheet is there
+    # the style sheet is there
+    assert page.evaluate("getComputedStyle(document.body).marginTop") == "0px"
     server.call(lambda: server.runtime.runs(job["id"]))
     page.wait_for_selector("#status .state.running")
     page.click("summary:has-text('Delete')")

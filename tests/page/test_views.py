@@ -6,8 +6,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.errors import InvalidRequest
 from client_lib.reports.difference import JobDiff
@@ -31,7 +30,12 @@ from server_stub.service.lookup import User
 from tests.spec.test_answers import NEWER, info
 
 NOW = datetime(2026, 11, 22, 10, 5, tzinfo=timezone.utc)
-SHARED: dict[str, Any] = {"base": "../", "csrf": "c" * 64, "user": User("ann", admin=True), "now": NOW}
+SHARED: dict[str, Any] = {
+    "base": "../",
+    "csrf": "c" * 64,
+    "user": User("ann", admin=True),
+    "now": NOW,
+}
 MARKUP = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>&lt;{{ 7*7 }}"
 
 
@@ -60,23 +64,50 @@ def job_page(job: JobInfo, events: list[Event], **more: Any) -> str:
 
 def of_texts(text: str) -> str:
     """The pages of a job whose every text is this one."""
-    texts = {"script": text, "args": [text], "labels": {"k": text}, "env_variables": {"A": text}, "job_desc": text}
+    texts = {
+        "script": text,
+        "args": [text],
+        "labels": {"k": text},
+        "env_variables": {"A": text},
+        "job_desc": text,
+    }
     failure = {"rank": 1, "exception": text, "last_lines": [text], "hint": text, "meaning": text}
     worker = {"worker": 0, "state": text, "host": text, "message": text}
-    job = info(name=text, owner=text, message=text, failure=failure, notices=[text], stacks=[text], workers=[worker])
-    job = job.model_copy(update={"spec": job.spec.model_copy(update=texts)})  # also what no request may hold
+    job = info(
+        name=text,
+        owner=text,
+        message=text,
+        failure=failure,
+        notices=[text],
+        stacks=[text],
+        workers=[worker],
+    )
+    job = job.model_copy(
+        update={"spec": job.spec.model_copy(update=texts)}
+    )  # also what no request may hold
     event = Event(time=NOW, attempt=1, state=State.FAILED, reason=Reason.EXIT_CODE, message=text)
     file = OutputFile(path=text, size=1, sha256="0" * 64, modified_at=NOW, attempt=1, worker=0)
     left_out = OutputLeftOut(path=text, size=1, why=text, worker=0)
     of_group = {"name": text, "id": "i", "index": 0}
-    member = job.model_copy(update={"group": Membership.model_validate(of_group)}).model_dump(mode="json")
-    group = GroupInfo(name=text, id="i", owner=text, script=text, size=1, created_at=NOW).model_dump(mode="json")
-    rows = views.rows({"jobs": [job.model_dump(mode="json")], "groups": [group]}, f"{text}/{text}", [member])
+    member = job.model_copy(update={"group": Membership.model_validate(of_group)}).model_dump(
+        mode="json"
+    )
+    group = GroupInfo(
+        name=text, id="i", owner=text, script=text, size=1, created_at=NOW
+    ).model_dump(mode="json")
+    rows = views.rows(
+        {"jobs": [job.model_dump(mode="json")], "groups": [group]}, f"{text}/{text}", [member]
+    )
     query = {"q": text, "owner": text}
-    table = views.render("jobs.html", **SHARED, rows=rows, next_cursor=text, query=query, opened=f"{text}/{text}")
+    table = views.render(
+        "jobs.html", **SHARED, rows=rows, next_cursor=text, query=query, opened=f"{text}/{text}"
+    )
     problem = views.render("error.html", **SHARED, problem=InvalidRequest(text, hint=text))
     return (
-        table + job_page(job, [event], files=[file], left_out=[left_out], in_place=text) + problem + of_code(job, text)
+        table
+        + job_page(job, [event], files=[file], left_out=[left_out], in_place=text)
+        + problem
+        + of_code(job, text)
     )
 
 
@@ -85,11 +116,22 @@ def of_code(job: JobInfo, text: str) -> str:
     line = f" {text}".replace("\n", " ")
     shown = SnapshotFile(text, 1, "0" * 64, text)
     diff = JobDiff(text, text, {text: [text]}, {text: line})
-    check, pool = Check(name=text, ok=False, message=text, fix=text), WarmPoolInfo(python=text, state="ready")
+    check, pool = (
+        Check(name=text, ok=False, message=text, fix=text),
+        WarmPoolInfo(python=text, state="ready"),
+    )
     known = ServerInfo(version=text, runtime=text, user=text, data_dir=text, warm_pools=[pool])
     kind = InstanceType(name=text, gpus=0, cpu=1, memory_gib=1, description=text)
-    packed = job.model_copy(update={"code": CodeSnapshot.model_construct(sha256="0" * 64, root=text, size=1)})
-    figures = {"jobs": {State.FAILED: 1}, "followers": 0, "requests": 0, "errors": 0, "free_bytes": 0}
+    packed = job.model_copy(
+        update={"code": CodeSnapshot.model_construct(sha256="0" * 64, root=text, size=1)}
+    )
+    figures = {
+        "jobs": {State.FAILED: 1},
+        "followers": 0,
+        "requests": 0,
+        "errors": 0,
+        "free_bytes": 0,
+    }
     ran = Provenance.model_construct(commit=text, branch=text, remote=text, diff=line)
     pages: list[tuple[str, dict[str, Any]]] = [
         ("code.html", {"job": packed, "files": [shown], "chosen": shown}),
@@ -109,10 +151,15 @@ PLAIN = Page(of_texts("x"))
 )
 def test_no_text_of_a_user_becomes_markup(text: str) -> None:
     found = Page(of_texts(text))
-    assert [tag for tag in found.tags if tag != "code"] == [tag for tag in PLAIN.tags if tag != "code"]
+    assert [tag for tag in found.tags if tag != "code"] == [
+        tag for tag in PLAIN.tags if tag != "code"
+    ]
     assert [name for name, _ in found.attributes] == [name for name, _ in PLAIN.attributes]
     for name, value in found.attributes:
-        assert not (name in ("href", "src", "action") and (value or "").lower().startswith(("javascript:", "data:")))
+        assert not (
+            name in ("href", "src", "action")
+            and (value or "").lower().startswith(("javascript:", "data:"))
+        )
 
 
 def test_markup_is_shown_as_it_was_written() -> None:
@@ -121,7 +168,9 @@ def test_markup_is_shown_as_it_was_written() -> None:
 
 @pytest.mark.parametrize("template", ["login.html", "error.html"])
 def test_what_a_hint_has_between_backticks_is_code(template: str) -> None:
-    page = views.render(template, **SHARED, problem=InvalidRequest("no", hint="`a <b>` makes a link; ` is no code"))
+    page = views.render(
+        template, **SHARED, problem=InvalidRequest("no", hint="`a <b>` makes a link; ` is no code")
+    )
     assert "<code>a &lt;b&gt;</code> makes a link; ` is no code" in page
 
 
@@ -140,7 +189,11 @@ def test_a_state_and_a_reason_of_a_newer_version_are_shown() -> None:
 
 
 def test_the_page_begins_with_the_sentence_of_explain_and_its_next_step() -> None:
-    page = Page(job_page(info(failure={"rank": 3, "exit_code": 1, "last_lines": ["a line"], "hint": "do so"}), [])).text
+    page = Page(
+        job_page(
+            info(failure={"rank": 3, "exit_code": 1, "last_lines": ["a line"], "hint": "do so"}), []
+        )
+    ).text
     assert "job train-x7k2m FAILED (ExitCode): rank 3 ended with exit code 1" in page
     assert "the log below (rank 3) has what it printed" in page
     assert "do so" in page
@@ -148,7 +201,9 @@ def test_the_page_begins_with_the_sentence_of_explain_and_its_next_step() -> Non
 
 def test_colours_of_a_terminal_are_not_shown_as_text() -> None:
     red = "loss is \x1b[31mtoo large\x1b[0m for lr"
-    page = Page(job_page(info(message=red, failure={"rank": 0, "exit_code": 1, "exception": red}), []))
+    page = Page(
+        job_page(info(message=red, failure={"rank": 0, "exit_code": 1, "exception": red}), [])
+    )
     assert ("\x1b" in page.text, "loss is too large for lr" in page.text) == (False, True)
 
 
@@ -168,7 +223,9 @@ def test_a_running_job_shows_how_much_is_done() -> None:
         "rate": 1,
         "metrics": {"loss": 0.25},
     }
-    running = info(state="RUNNING", reason="Running", message="", failure=None, started_at=NOW.isoformat())
+    running = info(
+        state="RUNNING", reason="Running", message="", failure=None, started_at=NOW.isoformat()
+    )
     job = json.loads(running.model_dump_json()) | {"progress": progress}
     table = views.render("jobs.html", **SHARED, rows=[job], query={})
     assert all(text in Page(table).text for text in ("45%", "12 min left", "loss 0.25"))
@@ -177,7 +234,9 @@ def test_a_running_job_shows_how_much_is_done() -> None:
 
 def test_an_empty_table_says_how_to_begin_or_that_nothing_matches() -> None:
     assert "client-lib submit" in views.render("jobs.html", **SHARED, rows=[], query={})
-    assert "No job matches" in views.render("jobs.html", **SHARED, rows=[], query={"state": "FAILED"})
+    assert "No job matches" in views.render(
+        "jobs.html", **SHARED, rows=[], query={"state": "FAILED"}
+    )
 
 
 def test_the_form_of_the_table_becomes_filters() -> None:
@@ -189,7 +248,13 @@ def test_the_form_of_the_table_becomes_filters() -> None:
 
 
 def event(second: int, state: State, attempt: int = 1) -> Event:
-    return Event(time=NOW + timedelta(seconds=second), attempt=attempt, state=state, reason=Reason.RUNNING, message="")
+    return Event(
+        time=NOW + timedelta(seconds=second),
+        attempt=attempt,
+        state=state,
+        reason=Reason.RUNNING,
+        message="",
+    )
 
 
 def test_the_timeline_has_a_bar_for_each_state_of_each_attempt() -> None:
@@ -200,12 +265,27 @@ def test_the_timeline_has_a_bar_for_each_state_of_each_attempt() -> None:
         event(50, State.RESTARTING),
         event(60, State.RUNNING, attempt=2),
     ]
-    shown = [(bar["event"].state, bar["x"], bar["width"]) for bar in views.bars(events, NOW + timedelta(seconds=100))]
-    assert shown == [("PENDING", 0, 100), ("RUNNING", 100, 400), ("RESTARTING", 500, 100), ("RUNNING", 600, 400)]
+    shown = [
+        (bar["event"].state, bar["x"], bar["width"])
+        for bar in views.bars(events, NOW + timedelta(seconds=100))
+    ]
+    assert shown == [
+        ("PENDING", 0, 100),
+        ("RUNNING", 100, 400),
+        ("RESTARTING", 500, 100),
+        ("RUNNING", 600, 400),
+    ]
 
 
-@given(st.lists(st.tuples(st.integers(-5, 10**6), st.sampled_from(list(State)), st.integers(1, 3)), max_size=8))
-def test_the_bars_lie_in_the_timeline_whatever_the_clocks_say(changes: list[tuple[int, State, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(-5, 10**6), st.sampled_from(list(State)), st.integers(1, 3)),
+        max_size=8,
+    )
+)
+def test_the_bars_lie_in_the_timeline_whatever_the_clocks_say(
+    changes: list[tuple[int, State, int]],
+) -> None:
     for bar in views.bars([event(*change) for change in changes], NOW):
         assert 0 <= bar["x"] <= 1000
         assert 3 <= bar["width"] <= 1000

@@ -39,11 +39,20 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_each_combination_of_a_sweep_is_a_job_with_the_launcher_s_options(folder: Path) -> None:
     label = f"{folder.parent.name}"
-    options = ["+hydra.launcher.labels.run=" + label, "hydra.sweep.dir=out", "hydra.sweep.subdir=${hydra.job.num}"]
+    options = [
+        "+hydra.launcher.labels.run=" + label,
+        "hydra.sweep.dir=out",
+        "hydra.sweep.subdir=${hydra.job.num}",
+    ]
     done = run(folder, "db.driver=mysql,postgresql", "db.timeout=5,7", *options)
     assert done.returncode == 0, done.stdout + done.stderr
     ran = [(folder / "out" / str(number) / "ran").read_text().split() for number in range(4)]
-    assert [words[:2] for words in ran] == [["mysql", "5"], ["mysql", "7"], ["postgresql", "5"], ["postgresql", "7"]]
+    assert [words[:2] for words in ran] == [
+        ["mysql", "5"],
+        ["mysql", "7"],
+        ["postgresql", "5"],
+        ["postgresql", "7"],
+    ]
     jobs = list_jobs(label={"run": label})
     assert {job.name for job in jobs} == {words[2] for words in ran}
     assert "Launching 4 jobs with client_lib" in done.stdout

@@ -23,7 +23,9 @@ def train(lr: float) -> float:
 
 
 def test_trials_run_as_jobs_and_those_that_print_high_losses_are_cancelled() -> None:
-    recipe = re.search(r"## Search with Optuna\n.*?```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
+    recipe = re.search(
+        r"## Search with Optuna\n.*?```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL
+    )
     assert recipe
     found: dict[str, Any] = {"train": train}
     exec(recipe[1], found)
@@ -34,4 +36,6 @@ def test_trials_run_as_jobs_and_those_that_print_high_losses_are_cancelled() -> 
     assert {(TrialState.COMPLETE, State.SUCCEEDED), (TrialState.PRUNED, State.CANCELLED)} <= ends
     assert (TrialState.COMPLETE, State.CANCELLED) not in ends
     assert found["study"].best_value == min(t.value for t in trials if t.value is not None)
-    assert found["study"].trials[0].intermediate_values[11] == found["study"].trials[0].value + 1 / 12
+    assert (
+        found["study"].trials[0].intermediate_values[11] == found["study"].trials[0].value + 1 / 12
+    )

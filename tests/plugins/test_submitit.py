@@ -34,7 +34,12 @@ def executor(folder: Path) -> submitit.AutoExecutor:
 def test_a_function_its_result_log_submission_and_pickle(executor: submitit.AutoExecutor) -> None:
     job = executor.submit(add, 5, 7)
     assert job.result() == 12
-    assert (job.done(), job.state, job.exception(), job.stdout()) == (True, "COMPLETED", None, "adds\n")
+    assert (job.done(), job.state, job.exception(), job.stdout()) == (
+        True,
+        "COMPLETED",
+        None,
+        "adds\n",
+    )
     assert job.submission().args == (5, 7)
     again = pickle.loads(pickle.dumps(job))
     assert again.results() == [12]

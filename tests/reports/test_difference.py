@@ -7,9 +7,18 @@ from client_lib.spec.request import CodeInPlace
 from client_lib.spec.wire import JobInfo, JobProvenance
 
 
-def ran(name: str, texts: dict[str, str] | None = None, sha256: str = "0" * 64, **found: Any) -> Ran:
+def ran(
+    name: str, texts: dict[str, str] | None = None, sha256: str = "0" * 64, **found: Any
+) -> Ran:
     spec = {"script": "train.py", "env_variables": {"API_TOKEN": name}, **found.pop("spec", {})}
-    usual = {"id": "0" * 32, "owner": "ann", "version": 1, "runtime": "local", "state": "FAILED", "reason": "ExitCode"}
+    usual = {
+        "id": "0" * 32,
+        "owner": "ann",
+        "version": 1,
+        "runtime": "local",
+        "state": "FAILED",
+        "reason": "ExitCode",
+    }
     code = {"mode": "in_place", "sha256": sha256}
     if texts:
         code |= {"mode": "snapshot", "root": "/home/ann"}
@@ -18,15 +27,30 @@ def ran(name: str, texts: dict[str, str] | None = None, sha256: str = "0" * 64, 
 
 
 def machine(**packages: str) -> list[dict[str, Any]]:
-    return [{"worker": worker, "hardware": {"cpu": "x"}, "packages": packages} for worker in range(2)]
+    return [
+        {"worker": worker, "hardware": {"cpu": "x"}, "packages": packages} for worker in range(2)
+    ]
 
 
 def test_values_are_listed_by_part_and_secrets_are_masked() -> None:
-    before = ran("a", machines=machine(numpy="1", gone="1"), images=["x@sha256:1"], spec={"instance_type": "cpu.1C.1G"})
-    after = ran("b", machines=machine(numpy="2", new="1"), images=["x@sha256:2"], spec={"instance_type": "cpu.2C.2G"})
+    before = ran(
+        "a",
+        machines=machine(numpy="1", gone="1"),
+        images=["x@sha256:1"],
+        spec={"instance_type": "cpu.1C.1G"},
+    )
+    after = ran(
+        "b",
+        machines=machine(numpy="2", new="1"),
+        images=["x@sha256:2"],
+        spec={"instance_type": "cpu.2C.2G"},
+    )
     found = compare(before, after)
     assert found.parts == {
-        "fields": ["env_variables: API_TOKEN=*** -> API_TOKEN=***", "instance_type: cpu.1C.1G -> cpu.2C.2G"],
+        "fields": [
+            "env_variables: API_TOKEN=*** -> API_TOKEN=***",
+            "instance_type: cpu.1C.1G -> cpu.2C.2G",
+        ],
         "packages": ["gone: 1 -> none", "new: none -> 1", "numpy: 1 -> 2"],
         "hardware": ["image: x@sha256:1 -> x@sha256:2"],
     }
@@ -43,7 +67,10 @@ def test_what_is_known_of_one_job_alone_is_left_out() -> None:
 def test_a_script_that_has_changed_is_named_by_its_digest_where_no_patch_is_known() -> None:
     same: dict[str, Any] = {"spec": {"env_variables": {}}}
     found = compare(ran("a", **same), ran("b", sha256="1" * 64, **same))
-    assert found.sentence() == "changed since a, which succeeded: code script: 000000000000 -> 111111111111"
+    assert (
+        found.sentence()
+        == "changed since a, which succeeded: code script: 000000000000 -> 111111111111"
+    )
 
 
 def test_a_long_difference_is_cut_and_counted() -> None:
@@ -63,7 +90,10 @@ def changed(name: str, diff: str | None, **more: Any) -> Ran:
 
 
 def patch(old: str, new: str) -> str:
-    return f"diff --git a/data.py b/data.py\n--- a/data.py\n+++ b/data.py\n@@ -1 +1 @@\n-{old}\n+{new}\n"
+    return (
+        "diff --git a/data.py b/data.py\n--- a/data.py\n+++ b/data.py\n@@ -1 +1 "
+        f"@@\n-{old}\n+{new}\n"
+    )
 
 
 def test_uncommitted_changes_of_one_job_are_shown_as_they_are() -> None:
@@ -89,4 +119,6 @@ def test_a_snapshot_and_a_job_in_place_are_compared_by_their_uncommitted_changes
 def test_a_command_that_is_no_file_has_no_digest() -> None:
     command = ran("b", spec={"env_variables": {}})
     command = command._replace(info=command.info.model_copy(update={"code": CodeInPlace()}))
-    assert compare(ran("a", spec={"env_variables": {}}), command).parts["code"] == ["script: 000000000000 -> none"]
+    assert compare(ran("a", spec={"env_variables": {}}), command).parts["code"] == [
+        "script: 000000000000 -> none"
+    ]

@@ -6,8 +6,7 @@ import re
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.errors import JobCancelled, JobFailed
 from client_lib.reports import display, explanation
@@ -58,18 +57,31 @@ def test_the_report_tells_who_failed_how_and_what_it_said_last() -> None:
     )
     assert (exception, head) == ("MemoryError: no more", "The last lines of rank 3:")
     assert lines == [f"    line {n}" for n in range(30, 50)]
-    assert (error.hint or "").splitlines() == ["hint: ask for less", "next: `job.logs(rank=3)` has what it printed"]
+    assert (error.hint or "").splitlines() == [
+        "hint: ask for less",
+        "next: `job.logs(rank=3)` has what it printed",
+    ]
     assert error.info is info
 
 
 def test_the_report_of_a_printed_log_does_not_repeat_it() -> None:
-    info = failed(rank=0, exit_code=1, exception="MemoryError: no more", last_lines=["a", "MemoryError: no more"])
-    assert explanation.ended(info, printed=True).message.splitlines()[1:] == ["MemoryError: no more"]
+    info = failed(
+        rank=0,
+        exit_code=1,
+        exception="MemoryError: no more",
+        last_lines=["a", "MemoryError: no more"],
+    )
+    assert explanation.ended(info, printed=True).message.splitlines()[1:] == [
+        "MemoryError: no more"
+    ]
 
 
 def test_ipython_shows_the_report_and_no_frames() -> None:
     shown = explanation.ended(failed(rank=0, exit_code=1))._render_traceback_()
-    assert shown[0] == "\x1b[1;31mJobFailed\x1b[0m: job train-x7k2m FAILED (ExitCode): rank 0 ended with exit code 1"
+    assert shown[0] == (
+        "\x1b[1;31mJobFailed\x1b[0m: job train-x7k2m FAILED (ExitCode): rank 0 ended with "
+        "exit code 1"
+    )
     assert shown[1:] == ["next: `job.logs(rank=0)` has what it printed"]
 
 
@@ -78,7 +90,9 @@ def test_a_failure_without_a_rank_tells_the_message() -> None:
     assert explanation.as_text(explanation.failure_report(info)) == (
         "job train-x7k2m FAILED (NodeLost): the machine was rebooted"
     )
-    assert explanation.advice(info)[0].text.startswith("`client_lib.resubmit('train-x7k2m')` runs it again")
+    assert explanation.advice(info)[0].text.startswith(
+        "`client_lib.resubmit('train-x7k2m')` runs it again"
+    )
 
 
 def test_the_attempt_is_told_from_the_second_on() -> None:
@@ -103,7 +117,9 @@ def test_a_notebook_s_table_escapes_what_users_write() -> None:
 
 
 def test_a_notebook_s_table_shows_what_the_runtime_reads_otherwise() -> None:
-    assert "base_image is not pulled here" in display.as_html(job(notices=["base_image is not pulled here"]), T0)
+    assert "base_image is not pulled here" in display.as_html(
+        job(notices=["base_image is not pulled here"]), T0
+    )
 
 
 def test_a_waiting_job_shows_how_long_it_waits() -> None:
@@ -113,11 +129,16 @@ def test_a_waiting_job_shows_how_long_it_waits() -> None:
 def test_colours_of_a_terminal_are_colours_in_a_notebook() -> None:
     shown = display.coloured("\x1b[1;32m<loss>\x1b[0m 0.1 \x1b[2K\x1b[31mbad")
     assert shown == (
-        "<span style='font-weight:bold;color:#2e8b57'>&lt;loss&gt;</span> 0.1 <span style='color:#dc322f'>bad</span>"
+        "<span style='font-weight:bold;color:#2e8b57'>&lt;loss&gt;</span> 0.1 <span "
+        "style='color:#dc322f'>bad</span>"
     )
 
 
-@given(st.lists(st.sampled_from(["a", "<", "\x1b[0m", "\x1b[31m", "\x1b[1;32m", "\x1b[K", "\x1b", "\n"])).map("".join))
+@given(
+    st.lists(
+        st.sampled_from(["a", "<", "\x1b[0m", "\x1b[31m", "\x1b[1;32m", "\x1b[K", "\x1b", "\n"])
+    ).map("".join)
+)
 def test_any_text_of_a_terminal_is_balanced_html(text: str) -> None:
     shown = display.coloured(text)
     assert shown.count("<span") == shown.count("</span>") == shown.count("<") / 2
@@ -135,7 +156,9 @@ def test_a_list_of_jobs_is_the_table_of_the_command_line_and_a_table_in_a_notebo
 
 
 def test_a_failed_job_is_a_card_in_a_notebook() -> None:
-    info = failed(rank=0, exit_code=1, exception="E: <x>", hint="less <y>", last_lines=["\x1b[31m<z>\x1b[0m"])
+    info = failed(
+        rank=0, exit_code=1, exception="E: <x>", hint="less <y>", last_lines=["\x1b[31m<z>\x1b[0m"]
+    )
     shown = pickle.loads(pickle.dumps(explanation.ended(info)))._repr_html_()
     assert "<b>job train-x7k2m FAILED (ExitCode): rank 0 ended with exit code 1</b>" in shown
     assert "<b>E: &lt;x&gt;</b>" in shown

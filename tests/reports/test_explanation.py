@@ -36,8 +36,16 @@ def job(state: State, reason: Reason, message: str = "", **more: Any) -> JobInfo
     )
 
 
-def event(seconds: float, state: State, reason: Reason, message: str = "", attempt: int = 1) -> Event:
-    return Event(time=T0 + timedelta(seconds=seconds), attempt=attempt, state=state, reason=reason, message=message)
+def event(
+    seconds: float, state: State, reason: Reason, message: str = "", attempt: int = 1
+) -> Event:
+    return Event(
+        time=T0 + timedelta(seconds=seconds),
+        attempt=attempt,
+        state=state,
+        reason=reason,
+        message=message,
+    )
 
 
 def lines(info: JobInfo, *events: Event, after_s: float = 100) -> list[str]:
@@ -48,7 +56,10 @@ def lines(info: JobInfo, *events: Event, after_s: float = 100) -> list[str]:
 def test_a_pending_job_says_why_for_how_long_and_what_came_before() -> None:
     full = "0/3 nodes have 8 nvidia.com/gpu free"
     info = job(State.PENDING, Reason.UNSCHEDULABLE, full)
-    events = [event(0, State.PENDING, Reason.QUEUED, "accepted"), event(8, State.PENDING, Reason.UNSCHEDULABLE, full)]
+    events = [
+        event(0, State.PENDING, Reason.QUEUED, "accepted"),
+        event(8, State.PENDING, Reason.UNSCHEDULABLE, full),
+    ]
     first, head, accepted, refused, step, *rest = lines(info, *events, after_s=200)
     assert first == f"job train is PENDING (Unschedulable), for 3m12s: {full}"
     assert head == "what happened:"
@@ -60,7 +71,12 @@ def test_a_pending_job_says_why_for_how_long_and_what_came_before() -> None:
 
 def test_the_time_counts_from_the_newest_entry_into_the_state() -> None:
     queued, running = (State.PENDING, Reason.QUEUED), (State.RUNNING, Reason.RUNNING)
-    events = [event(0, *queued), event(10, *running), event(20, *queued), event(30, *queued, "a remark")]
+    events = [
+        event(0, *queued),
+        event(10, *running),
+        event(20, *queued),
+        event(30, *queued, "a remark"),
+    ]
     assert "for 1m20s" in lines(job(*queued), *events)[0]
 
 
@@ -75,16 +91,27 @@ def test_a_worker_that_has_something_of_its_own_to_say_is_named() -> None:
 
 
 def test_a_failed_job_is_its_report_with_the_known_cause_first_among_the_steps() -> None:
-    failure = Failure(rank=3, worker=1, exit_code=1, exception="ValueError: no", last_lines=["a"], hint="set X")
+    failure = Failure(
+        rank=3, worker=1, exit_code=1, exception="ValueError: no", last_lines=["a"], hint="set X"
+    )
     shown = lines(job(State.FAILED, Reason.EXIT_CODE, failure=failure, finished_at=T0))
     assert shown[0].startswith("job train FAILED (ExitCode): rank 3 on worker 1")
     assert "ValueError: no" in shown
-    assert shown[-2:] == ["hint: set X", "next: `client-lib logs train --rank 3` has what it printed"]
+    assert shown[-2:] == [
+        "hint: set X",
+        "next: `client-lib logs train --rank 3` has what it printed",
+    ]
 
 
 @pytest.mark.parametrize("state", [State.CANCELLED, State.FAILED, State.RESTARTING])
 def test_an_attempt_that_was_stopped_shows_where_its_ranks_stood(state: State) -> None:
-    info = job(state, Reason.TIMEOUT, "it ran for 5 min", stacks=["rank 0: load (data.py:3)"], finished_at=T0)
+    info = job(
+        state,
+        Reason.TIMEOUT,
+        "it ran for 5 min",
+        stacks=["rank 0: load (data.py:3)"],
+        finished_at=T0,
+    )
     assert lines(info)[1:3] == ["Before it was stopped:", "    rank 0: load (data.py:3)"]
     assert explanation.explained(info, [], T0).stacks == info.stacks
     again = job(State.RUNNING, Reason.RUNNING, stacks=info.stacks, attempt=2)
@@ -92,7 +119,10 @@ def test_an_attempt_that_was_stopped_shows_where_its_ranks_stood(state: State) -
 
 
 def test_a_pause_between_attempts_says_that_it_goes_on_by_itself() -> None:
-    events = [event(0, State.RUNNING, Reason.RUNNING), event(5, State.RESTARTING, Reason.NODE_LOST, attempt=2)]
+    events = [
+        event(0, State.RUNNING, Reason.RUNNING),
+        event(5, State.RESTARTING, Reason.NODE_LOST, attempt=2),
+    ]
     shown = lines(job(State.RESTARTING, Reason.NODE_LOST, "node n1 is gone", attempt=2), *events)
     assert "attempt 1 RUNNING" in shown[2]
     assert "attempt 2 RESTARTING" in shown[3]
@@ -124,7 +154,9 @@ def test_every_reason_has_a_next_step_whose_commands_exist(reason: Reason) -> No
         assert re.match(r"(job\.[a-z]+|client_lib\.resubmit|client_lib\.Client)\(", code)
 
 
-def test_a_real_failed_job_explains_itself(folder: Path, client: Client, script: Callable[..., str]) -> None:
+def test_a_real_failed_job_explains_itself(
+    folder: Path, client: Client, script: Callable[..., str]
+) -> None:
     made = Job(script=script("raise ValueError('too many values')\n"), client=client)
     made.submit()
     with pytest.raises(JobFailed):

@@ -1,4 +1,6 @@
-"""What `wait()` says of failures with a known cause, each on a real job of the real local server."""
+"""What `wait()` says of failures with a known cause, each on a real job
+of the real local server.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -50,10 +52,18 @@ def failure_of(folder: Path, client: Client) -> Callable[..., JobFailed]:
 @pytest.mark.parametrize(
     ("code", "says", "way_out"),
     [
-        (TRUNCATED_UNDER_A_MAPPING, "bus error", "/dev/shm is too small for the DataLoader's workers"),
+        (
+            TRUNCATED_UNDER_A_MAPPING,
+            "bus error",
+            "/dev/shm is too small for the DataLoader's workers",
+        ),
         (TAKEN_PORT, "OSError: [Errno", "another process listens on that port"),
         (OUT_OF_GPU_MEMORY, "CUDA out of memory. Tried to allocate", "the GPU's memory is full"),
-        ("import no_such_module", "No module named 'no_such_module'", "add requirements=['no_such_module']"),
+        (
+            "import no_such_module",
+            "No module named 'no_such_module'",
+            "add requirements=['no_such_module']",
+        ),
     ],
     ids=["shared memory", "address in use", "CUDA memory", "missing module"],
 )
@@ -70,7 +80,9 @@ def test_nccl_without_gpus_is_told_to_take_gloo(failure_of: Callable[..., JobFai
     assert "'gloo'" in (failure_of(NCCL).hint or "")
 
 
-def test_a_file_that_the_snapshot_left_out_is_named(failure_of: Callable[..., JobFailed], folder: Path) -> None:
+def test_a_file_that_the_snapshot_left_out_is_named(
+    failure_of: Callable[..., JobFailed], folder: Path
+) -> None:
     (folder / "data.txt").write_text("1 2 3")
     (folder / ".gitignore").write_text("*.txt\n")
     failed = failure_of("open('data.txt')", code="snapshot")
@@ -80,11 +92,17 @@ def test_a_file_that_the_snapshot_left_out_is_named(failure_of: Callable[..., Jo
 
 @pytest.mark.parametrize(
     ("signal", "exit_code", "means"),
-    [(9, 137, "killed, most often out of memory"), (11, 139, "segmentation fault"), (15, 143, "terminated")],
+    [
+        (9, 137, "killed, most often out of memory"),
+        (11, 139, "segmentation fault"),
+        (15, 143, "terminated"),
+    ],
 )
 def test_the_end_by_a_signal_is_explained(
     failure_of: Callable[..., JobFailed], signal: int, exit_code: int, means: str
 ) -> None:
-    failed = failure_of(f"import os; print('the last line', flush=True); os.kill(os.getpid(), {signal})")
+    failed = failure_of(
+        f"import os; print('the last line', flush=True); os.kill(os.getpid(), {signal})"
+    )
     assert f"rank 0 on worker 0 ended with exit code {exit_code} ({means})" in failed.message
     assert "    the last line" in failed.message

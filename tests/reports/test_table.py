@@ -4,8 +4,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.reports import table
 from client_lib.spec.states import duration
@@ -15,7 +14,13 @@ CREATED = "2026-01-02T03:00:00Z"
 
 
 def job(state: str = "RUNNING", **facts: Any) -> dict[str, Any]:
-    return {"name": "a", "state": state, "created_at": CREATED, "spec": {"script": "train.py"}, **facts}
+    return {
+        "name": "a",
+        "state": state,
+        "created_at": CREATED,
+        "spec": {"script": "train.py"},
+        **facts,
+    }
 
 
 @pytest.mark.parametrize(
@@ -43,7 +48,11 @@ def test_the_size_of_a_job_that_was_moved_to_the_cpu_has_no_gpus() -> None:
 @pytest.mark.parametrize(
     ("facts", "state", "why"),
     [
-        ({"message": "every rank ended with exit code 0", "state": "SUCCEEDED"}, "SUCCEEDED in 1m05s", ""),
+        (
+            {"message": "every rank ended with exit code 0", "state": "SUCCEEDED"},
+            "SUCCEEDED in 1m05s",
+            "",
+        ),
         ({"reason": "Running", "message": "m", "finished_at": None}, "RUNNING for 30m00s", ""),
         (
             {"reason": "Hung", "message": "rank 1 waits", "finished_at": None},
@@ -51,7 +60,11 @@ def test_the_size_of_a_job_that_was_moved_to_the_cpu_has_no_gpus() -> None:
             "Hung: rank 1 waits",
         ),
         (
-            {"state": "FAILED", "message": "m", "failure": {"rank": 1, "exception": "ValueError: x"}},
+            {
+                "state": "FAILED",
+                "message": "m",
+                "failure": {"rank": 1, "exception": "ValueError: x"},
+            },
             "FAILED after 1m05s",
             "rank 1: ValueError: x",
         ),
@@ -60,11 +73,19 @@ def test_the_size_of_a_job_that_was_moved_to_the_cpu_has_no_gpus() -> None:
             "FAILED after 1m05s",
             "Timeout: stop_timer",
         ),
-        ({"state": "PENDING", "reason": "Queued", "started_at": None, "finished_at": None}, "PENDING", "Queued"),
+        (
+            {"state": "PENDING", "reason": "Queued", "started_at": None, "finished_at": None},
+            "PENDING",
+            "Queued",
+        ),
     ],
 )
-def test_a_reason_is_given_where_not_all_is_well(facts: dict[str, Any], state: str, why: str) -> None:
-    ran = job(**{"started_at": "2026-01-02T03:30:00Z", "finished_at": "2026-01-02T03:31:05Z", **facts})
+def test_a_reason_is_given_where_not_all_is_well(
+    facts: dict[str, Any], state: str, why: str
+) -> None:
+    ran = job(
+        **{"started_at": "2026-01-02T03:30:00Z", "finished_at": "2026-01-02T03:31:05Z", **facts}
+    )
     assert (table.state(ran, NOW), table.why(ran)) == (state, why)
 
 

@@ -1,4 +1,6 @@
-"""A local runtime on a temporary directory, with real launchers and real processes, and everything that it told."""
+"""A local runtime on a temporary directory, with real launchers and real processes,
+and everything that it told.
+"""
 
 import asyncio
 import os
@@ -30,9 +32,16 @@ class Site:
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder = folder
         fields = {name: options.pop(name) for name in Settings.model_fields.keys() & options.keys()}
-        usual: dict[str, Any] = {"state_dir": folder, "data_dir": folder, "max_cpu_jobs": 8, "warm": False}
+        usual: dict[str, Any] = {
+            "state_dir": folder,
+            "data_dir": folder,
+            "max_cpu_jobs": 8,
+            "warm": False,
+        }
         settings = Settings(**usual | fields)
-        self.runtime = LocalRuntime(LocalOptions(settings, **{"nvidia_smi": "no-such-nvidia-smi"} | options))
+        self.runtime = LocalRuntime(
+            LocalOptions(settings, **{"nvidia_smi": "no-such-nvidia-smi"} | options)
+        )
         self.seen: list[Observation] = []
         self._something = asyncio.Event()
 
@@ -44,7 +53,9 @@ class Site:
         await self.runtime.start(self._sink)
 
     def attempt(self, name: str, script: str, number: int = 1, **fields: Any) -> Attempt:
-        """An attempt of the job `name`, submitted from this interpreter; `_`-fields go beside the spec."""
+        """An attempt of the job `name`, submitted from this interpreter;
+        `_`-fields go beside the spec.
+        """
         code: Code = fields.pop("_code", CodeInPlace())
         submitter = fields.pop("_submitter", None) or Submitter(
             python=sys.executable, environment=dict(os.environ), working_dir=str(self.folder)

@@ -1,5 +1,5 @@
-"""A server of root that runs the jobs of each user under an account of the user: what one job can do to another, to the
-server, and to the machine.
+"""A server of root that runs the jobs of each user under an account of the user: what one job can
+do to another, to the server, and to the machine.
 
 The users are called ann and ben, and their accounts are two that every Linux has.
 """
@@ -43,10 +43,13 @@ ANN, BEN = "daemon", "games"
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.skipif(not accounts.are_possible(), reason="processes of other accounts need Linux and root"),
+    pytest.mark.skipif(
+        not accounts.are_possible(), reason="processes of other accounts need Linux and root"
+    ),
 ]
 
-# sh: let all accounts use an interpreter that lies in a private home directory, in mounts of this process alone
+# sh: let all accounts use an interpreter that lies in a private home directory, in mounts of this
+# process alone
 _SHOW_PYTHON = """
 set -e
 prefix=$1 closed=$2 kept=$3; shift 3
@@ -62,7 +65,10 @@ class Server(ServerProcess):
     def __init__(self, folder: Path, *flags: str, state: str = "state", **variables: str) -> None:
         self.folder = folder
         self.users = folder / "users.toml"
-        separate: dict[str, Any] = {f"{PREFIX}INSECURE_SHARED_UID": "0", f"{PREFIX}MIN_FREE_BYTES": "0"}
+        separate: dict[str, Any] = {
+            f"{PREFIX}INSECURE_SHARED_UID": "0",
+            f"{PREFIX}MIN_FREE_BYTES": "0",
+        }
         data = ("--data-dir", str(folder / "data"), "--users-file", str(self.users))
         before = _before(folder)
         super().__init__(folder / state, *data, *flags, before=before, **separate | variables)
@@ -101,7 +107,9 @@ class User:
             "working_dir": beside.pop("working_dir", "/nowhere"),
         }
         spec = {"script": script, "name": name, "log_file": None, "grace_s": 1} | more
-        return self("POST", paths.JOBS, json={"spec": spec, "code": code, "submitter": submitter} | beside)
+        return self(
+            "POST", paths.JOBS, json={"spec": spec, "code": code, "submitter": submitter} | beside
+        )
 
     def job(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = self("GET", paths.job(name)).json()
@@ -119,7 +127,10 @@ class User:
 
     def said(self, name: str, mark: str = "{") -> dict[str, Any]:
         """The JSON that the job has printed in one line, as soon as it is there."""
-        lines = until(lambda: [line for line in self.log(name).splitlines() if mark in line], f"{mark!r} in its log")
+        lines = until(
+            lambda: [line for line in self.log(name).splitlines() if mark in line],
+            f"{mark!r} in its log",
+        )
         found: dict[str, Any] = json.loads(lines[0][lines[0].index("{") :])
         return found
 
@@ -140,7 +151,17 @@ def _before(folder: Path) -> tuple[str, ...]:
     if not closed:
         return ()
     mounts = tempfile.mktemp(prefix="python-", dir=folder)
-    return ("unshare", "-m", "sh", "-c", _SHOW_PYTHON, "sh", sys.base_prefix, str(closed[0]), mounts)
+    return (
+        "unshare",
+        "-m",
+        "sh",
+        "-c",
+        _SHOW_PYTHON,
+        "sh",
+        sys.base_prefix,
+        str(closed[0]),
+        mounts,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +169,9 @@ def folder() -> Iterator[Path]:
     """A folder that all accounts may enter; pytest's own are private."""
     path = Path(tempfile.mkdtemp(prefix="accounts-", dir="/tmp"))
     path.chmod(0o711)
-    if subprocess.run(["unshare", "-m", "mount", "-t", "tmpfs", "none", str(path)], check=False).returncode:
+    if subprocess.run(
+        ["unshare", "-m", "mount", "-t", "tmpfs", "none", str(path)], check=False
+    ).returncode:
         pytest.skip("this container may not mount")
     for name, account in (("ann", ANN), ("ben", BEN)):
         (path / f"token-{name}").write_text(users_file.add(path / "users.toml", name, admin=False))
@@ -240,7 +263,13 @@ print(json.dumps(found))
 def test_a_job_reads_nothing_of_another_users_job_and_stops_none_of_its_processes(
     ann: User, ben: User, server: Server
 ) -> None:
-    ann.submit("secret", SECRET, secrets=["HF_TOKEN"], _secret_values={"HF_TOKEN": "hf_123"}, outputs=["*.txt"])
+    ann.submit(
+        "secret",
+        SECRET,
+        secrets=["HF_TOKEN"],
+        _secret_values={"HF_TOKEN": "hf_123"},
+        outputs=["*.txt"],
+    )
     there = ann.said("secret")
     environment = Path(f"/proc/{there['pid']}/environ").read_bytes().split(b"\0")
     assert b"HF_TOKEN=hf_123" in environment  # root reads it
@@ -273,7 +302,10 @@ def test_a_cancel_ends_all_processes_of_a_job(ann: User) -> None:
 def test_the_processes_of_a_killed_launcher_are_ended(ann: User) -> None:
     ann.submit("orphans", DEAF)
     there = ann.said("orphans")
-    os.kill(int(Path(f"/proc/{there['pid']}/stat").read_text().rpartition(")")[2].split()[1]), signal.SIGKILL)
+    os.kill(
+        int(Path(f"/proc/{there['pid']}/stat").read_text().rpartition(")")[2].split()[1]),
+        signal.SIGKILL,
+    )
     job = ann.ended("orphans")
     assert (job["state"], job["reason"]) == ("FAILED", "LauncherLost")
     assert not any(alive(pid) for pid in there.values())
@@ -308,19 +340,35 @@ os.kill(os.getppid(), signal.SIGKILL)
 
 
 def test_the_server_uses_no_link_or_record_that_a_job_has_forged(ann: User, server: Server) -> None:
-    """Links to a file of root in place of outputs, logs, reports and plans, and records that name a process of root."""
+    """Links to a file of root in place of outputs, logs, reports and plans, and records
+    that name a process of root.
+    """
     secret = server.folder / "secret"
     victim = subprocess.Popen(["sleep", "600"], start_new_session=True)
     try:
-        ann.submit("plant", PLANT.format(secret=str(secret), pid=victim.pid, started=start_time(victim.pid)))
+        ann.submit(
+            "plant",
+            PLANT.format(secret=str(secret), pid=victim.pid, started=start_time(victim.pid)),
+        )
         job = ann.ended("plant")
         assert job["state"] == "FAILED"
         path = paths.job("plant")
-        asked = [path, f"{path}/events", f"{path}/logs", f"{path}/logs?rank=0", f"{path}/outputs", f"{path}/results/0"]
+        asked = [
+            path,
+            f"{path}/events",
+            f"{path}/logs",
+            f"{path}/logs?rank=0",
+            f"{path}/outputs",
+            f"{path}/results/0",
+        ]
         answers = [ann("GET", each) for each in asked]
         answers.append(ann("GET", f"{path}/outputs/x", params={"sha256": "a" * 64}))
         assert answers[-1].status_code == 404
-        assert not [answer.url for answer in answers if "only root" in answer.text or answer.status_code >= 500]
+        assert not [
+            answer.url
+            for answer in answers
+            if "only root" in answer.text or answer.status_code >= 500
+        ]
         assert victim.poll() is None
         assert ann("DELETE", path).ok
         assert secret.read_text() == "only root reads this"
@@ -374,7 +422,9 @@ def test_outputs_of_a_job_are_copies_that_only_the_account_reads(ann: User, ben:
     assert ben.said("other") == {"entered": False}
 
 
-def test_a_folder_for_checkpoints_is_made_with_the_rights_of_the_account(ann: User, server: Server) -> None:
+def test_a_folder_for_checkpoints_is_made_with_the_rights_of_the_account(
+    ann: User, server: Server
+) -> None:
     ann.submit("elsewhere", WHO, checkpoint_dir=str(server.folder / "state" / "mine"))
     job = ann.ended("elsewhere")
     assert (job["state"], job["reason"]) == ("FAILED", "StartFailed")
@@ -382,7 +432,9 @@ def test_a_folder_for_checkpoints_is_made_with_the_rights_of_the_account(ann: Us
     assert not (server.folder / "state" / "mine").exists()
 
 
-def test_code_in_place_that_the_account_cant_read_is_refused_at_the_submit(ann: User, ben: User, folder: Path) -> None:
+def test_code_in_place_that_the_account_cant_read_is_refused_at_the_submit(
+    ann: User, ben: User, folder: Path
+) -> None:
     account = pwd.getpwnam(BEN)
     place = folder / "place"
     place.mkdir(mode=0o700)
@@ -394,22 +446,25 @@ def test_code_in_place_that_the_account_cant_read_is_refused_at_the_submit(ann: 
     code = {"mode": "in_place", "proof": {"path": str(place / ".proof"), "nonce": nonce}}
     refused = ann.send("in-place", str(place / "train.py"), code, _working_dir=str(place)).json()
     assert refused["code"] == "not_shared"
-    assert (
-        refused["message"]
-        == f"jobs of ann run under the account {ANN} of the server's machine, which can't read {place}"
+    assert refused["message"] == (
+        f"jobs of ann run under the account {ANN} of the server's machine, which can't read {place}"
     )
     accepted = ben.send("in-place", str(place / "train.py"), code, _working_dir=str(place))
     assert accepted.status_code == 201, accepted.text
     assert ben.ended("in-place")["state"] == "SUCCEEDED", ben.log("in-place")
 
 
-def test_folders_that_a_job_names_are_looked_up_with_the_rights_of_the_account(ann: User, folder: Path) -> None:
+def test_folders_that_a_job_names_are_looked_up_with_the_rights_of_the_account(
+    ann: User, folder: Path
+) -> None:
     hidden, shown = folder / "hidden", folder / "shown"
     for place, mode in ((hidden, 0o700), (shown, 0o755)):
         (place / "env" / "bin").mkdir(parents=True)
         (place / "env" / "bin" / "python").symlink_to(sys.executable)
         place.chmod(mode)
-    refused = ann.send("a", "/bin/true", {"mode": "in_place"}, volumes=[f"data:{hidden}/env"]).json()
+    refused = ann.send(
+        "a", "/bin/true", {"mode": "in_place"}, volumes=[f"data:{hidden}/env"]
+    ).json()
     assert f"this machine has no folder {hidden}/env" in refused["message"]
     refused = ann.send("b", "/bin/true", {"mode": "in_place"}, conda_env=f"{hidden}/env").json()
     assert "no such environment on this machine" in refused["message"]
@@ -422,7 +477,10 @@ def test_nothing_else_in_the_data_directory_is_open_to_accounts(server: Server, 
     ann.submit("any", WHO)
     ann.ended("any")
     data = server.folder / "data"
-    assert {path.name for path in data.iterdir() if path.stat().st_mode & 0o077} == {"jobs", "environments"}
+    assert {path.name for path in data.iterdir() if path.stat().st_mode & 0o077} == {
+        "jobs",
+        "environments",
+    }
     below = [path for name in ("jobs", "environments") for path in (data / name).rglob("*")]
     of_root = {path: path.lstat() for path in (data, *below) if path.lstat().st_uid == 0}
     assert not [path for path, status in of_root.items() if status.st_mode & 0o066]
@@ -503,7 +561,12 @@ def test_jobs_of_a_server_that_did_not_separate_its_users_go_on(folder: Path) ->
 def test_it_does_not_start_for_users_without_an_account(folder: Path, tmp_path: Path) -> None:
     users = tmp_path / "users.toml"
     users_file.add(users, "nobody-knows-me", admin=False)
-    data = ("--data-dir", str(tmp_path / "data"), "--state-dir", str(tmp_path))  # no other server works there
+    data = (
+        "--data-dir",
+        str(tmp_path / "data"),
+        "--state-dir",
+        str(tmp_path),
+    )  # no other server works there
     said = Server(folder, "--users-file", str(users), *data).refused()
     assert "this machine has no account for nobody-knows-me" in said
     assert "useradd" in said
@@ -533,11 +596,17 @@ def test_a_file_system_that_does_not_answer_is_unreadable(monkeypatch: pytest.Mo
     assert _OfSlowFiles(*account).can_read(["/tmp", "/", "/etc"]) == [True, False, False]
 
 
-def test_one_process_looks_at_all_folders_that_a_job_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_process_looks_at_all_folders_that_a_job_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     account = accounts.of_users({"ann": ANN})["ann"]
     tmp_path.chmod(0o700)
     started, popen = list[Any](), subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", lambda *args, **options: started.append(args) or popen(*args, **options))
+    monkeypatch.setattr(
+        subprocess,
+        "Popen",
+        lambda *args, **options: started.append(args) or popen(*args, **options),
+    )
     asked = ["/", "/no/such", str(tmp_path), "/etc/passwd", " /", "a\n/", "\\", *["/etc"] * 500]
     assert account.can_read(asked) == [True, False, False, True, False, False, False, *[True] * 500]
     assert len(started) == 1

@@ -20,16 +20,22 @@ from tests.waiting import eventually
 pytestmark = pytest.mark.anyio
 
 SHOW = (
-    "import json, os, sys\n"
-    "names = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', 'MASTER_PORT', 'GLOO_SOCKET_IFNAME', 'MINE')\n"
-    "print(json.dumps({n: os.environ.get(n) for n in names} | {'cwd': os.getcwd(), 'argv': sys.argv}))\n"
+    "import json, os, sys\nnames = ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'MASTER_ADDR', "
+    "'MASTER_PORT', 'GLOO_SOCKET_IFNAME', 'MINE')\nprint(json.dumps({n: os.environ.get(n) for n "
+    "in names} | {'cwd': os.getcwd(), 'argv': sys.argv}))\n"
 )
 
 
-async def test_an_attempt_that_does_not_fit_on_this_machine_any_more_cannot_start(tmp_path: Path) -> None:
-    """The reason is none of those after which a job starts again, as after the loss of a machine."""
+async def test_an_attempt_that_does_not_fit_on_this_machine_any_more_cannot_start(
+    tmp_path: Path,
+) -> None:
+    """The reason is none of those after which a job starts again, as
+    after the loss of a machine.
+    """
     async with running(tmp_path) as site:
-        end = await site.ended(site.submit("large", "true", type="binary", instance_type="no-longer-there"))
+        end = await site.ended(
+            site.submit("large", "true", type="binary", instance_type="no-longer-there")
+        )
         assert (end.reason, end.started_at) == (Reason.START_FAILED, None)
 
 
@@ -43,7 +49,9 @@ async def test_a_gang_of_workers_runs_and_completes(tmp_path: Path) -> None:
         assert end.started_at
         assert end.ended_at
         assert end.started_at < end.ended_at
-        shown = [json.loads(line) for w in (0, 1) for line in site.lines(job, w) if line.startswith("{")]
+        shown = [
+            json.loads(line) for w in (0, 1) for line in site.lines(job, w) if line.startswith("{")
+        ]
     assert sorted(s["RANK"] for s in shown) == ["0", "1", "2", "3"]
     assert {s["WORLD_SIZE"] for s in shown} == {"4"}
     assert {s["MASTER_ADDR"] for s in shown} == {"127.0.0.1"}
@@ -63,7 +71,8 @@ async def test_it_is_running_before_it_ends(tmp_path: Path) -> None:
 
 async def test_the_first_failing_worker_ends_the_others_and_is_named(tmp_path: Path) -> None:
     (tmp_path / "fail.py").write_text(
-        "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('bad luck')\ntime.sleep(600)\n"
+        "import os, time\nif os.environ['RANK'] == '1':\n    raise ValueError('bad "
+        "luck')\ntime.sleep(600)\n"
     )
     async with running(tmp_path) as site:
         job = site.submit("fail", "fail.py", n_workers=3)
@@ -77,7 +86,8 @@ async def test_the_first_failing_worker_ends_the_others_and_is_named(tmp_path: P
 
 async def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     (tmp_path / "stubborn.py").write_text(
-        "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up')\ntime.sleep(600)\n"
+        "import signal, time\nsignal.signal(signal.SIGTERM, "
+        "signal.SIG_IGN)\nprint('up')\ntime.sleep(600)\n"
     )
     async with running(tmp_path) as site:
         job = site.submit("stubborn", "stubborn.py")
@@ -127,8 +137,14 @@ async def test_stop_ends_an_attempt_that_waits(tmp_path: Path) -> None:
         second = site.submit("second", "touch ran", type="binary")
         third = site.submit("third", "true", type="binary")
         await site.phase(third, "waiting")
-        assert site.of(second)[0].message == "1st of 2; waits for its turn: jobs without GPUs run 1 at a time"
-        assert site.of(third)[0].message == "2nd of 2; waits for its turn: jobs without GPUs run 1 at a time"
+        assert (
+            site.of(second)[0].message
+            == "1st of 2; waits for its turn: jobs without GPUs run 1 at a time"
+        )
+        assert (
+            site.of(third)[0].message
+            == "2nd of 2; waits for its turn: jobs without GPUs run 1 at a time"
+        )
         site.runtime.stop("second", 1, 10)
         assert (await site.ended(second)).reason is Reason.CANCELLED
         site.runtime.stop("first", 1, 1)
@@ -139,7 +155,9 @@ async def test_stop_ends_an_attempt_that_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 1, 5, 10, 20, 30, 50, 80])
-async def test_stop_at_any_moment_of_the_start_ends_all_of_it_soon(tmp_path: Path, delay_ms: int) -> None:
+async def test_stop_at_any_moment_of_the_start_ends_all_of_it_soon(
+    tmp_path: Path, delay_ms: int
+) -> None:
     async with running(tmp_path) as site:
         job = site.submit("soon", "sleep 617", type="binary", n_workers=2)
         await asyncio.sleep(delay_ms / 1000)
@@ -178,7 +196,9 @@ async def test_higher_priority_goes_first(tmp_path: Path) -> None:
 async def test_logs_are_signs_of_life(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
         job = site.submit(
-            "talks", "bash -c 'echo up; until [ -e again ]; do sleep 0.05; done; echo again; sleep 600'", type="binary"
+            "talks",
+            "bash -c 'echo up; until [ -e again ]; do sleep 0.05; done; echo again; sleep 600'",
+            type="binary",
         )
         await eventually(lambda: "up" in site.lines(job))
         life = site.runtime.signs_of_life("talks", 1)
@@ -206,7 +226,9 @@ async def test_the_same_attempt_given_twice_runs_once(tmp_path: Path) -> None:
     assert (tmp_path / "count").read_text() == "x\n"
 
 
-async def test_attempts_of_one_job_have_directories_of_their_own_and_one_for_checkpoints(tmp_path: Path) -> None:
+async def test_attempts_of_one_job_have_directories_of_their_own_and_one_for_checkpoints(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "again.py").write_text(
         "import os, pathlib\n"
         "kept = pathlib.Path(os.environ['CLIENT_LIB_CHECKPOINT_DIR'], 'kept')\n"
@@ -216,7 +238,9 @@ async def test_attempts_of_one_job_have_directories_of_their_own_and_one_for_che
     async with running(tmp_path) as site:
         for number in (1, 2):
             await site.ended(site.submit("again", "again.py", number=number))
-        lines = [site.lines(site.attempt("again", "again.py", number=number))[-1] for number in (1, 2)]
+        lines = [
+            site.lines(site.attempt("again", "again.py", number=number))[-1] for number in (1, 2)
+        ]
     assert lines == ["1 False", "2 True"]
 
 
@@ -252,9 +276,17 @@ async def test_a_directory_that_cannot_be_made_fails_the_start(tmp_path: Path) -
 
 async def test_nothing_of_an_attempt_is_readable_by_others(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
-        job = site.submit("quiet", "true", type="binary", secrets=["HF_TOKEN"], _secrets={"HF_TOKEN": "s3cr3t-value"})
+        job = site.submit(
+            "quiet",
+            "true",
+            type="binary",
+            secrets=["HF_TOKEN"],
+            _secrets={"HF_TOKEN": "s3cr3t-value"},
+        )
         await site.ended(job)
-    holding = [p for p in job.job_dir.rglob("*") if p.is_file() and b"s3cr3t-value" in p.read_bytes()]
+    holding = [
+        p for p in job.job_dir.rglob("*") if p.is_file() and b"s3cr3t-value" in p.read_bytes()
+    ]
     assert [p.name for p in holding] == ["plan.json"]
     assert holding[0].stat().st_mode & 0o077 == 0
     assert site.directory(job).stat().st_mode & 0o077 == 0

@@ -35,13 +35,24 @@ class Group:
 
     def __init__(self, site: Site, script: str = TRAINS, **fields: Any) -> None:
         (site.folder / "train.py").write_text(script)
-        variables = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CLIENT_LIB_RDZV_CONF": QUICKLY}
-        given = {"type": "pytorch_elastic", "n_workers": 2, "processes_per_worker": 1, "env_variables": variables}
+        variables = {
+            "GLOO_SOCKET_IFNAME": "lo",
+            "OMP_NUM_THREADS": "1",
+            "CLIENT_LIB_RDZV_CONF": QUICKLY,
+        }
+        given = {
+            "type": "pytorch_elastic",
+            "n_workers": 2,
+            "processes_per_worker": 1,
+            "env_variables": variables,
+        }
         self.site = site
         self.attempt = site.submit("train", "train.py", **{**given, **fields})
 
     def begun(self) -> list[list[str]]:
-        """The words of the lines of ranks that began: 0 of 2 at 17 pid 4711. Each line has to carry its own rank."""
+        """The words of the lines of ranks that began: 0 of 2 at 17 pid 4711. Each line
+        has to carry its own rank.
+        """
         found = []
         for worker in range(2):
             for path in sorted(log_dir(self.attempt.job_dir, 1, worker).glob("*.log")):
@@ -92,7 +103,11 @@ class Group:
         """No record of the log is lost or repeated, whoever wrote it."""
         for worker in range(2):
             files = sorted(log_dir(self.attempt.job_dir, 1, worker).glob("*.log"))
-            numbers = [int(line.split(b" ", 1)[0]) for path in files for line in path.read_bytes().splitlines()]
+            numbers = [
+                int(line.split(b" ", 1)[0])
+                for path in files
+                for line in path.read_bytes().splitlines()
+            ]
             if numbers != list(range(len(numbers))):
                 return False
         return True
@@ -112,7 +127,9 @@ async def test_a_killed_rank_is_started_again_and_a_lost_worker_comes_back(tmp_p
         begun_at = int(group.resumed("2", 3)[0][4])
         await group.until(lambda: group.step() > begun_at)
         lost = await group.lose(1)
-        await group.until(lambda: {words[0] for words in group.resumed("2", begun_at)} == {"0", "1"})
+        await group.until(
+            lambda: {words[0] for words in group.resumed("2", begun_at)} == {"0", "1"}
+        )
         assert group.launcher(1) != lost
         await group.until(lambda: site.of(group.attempt)[-1].message == "")
         told = [seen.message for seen in site.of(group.attempt) if seen.phase == "running"]
@@ -145,7 +162,9 @@ async def test_a_worker_that_stays_lost_leaves_a_smaller_group(tmp_path: Path) -
 @pytest.mark.process
 @pytest.mark.anyio
 @pytest.mark.timeout(400)
-async def test_the_loss_of_the_worker_that_holds_the_rendezvous_ends_the_attempt(tmp_path: Path) -> None:
+async def test_the_loss_of_the_worker_that_holds_the_rendezvous_ends_the_attempt(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path) as site:
         group = Group(site, SLEEPS, elastic_min_workers=1)
         await group.until(lambda: len(group.begun()) == 2)
@@ -158,21 +177,30 @@ def without_torch(folder: Path) -> Submitter:
     python = folder / "python"
     python.write_text("#!/bin/sh\nexec sleep 600\n")
     python.chmod(0o700)
-    return Submitter(python=str(python), environment={"PATH": os.environ["PATH"]}, working_dir=str(folder))
+    return Submitter(
+        python=str(python), environment={"PATH": os.environ["PATH"]}, working_dir=str(folder)
+    )
 
 
 @pytest.mark.process
 @pytest.mark.anyio
-async def test_workers_that_are_lost_at_once_all_come_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_workers_that_are_lost_at_once_all_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: time.sleep(0.2))  # a slow disk
     async with running(tmp_path) as site:
         group = Group(site, n_workers=3, elastic_min_workers=1, _submitter=without_torch(tmp_path))
         await site.phase(group.attempt, "running")
         lost = [await group.lose(worker) for worker in (1, 2)]
-        await group.until(lambda: all(group.launcher(worker) not in (None, *lost) for worker in (1, 2)))
+        await group.until(
+            lambda: all(group.launcher(worker) not in (None, *lost) for worker in (1, 2))
+        )
         site.runtime.stop("train", 1, 0.1)
         assert await group.end() is Reason.CANCELLED
-    assert read_json(str(attempt_dir(group.attempt.job_dir, 1) / "returned.json")) == {"1": 1, "2": 1}
+    assert read_json(str(attempt_dir(group.attempt.job_dir, 1) / "returned.json")) == {
+        "1": 1,
+        "2": 1,
+    }
 
 
 @pytest.mark.process
@@ -195,7 +223,9 @@ async def test_a_lost_worker_of_an_attempt_that_is_stopped_meanwhile_stays_lost(
         assert group.launcher(1) is None
 
 
-def worker(number: int, stage: Stage = Stage.STARTED, reason: Reason | None = None, message: str = "") -> WorkerStatus:
+def worker(
+    number: int, stage: Stage = Stage.STARTED, reason: Reason | None = None, message: str = ""
+) -> WorkerStatus:
     report = {"reason": str(reason), "message": message} if reason else None
     return WorkerStatus(number, stage, "here", report)
 
@@ -222,11 +252,16 @@ ENDED, LOST = Stage.ENDED, Stage.LOST
         ([worker(0), worker(1, LOST), worker(2, LOST)], (), {1, 2}),
     ],
 )
-def test_which_losses_are_survived(workers: list[WorkerStatus], returned: tuple[int, ...], survived: set[int]) -> None:
+def test_which_losses_are_survived(
+    workers: list[WorkerStatus], returned: tuple[int, ...], survived: set[int]
+) -> None:
     assert verdict.survived(workers, ElasticBounds(1, 5), returned) == survived
 
 
 def test_fewer_than_are_enough_do_not_go_on() -> None:
     assert verdict.survived([worker(0), worker(1), worker(2, LOST)], ElasticBounds(2, 5)) == {2}
     assert verdict.survived([worker(0), worker(1, LOST)], ElasticBounds(2, 5)) == frozenset()
-    assert verdict.survived([worker(0), worker(1, LOST), worker(2, LOST)], ElasticBounds(2, 5)) == frozenset()
+    assert (
+        verdict.survived([worker(0), worker(1, LOST), worker(2, LOST)], ElasticBounds(2, 5))
+        == frozenset()
+    )

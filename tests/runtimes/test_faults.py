@@ -48,7 +48,10 @@ async def test_a_killed_rank_fails_the_attempt_by_its_signal(tmp_path: Path) -> 
         await site.phase(job, "running")
         os.kill(ranks(site, job, 1)[0], signal.SIGKILL)
         end = await site.ended(job)
-    assert end.reason in (Reason.SIGNAL, Reason.OUT_OF_MEMORY)  # the kernel's counter may grow by another's fault
+    assert end.reason in (
+        Reason.SIGNAL,
+        Reason.OUT_OF_MEMORY,
+    )  # the kernel's counter may grow by another's fault
     assert "rank 1" in end.message
 
 
@@ -84,15 +87,23 @@ os.kill(os.getppid(), signal.SIGKILL)
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        pytest.param("open(path, 'w').write('{}')", "report.json can't be read: protocol: Field required", id="empty"),
-        pytest.param("open(path, 'w').write('[' * 10**6)", "report.json can't be read: ", id="deep"),
+        pytest.param(
+            "open(path, 'w').write('{}')",
+            "report.json can't be read: protocol: Field required",
+            id="empty",
+        ),
+        pytest.param(
+            "open(path, 'w').write('[' * 10**6)", "report.json can't be read: ", id="deep"
+        ),
         pytest.param("open(path, 'wb').truncate(2**40)", "without a report", id="huge"),
         pytest.param("os.mkfifo(path)", "without a report", id="pipe"),
         pytest.param("os.symlink('/dev/zero', path)", "without a report", id="link"),
         pytest.param("os.mkdir(path)", "without a report", id="folder"),
     ],
 )
-async def test_a_report_that_a_rank_has_written_ends_the_attempt(tmp_path: Path, make: str, said: str) -> None:
+async def test_a_report_that_a_rank_has_written_ends_the_attempt(
+    tmp_path: Path, make: str, said: str
+) -> None:
     async with running(tmp_path) as site:
         (tmp_path / "train.py").write_text(ITS_OWN_REPORT.format(make=make))
         end = await site.ended(site.submit("writes", "train.py"))
@@ -103,9 +114,13 @@ async def test_a_report_that_a_rank_has_written_ends_the_attempt(tmp_path: Path,
 
 @pytest.mark.parametrize("name", ["report.json", "report.json.new"])
 @pytest.mark.parametrize("make", ["os.mkdir(path)", "os.mkfifo(path)"])
-async def test_a_launcher_ends_if_a_rank_has_taken_the_name_of_its_report(tmp_path: Path, name: str, make: str) -> None:
+async def test_a_launcher_ends_if_a_rank_has_taken_the_name_of_its_report(
+    tmp_path: Path, name: str, make: str
+) -> None:
     async with running(tmp_path) as site:
-        script = f"import os; path = os.path.join(os.environ['CLIENT_LIB_WORKER_DIR'], {name!r}); {make}"
+        script = (
+            f"import os; path = os.path.join(os.environ['CLIENT_LIB_WORKER_DIR'], {name!r}); {make}"
+        )
         (tmp_path / "train.py").write_text(script)
         end = await site.ended(site.submit("takes", "train.py"))
     if "mkfifo" in make:  # it is replaced
@@ -122,7 +137,12 @@ async def test_when_a_rank_leaves_a_process_behind_it_is_gone_at_the_end(
     monkeypatch.setenv("CLIENT_LIB_PORTABLE", portable)
     monkeypatch.setattr(launcher, "LAUNCHER_SWEEPS", portable == "0")
     async with running(tmp_path) as site:
-        job = site.submit("leaves", "bash -c 'setsid sleep 600 >/dev/null 2>&1 & echo $!'", type="binary", grace_s=0.1)
+        job = site.submit(
+            "leaves",
+            "bash -c 'setsid sleep 600 >/dev/null 2>&1 & echo $!'",
+            type="binary",
+            grace_s=0.1,
+        )
         assert (await site.ended(job)).reason is Reason.COMPLETED
         left = next(int(line) for line in site.lines(job) if line.isdigit())
         assert not alive(left)
@@ -135,10 +155,15 @@ async def test_a_launcher_that_cannot_begin_says_why(tmp_path: Path) -> None:
     async with running(tmp_path, python=str(broken)) as site:
         end = await site.ended(site.submit("broken", "true", type="binary"))
     assert end.reason is Reason.LAUNCHER_LOST
-    assert end.message == "the launcher of worker 0 ended with exit code 3 without a report: no encodings here"
+    assert (
+        end.message
+        == "the launcher of worker 0 ended with exit code 3 without a report: no encodings here"
+    )
 
 
-async def test_an_attempt_for_which_the_disk_has_no_room_ends_and_names_the_disk(tmp_path: Path) -> None:
+async def test_an_attempt_for_which_the_disk_has_no_room_ends_and_names_the_disk(
+    tmp_path: Path,
+) -> None:
     with small_disk(tmp_path / "disk", "size=8m") as disk:
         async with running(disk) as site:
             attempt = site.attempt("full", "true", type="binary")
@@ -153,18 +178,27 @@ async def test_an_attempt_for_which_the_disk_has_no_room_ends_and_names_the_disk
 async def test_a_launcher_that_a_full_disk_ends_names_the_disk(tmp_path: Path) -> None:
     """It can't even print why."""
     broken, ballast = tmp_path / "python", tmp_path / "disk" / "ballast"
-    broken.write_text(f"#!/bin/sh\nhead -c 100m /dev/zero > {ballast}\necho there is no room for this line\nexit 120\n")
+    broken.write_text(
+        f"#!/bin/sh\nhead -c 100m /dev/zero > {ballast}\necho there is no room for this "
+        "line\nexit 120\n"
+    )
     broken.chmod(0o755)
     with small_disk(tmp_path / "disk", "size=8m") as disk:
         async with running(disk, python=str(broken)) as site:
             end = await site.ended(site.submit("full", "true", type="binary"))
         assert not list(disk.rglob("reserve"))
     assert end.reason is Reason.STORAGE_FULL
-    assert end.message == f"the launcher of worker 0 had no room on the disk of {disk}/jobs/full/attempts/1/workers/0"
+    assert end.message == (
+        f"the launcher of worker 0 had no room on the disk of {disk}/jobs/full/attempts/1/workers/0"
+    )
 
 
-async def test_a_frozen_launcher_is_killed_after_the_grace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server_stub.runtimes.local.gang.NO_ANSWER_S", 0.3)  # else the test takes 10 s
+async def test_a_frozen_launcher_is_killed_after_the_grace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "server_stub.runtimes.local.gang.NO_ANSWER_S", 0.3
+    )  # else the test takes 10 s
     async with running(tmp_path) as site:
         job = site.submit("frozen", "sleep 600", type="binary")
         await site.phase(job, "running")
@@ -175,7 +209,9 @@ async def test_a_frozen_launcher_is_killed_after_the_grace(tmp_path: Path, monke
     assert end.reason is Reason.CANCELLED
 
 
-async def test_the_launcher_that_has_the_lock_is_killed_though_a_second_one_was_started(tmp_path: Path) -> None:
+async def test_the_launcher_that_has_the_lock_is_killed_though_a_second_one_was_started(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path) as site:
         job = site.submit("twice", "sleep 600", type="binary")
         await site.phase(job, "running")
@@ -191,7 +227,10 @@ async def test_the_launcher_that_has_the_lock_is_killed_though_a_second_one_was_
 async def test_a_new_runtime_finds_what_runs_and_ends_it(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
         job = site.submit(
-            "long", "bash -c 'while [ ! -e go ]; do sleep 0.02; done; echo done'", type="binary", n_workers=2
+            "long",
+            "bash -c 'while [ ! -e go ]; do sleep 0.02; done; echo done'",
+            type="binary",
+            n_workers=2,
         )
         await site.phase(job, "running")
         pids = [held(site, job, w)["pid"] for w in (0, 1)]
@@ -229,13 +268,18 @@ async def test_a_new_runtime_finds_a_launcher_that_died_meanwhile(tmp_path: Path
         again.runtime.submit(job)
         end = await again.ended(job)
         assert not alive(grandchild)
-    assert (end.reason, end.message) == (Reason.LAUNCHER_LOST, "the launcher of worker 0 died without a report")
+    assert (end.reason, end.message) == (
+        Reason.LAUNCHER_LOST,
+        "the launcher of worker 0 died without a report",
+    )
 
 
 @pytest.mark.smoke
 async def test_what_was_written_down_but_never_launched_is_started_once(tmp_path: Path) -> None:
     async with running(tmp_path) as site:
-        job = site.submit("twice", "bash -c 'echo x >> count; sleep 0.2'", type="binary", n_workers=2)
+        job = site.submit(
+            "twice", "bash -c 'echo x >> count; sleep 0.2'", type="binary", n_workers=2
+        )
         await site.ended(job)
     # as a server leaves it that dies between the record of the start and the second launcher
     for worker in (0, 1):
@@ -261,20 +305,27 @@ async def test_after_a_reboot_the_attempt_is_lost_with_its_machine(tmp_path: Pat
         assert (await again.ended(job)).reason is Reason.NODE_LOST
 
 
-async def test_an_attempt_that_the_shutdown_of_its_machine_has_stopped_is_lost_with_it(tmp_path: Path) -> None:
+async def test_an_attempt_that_the_shutdown_of_its_machine_has_stopped_is_lost_with_it(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path) as site:
         job = site.submit("old", "sleep 600", type="binary", n_workers=2)
         await site.phase(job, "running")
         pids = [held(site, job, worker)["pid"] for worker in (0, 1)]
     for pid in pids:
         os.kill(pid, signal.SIGTERM)
-    await eventually(lambda: all((site.directory(job, worker) / "report.json").exists() for worker in (0, 1)))
+    await eventually(
+        lambda: all((site.directory(job, worker) / "report.json").exists() for worker in (0, 1))
+    )
     file = attempt_dir(job.job_dir, 1) / "attempt.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"boot_id": "another"}))
     async with running(tmp_path) as again:
         again.runtime.submit(job)
         end = await again.ended(job)
-    assert (end.reason, end.message) == (Reason.NODE_LOST, "the machine was rebooted while the job ran")
+    assert (end.reason, end.message) == (
+        Reason.NODE_LOST,
+        "the machine was rebooted while the job ran",
+    )
 
 
 async def test_a_stop_reaches_workers_found_again(tmp_path: Path) -> None:
@@ -333,7 +384,9 @@ FEW_MS = [0, 15, 40]
 MANY_MS = [2, 4, 6, 8, 10, 12, 20, 25, 30, 50, 60, 70, 80, 90, 100, 120, 150, 200]
 
 
-@pytest.mark.parametrize("delay_ms", FEW_MS + [pytest.param(ms, marks=pytest.mark.long) for ms in MANY_MS])
+@pytest.mark.parametrize(
+    "delay_ms", FEW_MS + [pytest.param(ms, marks=pytest.mark.long) for ms in MANY_MS]
+)
 async def test_a_server_killed_at_any_moment_starts_nothing_twice_and_loses_nothing(
     tmp_path: Path, delay_ms: int
 ) -> None:
@@ -358,21 +411,32 @@ async def test_a_server_killed_at_any_moment_starts_nothing_twice_and_loses_noth
     for job in jobs:
         assert (await site.ended(job)).reason is Reason.COMPLETED
     await site.runtime.close()
-    assert sorted((tmp_path / "ran").read_text().split()) == sorted(f"job{n}-{r}" for n in range(3) for r in (0, 1))
+    assert sorted((tmp_path / "ran").read_text().split()) == sorted(
+        f"job{n}-{r}" for n in range(3) for r in (0, 1)
+    )
 
 
 @pytest.mark.smoke
-async def test_an_attempt_over_which_the_server_fails_ends_and_gives_back_what_it_got(tmp_path: Path) -> None:
+async def test_an_attempt_over_which_the_server_fails_ends_and_gives_back_what_it_got(
+    tmp_path: Path,
+) -> None:
     """An earlier version took a NUL byte in a path; no folder can have that name."""
     async with running(tmp_path, max_cpu_jobs=1) as site:
         free = site.runtime.instance_types()
         whole = site.attempt("one", "true", type="binary")
-        spec = JobSpec.model_validate(whole.spec.model_dump() | {"checkpoint_dir": "/a\0"}, context=STORED)
+        spec = JobSpec.model_validate(
+            whole.spec.model_dump() | {"checkpoint_dir": "/a\0"}, context=STORED
+        )
         one = replace(whole, spec=spec)
         site.runtime.submit(one)
         end = await site.ended(one)
-        assert (end.reason, "the server had an error in this attempt" in end.message) == (Reason.SERVER_ERROR, True)
-        assert (await site.ended(site.submit("two", "true", type="binary"))).reason is Reason.COMPLETED
+        assert (end.reason, "the server had an error in this attempt" in end.message) == (
+            Reason.SERVER_ERROR,
+            True,
+        )
+        assert (
+            await site.ended(site.submit("two", "true", type="binary"))
+        ).reason is Reason.COMPLETED
         await eventually(lambda: site.runtime.instance_types() == free)
 
 
@@ -398,7 +462,9 @@ async def test_an_attempt_that_ends_while_the_server_can_open_no_file_gives_back
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"grant": 5}'])
-async def test_an_attempt_whose_record_is_damaged_is_ended_and_not_started_twice(tmp_path: Path, content: str) -> None:
+async def test_an_attempt_whose_record_is_damaged_is_ended_and_not_started_twice(
+    tmp_path: Path, content: str
+) -> None:
     async with running(tmp_path) as site:
         job = site.submit("one", "sleep 600", type="binary", n_workers=2)
         await site.phase(job, "running")

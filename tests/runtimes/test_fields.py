@@ -12,7 +12,9 @@ def test_every_field_of_the_spec_has_a_row() -> None:
 
 
 def test_a_field_that_asks_for_nothing_has_no_notice() -> None:
-    asked = JobSpec(script="t.py", warm=False, elastic_min_workers="default", logs_dir=None, region=None)
+    asked = JobSpec(
+        script="t.py", warm=False, elastic_min_workers="default", logs_dir=None, region=None
+    )
     assert ignored(asked, "kubernetes") == []
     assert ignored(JobSpec(script="t.py", internet=False), "local") == [
         "internet=False has no effect here: the job reaches what this machine reaches"
@@ -24,7 +26,9 @@ def test_a_command_of_an_elastic_job_is_rejected() -> None:
     check_command(JobSpec(script="function()", type="pytorch_elastic"))
     with pytest.raises(NotSupported) as caught:
         check_command(JobSpec(script="bash t.sh", type="pytorch_elastic"))
-    assert caught.value.message == ("type 'pytorch_elastic' starts a .py file, and script='bash t.sh' is a command")
+    assert caught.value.message == (
+        "type 'pytorch_elastic' starts a .py file, and script='bash t.sh' is a command"
+    )
     assert caught.value.hint
 
 

@@ -7,8 +7,7 @@ import pytest
 from client_lib.spec.states import Reason
 from client_lib.worker.outcome import Ended
 from client_lib.worker.report import rank_as_json
-from server_stub.runtimes.verdict import Stage, WorkerStatus, verdict
-from server_stub.runtimes.verdict import finished_peers as note
+from server_stub.runtimes.verdict import Stage, WorkerStatus, finished_peers as note, verdict
 
 LOST = "RuntimeError: Connection closed by peer [127.0.0.1]:29990"
 HEAD = "Traceback (most recent call last):\n"
@@ -17,7 +16,9 @@ STEP = '  File "/home/ann/loop/steps.py", line 31, in step\n    work()\n'
 TORCH = '  File "/env/lib/python3.11/site-packages/torch/{}", line 83, in {}\n    pass\n'
 WRAPPER = TORCH.format("distributed/c10d_logger.py", "wrapper")
 ALL_REDUCE = WRAPPER + TORCH.format("distributed/distributed_c10d.py", "all_reduce")
-BACKWARD = TORCH.format("_tensor.py", "backward") + TORCH.format("autograd/graph.py", "_engine_run_backward")
+BACKWARD = TORCH.format("_tensor.py", "backward") + TORCH.format(
+    "autograd/graph.py", "_engine_run_backward"
+)
 FORWARD = TORCH.format("nn/modules/module.py", "_wrapped_call_impl") + TORCH.format(
     "nn/parallel/distributed.py", "forward"
 )
@@ -41,7 +42,10 @@ def done(rank: int, at: float = 10.1, **fields: Any) -> Ended:
         (HEAD + TRAIN + FORWARD + LOST, "was in forward (train.py:6)"),
         (HEAD + TRAIN + LOST, "was at train.py:6"),
         (HEAD + TRAIN + WRAPPER + LOST, "was at train.py:6"),
-        (HEAD + TRAIN + ALL_REDUCE + LOST + DURING + HEAD + STEP + "KeyError: 1", "was in all_reduce (train.py:6)"),
+        (
+            HEAD + TRAIN + ALL_REDUCE + LOST + DURING + HEAD + STEP + "KeyError: 1",
+            "was in all_reduce (train.py:6)",
+        ),
         (HEAD + ALL_REDUCE + LOST, "lost its connection"),
         (None, "lost its connection"),
     ],
@@ -52,7 +56,9 @@ def test_it_names_the_call_and_the_line_of_the_user(traceback: str | None, place
 
 
 @pytest.mark.parametrize(
-    ("count", "who"), [(1, "rank 1 had"), (3, "ranks 1, 2, 3 had"), (4, "4 ranks had")], ids=["one", "some", "many"]
+    ("count", "who"),
+    [(1, "rank 1 had"), (3, "ranks 1, 2, 3 had"), (4, "4 ranks had")],
+    ids=["one", "some", "many"],
 )
 def test_it_names_up_to_three_ranks(count: int, who: str) -> None:
     told = note(lost(), [done(rank) for rank in range(count, 0, -1)])
@@ -76,10 +82,19 @@ def test_no_note_where_no_rank_had_succeeded_before(ranks: list[Ended]) -> None:
     assert note(ranks[0], ranks) is None
 
 
-@pytest.mark.parametrize("workers", [[[lost(), done(1)]], [[lost()], [done(1)]]], ids=["one worker", "two workers"])
+@pytest.mark.parametrize(
+    "workers", [[[lost(), done(1)]], [[lost()], [done(1)]]], ids=["one worker", "two workers"]
+)
 def test_it_is_in_the_message_and_beside_the_exception(workers: list[list[Ended]]) -> None:
-    found = verdict([_worker(number, *ranks) for number, ranks in enumerate(workers)], stopped=False, lost_first=False)
-    told = "rank 1 had ended with code 0 when rank 0 was in all_reduce (train.py:6): does it have less data?"
+    found = verdict(
+        [_worker(number, *ranks) for number, ranks in enumerate(workers)],
+        stopped=False,
+        lost_first=False,
+    )
+    told = (
+        "rank 1 had ended with code 0 when rank 0 was in all_reduce (train.py:6): does it have "
+        "less data?"
+    )
     assert found.message == f"rank 0 ended with exit code 1: {LOST}; {told}"
     assert found.first_failing
     assert found.first_failing.exception == f"{LOST}\n{told}"

@@ -1,4 +1,6 @@
-"""GPUs: what nvidia-smi's answer means, and how they are handed out, with a program that answers in its place."""
+"""GPUs: what nvidia-smi's answer means, and how they are handed out, with a program
+that answers in its place.
+"""
 
 import asyncio
 import errno
@@ -23,9 +25,9 @@ from tests.waiting import eventually
 
 THREE = "\n".join(f"{n}, GPU-{n}{n}, NVIDIA A100-SXM4-80GB, 81920, 4" for n in range(3))
 SHOW = (
-    "import json, os\n"
-    "names = ('CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER', 'LOCAL_RANK', 'WORLD_SIZE', 'ACCELERATE_USE_CPU')\n"
-    "print(json.dumps({n: os.environ.get(n) for n in names}))\n"
+    "import json, os\nnames = ('CUDA_VISIBLE_DEVICES', 'CUDA_DEVICE_ORDER', 'LOCAL_RANK', "
+    "'WORLD_SIZE', 'ACCELERATE_USE_CPU')\nprint(json.dumps({n: os.environ.get(n) for n in "
+    "names}))\n"
 )
 
 
@@ -38,7 +40,9 @@ def nameless(_: int) -> str:
 
 def test_the_answers_are_put_together() -> None:
     found = parse(
-        "1, GPU-b, NVIDIA X, 24576, 300\n0, GPU-a, NVIDIA X, 24576, 5\n", "GPU-b, 77, 290\n", lambda pid: f"python{pid}"
+        "1, GPU-b, NVIDIA X, 24576, 300\n0, GPU-a, NVIDIA X, 24576, 5\n",
+        "GPU-b, 77, 290\n",
+        lambda pid: f"python{pid}",
     )
     assert found == [
         Gpu(0, "GPU-a", "NVIDIA X", 24576, 5),
@@ -47,7 +51,9 @@ def test_the_answers_are_put_together() -> None:
 
 
 def test_what_the_driver_does_not_tell_is_not_invented() -> None:
-    found = parse("0, GPU-a, NVIDIA X, [N/A], [N/A]\n", "GPU-a, 77, [Insufficient Permissions]\n", nameless)
+    found = parse(
+        "0, GPU-a, NVIDIA X, [N/A], [N/A]\n", "GPU-a, 77, [Insufficient Permissions]\n", nameless
+    )
     assert found == [Gpu(0, "GPU-a", "NVIDIA X", 0, 0, (GpuProcess(77, None),))]
     assert found[0].held(100) == "GPU 0: pid 77 holds memory"
 
@@ -137,10 +143,14 @@ async def test_without_a_type_a_job_gets_all_free_gpus(tmp_path: Path, smi: Smi)
 @pytest.mark.anyio
 async def test_gpus_are_taken_back_and_given_to_the_next(tmp_path: Path, smi: Smi) -> None:
     async with running(tmp_path, nvidia_smi=str(smi.program)) as site:
-        first = site.submit("first", "sleep 600", type="binary", instance_type="a100.2gpu", processes_per_worker=1)
+        first = site.submit(
+            "first", "sleep 600", type="binary", instance_type="a100.2gpu", processes_per_worker=1
+        )
         await site.phase(first, "running")
         second = site.submit("second", "show.py", instance_type="a100.2gpu")
-        assert (await site.phase(second, "waiting")).message == "waits for 2 GPUs; 2 of 3 GPUs are in use"
+        assert (
+            await site.phase(second, "waiting")
+        ).message == "waits for 2 GPUs; 2 of 3 GPUs are in use"
         assert [t.available for t in site.runtime.instance_types()] == [8, 1, 0, 0]
         third = site.submit("third", "show.py", type="nogpu")
         await site.ended(third)  # needs none, waits for none
@@ -150,14 +160,19 @@ async def test_gpus_are_taken_back_and_given_to_the_next(tmp_path: Path, smi: Sm
 
 
 @pytest.mark.anyio
-async def test_a_gpu_that_a_stranger_holds_is_not_handed_out_until_it_is_free(tmp_path: Path, smi: Smi) -> None:
+async def test_a_gpu_that_a_stranger_holds_is_not_handed_out_until_it_is_free(
+    tmp_path: Path, smi: Smi
+) -> None:
     smi.answer(THREE, f"GPU-00, {os.getpid()}, 12800")
     async with running(tmp_path, nvidia_smi=str(smi.program)) as site:
         one = site.submit("one", "show.py", instance_type="a100.1gpu")
         await site.ended(one)
         assert json.loads(site.lines(one)[-1])["CUDA_VISIBLE_DEVICES"] == "1"
         three = site.submit("three", "show.py", instance_type="a100.3gpu")
-        held = rf"waits for 3 GPUs; 0 of 3 GPUs are in use; GPU 0: pid {os.getpid()} \(.*holds 12.5 GiB"
+        held = (
+            "waits for 3 GPUs; 0 of 3 GPUs are in use; "
+            rf"GPU 0: pid {os.getpid()} \(.*holds 12.5 GiB"
+        )
         # the GPU of `one` is released after its end is reported
         await site.until(lambda: any(re.fullmatch(held, seen.message) for seen in site.of(three)))
         smi.answer(THREE)
@@ -165,7 +180,9 @@ async def test_a_gpu_that_a_stranger_holds_is_not_handed_out_until_it_is_free(tm
 
 
 @pytest.mark.anyio
-async def test_while_nvidia_smi_fails_no_gpu_is_handed_out_and_pending_says_why(tmp_path: Path, smi: Smi) -> None:
+async def test_while_nvidia_smi_fails_no_gpu_is_handed_out_and_pending_says_why(
+    tmp_path: Path, smi: Smi
+) -> None:
     async with running(tmp_path, nvidia_smi=str(smi.program)) as site:
         smi.break_down()
         job = site.submit("waits", "show.py", instance_type="a100.1gpu")
@@ -191,7 +208,9 @@ async def test_bounds_of_the_submitter_and_of_the_spec_are_kept(tmp_path: Path, 
 @pytest.mark.anyio
 async def test_gpus_of_a_job_found_again_are_not_handed_out(tmp_path: Path, smi: Smi) -> None:
     async with running(tmp_path, nvidia_smi=str(smi.program)) as site:
-        holds = site.submit("holds", "sleep 600", type="binary", gpus=[0, 1], processes_per_worker=1)
+        holds = site.submit(
+            "holds", "sleep 600", type="binary", gpus=[0, 1], processes_per_worker=1
+        )
         await site.phase(holds, "running")
     async with running(tmp_path, nvidia_smi=str(smi.program)) as again:
         other = again.submit("other", "show.py", instance_type="a100.1gpu")
@@ -210,7 +229,11 @@ async def test_without_nvidia_smi_a_gpu_type_runs_on_the_cpu(tmp_path: Path) -> 
         await site.ended(job)
         seen = json.loads(site.lines(job, 1)[-1])
         assert len(site.runtime.check(job.spec, "me", job.submitter)) == 1
-    assert (seen["WORLD_SIZE"], seen["CUDA_VISIBLE_DEVICES"], seen["ACCELERATE_USE_CPU"]) == ("2", "", "true")
+    assert (seen["WORLD_SIZE"], seen["CUDA_VISIBLE_DEVICES"], seen["ACCELERATE_USE_CPU"]) == (
+        "2",
+        "",
+        "true",
+    )
 
 
 @pytest.mark.anyio
@@ -229,7 +252,9 @@ async def test_the_doctor_looks_at_the_gpus(tmp_path: Path, smi: Smi) -> None:
 
 
 @pytest.mark.anyio
-async def test_an_nvidia_smi_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_nvidia_smi_that_hangs_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(machine, "TIMEOUT_S", 0.2)
     program = tmp_path / "nvidia-smi"
     program.write_text("#!/bin/sh\nexec sleep 600\n")
@@ -278,7 +303,9 @@ def test_one_that_fails_leaves_no_pipe_to_a_loop_that_is_closed(tmp_path: Path) 
             asyncio.run(cards.look())
             assert "ended with 9" in str(cards.failure)
         gc.collect()
-    assert [error for error in unraisable if isinstance(error, RuntimeError)] == []  # "Event loop is closed"
+    assert [
+        error for error in unraisable if isinstance(error, RuntimeError)
+    ] == []  # "Event loop is closed"
 
 
 @pytest.mark.anyio

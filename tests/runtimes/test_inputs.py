@@ -36,7 +36,10 @@ def test_files_are_links_unless_a_server_of_root_keeps_them(
     result.write_bytes(b"{}")
     for _ in range(2):  # the server was killed after the first
         inputs.make_folder([[], [Source(tmp_path / "job", 2)]], tmp_path / "inputs", 0)
-    found = sorted(path.relative_to(tmp_path / "inputs").as_posix() for path in (tmp_path / "inputs").rglob("*"))
+    found = sorted(
+        path.relative_to(tmp_path / "inputs").as_posix()
+        for path in (tmp_path / "inputs").rglob("*")
+    )
     assert found == ["0", "1", "1.result", "1/a", "1/a/b.pt"]
     file = tmp_path / "inputs" / "1" / "a" / "b.pt"
     assert (file.read_bytes(), file.stat().st_mode & 0o777) == (b"weights", 0o555)
@@ -58,7 +61,9 @@ def test_a_path_that_was_a_file_and_a_folder_is_the_file(tmp_path: Path) -> None
     assert (tmp_path / "inputs" / "0" / "out").read_bytes() == b"out"
 
 
-def test_a_full_disk_is_said_before_a_file_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_said_before_a_file_is_copied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     kept(tmp_path / "job", "model.pt", b"weights")
     with pytest.raises(OSError, match="must stay free"):
@@ -71,7 +76,12 @@ def test_the_archive_holds_every_byte(tmp_path: Path) -> None:
     kept(tmp_path / "job", "n" * 200, b"", executable=True)
     packed = b"".join(inputs.archive([[Source(tmp_path / "job", 1, "scan-0")]]))
     with tarfile.open(fileobj=io.BytesIO(packed), mode="r:gz") as archive:
-        assert [member.name for member in archive] == ["0", "0/scan-0", "0/scan-0/large", f"0/scan-0/{'n' * 200}"]
+        assert [member.name for member in archive] == [
+            "0",
+            "0/scan-0",
+            "0/scan-0/large",
+            f"0/scan-0/{'n' * 200}",
+        ]
         read = archive.extractfile("0/scan-0/large")
         assert read is not None
         assert read.read() == large

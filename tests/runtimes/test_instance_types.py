@@ -29,7 +29,8 @@ def test_a_name_of_the_platform_tells_its_size(name: str, gpus: int, cpu: int, m
 
 
 @pytest.mark.parametrize(
-    "name", ["", "a100", "a100.gpu", "a100.8gpu.", "cpu.8C", "A100.8gpu", "a100.8gpu\n", "cpu-ai-2xgiant"]
+    "name",
+    ["", "a100", "a100.gpu", "a100.8gpu.", "cpu.8C", "A100.8gpu", "a100.8gpu\n", "cpu-ai-2xgiant"],
 )
 def test_other_names_follow_no_pattern(name: str) -> None:
     assert parse(name) is None
@@ -85,7 +86,9 @@ def test_a_catalogue_is_read_from_its_file(tmp_path: Path) -> None:
         ("[[instance_types]]\nname='a'\ngpus=-1", "greater than or equal to 0"),
     ],
 )
-def test_a_wrong_catalogue_is_refused_by_what_is_wrong(tmp_path: Path, text: str, said: str) -> None:
+def test_a_wrong_catalogue_is_refused_by_what_is_wrong(
+    tmp_path: Path, text: str, said: str
+) -> None:
     file = tmp_path / "catalogue.toml"
     file.write_text(text)
     with pytest.raises(InvalidRequest, match=said):
@@ -103,7 +106,13 @@ def test_a_machine_without_gpus_is_one_type() -> None:
 
 def test_a_machine_offers_its_gpus_in_powers_of_two_and_all_of_them() -> None:
     sizes = of_machine(48, 480, ["NVIDIA A100-SXM4-80GB"] * 6)
-    assert [s.name for s in sizes] == ["cpu.48C.480G", "a100.1gpu", "a100.2gpu", "a100.4gpu", "a100.6gpu"]
+    assert [s.name for s in sizes] == [
+        "cpu.48C.480G",
+        "a100.1gpu",
+        "a100.2gpu",
+        "a100.4gpu",
+        "a100.6gpu",
+    ]
     assert (sizes[2].cpu, sizes[2].memory_gib) == (16, 160)
 
 

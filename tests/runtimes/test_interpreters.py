@@ -1,4 +1,6 @@
-"""A job runs with the interpreter and the environment of whoever submitted it, not with the server's."""
+"""A job runs with the interpreter and the environment of whoever submitted
+it, not with the server's.
+"""
 
 import json
 import os
@@ -63,5 +65,7 @@ async def test_two_torch_ranks_meet_over_the_loopback_device(tmp_path: Path) -> 
 @pytest.mark.smoke
 async def test_check_tells_what_is_read_otherwise_here(tmp_path: Path) -> None:
     site = Site(tmp_path)
-    spec = JobSpec(script="/t.py", region="SR006", volumes=[f"data:{tmp_path}:ro"], instance_type="cpu.1C.1G")
+    spec = JobSpec(
+        script="/t.py", region="SR006", volumes=[f"data:{tmp_path}:ro"], instance_type="cpu.1C.1G"
+    )
     assert len(site.runtime.check(spec, "me", Submitter(python=sys.executable))) == 3

@@ -1,4 +1,6 @@
-"""The looks at this machine: ports, processes, volumes, conda environments, and where the runtime can't run."""
+"""The looks at this machine: ports, processes, volumes, conda environments, and
+where the runtime can't run.
+"""
 
 import os
 import socket
@@ -87,7 +89,9 @@ ports = Ports()
 print(ports.reserve({KEY!r}), flush=True)
 input()
 """
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as server:
         assert server.stdout
         port = int(server.stdout.readline())
         ours = Ports()
@@ -114,7 +118,9 @@ def test_marked_processes_are_found_and_killed_wherever_they_went(tmp_path: Path
     other = {**os.environ, MARKER: f"{tmp_path}0"}
     child = subprocess.Popen(["sleep", "600"], env=mine, start_new_session=True)
     stranger = subprocess.Popen(["sleep", "600"], env=other)
-    until(lambda: launcher.leftovers(tmp_path) == [child.pid])  # /proc may show an environment only after the exec
+    until(
+        lambda: launcher.leftovers(tmp_path) == [child.pid]
+    )  # /proc may show an environment only after the exec
     assert launcher.kill_leftovers(tmp_path) == [child.pid]
     assert child.wait(10) == -9
     assert launcher.leftovers(tmp_path) == []
@@ -123,7 +129,9 @@ def test_marked_processes_are_found_and_killed_wherever_they_went(tmp_path: Path
     stranger.wait(10)
 
 
-def test_a_recorded_pid_that_belongs_to_another_process_by_now_is_left_alone(tmp_path: Path) -> None:
+def test_a_recorded_pid_that_belongs_to_another_process_by_now_is_left_alone(
+    tmp_path: Path,
+) -> None:
     stranger = subprocess.Popen(["sleep", "600"], start_new_session=True)
     record = f'{{"0": {{"pid": {stranger.pid}, "pgid": {stranger.pid}, "start_time": "1"}}}}'
     (tmp_path / "processes.json").write_text(record)
@@ -150,7 +158,9 @@ def test_a_volume_must_be_a_folder_of_this_machine(tmp_path: Path) -> None:
         check_volumes(["data:/no/such"])
 
 
-@pytest.mark.parametrize("volume", ["data", "data:", ":/x", "data:x", "data:/x:rw", "data:/x:ro:ro", ""])
+@pytest.mark.parametrize(
+    "volume", ["data", "data:", ":/x", "data:x", "data:/x:rw", "data:/x:ro:ro", ""]
+)
 def test_a_volume_of_another_form_is_refused(volume: str) -> None:
     with pytest.raises(InvalidRequest, match="is not of the form"):
         check_volumes([volume])
@@ -172,9 +182,13 @@ def environment_at(prefix: Path) -> Path:
         {"CONDA_ENVS_PATH": "/none:{}/envs"},
     ],
 )
-def test_a_conda_environment_is_found_as_the_submitters_conda_would(tmp_path: Path, variables: dict[str, str]) -> None:
+def test_a_conda_environment_is_found_as_the_submitters_conda_would(
+    tmp_path: Path, variables: dict[str, str]
+) -> None:
     prefix = environment_at(tmp_path / "envs" / "torch")
-    assert find_prefix("torch", {k: v.format(tmp_path) for k, v in variables.items()}, None) == prefix
+    assert (
+        find_prefix("torch", {k: v.format(tmp_path) for k, v in variables.items()}, None) == prefix
+    )
 
 
 def test_a_conda_environment_is_found_by_its_path(tmp_path: Path) -> None:
@@ -184,7 +198,9 @@ def test_a_conda_environment_is_found_by_its_path(tmp_path: Path) -> None:
     assert find_prefix("~/env", {"HOME": str(tmp_path)}, None) == prefix
 
 
-def test_a_conda_environment_that_is_not_there_is_refused_with_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_a_conda_environment_that_is_not_there_is_refused_with_where_it_was_looked_for(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(InvalidRequest, match=str(tmp_path / "envs" / "torch")):
         find_prefix("torch", {"CONDA_PREFIX": str(tmp_path)}, None)
 

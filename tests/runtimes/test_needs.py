@@ -49,7 +49,9 @@ def test_without_an_instance_type_it_takes_what_is_free() -> None:
 
 def test_more_workers_than_gpus_run_on_the_cpu_if_no_type_was_named() -> None:
     assert of(n_workers=5).gpus == 0
-    assert said(n_workers=5) == ["n_workers=5 can't share 4 GPUs, one each at least: the job runs on the CPU"]
+    assert said(n_workers=5) == [
+        "n_workers=5 can't share 4 GPUs, one each at least: the job runs on the CPU"
+    ]
 
 
 def test_chosen_gpus_are_shared_evenly() -> None:
@@ -63,14 +65,25 @@ def test_type_nogpu_needs_none() -> None:
 
 @pytest.mark.parametrize(
     ("bound", "allowed"),
-    [(["2", "0"], (2, 0)), (["GPU-11"], (1,)), (["-1"], ()), ([], ()), (["0", "9", "1"], (0,)), (None, (0, 1, 2, 3))],
+    [
+        (["2", "0"], (2, 0)),
+        (["GPU-11"], (1,)),
+        (["-1"], ()),
+        ([], ()),
+        (["0", "9", "1"], (0,)),
+        (None, (0, 1, 2, 3)),
+    ],
 )
-def test_the_submitters_own_bound_is_kept(bound: list[str] | None, allowed: tuple[int, ...]) -> None:
+def test_the_submitters_own_bound_is_kept(
+    bound: list[str] | None, allowed: tuple[int, ...]
+) -> None:
     assert of(submitter=Submitter(gpus=bound)).allowed == allowed
 
 
 def test_a_variable_of_the_spec_bounds_too() -> None:
-    assert of(submitter=Submitter(gpus=["0", "1"]), env_variables={"CUDA_VISIBLE_DEVICES": "1, 2"}).allowed == (1,)
+    assert of(
+        submitter=Submitter(gpus=["0", "1"]), env_variables={"CUDA_VISIBLE_DEVICES": "1, 2"}
+    ).allowed == (1,)
 
 
 def test_cores_are_a_fair_share_of_the_machine_or_what_the_type_says() -> None:
@@ -91,13 +104,16 @@ def test_more_gpus_than_the_machine_has_are_refused_with_the_largest_that_fits()
 
 
 def test_a_worker_larger_than_the_machine_is_told_the_largest_worker() -> None:
-    assert refused(instance_type="a100.8gpu").hint == "the largest that fits: n_workers=1 of a100.4gpu"
+    assert (
+        refused(instance_type="a100.8gpu").hint == "the largest that fits: n_workers=1 of a100.4gpu"
+    )
 
 
 def test_a_bound_is_named_where_it_is_the_reason() -> None:
     error = refused(submitter=Submitter(gpus=["1", "3"]), instance_type="a100.4gpu")
-    assert (
-        error.message == "n_workers=1 of a100.4gpu need 4 GPUs; this machine has 4, of which this job may use GPU 1, 3"
+    assert error.message == (
+        "n_workers=1 of a100.4gpu need 4 GPUs; this machine has 4, of which this job may use "
+        "GPU 1, 3"
     )
 
 
@@ -120,7 +136,10 @@ def test_a_slip_of_a_digit_does_not_start_thousands_of_processes() -> None:
     error = refused(cards=[], n_workers=9999)
     assert "a job on this machine may have 256" in error.message
     assert error.hint == "the largest that fits: n_workers=256"
-    assert refused(cards=[], processes_per_worker=1000).hint == "the largest that fits: processes_per_worker=256"
+    assert (
+        refused(cards=[], processes_per_worker=1000).hint
+        == "the largest that fits: processes_per_worker=256"
+    )
 
 
 # --- what is said
@@ -130,8 +149,8 @@ def test_a_gpu_type_on_a_machine_without_gpus_runs_on_the_cpu_and_says_so_once()
     found = of(cards=[], instance_type="a100.8gpu.96C.1944G", n_workers=2)
     assert (found.gpus, found.memory_gib, found.processes_with(0)) == (0, 0, 1)
     assert said(cards=[], instance_type="a100.8gpu") == [
-        "instance_type='a100.8gpu' asks for 8 GPUs per worker, and this machine has no GPU: the job runs on the CPU, "
-        "1 process per worker"
+        "instance_type='a100.8gpu' asks for 8 GPUs per worker, and this machine has no GPU: the "
+        "job runs on the CPU, 1 process per worker"
     ]
 
 
@@ -142,7 +161,9 @@ def test_chosen_gpus_on_a_machine_without_any_are_a_notice_too() -> None:
     notice = "gpus=[0] asks for GPUs, and {}: the job runs on the CPU, 1 process per worker"
     assert said(cards=[], gpus=[0]) == [notice.format("this machine has no GPU")]
     bound = Submitter(gpus=[])
-    assert said(submitter=bound, gpus=[0]) == [notice.format("the submitter may use no GPU of this machine")]
+    assert said(submitter=bound, gpus=[0]) == [
+        notice.format("the submitter may use no GPU of this machine")
+    ]
 
 
 def test_other_cards_than_asked_for_are_named() -> None:
@@ -155,7 +176,10 @@ def test_other_cards_than_asked_for_are_named() -> None:
 def test_memory_is_counted_and_not_enforced_and_that_is_said_once() -> None:
     assert of(instance_type="cpu.2C.8G").memory_gib == 8
     assert said(instance_type="cpu.2C.8G") == [
-        "instance_type='cpu.2C.8G': 8 GiB of memory per worker are counted when the job is admitted, and not enforced"
+        (
+            "instance_type='cpu.2C.8G': 8 GiB of memory per worker are counted when the job is "
+            "admitted, and not enforced"
+        )
     ]
 
 
@@ -168,9 +192,15 @@ def test_more_memory_than_the_machine_has_counts_as_all_of_it() -> None:
 
 def test_copies_of_a_command_are_said() -> None:
     assert said(script="nvidia-smi", type="binary", instance_type="a100.4gpu") == [
-        "the command is started 4 times on each worker, once per GPU; processes_per_worker=1 starts it once"
+        (
+            "the command is started 4 times on each worker, once per GPU; processes_per_worker=1 "
+            "starts it once"
+        )
     ]
-    assert said(script="nvidia-smi", type="binary", instance_type="a100.4gpu", processes_per_worker=1) == []
+    assert (
+        said(script="nvidia-smi", type="binary", instance_type="a100.4gpu", processes_per_worker=1)
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -213,5 +243,7 @@ def test_elastic_fields_that_ask_for_nothing_are_not_named(value: Any) -> None:
 
 def test_elastic_fields_are_named_for_other_types_only() -> None:
     spec: dict[str, Any] = {"n_workers": 2, "elastic_min_workers": 1, "elastic_max_restarts": 3}
-    assert len([line for line in said(**spec) if "only type 'pytorch_elastic' reads it" in line]) == 2
+    assert (
+        len([line for line in said(**spec) if "only type 'pytorch_elastic' reads it" in line]) == 2
+    )
     assert said(**spec, type="pytorch_elastic") == said(n_workers=2)

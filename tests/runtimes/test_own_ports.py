@@ -1,4 +1,6 @@
-"""The MASTER_PORT of a job: chosen by the user, or by the runtime beside other runtimes of the machine."""
+"""The MASTER_PORT of a job: chosen by the user, or by the runtime beside
+other runtimes of the machine.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +28,9 @@ async def test_a_port_that_another_job_has_is_named_with_that_job(tmp_path: Path
         of_another = replace(site.attempt("other", "sleep 600", **chosen), owner="bob")
         of_another.job_dir.mkdir()
         site.runtime.submit(of_another)
-        assert (await site.ended(of_another)).message.startswith(f"MASTER_PORT={port} is held by another user's job:")
+        assert (await site.ended(of_another)).message.startswith(
+            f"MASTER_PORT={port} is held by another user's job:"
+        )
         site.runtime.stop(first.job_id, 1, 0)
         await site.ended(first)
         third = site.submit("third", "true", **chosen)

@@ -1,4 +1,6 @@
-"""The orders of the launchers: a golden plan, the rules of working_dir, command and environment, and what is shown."""
+"""The orders of the launchers: a golden plan, the rules of working_dir, command and
+environment, and what is shown.
+"""
 
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -23,9 +25,13 @@ MACHINE = Machine("host", "lo", cores=16, memory_gib=64.0, boot_id="b")
 GPUS = [Gpu(n, f"GPU-{n}", "NVIDIA A100", 81920) for n in range(4)]
 OPTIONS = LocalOptions(Settings(data_dir=Path("/data"), warm=False), python="/server/bin/python")
 SUBMITTER = Submitter(
-    python="/venv/bin/python", environment={"PATH": "/bin", "SHELL_SECRET": "of-the-shell"}, working_dir="/home/me/proj"
+    python="/venv/bin/python",
+    environment={"PATH": "/bin", "SHELL_SECRET": "of-the-shell"},
+    working_dir="/home/me/proj",
 )
-SNAPSHOT = CodeSnapshot(sha256="0" * 64, root="/home/me/proj", script="src/train.py", working_dir="src")
+SNAPSHOT = CodeSnapshot(
+    sha256="0" * 64, root="/home/me/proj", script="src/train.py", working_dir="src"
+)
 
 
 def attempt(code: Code = CodeInPlace(), submitter: Submitter = SUBMITTER, **spec: Any) -> Attempt:  # noqa: B008  (frozen)
@@ -44,7 +50,9 @@ def attempt(code: Code = CodeInPlace(), submitter: Submitter = SUBMITTER, **spec
     )
 
 
-def plans(of: Attempt, grant: Grant = ((),), conda: Path | None = None, machine: Machine = MACHINE) -> list[WorkerPlan]:
+def plans(
+    of: Attempt, grant: Grant = ((),), conda: Path | None = None, machine: Machine = MACHINE
+) -> list[WorkerPlan]:
     wanted = needs(of.spec, of.submitter, Catalogue(), machine, GPUS if any(grant) else [])
     port = plan.own_port(of.spec) or 12345
     return plan.worker_plans(of, wanted, grant, port, machine, OPTIONS, conda_prefix=conda)
@@ -131,11 +139,17 @@ def test_in_place_the_working_dir_is_as_asked_or_the_callers_or_the_scripts(
 
 
 def test_a_relative_script_counts_from_the_caller_whatever_the_working_dir() -> None:
-    assert first(attempt(script="src/train.py", working_dir="/tmp")).command == ["/home/me/proj/src/train.py"]
+    assert first(attempt(script="src/train.py", working_dir="/tmp")).command == [
+        "/home/me/proj/src/train.py"
+    ]
 
 
-def test_in_a_snapshot_paths_are_relative_to_its_root_and_each_worker_has_its_own_log_file() -> None:
-    both = plans(attempt(SNAPSHOT, script="/home/me/proj/src/train.py x", n_workers=2), grant=((), ()))
+def test_in_a_snapshot_paths_are_relative_to_its_root_and_each_worker_has_its_own_log_file() -> (
+    None
+):
+    both = plans(
+        attempt(SNAPSHOT, script="/home/me/proj/src/train.py x", n_workers=2), grant=((), ())
+    )
     assert [p.command for p in both] == [["src/train.py", "x"]] * 2
     assert [p.working_dir for p in both] == ["src", "src"]
     assert [p.snapshot for p in both] == ["/data/snapshots/0.tar.gz"] * 2
@@ -148,14 +162,20 @@ def test_a_relative_checkpoint_dir_counts_from_the_caller() -> None:
 
 def test_a_tilde_is_the_home_of_the_submitter_not_of_the_server() -> None:
     mine = Submitter(environment={"HOME": "/home/me"})
-    assert first(attempt(submitter=mine, script="/t.py", checkpoint_dir="~/ckpt")).checkpoint_dir == "/home/me/ckpt"
+    assert (
+        first(attempt(submitter=mine, script="/t.py", checkpoint_dir="~/ckpt")).checkpoint_dir
+        == "/home/me/ckpt"
+    )
 
 
 # --- what runs it
 
 
 def test_a_command_has_no_interpreter() -> None:
-    specs: list[dict[str, Any]] = [{"script": "bash run.sh"}, {"script": "train.py", "type": "binary"}]
+    specs: list[dict[str, Any]] = [
+        {"script": "bash run.sh"},
+        {"script": "train.py", "type": "binary"},
+    ]
     for spec in specs:
         assert first(attempt(**spec)).python is None
 
@@ -172,15 +192,20 @@ def test_a_conda_environment_comes_first_on_the_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("use_env", "argument", "auto"), [(None, None, True), (True, None, False), (False, "--local_rank", True)]
+    ("use_env", "argument", "auto"),
+    [(None, None, True), (True, None, False), (False, "--local_rank", True)],
 )
 def test_pytorch_use_env(use_env: bool | None, argument: str | None, auto: bool) -> None:
     order = first(attempt(pytorch_use_env=use_env))
     assert (order.local_rank_argument, order.local_rank_auto) == (argument, auto)
 
 
-@pytest.mark.parametrize(("use_env", "argument"), [(None, "--local_rank"), (False, "--local_rank"), (True, None)])
-def test_type_pytorch_asks_for_the_argument_unless_told_otherwise(use_env: bool | None, argument: str | None) -> None:
+@pytest.mark.parametrize(
+    ("use_env", "argument"), [(None, "--local_rank"), (False, "--local_rank"), (True, None)]
+)
+def test_type_pytorch_asks_for_the_argument_unless_told_otherwise(
+    use_env: bool | None, argument: str | None
+) -> None:
     assert first(attempt(type="pytorch", pytorch_use_env=use_env)).local_rank_argument == argument
 
 
@@ -191,9 +216,14 @@ def test_an_elastic_agent_s_ranks_share_one_command_line(use_env: bool | None) -
 
 
 def test_elastic_bounds_reach_the_agents() -> None:
-    default = first(attempt(type="pytorch_elastic", n_workers=3, elastic_min_workers="default"), grant=((), (), ()))
+    default = first(
+        attempt(type="pytorch_elastic", n_workers=3, elastic_min_workers="default"),
+        grant=((), (), ()),
+    )
     assert (default.elastic_min_workers, default.elastic_max_restarts) == (3, 5)
-    given = attempt(type="pytorch_elastic", n_workers=3, elastic_min_workers=1, elastic_max_restarts=0)
+    given = attempt(
+        type="pytorch_elastic", n_workers=3, elastic_min_workers=1, elastic_max_restarts=0
+    )
     order = first(given, grant=((), (), ()))
     assert (order.elastic_min_workers, order.elastic_max_restarts) == (1, 0)
 
@@ -204,18 +234,28 @@ def test_the_logs_of_all_workers_in_all_attempts_share_the_limit_of_the_job(
     max_retry: int | None, max_infrastructure_retry: int
 ) -> None:
     limit = OPTIONS.settings.log_limit_bytes
-    job = attempt(n_workers=2, max_retry=max_retry, max_infrastructure_retry=max_infrastructure_retry)
+    job = attempt(
+        n_workers=2, max_retry=max_retry, max_infrastructure_retry=max_infrastructure_retry
+    )
     last = 1 + (max_retry or 0) + max_infrastructure_retry
     shares = [first(replace(job, number=number)).log_limit_bytes for number in range(1, last + 1)]
     assert limit - 2 * last <= 2 * sum(shares) <= limit
-    assert shares[0] == limit // (2 * (1 + (max_retry or 0)) * (2 if max_infrastructure_retry else 1))
+    assert shares[0] == limit // (
+        2 * (1 + (max_retry or 0)) * (2 if max_infrastructure_retry else 1)
+    )
 
 
-def test_the_logs_of_a_job_that_makes_progress_keep_to_the_limit_in_any_number_of_attempts() -> None:
+def test_the_logs_of_a_job_that_makes_progress_keep_to_the_limit_in_any_number_of_attempts() -> (
+    None
+):
     job = attempt(n_workers=2, max_retry=2, max_infrastructure_retry=1, retry_reset_steps=1)
     shares = [first(replace(job, number=number)).log_limit_bytes for number in range(1, 200)]
     assert sum(shares[:4]) * 2 <= OPTIONS.settings.log_limit_bytes // 2
-    assert 0.98 * OPTIONS.settings.log_limit_bytes < sum(shares) * 2 <= OPTIONS.settings.log_limit_bytes
+    assert (
+        0.98 * OPTIONS.settings.log_limit_bytes
+        < sum(shares) * 2
+        <= OPTIONS.settings.log_limit_bytes
+    )
 
 
 def test_the_rank_runner_can_be_turned_off_by_the_job() -> None:
@@ -226,7 +266,12 @@ def test_the_rank_runner_can_be_turned_off_by_the_job() -> None:
 
 
 def test_the_loopback_device_is_gloos_unless_set() -> None:
-    assert first(attempt(env_variables={"GLOO_SOCKET_IFNAME": "eth0"})).environment["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert (
+        first(attempt(env_variables={"GLOO_SOCKET_IFNAME": "eth0"})).environment[
+            "GLOO_SOCKET_IFNAME"
+        ]
+        == "eth0"
+    )
     shell = Submitter(environment={"GLOO_SOCKET_IFNAME": "eth1"}, working_dir="/")
     assert first(attempt(submitter=shell)).environment["GLOO_SOCKET_IFNAME"] == "eth1"
     mac = Machine("mac", "lo0", 8, 16.0, "b")
@@ -245,7 +290,10 @@ def test_a_master_port_that_is_none_is_refused(port: str) -> None:
 
 
 def test_visible_devices_of_the_user_bound_what_is_granted_and_are_not_handed_on() -> None:
-    order = plans(attempt(env_variables={"CUDA_VISIBLE_DEVICES": "1,2"}, instance_type="a100.1gpu"), grant=((2,),))[0]
+    order = plans(
+        attempt(env_variables={"CUDA_VISIBLE_DEVICES": "1,2"}, instance_type="a100.1gpu"),
+        grant=((2,),),
+    )[0]
     assert order.gpus == ["2"]
     assert "CUDA_VISIBLE_DEVICES" not in order.user_variables
     assert "CUDA_VISIBLE_DEVICES" not in order.environment
@@ -262,7 +310,10 @@ def test_render_shows_no_secret_and_nothing_of_the_submitters_environment() -> N
     environment = shown(job, []).objects[0]["environment"]
     assert environment["WANDB_API_KEY"] == environment["MY_PASSWORD"] == "***"
     assert environment["LR"] == "1"
-    assert shown(job, []).objects[0]["inherited_variables"] == "2 of the submitter's own environment, not shown"
+    assert (
+        shown(job, []).objects[0]["inherited_variables"]
+        == "2 of the submitter's own environment, not shown"
+    )
 
 
 def test_render_is_the_same_twice_and_leaves_its_input_alone() -> None:

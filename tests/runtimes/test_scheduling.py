@@ -3,8 +3,7 @@
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local.scheduling import MANY, Capacity, Needs, Waiting, decide, grant
@@ -12,11 +11,22 @@ from server_stub.runtimes.local.scheduling import MANY, Capacity, Needs, Waiting
 A, B, C, D, E = ((name, 1) for name in "abcde")
 START = datetime(2026, 11, 21, tzinfo=timezone.utc)
 EIGHT = Capacity(
-    gpus=8, free_gpus=frozenset(range(8)), held_gpus={}, max_cpu_jobs=2, cpu_jobs=0, memory_gib=64, memory_free_gib=64
+    gpus=8,
+    free_gpus=frozenset(range(8)),
+    held_gpus={},
+    max_cpu_jobs=2,
+    cpu_jobs=0,
+    memory_gib=64,
+    memory_free_gib=64,
 )
 
 
-def of(gpus: int | None, workers: int = 1, allowed: tuple[int, ...] = tuple(range(8)), memory_gib: float = 0) -> Needs:
+def of(
+    gpus: int | None,
+    workers: int = 1,
+    allowed: tuple[int, ...] = tuple(range(8)),
+    memory_gib: float = 0,
+) -> Needs:
     return Needs(workers, gpus, allowed, memory_gib, None, 1, None)
 
 
@@ -44,7 +54,9 @@ def test_who_names_no_number_gets_all_that_are_free_evenly() -> None:
 
 def test_who_names_no_number_waits_for_one_each() -> None:
     one = replace(EIGHT, free_gpus=frozenset({3}))
-    assert decide(queue(of(None, workers=2)), one).waits == {A: "waits for 2 GPUs; 7 of 8 GPUs are in use"}
+    assert decide(queue(of(None, workers=2)), one).waits == {
+        A: "waits for 2 GPUs; 7 of 8 GPUs are in use"
+    }
 
 
 def test_what_does_not_fit_says_for_what_it_waits_and_how_many_are_before_it() -> None:
@@ -82,18 +94,27 @@ def test_a_large_job_is_not_starved_by_small_ones_behind_it() -> None:
     seven = replace(EIGHT, free_gpus=frozenset(range(7)))
     decision = decide(queue(of(8), of(1)), seven)
     assert decision.grants == {}
-    assert decision.waits[B] == "2nd of 2; waits for 1 GPU; 1 of 8 GPUs are in use"  # the free ones are kept for a
+    # the free ones are kept for a
+    assert decision.waits[B] == "2nd of 2; waits for 1 GPU; 1 of 8 GPUs are in use"
 
 
 def test_what_a_waiting_job_could_not_use_goes_to_others() -> None:
     busy = replace(EIGHT, free_gpus=frozenset({2, 3}))
-    assert decide(queue(of(2, allowed=(0, 1)), of(2, allowed=(2, 3))), busy).grants == {B: ((2, 3),)}
+    assert decide(queue(of(2, allowed=(0, 1)), of(2, allowed=(2, 3))), busy).grants == {
+        B: ((2, 3),)
+    }
 
 
 def test_a_stranger_on_a_gpu_holds_back_one_job_and_not_the_queue() -> None:
-    held = replace(EIGHT, free_gpus=frozenset(range(1, 8)), held_gpus={0: "GPU 0: pid 7 (python) holds 3.0 GiB"})
+    held = replace(
+        EIGHT,
+        free_gpus=frozenset(range(1, 8)),
+        held_gpus={0: "GPU 0: pid 7 (python) holds 3.0 GiB"},
+    )
     decision = decide(queue(of(8), of(2)), held)
-    assert decision.waits == {A: "waits for 8 GPUs; 0 of 8 GPUs are in use; GPU 0: pid 7 (python) holds 3.0 GiB"}
+    assert decision.waits == {
+        A: "waits for 8 GPUs; 0 of 8 GPUs are in use; GPU 0: pid 7 (python) holds 3.0 GiB"
+    }
     assert decision.grants == {B: ((1, 2),)}
 
 
@@ -136,7 +157,9 @@ def test_whatever_waits_nothing_is_given_twice_or_beyond_what_is_there(
     waiting = queue(*wanted)
     decision = decide(waiting, capacity)
     assert decision.grants.keys() | decision.waits.keys() == {w.key for w in waiting}
-    given_out = [index for granted in decision.grants.values() for gpus in granted for index in gpus]
+    given_out = [
+        index for granted in decision.grants.values() for gpus in granted for index in gpus
+    ]
     assert len(given_out) == len(set(given_out))
     assert set(given_out) <= free
     started = [w for w in waiting if w.key in decision.grants]
@@ -151,7 +174,9 @@ def test_whatever_waits_nothing_is_given_twice_or_beyond_what_is_there(
 
 
 @given(st.lists(_needs, min_size=1, max_size=6), st.sets(st.integers(0, 7)))
-def test_the_first_of_the_queue_starts_whenever_it_fits(wanted: list[Needs], free: set[int]) -> None:
+def test_the_first_of_the_queue_starts_whenever_it_fits(
+    wanted: list[Needs], free: set[int]
+) -> None:
     capacity = replace(EIGHT, free_gpus=frozenset(free))
     first = wanted[0]
     usable = sorted(free & set(first.allowed))

@@ -9,7 +9,9 @@ from client_lib.spec.wire import Failure
 from server_stub.runtimes.verdict import Stage, Step, WorkerStatus, ended_at, next_step, verdict
 
 
-def rank(number: int, code: int, second: int, exception: str | None = None, by_us: bool = False) -> dict[str, Any]:
+def rank(
+    number: int, code: int, second: int, exception: str | None = None, by_us: bool = False
+) -> dict[str, Any]:
     return {
         "rank": number,
         "exit_code": code,
@@ -36,7 +38,9 @@ def ended(number: int, reason: Reason, *ranks: dict[str, Any]) -> WorkerStatus:
 
 
 def at(stage: Stage, number: int = 0) -> WorkerStatus:
-    return WorkerStatus(number, stage, "host", lost_because="the launcher died" if stage is Stage.LOST else "")
+    return WorkerStatus(
+        number, stage, "host", lost_because="the launcher died" if stage is Stage.LOST else ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,16 +97,26 @@ def test_a_rank_that_speaks_of_a_lost_peer_is_not_the_cause() -> None:
 
 def test_a_lost_launcher_is_the_cause_if_it_was_lost_first() -> None:
     workers = [ended(0, Reason.EXIT_CODE, rank(0, 1, 3)), at(Stage.LOST, 1)]
-    assert verdict(workers, stopped=False, lost_first=True) == (Reason.LAUNCHER_LOST, "the launcher died", None)
+    assert verdict(workers, stopped=False, lost_first=True) == (
+        Reason.LAUNCHER_LOST,
+        "the launcher died",
+        None,
+    )
     assert verdict(workers, stopped=False, lost_first=False)[0] is Reason.EXIT_CODE
     stopped = [ended(0, Reason.CANCELLED, rank(0, 1, 3, by_us=True)), at(Stage.LOST, 1)]
     assert verdict(stopped, stopped=False, lost_first=False)[0] is Reason.LAUNCHER_LOST
 
 
 def test_a_worker_that_its_machine_took_is_the_cause_where_the_others_only_lost_a_peer() -> None:
-    gone = WorkerStatus(1, Stage.LOST, "host", lost_because="out of memory", lost_reason=Reason.OUT_OF_MEMORY)
+    gone = WorkerStatus(
+        1, Stage.LOST, "host", lost_because="out of memory", lost_reason=Reason.OUT_OF_MEMORY
+    )
     victim = ended(0, Reason.EXIT_CODE, rank(0, 1, 3, "RuntimeError: Connection closed by peer"))
-    assert verdict([victim, gone], stopped=False, lost_first=False) == (Reason.OUT_OF_MEMORY, "out of memory", None)
+    assert verdict([victim, gone], stopped=False, lost_first=False) == (
+        Reason.OUT_OF_MEMORY,
+        "out of memory",
+        None,
+    )
     guilty = ended(0, Reason.EXIT_CODE, rank(0, 1, 3, "KeyError: 1"))
     assert verdict([guilty, gone], stopped=False, lost_first=False).reason is Reason.EXIT_CODE
     silent = ended(1, Reason.LAUNCHER_LOST)  # the agent of its pod reports it
@@ -118,11 +132,19 @@ def test_a_worker_that_was_lost_after_another_could_not_start_is_not_the_cause(o
 
 def test_a_launcher_that_we_killed_is_not_the_cause() -> None:
     victim = ended(0, Reason.EXIT_CODE, rank(0, 1, 3, "RuntimeError: Connection closed by peer"))
-    assert verdict([victim, at(Stage.LOST, 1)], stopped=False, lost_first=False).reason is Reason.EXIT_CODE
+    assert (
+        verdict([victim, at(Stage.LOST, 1)], stopped=False, lost_first=False).reason
+        is Reason.EXIT_CODE
+    )
 
 
 def test_a_rank_whose_launcher_named_another_one_is_named_by_its_own_end() -> None:
-    both = ended(0, Reason.EXIT_CODE, rank(0, 1, 3, "KeyError: 1"), rank(1, 1, 2, "RuntimeError: Connection refused"))
+    both = ended(
+        0,
+        Reason.EXIT_CODE,
+        rank(0, 1, 3, "KeyError: 1"),
+        rank(1, 1, 2, "RuntimeError: Connection refused"),
+    )
     assert both.report
     both.report["first_failing_rank"] = 1
     assert verdict([both], stopped=False, lost_first=False)[:2] == (

@@ -25,19 +25,32 @@ LIMIT_S = 200.0
 _ABORTED = "terminate called without an active exception"
 OURS = "client-lib submit -f -N 2 --processes-per-worker 2"
 TORCHRUN = "torchrun --standalone --nproc-per-node"
-MARKS = [pytest.mark.process, pytest.mark.xdist_group("torch scripts"), pytest.mark.timeout(4 * LIMIT_S)]
-"""The marks of each module here. Scripts import torch in up to eight processes: none runs beside another."""
+MARKS = [
+    pytest.mark.process,
+    pytest.mark.xdist_group("torch scripts"),
+    pytest.mark.timeout(4 * LIMIT_S),
+]
+"""The marks of each module here. Scripts import torch in up to eight processes:
+none runs beside another.
+"""
 
 
 class Running:
-    """A command whose output goes to files: a process that it leaves behind keeps no reader waiting."""
+    """A command whose output goes to files: a process that it leaves
+    behind keeps no reader waiting.
+    """
 
     def __init__(self, line: str, folder: Path, environment: Mapping[str, str]) -> None:
         self.line = line
         self._files = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115  # closed with this object
         out, err = self._files
         self.process = subprocess.Popen(
-            line.split(), cwd=folder, env=environment, stdout=out, stderr=err, start_new_session=True
+            line.split(),
+            cwd=folder,
+            env=environment,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
         )
 
     def ended(self, deadline: float) -> bool:
@@ -62,7 +75,9 @@ class Running:
 
     @property
     def went_well(self) -> bool:
-        """True if it ended with 0. A rank of another launcher may abort at its exit, as PyTorch's do at times."""
+        """True if it ended with 0. A rank of another launcher may abort at its exit,
+        as PyTorch's do at times.
+        """
         is_ours = self.line.startswith("client-lib")
         return self.process.returncode == 0 or (not is_ours and _ABORTED in self.printed[1])
 
@@ -76,7 +91,11 @@ class Shell:
 
     def __init__(self, folder: Path, state: Path) -> None:
         self.folder = folder
-        clean = {name: text for name, text in os.environ.items() if not name.startswith(("CLIENT_LIB_", "ACCELERATE_"))}
+        clean = {
+            name: text
+            for name, text in os.environ.items()
+            if not name.startswith(("CLIENT_LIB_", "ACCELERATE_"))
+        }
         self.environment = clean | {
             "PATH": os.pathsep.join([str(BIN), os.environ["PATH"]]),
             "VIRTUAL_ENV": sys.prefix,
@@ -95,12 +114,16 @@ class Shell:
         """The loss that rank 0 of all these commands printed."""
         deadline = time.monotonic() + LIMIT_S
         try:
-            assert all([each.ended(deadline) for each in started]), f"not ended after {LIMIT_S} s: {started}"
+            assert all([each.ended(deadline) for each in started]), (
+                f"not ended after {LIMIT_S} s: {started}"
+            )
         finally:
             for each in started:
                 each.kill()
         assert all(each.went_well for each in started), started
-        found = re.findall(r"loss [\d.]+ of \d+ ranks", "".join(each.printed[0] for each in started))
+        found = re.findall(
+            r"loss [\d.]+ of \d+ ranks", "".join(each.printed[0] for each in started)
+        )
         assert len(found) == 1, started
         return str(found[0])
 

@@ -1,4 +1,6 @@
-"""A script of each shape, unmodified: the same loss as a job as under the launcher that it was written for."""
+"""A script of each shape, unmodified: the same loss as a job as under the
+launcher that it was written for.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,18 @@ pytestmark = MARKS
 def test_a_script_that_spawns_its_own_processes(shell: Shell) -> None:
     port = at_port(free_port())
     line = "python spawned.py --per-node 1"
-    by_hand = shell.loss(*[shell.start(line, RANK=str(node), WORLD_SIZE="2", **port) for node in range(2)])
+    by_hand = shell.loss(
+        *[shell.start(line, RANK=str(node), WORLD_SIZE="2", **port) for node in range(2)]
+    )
     assert by_hand.endswith("of 2 ranks")
     assert shell.of("client-lib submit -f -N 2 spawned.py --per-node 1") == by_hand
 
 
 def test_the_local_rank_as_an_argument_in_either_spelling(shell: Shell) -> None:
     ours = "client-lib submit -f --processes-per-worker 2 local_rank_argument.py --lr 0.05"
-    theirs = shell.of("python -m torch.distributed.launch --nproc_per_node=2 local_rank_argument.py --lr 0.05")
+    theirs = shell.of(
+        "python -m torch.distributed.launch --nproc_per_node=2 local_rank_argument.py --lr 0.05"
+    )
     assert shell.of(ours) == theirs
     script = shell.folder / "local_rank_argument.py"
     script.write_text(script.read_text().replace("--local-rank", "--local_rank"))
@@ -42,12 +48,18 @@ def test_accelerate(shell: Shell) -> None:
 def _weights(file: Path) -> list[float]:
     import torch
 
-    return [round(number, 5) for tensor in torch.load(file).values() for number in tensor.flatten().tolist()]
+    return [
+        round(number, 5)
+        for tensor in torch.load(file).values()
+        for number in tensor.flatten().tolist()
+    ]
 
 
 def test_transformers_trainer(shell: Shell) -> None:
     pytest.importorskip("transformers")
-    assert shell.of("client-lib submit -f -N 2 trained.py ours") == shell.of(f"{TORCHRUN} 2 trained.py theirs")
+    assert shell.of("client-lib submit -f -N 2 trained.py ours") == shell.of(
+        f"{TORCHRUN} 2 trained.py theirs"
+    )
 
 
 def test_lightning(shell: Shell) -> None:
@@ -61,4 +73,7 @@ def test_the_deepspeed_launcher_is_refused_with_the_way_out(shell: Shell) -> Non
     refused = shell.start("client-lib submit deepspeed --hostfile hosts torchrun_env.py")
     assert refused.ended(time.monotonic() + LIMIT_S)
     assert refused.process.returncode == 5
-    assert "client-lib submit -N MACHINES --processes-per-worker PROCESSES torchrun_env.py" in refused.printed[1]
+    assert (
+        "client-lib submit -N MACHINES --processes-per-worker PROCESSES torchrun_env.py"
+        in refused.printed[1]
+    )

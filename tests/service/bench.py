@@ -29,8 +29,21 @@ def status(*, stop: Stop | None = None, **fields: Any) -> JobStatus:
     """A job with these fields of JobInfo and of its spec."""
     given = {name: fields.pop(name) for name in list(fields) if name in JobSpec.model_fields}
     spec = {"script": "train.py", "max_infrastructure_retry": 0, **given}
-    facts = {"name": "j", "id": "1", "owner": "ann", "version": 1, "runtime": "local", "created_at": T0}
-    job = {"state": State.PENDING, "reason": Reason.QUEUED, "code": CodeInPlace(), **facts, **fields}
+    facts = {
+        "name": "j",
+        "id": "1",
+        "owner": "ann",
+        "version": 1,
+        "runtime": "local",
+        "created_at": T0,
+    }
+    job = {
+        "state": State.PENDING,
+        "reason": Reason.QUEUED,
+        "code": CodeInPlace(),
+        **facts,
+        **fields,
+    }
     return JobStatus(JobInfo(spec=JobSpec(**spec), **job), stop)
 
 
@@ -54,7 +67,9 @@ class Bench:
 
     def new_service(self, **fields: Any) -> Service:
         settings = self.settings(**fields)
-        self.snapshots = Snapshots(settings.data_dir / "snapshots", settings.max_snapshot_bytes, Room(self.folder, 0))
+        self.snapshots = Snapshots(
+            settings.data_dir / "snapshots", settings.max_snapshot_bytes, Room(self.folder, 0)
+        )
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.snapshots.open()
         return self.new_service_unopened(**fields)
@@ -102,7 +117,9 @@ class Bench:
 
     async def until(self, name: str, state: State, attempt: int | None = None) -> JobInfo:
         """The job when it is in that state (and attempt); fails after 10 s."""
-        return await self.until_info(name, lambda info: info.state is state and attempt in (None, info.attempt))
+        return await self.until_info(
+            name, lambda info: info.state is state and attempt in (None, info.attempt)
+        )
 
     async def until_info(self, name: str, holds: Callable[[JobInfo], bool]) -> JobInfo:
         deadline = time.monotonic() + 10

@@ -12,7 +12,9 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_a_change_right_after_the_look_is_not_missed() -> None:
-    """`wait_for` may begin to run what it waits for a turn of the loop later, when the change is over."""
+    """`wait_for` may begin to run what it waits for a turn of the loop
+    later, when the change is over.
+    """
     jobs = ActiveJobs()
     change = jobs.next_change("job")
     jobs.publish("job")
@@ -34,7 +36,9 @@ async def test_changes_of_states_are_kept_from_a_cursor_on_and_their_loss_is_tol
     begin = jobs.cursor
     assert jobs.changes_since(begin) == []
     woken = jobs.next_change()
-    entries = [("ann", StateChange(id=str(number), state=State.RUNNING)) for number in range(10_000)]
+    entries = [
+        ("ann", StateChange(id=str(number), state=State.RUNNING)) for number in range(10_000)
+    ]
     for entry in entries:
         jobs.publish_state(*entry)
     await asyncio.wait_for(woken, 1)

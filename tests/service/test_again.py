@@ -18,7 +18,9 @@ ROOT, BEN = User("root", admin=True), User("ben")
 def test_the_same_again_under_a_new_name(bench: Bench) -> None:
     async def main() -> None:
         async with bench.server():
-            request = bench.request(name="first", secrets=["HF_TOKEN"], secret_values={"HF_TOKEN": "s"}, flags={"a": 1})
+            request = bench.request(
+                name="first", secrets=["HF_TOKEN"], secret_values={"HF_TOKEN": "s"}, flags={"a": 1}
+            )
             await bench.service.submits.submit(ANN, request, None)
             (bench.scripts / ".proof").unlink()
             again = JobInfo.model_validate_json(await bench.service.submits.resubmit(ANN, "first"))
@@ -49,7 +51,9 @@ def test_a_client_of_0_1_0_can_read_the_request_to_submit_it_again(bench: Bench)
         async with bench.server():
             first = await bench.submit(name="first")
             asked = {"checkpoints_of": first.id}
-            await bench.service.submits.submit(ANN, bench.request(name="second").model_copy(update=asked), None)
+            await bench.service.submits.submit(
+                ANN, bench.request(name="second").model_copy(update=asked), None
+            )
             sent = json.loads(await bench.service.request(ANN, "second"))
             assert sent["checkpoints_of"] == first.id
             assert "checkpoints_name" not in sent
@@ -62,7 +66,9 @@ def test_a_client_of_0_1_0_can_read_the_request_to_submit_it_again(bench: Bench)
 
 def test_a_command_in_a_folder_needs_a_proof_unless_the_caller_knows(bench: Bench) -> None:
     spec = bench.request(script="ls", type="binary").spec
-    request = SubmitRequest(spec=spec, code=CodeInPlace(), submitter=Submitter(working_dir=str(bench.scripts)))
+    request = SubmitRequest(
+        spec=spec, code=CodeInPlace(), submitter=Submitter(working_dir=str(bench.scripts))
+    )
 
     async def main() -> None:
         async with bench.server():
@@ -83,13 +89,23 @@ def test_a_search_is_among_the_jobs_that_one_may_see(bench: Bench) -> None:
         async with bench.server():
             await bench.submit(name="of-ann")
             await bench.submit(BEN, name="of-ben")
-            assert [await count(ANN), await count(ANN, "ben"), await count(ANN, "ann", "ben")] == [1, 0, 1]
-            assert [await count(ROOT), await count(ROOT, "ben"), await count(ROOT, "ann", "ben")] == [0, 1, 2]
+            assert [await count(ANN), await count(ANN, "ben"), await count(ANN, "ann", "ben")] == [
+                1,
+                0,
+                1,
+            ]
+            assert [
+                await count(ROOT),
+                await count(ROOT, "ben"),
+                await count(ROOT, "ann", "ben"),
+            ] == [0, 1, 2]
 
     asyncio.run(main())
 
 
-def test_the_server_names_the_job_whose_checkpoints_are_copied_whatever_the_client_says(bench: Bench) -> None:
+def test_the_server_names_the_job_whose_checkpoints_are_copied_whatever_the_client_says(
+    bench: Bench,
+) -> None:
     """The name is a part of a path on a volume, also after a restart of the server."""
 
     async def main() -> None:
@@ -100,8 +116,12 @@ def test_the_server_names_the_job_whose_checkpoints_are_copied_whatever_the_clie
             text, _ = await bench.service.submits.submit(ANN, request, None)
             second = JobInfo.model_validate_json(text).id
             assert bench.runtime.attempts.pop(second).checkpoints_name == "first"
-            with pytest.raises(NotFound, match=r"no job .* of ben whose checkpoints could be copied"):
-                await bench.service.submits.submit(BEN, bench.request().model_copy(update=asked), None)
+            with pytest.raises(
+                NotFound, match=r"no job .* of ben whose checkpoints could be copied"
+            ):
+                await bench.service.submits.submit(
+                    BEN, bench.request().model_copy(update=asked), None
+                )
         async with bench.server():
             assert bench.runtime.attempts[second].checkpoints_name == "first"
 

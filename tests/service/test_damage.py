@@ -1,4 +1,6 @@
-"""A row that can't be read is the failure of its own job: the server starts, and the other jobs go on."""
+"""A row that can't be read is the failure of its own job: the server starts,
+and the other jobs go on.
+"""
 
 import asyncio
 import json
@@ -10,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, example, given, settings, strategies as st
 
 from client_lib.errors import NotFound
 from client_lib.spec.request import GroupMember, GroupRequest
@@ -33,7 +34,22 @@ BOUNDED = settings(
     suppress_health_check=list(HealthCheck),
 )
 damages = st.sampled_from(
-    ["", "SUSPENDED", "{", "null", '{"name": 1}', "a/../b", "x" * 5000, b"\xff\xfe", b"{\xff}", -1, 0, 7, 2**62, 1e300]
+    [
+        "",
+        "SUSPENDED",
+        "{",
+        "null",
+        '{"name": 1}',
+        "a/../b",
+        "x" * 5000,
+        b"\xff\xfe",
+        b"{\xff}",
+        -1,
+        0,
+        7,
+        2**62,
+        1e300,
+    ]
 )
 DAMAGES = st.tuples(st.sampled_from(STATES), st.sampled_from(COLUMNS), damages)
 
@@ -66,12 +82,34 @@ async def in_state(bench: Bench, name: str, state: State) -> None:
 
 @BOUNDED
 @given(
-    st.lists(st.tuples(st.sampled_from(STATES), st.sampled_from(COLUMNS), damages), min_size=6, unique_by=itemgetter(1))
+    st.lists(
+        st.tuples(st.sampled_from(STATES), st.sampled_from(COLUMNS), damages),
+        min_size=6,
+        unique_by=itemgetter(1),
+    )
 )
-@example([(State.RUNNING, "info", "{"), (State.RUNNING, "stop", "{"), (State.SUCCEEDED, "finished_at", 2**62)])
-@example([(State.SUCCEEDED, "info", "{"), (State.RUNNING, "state", "SUSPENDED"), (State.RUNNING, "length", 2**62)])
+@example(
+    [
+        (State.RUNNING, "info", "{"),
+        (State.RUNNING, "stop", "{"),
+        (State.SUCCEEDED, "finished_at", 2**62),
+    ]
+)
+@example(
+    [
+        (State.SUCCEEDED, "info", "{"),
+        (State.RUNNING, "state", "SUSPENDED"),
+        (State.RUNNING, "length", 2**62),
+    ]
+)
 @example([(State.SUCCEEDED, "info", b"{\xff}"), (State.PENDING, "created_at", 2**62)])
-@example([(State.PENDING, "id", b"{\xff}"), (State.PENDING, "owner", b"\xff"), (State.PENDING, "name", b"\xff")])
+@example(
+    [
+        (State.PENDING, "id", b"{\xff}"),
+        (State.PENDING, "owner", b"\xff"),
+        (State.PENDING, "name", b"\xff"),
+    ]
+)
 def test_damaged_rows_harm_no_other_job(damaged: list[tuple[State, str, object]]) -> None:
     async def run() -> None:
         async with bench.server():
@@ -93,7 +131,9 @@ def test_damaged_rows_harm_no_other_job(damaged: list[tuple[State, str, object]]
                 try:
                     await bench.info(f"damaged-{number}")
                 except NotFound:
-                    assert column in ("owner", "name") or state.final, "retention may remove what ended long ago"
+                    assert column in ("owner", "name") or state.final, (
+                        "retention may remove what ended long ago"
+                    )
 
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(Path(folder))
@@ -101,9 +141,12 @@ def test_damaged_rows_harm_no_other_job(damaged: list[tuple[State, str, object]]
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("info", "{"), ("state", "SUSPENDED"), ("stop", '{"reason": "Later"}'), ("created_at", 2**62)]
+    ("column", "value"),
+    [("info", "{"), ("state", "SUSPENDED"), ("stop", '{"reason": "Later"}'), ("created_at", 2**62)],
 )
-def test_a_job_whose_row_can_not_be_read_is_stopped_and_failed(bench: Bench, column: str, value: object) -> None:
+def test_a_job_whose_row_can_not_be_read_is_stopped_and_failed(
+    bench: Bench, column: str, value: object
+) -> None:
     async def run() -> None:
         async with bench.server():
             await in_state(bench, "damaged", State.RUNNING)
@@ -112,7 +155,9 @@ def test_a_job_whose_row_can_not_be_read_is_stopped_and_failed(bench: Bench, col
             failed = await bench.until("damaged", State.FAILED)
             assert failed.reason is Reason.SERVER_ERROR
             assert "its record in the database can't be read" in failed.message
-            assert [stopped[0] for stopped in bench.runtime.stopped] == [failed.id], "its processes are ended"
+            assert [stopped[0] for stopped in bench.runtime.stopped] == [failed.id], (
+                "its processes are ended"
+            )
         async with bench.server():
             assert (await bench.info("damaged")).state is State.FAILED
 
@@ -121,9 +166,18 @@ def test_a_job_whose_row_can_not_be_read_is_stopped_and_failed(bench: Bench, col
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("length", -1), ("length", 10**5), ("length", 2**62), ("offset", -1), ("offset", 2**63 - 1), ("offset", "x")],
+    [
+        ("length", -1),
+        ("length", 10**5),
+        ("length", 2**62),
+        ("offset", -1),
+        ("offset", 2**63 - 1),
+        ("offset", "x"),
+    ],
 )
-def test_a_job_whose_place_in_the_requests_is_wrong_is_deleted_alone(bench: Bench, column: str, value: object) -> None:
+def test_a_job_whose_place_in_the_requests_is_wrong_is_deleted_alone(
+    bench: Bench, column: str, value: object
+) -> None:
     async def run() -> None:
         async with bench.server():
             await in_state(bench, "damaged", State.SUCCEEDED)
@@ -148,7 +202,9 @@ def test_a_search_and_the_outputs_need_nothing_that_is_damaged(bench: Bench) -> 
         damage(bench.folder, "jobs", "info", "{", "info")
         damage(bench.folder, "jobs", "length", 3, "length")
         async with bench.server() as service:
-            count, _ = await service.lookup.search(ANN, JobFilters(fields=[("region", "x", True)]), 10, 0)
+            count, _ = await service.lookup.search(
+                ANN, JobFilters(fields=[("region", "x", True)]), 10, 0
+            )
             assert count == 3
             assert (await service.outputs(ANN, "length")).files == []
 
@@ -156,7 +212,9 @@ def test_a_search_and_the_outputs_need_nothing_that_is_damaged(bench: Bench) -> 
 
 
 @pytest.mark.parametrize("value", ["{", "null", b"\xff", 7])
-def test_a_group_whose_row_can_not_be_read_goes_on_and_harms_no_other(bench: Bench, value: object) -> None:
+def test_a_group_whose_row_can_not_be_read_goes_on_and_harms_no_other(
+    bench: Bench, value: object
+) -> None:
     async def run() -> None:
         members = [GroupMember(args=[])] * 2
         async with bench.server() as service:
@@ -165,7 +223,9 @@ def test_a_group_whose_row_can_not_be_read_goes_on_and_harms_no_other(bench: Ben
                 await service.submits.submit_group(ANN, order, None)
         damage(bench.folder, "groups", "info", value, "damaged")
         async with bench.server() as service:
-            page = JobPage.model_validate_json(await service.page(ANN, JobFilters(group=""), 100, None))
+            page = JobPage.model_validate_json(
+                await service.page(ANN, JobFilters(group=""), 100, None)
+            )
             assert {group.name: group.script == "unreadable" for group in page.groups} == {
                 "damaged": True,
                 "whole": False,
@@ -191,7 +251,9 @@ def test_a_job_that_had_ended_is_shown_without_what_is_damaged(bench: Bench) -> 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("column", [column.name for column in events.columns if column.name not in ("id", "job_seq")])
+@pytest.mark.parametrize(
+    "column", [column.name for column in events.columns if column.name not in ("id", "job_seq")]
+)
 @pytest.mark.parametrize("value", ["Later", -1, 2**62])
 def test_a_damaged_event_hides_no_other(bench: Bench, column: str, value: object) -> None:
     async def run() -> None:

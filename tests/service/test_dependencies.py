@@ -61,7 +61,9 @@ def test_an_end_meets_the_condition_or_fails_the_job(entry: str, starts_after: s
         decision = lifecycle.note_dependency(waiting, "1", state, T0)
         assert decision is not None
         assert decision.status.info.dependencies[0].ended == state
-        assert decision.status.info.state is (State.PENDING if state in starts_after else State.FAILED)
+        assert decision.status.info.state is (
+            State.PENDING if state in starts_after else State.FAILED
+        )
         if state not in starts_after:
             assert decision.status.info.reason is Reason.DEPENDENCY_FAILED
             assert decision.status.info.message.startswith(f"a is {state}, and ")
@@ -88,17 +90,25 @@ def test_a_wrong_entry_is_refused_with_the_way_out(after: Any, why: str) -> None
 # --- in the service
 
 
-def test_a_job_waits_without_the_runtime_and_starts_when_the_other_has_succeeded(bench: Bench) -> None:
+def test_a_job_waits_without_the_runtime_and_starts_when_the_other_has_succeeded(
+    bench: Bench,
+) -> None:
     async def main() -> None:
         async with bench.server():
             first = await bench.submit(name="first")
             second = await bench.submit(name="second", after=["first"])
-            await bench.until_info("second", lambda info: info.message == "waits for first (PENDING)")
+            await bench.until_info(
+                "second", lambda info: info.message == "waits for first (PENDING)"
+            )
             bench.runtime.runs(first.id)
-            await bench.until_info("second", lambda info: info.message == "waits for first (RUNNING)")
+            await bench.until_info(
+                "second", lambda info: info.message == "waits for first (RUNNING)"
+            )
             assert not has_started(bench, second)
             bench.runtime.end(first.id)
-            await bench.until_info("second", lambda info: info.message == "" and has_started(bench, second))
+            await bench.until_info(
+                "second", lambda info: info.message == "" and has_started(bench, second)
+            )
             bench.runtime.runs(second.id)
             done = await bench.until("second", State.RUNNING)
             assert [(each.name, each.id, each.ended) for each in done.dependencies] == [
@@ -112,13 +122,21 @@ def test_of_a_chain_each_job_fails_at_once_and_names_the_one_before_it(bench: Be
     async def main() -> None:
         async with bench.server():
             first = await bench.submit(name="first")
-            for name, after in {"b": "first", "c": "b", "rescue": "failed:b", "report": "any:c"}.items():
+            for name, after in {
+                "b": "first",
+                "c": "b",
+                "rescue": "failed:b",
+                "report": "any:c",
+            }.items():
                 await bench.submit(name=name, after=[after])
             bench.runtime.end(first.id, Reason.EXIT_CODE)
             for name, before in {"b": "first", "c": "b"}.items():
                 info = await bench.until(name, State.FAILED)
                 assert info.reason is Reason.DEPENDENCY_FAILED
-                assert info.message == f"{before} is FAILED, and this job starts only after that has succeeded"
+                assert (
+                    info.message
+                    == f"{before} is FAILED, and this job starts only after that has succeeded"
+                )
             started = {job.job_name for job in bench.runtime.attempts.values()}
             while not {"rescue", "report"} <= started:
                 await asyncio.sleep(0.002)
@@ -131,7 +149,11 @@ def test_of_a_chain_each_job_fails_at_once_and_names_the_one_before_it(bench: Be
 def test_what_has_ended_before_the_submit_decides_at_once(bench: Bench) -> None:
     async def main() -> None:
         async with bench.server():
-            for name, state in {"good": State.SUCCEEDED, "bad": State.FAILED, "gone": State.CANCELLED}.items():
+            for name, state in {
+                "good": State.SUCCEEDED,
+                "bad": State.FAILED,
+                "gone": State.CANCELLED,
+            }.items():
                 await ended(bench, name, state)
             for name, after in {"b": "bad", "c": "failed:gone", "d": "failed:good"}.items():
                 await bench.submit(name=name, after=["any:bad", after] if name != "b" else [after])
@@ -184,7 +206,9 @@ def test_a_client_can_not_set_the_ids_that_a_job_waits_for(bench: Bench) -> None
             await service.submits.submit(ANN, request, None)
             assert (await bench.info("free")).dependencies == []
             await bench.submit(name="second", after=["free"])
-            assert b"dependencies" not in await service.request(ANN, "second"), "a copy of it names jobs, not ids"
+            assert b"dependencies" not in await service.request(ANN, "second"), (
+                "a copy of it names jobs, not ids"
+            )
 
     asyncio.run(main())
 
@@ -212,12 +236,16 @@ def test_a_group_is_waited_for_as_one_and_a_group_waits_as_one(bench: Bench) -> 
     asyncio.run(main())
 
 
-def test_checkpoints_of_a_job_that_still_writes_them_are_copied_after_its_end_alone(bench: Bench) -> None:
+def test_checkpoints_of_a_job_that_still_writes_them_are_copied_after_its_end_alone(
+    bench: Bench,
+) -> None:
     async def main() -> None:
         async with bench.server() as service:
             first = await bench.submit(name="first")
             await bench.submit(name="elsewhere", checkpoint_dir="/data/mine")
-            with pytest.raises(InvalidRequest, match="first has not ended, and still writes its checkpoints"):
+            with pytest.raises(
+                InvalidRequest, match="first has not ended, and still writes its checkpoints"
+            ):
                 await bench.submit(checkpoint_from="first")
             with pytest.raises(InvalidRequest, match="are in /data/mine, which is not copied"):
                 await bench.submit(checkpoint_from="elsewhere", after=["elsewhere"])
@@ -228,7 +256,10 @@ def test_checkpoints_of_a_job_that_still_writes_them_are_copied_after_its_end_al
             await bench.until_info("second", lambda _: has_started(bench, second))
             attempt = bench.runtime.attempts[second.id]
             assert attempt.checkpoints_name == "first"
-            assert attempt.checkpoints_from == service._settings.data_dir / "jobs" / first.id / "checkpoints"
+            assert (
+                attempt.checkpoints_from
+                == service._settings.data_dir / "jobs" / first.id / "checkpoints"
+            )
 
     asyncio.run(main())
 
@@ -242,7 +273,9 @@ def test_waiting_jobs_go_on_after_a_restart(bench: Bench) -> None:
             first, done = await bench.submit(name="first"), await bench.submit(name="done")
             second = await bench.submit(name="second", after=["first", "done"])
             bench.runtime.end(done.id)
-            await bench.until_info("second", lambda info: info.message == "waits for first (PENDING)")
+            await bench.until_info(
+                "second", lambda info: info.message == "waits for first (PENDING)"
+            )
             await bench.service.delete(ANN, "done")
         async with bench.server():
             assert (await bench.info("second")).message == "waits for first (PENDING)"
@@ -274,10 +307,17 @@ def test_an_end_that_a_dead_server_stored_for_the_first_job_alone_is_decided_by_
         await service._store.open()
         row = await service._store.read(rows.find, "ann", "first")
         assert row is not None
-        info = first.model_copy(update={"state": state or State.FAILED, "version": 2, "finished_at": T0})
-        stored = row._replace(state=info.state, version=2, info=info.model_dump_json(), finished_at=T0)
+        info = first.model_copy(
+            update={"state": state or State.FAILED, "version": 2, "finished_at": T0}
+        )
+        stored = row._replace(
+            state=info.state, version=2, info=info.model_dump_json(), finished_at=T0
+        )
         steps = [State.RUNNING, info.state] if info.state is State.SUCCEEDED else [info.state]
-        events = [Event(time=T0, attempt=1, state=step, reason=Reason.COMPLETED, message="") for step in steps]
+        events = [
+            Event(time=T0, attempt=1, state=step, reason=Reason.COMPLETED, message="")
+            for step in steps
+        ]
         await service._store.write(rows.save_job, stored, events)
         if state is None:
             await service._store.write(rows.remove, [row.seq])
@@ -286,7 +326,9 @@ def test_an_end_that_a_dead_server_stored_for_the_first_job_alone_is_decided_by_
             if starts:
                 await bench.until_info("second", lambda _: has_started(bench, second))
             else:
-                assert (await bench.until("second", State.FAILED)).reason is Reason.DEPENDENCY_FAILED
+                assert (
+                    await bench.until("second", State.FAILED)
+                ).reason is Reason.DEPENDENCY_FAILED
 
     asyncio.run(main())
 
@@ -312,7 +354,9 @@ def test_a_thousand_jobs_after_one_leave_the_event_loop_to_others(bench: Bench) 
         async with bench.server():
             first = await bench.submit(name="first")
             await group(bench, "many", 1000, after=["first"])
-            await bench.until_info("many-999", lambda info: info.message == "waits for first (PENDING)")
+            await bench.until_info(
+                "many-999", lambda info: info.message == "waits for first (PENDING)"
+            )
             assert len(bench.runtime.started) == 1
             bench.runtime.end(first.id)
             longest, before = 0.0, time.monotonic()

@@ -1,4 +1,6 @@
-"""Groups in the service: what a client that goes away leaves, and how long their submits hold the event loop."""
+"""Groups in the service: what a client that goes away leaves, and how long their
+submits hold the event loop.
+"""
 
 import asyncio
 import json
@@ -21,11 +23,15 @@ def order(bench: Bench, name: str, size: int, most: int | None = None) -> GroupR
     return GroupRequest(name=name, request=bench.request(), members=members, max_parallel=most)
 
 
-def test_a_client_that_goes_away_leaves_no_member_that_is_stored_and_never_started(bench: Bench) -> None:
+def test_a_client_that_goes_away_leaves_no_member_that_is_stored_and_never_started(
+    bench: Bench,
+) -> None:
     async def main() -> None:
         async with bench.server() as service:
             for turn in range(30):
-                submit = asyncio.ensure_future(service.submits.submit_group(ANN, order(bench, f"g{turn}", 10), None))
+                submit = asyncio.ensure_future(
+                    service.submits.submit_group(ANN, order(bench, f"g{turn}", 10), None)
+                )
                 await asyncio.sleep(turn / 1000)
                 submit.cancel()
                 await asyncio.gather(submit, return_exceptions=True)
@@ -43,7 +49,9 @@ def test_a_client_that_goes_away_leaves_no_member_that_is_stored_and_never_start
 def test_other_requests_get_their_turn_between_the_starts_of_members(bench: Bench) -> None:
     async def main() -> None:
         async with bench.server() as service:
-            submit = asyncio.ensure_future(service.submits.submit_group(ANN, order(bench, "large", 300), None))
+            submit = asyncio.ensure_future(
+                service.submits.submit_group(ANN, order(bench, "large", 300), None)
+            )
             started = [0]
             while not submit.done() or started[-1] < 300:
                 await asyncio.sleep(0)
@@ -62,12 +70,19 @@ def test_a_server_that_was_killed_after_a_failure_was_stored_stops_the_others(be
             await bench.until("scan-0", State.FAILED)
             bench.runtime.runs((await bench.info("scan-1")).id)
             await bench.until("scan-1", State.RUNNING)
-        with sqlite3.connect(bench.settings().data_dir / "client_lib.db") as database:  # as if it had been asked for
-            database.execute("UPDATE groups SET info = json_set(info, '$.stop_on_failure', json('true'))")
+        with sqlite3.connect(
+            bench.settings().data_dir / "client_lib.db"
+        ) as database:  # as if it had been asked for
+            database.execute(
+                "UPDATE groups SET info = json_set(info, '$.stop_on_failure', json('true'))"
+            )
         async with bench.server():
             for number in (1, 2, 3):
                 info = await bench.until(f"scan-{number}", State.CANCELLED)
-                assert info.message == "scan-0 failed, and the group scan stops on a failure (stop_on_failure)"
+                assert (
+                    info.message
+                    == "scan-0 failed, and the group scan stops on a failure (stop_on_failure)"
+                )
             assert len(bench.runtime.started) == 2, "those that waited for their turn never started"
 
     asyncio.run(main())
@@ -85,7 +100,9 @@ def test_a_resubmit_that_was_never_accepted_leaves_the_group_as_it_was(bench: Be
             before = await store.read_all(group_rows.members, group.id)
             new = NewGroup(group, [NewJob(row(7, group_id=group.id), {}, None, b"x")], before)
             await store.add_group(new)
-            assert [job.id for job in await store.read_all(group_rows.members, group.id)] == [new.members[0].row.id]
+            assert [job.id for job in await store.read_all(group_rows.members, group.id)] == [
+                new.members[0].row.id
+            ]
             await store.write(group_rows.discard, new)
             after = await store.read_all(group_rows.members, group.id)
             assert [job.id for job in after] == [job.id for job in before]
@@ -96,8 +113,16 @@ def test_a_resubmit_that_was_never_accepted_leaves_the_group_as_it_was(bench: Be
 
 def test_the_gate_forgets_a_group_whose_stopped_members_leave_after_the_running_one() -> None:
     gate = Gate({})
-    gate.open([GroupInfo(name="g", id="1", owner="ann", script="x", size=3, max_parallel=1, created_at=T0)])
-    jobs = [from_row(row(number, group_id="1")) for number in range(3)]  # it stops those that it can't read
+    gate.open(
+        [
+            GroupInfo(
+                name="g", id="1", owner="ann", script="x", size=3, max_parallel=1, created_at=T0
+            )
+        ]
+    )
+    jobs = [
+        from_row(row(number, group_id="1")) for number in range(3)
+    ]  # it stops those that it can't read
     for job in jobs:
         gate.holds(job)
     assert [gate.leave(job) for job in jobs] == [None, None, None]

@@ -17,7 +17,10 @@ from tests.service.bench import Bench
 
 
 def process(rank: int, file: str, function: str, line: int) -> dict[str, Any]:
-    dump = f'Current thread 0x1 (most recent call first):\n  File "{file}", line {line} in {function}\n'
+    dump = (
+        f'Current thread 0x1 (most recent call first):\n  File "{file}", line {line} in '
+        f"{function}\n"
+    )
     return {"rank": rank, "pid": rank, "dump": dump + '  File "/s/train.py", line 41 in step\n'}
 
 
@@ -106,7 +109,9 @@ def test_a_restart_of_the_server_repeats_nothing_and_hears_the_ranks_first(bench
         async with bench.server():
             job_id = (await bench.info("one")).id
             bench.runtime.runs(job_id)
-            assert await passes(30) == ["Queued", "Running", "Hung"], "the workers have not told yet who is quiet"
+            assert await passes(30) == ["Queued", "Running", "Hung"], (
+                "the workers have not told yet who is quiet"
+            )
             since = time.monotonic() - LASTS_S
             bench.runtime.runs(job_id, quiet=((0, since), (1, since)))
             assert await passes(100) == ["Queued", "Running", "Hung"]
@@ -157,7 +162,9 @@ def test_ranks_that_wait_for_a_worker_that_has_ended_are_told(bench: Bench) -> N
         for _ in range(20):
             bench.clock.pass_time(5)
             await asyncio.sleep(0.005)
-        assert (await bench.info("one")).reason is Reason.RUNNING, "it has not ended as far as is known"
+        assert (await bench.info("one")).reason is Reason.RUNNING, (
+            "it has not ended as far as is known"
+        )
         bench.runtime.runs(job_id, quiet=((0, time.monotonic() - LASTS_S),), ended=(1,))
         info = await becomes(bench, Reason.HUNG)
         assert info.message.startswith("rank 0 has waited in all_reduce (train.py:41) since ")
@@ -180,7 +187,9 @@ def test_a_hang_of_a_minute_makes_a_new_attempt_if_the_job_says_so(bench: Bench)
     async def run(job_id: str) -> None:
         info = await becomes(bench, Reason.HUNG)
         info = await bench.until("one", State.RESTARTING)
-        assert info.message.startswith("attempt 1 failed: rank 0 has waited in all_reduce (train.py:41) since ")
+        assert info.message.startswith(
+            "attempt 1 failed: rank 0 has waited in all_reduce (train.py:41) since "
+        )
         while len(bench.runtime.started) < 2:
             bench.clock.pass_time(1)
             await asyncio.sleep(0.002)
@@ -191,7 +200,9 @@ def test_a_hang_of_a_minute_makes_a_new_attempt_if_the_job_says_so(bench: Bench)
 
 
 @pytest.mark.parametrize(("action", "named"), [("report", "retry_on"), ("stop", "hang_action")])
-def test_a_hang_makes_a_new_attempt_if_retry_on_names_it(bench: Bench, action: str, named: str) -> None:
+def test_a_hang_makes_a_new_attempt_if_retry_on_names_it(
+    bench: Bench, action: str, named: str
+) -> None:
     async def run(_: str) -> None:
         info = await becomes(bench, Reason.HUNG)
         info = await bench.until("one", State.RESTARTING)

@@ -31,10 +31,15 @@ def in_server(bench: Bench, run: Callable[[Service], Awaitable[None]], **setting
 def test_a_list_says_what_a_job_waits_for_now(bench: Bench) -> None:
     async def run(service: Service) -> None:
         job = await bench.submit(name="one")
-        for place in ("waits for its turn; 2 jobs before it", "waits for its turn; 1 job before it"):
+        for place in (
+            "waits for its turn; 2 jobs before it",
+            "waits for its turn; 1 job before it",
+        ):
             bench.runtime.waits(job.id, place)
             await bench.until_info("one", lambda info, place=place: info.message == place)
-            [listed] = JobPage.model_validate_json(await service.page(ANN, JobFilters(), 10, None)).jobs
+            [listed] = JobPage.model_validate_json(
+                await service.page(ANN, JobFilters(), 10, None)
+            ).jobs
             assert listed == await bench.info("one")
             _, [found] = await service.lookup.search(ANN, JobFilters(), 10, 0)
             assert JobInfo.model_validate_json(found) == listed
@@ -90,7 +95,9 @@ def test_the_hint_names_a_file_that_the_snapshot_left_out(bench: Bench) -> None:
         attempt = bench.runtime.attempts[job.id]
         assert attempt.snapshot
         assert attempt.snapshot.read_bytes() == b"archive"
-        rank = Failure(rank=0, exit_code=1, exception="[Errno 2] No such file or directory: 'data.csv'")
+        rank = Failure(
+            rank=0, exit_code=1, exception="[Errno 2] No such file or directory: 'data.csv'"
+        )
         bench.runtime.end(job.id, Reason.EXIT_CODE, failing=rank)
         failed = await bench.until("one", State.FAILED)
         assert failed.failure
@@ -109,7 +116,9 @@ async def upload(bench: Bench, archive: bytes, user: str = "ann") -> str:
     return digest
 
 
-def test_a_failed_attempt_is_followed_by_another_of_the_whole_gang_after_a_growing_pause(bench: Bench) -> None:
+def test_a_failed_attempt_is_followed_by_another_of_the_whole_gang_after_a_growing_pause(
+    bench: Bench,
+) -> None:
     async def run(service: Service) -> None:
         job = await bench.submit(name="one", max_retry=2)
         for number, pause in ((1, 1), (2, 2)):
@@ -117,15 +126,17 @@ def test_a_failed_attempt_is_followed_by_another_of_the_whole_gang_after_a_growi
             await bench.until("one", State.RUNNING)
             bench.runtime.end(job.id, Reason.EXIT_CODE, "exit code 1")
             waiting = await bench.until("one", State.RESTARTING, number + 1)
-            assert (
-                waiting.message
-                == f"attempt {number} failed: exit code 1 ({number} of 2 retries); the next starts in {pause} s"
+            assert waiting.message == (
+                f"attempt {number} failed: exit code 1 ({number} of 2 retries); the next "
+                f"starts in {pause} s"
             )
             bench.clock.pass_time(pause - 0.1)
             await asyncio.sleep(0.02)
             assert bench.runtime.started[-1] == (job.id, number)
             bench.clock.pass_time(0.1)
-            await eventually(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))
+            await eventually(
+                lambda number=number: bench.runtime.started[-1] == (job.id, number + 1)
+            )
         bench.runtime.runs(job.id)
         bench.runtime.end(job.id, Reason.EXIT_CODE, "exit code 1")
         failed = await bench.until("one", State.FAILED)
@@ -168,7 +179,10 @@ def test_cancel_while_pending_while_running_and_between_two_attempts(bench: Benc
             assert ended.failure is None
         assert bench.runtime.stopped == [(pending.id, 1, 7.0), (running.id, 1, 30.0)]
         bench.clock.pass_time(100)
-        assert JobInfo.model_validate_json(await service.cancel(ANN, "between")).state is State.CANCELLED
+        assert (
+            JobInfo.model_validate_json(await service.cancel(ANN, "between")).state
+            is State.CANCELLED
+        )
         assert bench.runtime.started.count((between.id, 2)) == 0
 
     in_server(bench, run)
@@ -207,14 +221,19 @@ def test_stop_timer_counts_from_the_first_start_over_all_attempts(bench: Bench) 
         assert bench.runtime.stopped == []
         bench.clock.pass_time(2)
         ended = await bench.until("one", State.FAILED)
-        assert (ended.reason, ended.message) == (Reason.TIMEOUT, "it ran for 10 min, the limit that stop_timer sets")
+        assert (ended.reason, ended.message) == (
+            Reason.TIMEOUT,
+            "it ran for 10 min, the limit that stop_timer sets",
+        )
 
     in_server(bench, run)
 
 
 def test_a_silent_job_is_ended(bench: Bench) -> None:
     async def run(service: Service) -> None:
-        job = await bench.submit(name="one", health_params={"log_period": 20, "action": "delete"}, max_retry=3)
+        job = await bench.submit(
+            name="one", health_params={"log_period": 20, "action": "delete"}, max_retry=3
+        )
         bench.runtime.runs(job.id)
         await bench.until("one", State.RUNNING)
         bench.clock.pass_time(19 * 60)
@@ -229,7 +248,9 @@ def test_a_silent_job_is_ended(bench: Bench) -> None:
     in_server(bench, run)
 
 
-def test_a_job_is_watched_on_after_its_file_server_has_failed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_watched_on_after_its_file_server_has_failed(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(job_id: str, attempt: int) -> None:
         raise OSError(errno.ESTALE, "Stale file handle")
 
@@ -249,7 +270,9 @@ def test_a_job_is_watched_on_after_its_file_server_has_failed(bench: Bench, monk
 
 def test_a_silent_job_is_restarted_and_watched_again(bench: Bench) -> None:
     async def run(service: Service) -> None:
-        job = await bench.submit(name="one", health_params={"log_period": 20, "action": "restart"}, max_retry=1)
+        job = await bench.submit(
+            name="one", health_params={"log_period": 20, "action": "restart"}, max_retry=1
+        )
         for attempt in (1, 2):
             bench.runtime.runs(job.id)
             await bench.until("one", State.RUNNING, attempt)
@@ -265,7 +288,9 @@ def test_a_silent_job_is_restarted_and_watched_again(bench: Bench) -> None:
 
 def test_silence_is_told_once_and_again_after_new_output(bench: Bench) -> None:
     async def run(service: Service) -> None:
-        job = await bench.submit(name="one", health_params={"log_period": 20, "sub_actions": ["notify"]})
+        job = await bench.submit(
+            name="one", health_params={"log_period": 20, "sub_actions": ["notify"]}
+        )
         bench.runtime.runs(job.id)
         await bench.until("one", State.RUNNING)
         bench.clock.pass_time(90 * 60)
@@ -285,7 +310,10 @@ def test_silence_is_told_once_and_again_after_new_output(bench: Bench) -> None:
 @pytest.mark.parametrize("days", [-400, 400])
 def test_the_clock_may_jump_under_a_watched_job(days: int, bench: Bench) -> None:
     async def run(service: Service) -> None:
-        limits: dict[str, Any] = {"health_params": {"log_period": 20, "action": "delete"}, "stop_timer": 100}
+        limits: dict[str, Any] = {
+            "health_params": {"log_period": 20, "action": "delete"},
+            "stop_timer": 100,
+        }
         talks = await bench.submit(name="talks", **limits)
         hangs = await bench.submit(name="hangs", **limits)
         for job in (talks, hangs):
@@ -327,15 +355,23 @@ def test_a_script_that_changed_while_it_waited_is_told_when_it_starts(bench: Ben
 
         async def submit(name: str) -> JobInfo:
             request: SubmitRequest = bench.request(name=name).model_copy(update={"code": code})
-            return JobInfo.model_validate_json((await service.submits.submit(ANN, request, None))[0])
+            return JobInfo.model_validate_json(
+                (await service.submits.submit(ANN, request, None))[0]
+            )
 
-        same, changed, hidden = await submit("same"), await submit("changed"), await submit("hidden")
+        same, changed, hidden = (
+            await submit("same"),
+            await submit("changed"),
+            await submit("hidden"),
+        )
         bench.runtime.runs(same.id)
         await bench.until("same", State.RUNNING)
         script.write_text("print('another')\n")
         bench.runtime.runs(changed.id)
         told = await bench.until_info("changed", lambda info: bool(info.notices))
-        assert told.notices == [f"{script} was changed after it was submitted; attempt 1 runs it as it is now"]
+        assert told.notices == [
+            f"{script} was changed after it was submitted; attempt 1 runs it as it is now"
+        ]
         assert (await bench.info("same")).notices == []
         assert len(await bench.events("changed")) == 3
         bench.runtime.hidden = "it is a link to a file that the account can't read"
@@ -441,7 +477,9 @@ def test_an_order_whose_caller_goes_away_is_stored_and_others_are_told(
 def test_waiting_calls_that_go_away_leave_nothing_behind(bench: Bench) -> None:
     async def run(service: Service) -> None:
         await bench.submit(name="one")
-        waiting = [asyncio.ensure_future(service.lookup.wait(ANN, "one", 1, 30)) for _ in range(500)]
+        waiting = [
+            asyncio.ensure_future(service.lookup.wait(ANN, "one", 1, 30)) for _ in range(500)
+        ]
         await asyncio.sleep(0.05)
         for task in waiting:
             task.cancel()

@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from client_lib.spec.states import Reason, State, check_transition
@@ -18,7 +17,13 @@ from tests.examples import examples
 from tests.service.bench import T0, status
 
 WAITING = [Reason.QUEUED, Reason.UNSCHEDULABLE, Reason.STARTING, Reason.CODE_FETCH]
-FAILURES = [Reason.EXIT_CODE, Reason.SIGNAL, Reason.OUT_OF_MEMORY, Reason.START_FAILED, Reason.STORAGE_FULL]
+FAILURES = [
+    Reason.EXIT_CODE,
+    Reason.SIGNAL,
+    Reason.OUT_OF_MEMORY,
+    Reason.START_FAILED,
+    Reason.STORAGE_FULL,
+]
 LOSSES = [Reason.NODE_LOST, Reason.PREEMPTED, Reason.UNSCHEDULABLE]
 CANCEL = Stop(Reason.CANCELLED, "cancelled by ann")
 TIMEOUT = Stop(Reason.TIMEOUT, "too long")
@@ -62,10 +67,16 @@ class Lifecycle(RuleBasedStateMachine):
         self.job = decision.status
 
     def see(
-        self, phase: str, reason: Reason, message: str = "m", attempt: int | None = None, ran: bool = False
+        self,
+        phase: str,
+        reason: Reason,
+        message: str = "m",
+        attempt: int | None = None,
+        ran: bool = False,
     ) -> None:
         number = self.job.info.attempt if attempt is None else attempt
-        seen = Observation("j", number, phase, reason, message, started_at=self.now if ran else None)  # type: ignore[arg-type]
+        started_at = self.now if ran else None
+        seen = Observation("j", number, phase, reason, message, started_at=started_at)  # type: ignore[arg-type]
         self.take(lifecycle.observe(self.job, seen, self.now))
 
     @precondition(lambda self: not self.model.history)
@@ -128,7 +139,9 @@ class Lifecycle(RuleBasedStateMachine):
     def asked_to_stop(self, stop: Stop) -> None:
         before, model = self.job, self.model
         self.take(lifecycle.ask_to_stop(self.job, stop, self.now))
-        if before.info.state.final or (model.asked and (model.asked is CANCEL or stop is not CANCEL)):
+        if before.info.state.final or (
+            model.asked and (model.asked is CANCEL or stop is not CANCEL)
+        ):
             assert self.job == before
             return
         model.asked = stop
@@ -152,7 +165,9 @@ class Lifecycle(RuleBasedStateMachine):
     def agrees_with_the_model(self) -> None:
         job, model = self.job, self.model
         assert (job.info.state if job.info.state.final else None) is model.final
-        assert job.info.attempt == 1 + model.failed_attempts - (1 if self._ended_by_failure() else 0)
+        assert job.info.attempt == 1 + model.failed_attempts - (
+            1 if self._ended_by_failure() else 0
+        )
         assert job.info.attempt <= model.max_retry + model.max_infrastructure_retry + 1
         assert job.info.infrastructure_retries == model.infrastructure_retries
         assert (job.resume_at is not None) == model.pausing
@@ -166,11 +181,15 @@ class Lifecycle(RuleBasedStateMachine):
         assert len(finals) == (1 if self.job.info.state.final else 0)
 
     def _ended_by_failure(self) -> bool:
-        """The last failed attempt was the last one: no number was taken after it. A cancel in a pause is none."""
+        """The last failed attempt was the last one: no number was taken after it. A
+        cancel in a pause is none.
+        """
         history = self.model.history
         if not self.job.info.state.final or self.job.info.state is State.SUCCEEDED:
             return False
-        return not (len(history) > 1 and history[-2].state is State.RESTARTING and self._cut_in_a_pause())
+        return not (
+            len(history) > 1 and history[-2].state is State.RESTARTING and self._cut_in_a_pause()
+        )
 
     def _cut_in_a_pause(self) -> bool:
         return self.model.failed_attempts == self.job.info.attempt - 1
@@ -203,7 +222,10 @@ def test_a_job_stopped_from_outside_failed_and_may_be_retried() -> None:
     seen = Observation("j", 1, "ended", Reason.CANCELLED, "")
     decision = lifecycle.observe(status(state=State.RUNNING), seen, T0)
     assert decision
-    assert (decision.status.info.state, decision.status.info.reason) == (State.FAILED, Reason.DELETED_EXTERNALLY)
+    assert (decision.status.info.state, decision.status.info.reason) == (
+        State.FAILED,
+        Reason.DELETED_EXTERNALLY,
+    )
     retried = lifecycle.observe(status(state=State.RUNNING, max_retry=1), seen, T0)
     assert retried
     assert retried.status.info.state is State.RESTARTING
@@ -212,10 +234,19 @@ def test_a_job_stopped_from_outside_failed_and_may_be_retried() -> None:
 def test_both_budgets_are_counted_apart_and_the_messages_name_them() -> None:
     job = status(max_retry=1, max_infrastructure_retry=2)
     ends = [
-        (Reason.NODE_LOST, "attempt 1 failed: why (1 of 2 infrastructure retries); the next starts in 1 s"),
+        (
+            Reason.NODE_LOST,
+            "attempt 1 failed: why (1 of 2 infrastructure retries); the next starts in 1 s",
+        ),
         (Reason.EXIT_CODE, "attempt 2 failed: why (1 of 1 retries); the next starts in 2 s"),
-        (Reason.PREEMPTED, "attempt 3 failed: why (2 of 2 infrastructure retries); the next starts in 4 s"),
-        (Reason.NODE_LOST, "why (all 2 infrastructure retries are used); not retried: max_retry=1 is used up"),
+        (
+            Reason.PREEMPTED,
+            "attempt 3 failed: why (2 of 2 infrastructure retries); the next starts in 4 s",
+        ),
+        (
+            Reason.NODE_LOST,
+            "why (all 2 infrastructure retries are used); not retried: max_retry=1 is used up",
+        ),
     ]
     for number, (reason, message) in enumerate(ends, start=1):
         decision = lifecycle.observe(job, Observation("j", number, "ended", reason, "why"), T0)
@@ -234,10 +265,14 @@ def test_max_retry_applies_to_a_lost_node_where_its_own_budget_is_used_up() -> N
         assert decision.status.info.state is State.RESTARTING
         assert decision.status.info.infrastructure_retries == job.info.infrastructure_retries
         assert decision.status.info.message.startswith("attempt 2 failed: why (")
-        assert decision.status.info.message.endswith(f" ({decision.status.info.retry}); the next starts in 2 s")
+        assert decision.status.info.message.endswith(
+            f" ({decision.status.info.retry}); the next starts in 2 s"
+        )
 
 
-def ended(job: JobStatus, reason: Reason, code: int | None = None, step: float | None = None) -> JobStatus:
+def ended(
+    job: JobStatus, reason: Reason, code: int | None = None, step: float | None = None
+) -> JobStatus:
     """The job after its attempt has ended so, and after the pause."""
     first = Failure(rank=0, exit_code=code) if code else None
     seen = Observation("j", job.info.attempt, "ended", reason, "why", first_failing=first)
@@ -260,11 +295,17 @@ def ended(job: JobStatus, reason: Reason, code: int | None = None, step: float |
         (Reason.EXIT_CODE, 75, HUNG, "HungSilent"),
     ],
 )
-def test_only_the_named_failures_are_retried(reason: Reason, code: int | None, stop: Stop | None, word: str) -> None:
-    job = status(state=State.RUNNING, max_retry=2, retry_on=["NodeLost", "exit:75", "Hung"], stop=stop)
+def test_only_the_named_failures_are_retried(
+    reason: Reason, code: int | None, stop: Stop | None, word: str
+) -> None:
+    job = status(
+        state=State.RUNNING, max_retry=2, retry_on=["NodeLost", "exit:75", "Hung"], stop=stop
+    )
     after = ended(job, reason, code)
     assert after.info.state is (State.FAILED if word else State.RESTARTING)
-    assert after.info.retry == (f"not retried: {word} is not in retry_on" if word else "1 of 2 retries")
+    assert after.info.retry == (
+        f"not retried: {word} is not in retry_on" if word else "1 of 2 retries"
+    )
     assert after.info.message.endswith(
         f"; {after.info.retry}" if word else f" ({after.info.retry}); the next starts in 1 s"
     )
@@ -274,15 +315,25 @@ def test_the_end_by_a_signal_is_retried_by_its_reason_not_by_the_code_of_a_shell
     first = Failure(rank=0, exit_code=137, signal=9)
     seen = Observation("j", 1, "ended", Reason.SIGNAL, "why", first_failing=first)
     for word, state in (("exit:137", State.FAILED), ("Signal", State.RESTARTING)):
-        decision = lifecycle.observe(status(state=State.RUNNING, max_retry=1, retry_on=[word]), seen, T0)
+        decision = lifecycle.observe(
+            status(state=State.RUNNING, max_retry=1, retry_on=[word]), seen, T0
+        )
         assert decision
         assert decision.status.info.state is state
 
 
 @pytest.mark.parametrize("stop", [CANCEL, TIMEOUT])
 def test_what_can_never_be_retried_says_nothing_about_it(stop: Stop) -> None:
-    after = ended(status(state=State.RUNNING, max_retry=2, retry_on=["exit:75"], stop=stop), Reason.EXIT_CODE, 75)
-    assert (after.info.state.final, after.info.message, after.info.retry) == (True, stop.message, "")
+    after = ended(
+        status(state=State.RUNNING, max_retry=2, retry_on=["exit:75"], stop=stop),
+        Reason.EXIT_CODE,
+        75,
+    )
+    assert (after.info.state.final, after.info.message, after.info.retry) == (
+        True,
+        stop.message,
+        "",
+    )
 
 
 def test_a_loss_of_a_machine_has_its_own_retries_before_retry_on_decides() -> None:
@@ -292,7 +343,10 @@ def test_a_loss_of_a_machine_has_its_own_retries_before_retry_on_decides() -> No
     failed = ended(job, Reason.NODE_LOST)
     used_up = "(all 1 infrastructure retries are used)"
     assert failed.info.message == f"why {used_up}; not retried: NodeLost is not in retry_on"
-    job = ended(job.shows(spec=job.info.spec.model_copy(update={"retry_on": ["NodeLost"]})), Reason.NODE_LOST)
+    job = ended(
+        job.shows(spec=job.info.spec.model_copy(update={"retry_on": ["NodeLost"]})),
+        Reason.NODE_LOST,
+    )
     assert (job.info.state, job.info.retry) == (State.RESTARTING, "1 of 2 retries")
 
 
@@ -300,7 +354,12 @@ def test_retries_count_from_0_again_when_an_attempt_got_further() -> None:
     job = status(max_retry=2, max_infrastructure_retry=1, retry_reset_steps=100)
     told, pauses = [], []
     ends = [
-        *((Reason.EXIT_CODE, 50.0), (Reason.NODE_LOST, None), (Reason.EXIT_CODE, 149.0), (Reason.EXIT_CODE, 249.0)),
+        *(
+            (Reason.EXIT_CODE, 50.0),
+            (Reason.NODE_LOST, None),
+            (Reason.EXIT_CODE, 149.0),
+            (Reason.EXIT_CODE, 249.0),
+        ),
         *((Reason.NODE_LOST, 20.0), (Reason.EXIT_CODE, 300.0), (Reason.EXIT_CODE, 310.0)),
     ]
     for reason, step in ends:
@@ -338,7 +397,9 @@ def test_a_job_that_completed_before_the_stop_reached_it_succeeded() -> None:
 
 def test_a_new_place_in_the_queue_is_a_message_and_no_event() -> None:
     job = status(message="3 jobs before it")
-    decision = lifecycle.observe(job, Observation("j", 1, "waiting", Reason.QUEUED, "2 jobs before it"), T0)
+    decision = lifecycle.observe(
+        job, Observation("j", 1, "waiting", Reason.QUEUED, "2 jobs before it"), T0
+    )
     assert decision
     assert decision.status.info.message == "2 jobs before it"
     assert decision.transitions == ()
@@ -346,6 +407,8 @@ def test_a_new_place_in_the_queue_is_a_message_and_no_event() -> None:
 
 def test_a_setup_that_took_too_long_is_not_tried_again() -> None:
     for reason, state in ((Reason.TIMEOUT, State.FAILED), (Reason.SETUP_FAILED, State.RESTARTING)):
-        decision = lifecycle.observe(status(max_retry=1), Observation("j", 1, "ended", reason, "why"), T0)
+        decision = lifecycle.observe(
+            status(max_retry=1), Observation("j", 1, "ended", reason, "why"), T0
+        )
         assert decision
         assert decision.status.info.state is state

@@ -1,4 +1,6 @@
-"""What a webhook gets when a job ends, hangs or moves again; when it gets it again; and who may be told."""
+"""What a webhook gets when a job ends, hangs or moves again; when it gets it
+again; and who may be told.
+"""
 
 import asyncio
 import json
@@ -72,7 +74,9 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifications, "PAUSES_S", (0.02, 0.02, 0.02))  # the bound of tries, without its minutes
+    monkeypatch.setattr(
+        notifications, "PAUSES_S", (0.02, 0.02, 0.02)
+    )  # the bound of tries, without its minutes
 
 
 async def ends(bench: Bench, name: str = "one", **spec: Any) -> str:
@@ -92,7 +96,9 @@ def with_server(bench: Bench, run: Callable[[], Any], **settings: Any) -> None:
     asyncio.run(main())
 
 
-def test_the_end_of_a_job_is_told_with_the_first_line_of_its_explanation(bench: Bench, receiver: Receiver) -> None:
+def test_the_end_of_a_job_is_told_with_the_first_line_of_its_explanation(
+    bench: Bench, receiver: Receiver
+) -> None:
     async def run() -> None:
         job_id = await ends(bench, notify=receiver.url + "?a=b")
         await eventually(lambda: receiver.got)
@@ -122,7 +128,9 @@ def test_slack_gets_its_form(bench: Bench, receiver: Receiver) -> None:
     with_server(bench, run)
 
 
-def test_a_receiver_that_is_away_is_tried_again_and_one_that_refuses_is_not(bench: Bench, receiver: Receiver) -> None:
+def test_a_receiver_that_is_away_is_tried_again_and_one_that_refuses_is_not(
+    bench: Bench, receiver: Receiver
+) -> None:
     async def run() -> None:
         receiver.statuses = [503, 429]
         await ends(bench, notify=receiver.url)
@@ -150,7 +158,9 @@ def test_a_redirect_is_not_followed(bench: Bench, receiver: Receiver) -> None:
 
 
 async def ends_unsent(bench: Bench, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a job end whose notification is refused once, and not repeated before the end of this server."""
+    """Let a job end whose notification is refused once, and not repeated
+    before the end of this server.
+    """
     monkeypatch.setattr(notifications, "PAUSES_S", (600.0,))
     receiver.statuses = [503]
     await ends(bench, notify=receiver.url)
@@ -180,7 +190,9 @@ def test_a_damaged_notification_keeps_no_server_from_its_start(
 ) -> None:
     async def first() -> None:
         await ends_unsent(bench, receiver, monkeypatch)
-        await bench.service._store.write(lambda c: c.exec_driver_sql("UPDATE jobs SET unsent = '{'") and None)
+        await bench.service._store.write(
+            lambda c: c.exec_driver_sql("UPDATE jobs SET unsent = '{'") and None
+        )
 
     async def second() -> None:
         assert (await bench.info("one")).state is State.SUCCEEDED
@@ -218,7 +230,9 @@ def test_a_name_server_that_does_not_answer_takes_no_thread_of_others(
     async def run() -> None:
         try:
             for number in range(50):
-                await asyncio.wait_for(ends(bench, f"away-{number}", notify="http://away.example/"), 10)
+                await asyncio.wait_for(
+                    ends(bench, f"away-{number}", notify="http://away.example/"), 10
+                )
             await asyncio.sleep(0.1)
             assert await asyncio.wait_for(asyncio.to_thread(lambda: 1), 5) == 1
         finally:
@@ -273,7 +287,12 @@ def test_a_deleted_job_tells_nothing(bench: Bench, receiver: Receiver) -> None:
 
 def test_values_of_secrets_are_left_out(bench: Bench, receiver: Receiver) -> None:
     async def run() -> None:
-        spec = {"env_variables": {"HF_TOKEN": "hf_abcdef"}, "secrets": ["PASS"], "name": "one", "notify": receiver.url}
+        spec = {
+            "env_variables": {"HF_TOKEN": "hf_abcdef"},
+            "secrets": ["PASS"],
+            "name": "one",
+            "notify": receiver.url,
+        }
         text, _ = await bench.service.submits.submit(
             User("ann"), bench.request(secret_values={"PASS": "xyz-123"}, **spec), None
         )
@@ -298,8 +317,13 @@ def test_the_address_is_shown_to_nobody_but_its_owner(
         await eventually(lambda: not bench.service.busy())
         assert (await bench.info("one")).spec.notify == "***"
         assert b"secret-path" in await bench.service.request(User("ann"), "one")
-        assert b"secret-path" not in await bench.service.request(User("root", admin=True), "one", "ann")
-        assert "secret-path" not in (await bench.service.manifest(User("ann"), "one")).model_dump_json()
+        assert b"secret-path" not in await bench.service.request(
+            User("root", admin=True), "one", "ann"
+        )
+        assert (
+            "secret-path"
+            not in (await bench.service.manifest(User("ann"), "one")).model_dump_json()
+        )
         with pytest.raises(Forbidden, match="is a mask, not a URL"):
             await bench.submit(notify="***")
 
@@ -310,15 +334,26 @@ def test_the_address_is_shown_to_nobody_but_its_owner(
 
 
 @pytest.mark.parametrize(
-    "url", ["ftp://h/secret", "https:///secret", "http://u:secret@h/", "http://h:secret/", "http://h/a secret"]
+    "url",
+    [
+        "ftp://h/secret",
+        "https:///secret",
+        "http://u:secret@h/",
+        "http://h:secret/",
+        "http://h/a secret",
+    ],
 )
 def test_what_is_no_address_is_refused_without_showing_it(url: str) -> None:
-    with pytest.raises(InvalidRequest, match=r"^notify: is no URL of a webhook: write https://host/path") as caught:
+    with pytest.raises(
+        InvalidRequest, match=r"^notify: is no URL of a webhook: write https://host/path"
+    ) as caught:
         checked_spec({"script": "a.py", "notify": url})
     assert "secret" not in str(caught.value)
 
 
-def test_a_server_of_several_users_sends_only_where_its_settings_allow(bench: Bench, receiver: Receiver) -> None:
+def test_a_server_of_several_users_sends_only_where_its_settings_allow(
+    bench: Bench, receiver: Receiver
+) -> None:
     here = f"http://localhost:{receiver.port}/"
 
     async def refused() -> None:
@@ -338,7 +373,9 @@ def test_a_server_of_several_users_sends_only_where_its_settings_allow(bench: Be
     users = bench.folder / "users.toml"
     with_server(bench, refused, users_file=users)
     with_server(bench, not_reached, users_file=users, notify_hosts=["localhost"])
-    with_server(bench, reached, users_file=users, notify_hosts=["localhost", "127.0.0.0/8", "::1/128"])
+    with_server(
+        bench, reached, users_file=users, notify_hosts=["localhost", "127.0.0.0/8", "::1/128"]
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""A database that is lost or damaged stops the start with the way out, and its rows are rebuilt from files."""
+"""A database that is lost or damaged stops the start with the way out, and its
+rows are rebuilt from files.
+"""
 
 import asyncio
 import json
@@ -10,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, example, given, settings, strategies as st
 
 from client_lib.errors import Conflict, KeyReused, ServerError
 from client_lib.spec.request import GroupMember, GroupRequest
@@ -44,7 +45,9 @@ def lose(bench: Bench) -> None:
 
 
 async def jobs(bench: Bench, **filters: Any) -> dict[str, Any]:
-    page = JobPage.model_validate_json(await bench.service.page(ANN, JobFilters(**filters), 100, None))
+    page = JobPage.model_validate_json(
+        await bench.service.page(ANN, JobFilters(**filters), 100, None)
+    )
     return {job.name: job for job in page.jobs}
 
 
@@ -60,8 +63,12 @@ async def filled(bench: Bench) -> dict[str, Any]:
         await bench.submit(name="waiting", labels={"a": "b"}, args=["x\ny"])
         await in_state(bench, "running", State.RUNNING)
         found = await jobs(bench)
-        attempt_dir(bench.folder / "state" / "data" / "jobs" / found["running"].id, 2).mkdir(parents=True)
-        noted = [service._files.job_dir(found[name].id) / "job.json" for name in ("ended", "cancelled")]
+        attempt_dir(bench.folder / "state" / "data" / "jobs" / found["running"].id, 2).mkdir(
+            parents=True
+        )
+        noted = [
+            service._files.job_dir(found[name].id) / "job.json" for name in ("ended", "cancelled")
+        ]
         while not all(path.exists() for path in noted):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         return found
@@ -101,7 +108,9 @@ def test_a_lost_database_stops_the_start_and_is_rebuilt(bench: Bench) -> None:
     asyncio.run(run())
 
 
-def test_a_group_is_rebuilt_with_its_limit_and_without_the_jobs_that_a_resubmit_has_replaced(bench: Bench) -> None:
+def test_a_group_is_rebuilt_with_its_limit_and_without_the_jobs_that_a_resubmit_has_replaced(
+    bench: Bench,
+) -> None:
     async def run() -> None:
         async with bench.server() as service:
             runs = [GroupMember(args=[], values={"seed": seed}) for seed in range(4)]
@@ -112,7 +121,10 @@ def test_a_group_is_rebuilt_with_its_limit_and_without_the_jobs_that_a_resubmit_
             await service.submits.resubmit_group(ANN, "scan", None, failed=True)
             bench.runtime.end((await bench.info("scan-1")).id)
             await bench.until("scan-1", State.SUCCEEDED)
-            before, members = await service.lookup.group(ANN, "scan", None), await jobs(bench, group="scan")
+            before, members = (
+                await service.lookup.group(ANN, "scan", None),
+                await jobs(bench, group="scan"),
+            )
         lose(bench)
         bench.runtime.attempts.clear()
         async with bench.recovered() as service:
@@ -129,9 +141,12 @@ def test_a_group_is_rebuilt_with_its_limit_and_without_the_jobs_that_a_resubmit_
 
 
 @pytest.mark.parametrize(
-    ("what", "damage"), [(rb'("info": {[^\n]*"created_at": ")2', rb"\1x"), (rb'"group": {[^\n]*}', rb'"group": [1]}')]
+    ("what", "damage"),
+    [(rb'("info": {[^\n]*"created_at": ")2', rb"\1x"), (rb'"group": {[^\n]*}', rb'"group": [1]}')],
 )
-def test_a_damaged_group_in_the_requests_takes_no_job_along(bench: Bench, what: bytes, damage: bytes) -> None:
+def test_a_damaged_group_in_the_requests_takes_no_job_along(
+    bench: Bench, what: bytes, damage: bytes
+) -> None:
     async def run() -> None:
         async with bench.server() as service:
             runs = [GroupMember(args=[], values={"seed": seed}) for seed in range(2)]
@@ -146,13 +161,19 @@ def test_a_damaged_group_in_the_requests_takes_no_job_along(bench: Bench, what: 
             segment.write_bytes(damaged)
         async with bench.recovered():
             found = await jobs(bench)
-            assert {name: job.group for name, job in found.items()} == dict.fromkeys(("scan-0", "scan-1", "alone"))
+            assert {name: job.group for name, job in found.items()} == dict.fromkeys(
+                ("scan-0", "scan-1", "alone")
+            )
 
     asyncio.run(run())
 
 
 @BOUNDED
-@given(where=st.floats(0, 1), length=st.sampled_from([1, 50, 4096, 40_000]), byte=st.sampled_from([0, 7, 255]))
+@given(
+    where=st.floats(0, 1),
+    length=st.sampled_from([1, 50, 4096, 40_000]),
+    byte=st.sampled_from([0, 7, 255]),
+)
 @example(where=0.0, length=100, byte=7)
 @example(where=0.0, length=10**9, byte=0)
 def test_a_database_with_damaged_pages_is_refused_or_works_and_can_be_rebuilt(
@@ -164,7 +185,9 @@ def test_a_database_with_damaged_pages_is_refused_or_works_and_can_be_rebuilt(
         content = file.read_bytes()
         start = int(where * (len(content) - 1))
         file.write_bytes(
-            content[:start] + bytes([byte]) * min(length, len(content) - start) + content[start + length :]
+            content[:start]
+            + bytes([byte]) * min(length, len(content) - start)
+            + content[start + length :]
         )
         try:
             async with bench.server():
@@ -214,7 +237,11 @@ def test_a_cancelled_job_does_not_start_again_with_a_rebuilt_row(bench: Bench) -
             for name in ("one", "two"):
                 await service.cancel(ANN, name)
             copy = bench.folder / "copy"
-            shutil.copytree(bench.folder / "state" / "data", copy, ignore=shutil.ignore_patterns("client_lib.db*"))
+            shutil.copytree(
+                bench.folder / "state" / "data",
+                copy,
+                ignore=shutil.ignore_patterns("client_lib.db*"),
+            )
         shutil.rmtree(bench.folder / "state" / "data")
         copy.rename(bench.folder / "state" / "data")
         async with bench.recovered():
@@ -237,14 +264,20 @@ def test_a_job_has_no_more_attempts_because_the_database_was_lost(
     async def job_after(folder: Path, lost_at: int) -> tuple[State, int, int]:
         bench = Bench(folder)
         async with bench.server():
-            job = await bench.submit(name="one", max_retry=budgets[0], max_infrastructure_retry=budgets[1])
+            job = await bench.submit(
+                name="one", max_retry=budgets[0], max_infrastructure_retry=budgets[1]
+            )
             await failed(bench, job.id, ends[:lost_at])
         lose(bench)
         bench.runtime.attempts.clear()
         async with bench.recovered():
             await failed(bench, job.id, ends[lost_at:])
             info = await bench.info("one")
-            return info.state if info.state.final else State.PENDING, info.attempt, info.infrastructure_retries
+            return (
+                info.state if info.state.final else State.PENDING,
+                info.attempt,
+                info.infrastructure_retries,
+            )
 
     async def run(folder: Path) -> None:
         (folder / "early").mkdir()
@@ -262,18 +295,26 @@ async def failed(bench: Bench, job_id: str, ends: list[Reason]) -> None:
         if not (active := bench.service._jobs.by_id.get(job_id)):
             return
         bench.runtime.end(job_id, reason, "it failed")
-        await bench.until_info("one", lambda info, before=attempt: info.state.final or info.attempt > before)
+        await bench.until_info(
+            "one", lambda info, before=attempt: info.state.final or info.attempt > before
+        )
         bench.clock.pass_time(100)
-        await eventually(lambda job=active: job.info.state.final or job.submitted_attempt == job.info.attempt)
+        await eventually(
+            lambda job=active: job.info.state.final or job.submitted_attempt == job.info.attempt
+        )
 
 
 def test_the_note_of_a_cancel_is_on_the_disk_before_it_is_answered(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A power loss may damage the database, and then a job whose note is lost, or cut, starts again."""
+    """A power loss may damage the database, and then a job whose note is
+    lost, or cut, starts again.
+    """
     synced: list[str] = []
     fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")) or fsync(fd))
+    monkeypatch.setattr(
+        os, "fsync", lambda fd: synced.append(os.readlink(f"/proc/self/fd/{fd}")) or fsync(fd)
+    )
 
     async def run() -> None:
         async with bench.server() as service:
@@ -307,7 +348,9 @@ def test_a_repeated_submit_is_known_after_the_loss_of_the_database(
     asyncio.run(run())
 
 
-def test_a_new_data_directory_starts_and_so_does_one_whose_jobs_were_all_deleted(bench: Bench) -> None:
+def test_a_new_data_directory_starts_and_so_does_one_whose_jobs_were_all_deleted(
+    bench: Bench,
+) -> None:
     async def run() -> None:
         async with bench.server() as service:
             await in_state(bench, "one", State.SUCCEEDED)
@@ -321,15 +364,21 @@ def test_a_new_data_directory_starts_and_so_does_one_whose_jobs_were_all_deleted
     asyncio.run(run())
 
 
-def test_a_job_whose_removal_had_begun_does_not_start_again_with_a_rebuilt_row(bench: Bench) -> None:
+def test_a_job_whose_removal_had_begun_does_not_start_again_with_a_rebuilt_row(
+    bench: Bench,
+) -> None:
     """The server is killed in the middle of a removal, and its database is lost."""
 
     async def run() -> None:
         async with bench.server() as service:
             for name in ("removed", "kept"):
                 await in_state(bench, name, State.SUCCEEDED)
-            removed, kept = [service._files.job_dir((await bench.info(name)).id) for name in ("removed", "kept")]
-            await eventually(lambda: all((folder / "job.json").exists() for folder in (removed, kept)))
+            removed, kept = [
+                service._files.job_dir((await bench.info(name)).id) for name in ("removed", "kept")
+            ]
+            await eventually(
+                lambda: all((folder / "job.json").exists() for folder in (removed, kept))
+            )
             service._cleanup._empty([removed.name])
         lose(bench)
         bench.runtime.attempts.clear()
@@ -346,7 +395,9 @@ def test_recover_changes_nothing_in_a_database_that_is_whole(bench: Bench) -> No
         before = await filled(bench)
         async with bench.recovered():
             found = await jobs(bench)
-            assert {job.id: job.state for job in found.values()} == {job.id: job.state for job in before.values()}
+            assert {job.id: job.state for job in found.values()} == {
+                job.id: job.state for job in before.values()
+            }
         assert not list(database(bench).parent.glob("*.damaged-*"))
 
     asyncio.run(run())

@@ -38,7 +38,9 @@ def test_every_job_that_is_not_final_is_given_to_the_runtime_again(bench: Bench)
             await bench.until("final", State.SUCCEEDED)
         bench.runtime.given.clear()
         async with bench.server():
-            assert bench.runtime.given == [(running.id, 1), (waiting.id, 1)], "what runs holds its place first"
+            assert bench.runtime.given == [(running.id, 1), (waiting.id, 1)], (
+                "what runs holds its place first"
+            )
             assert len(bench.runtime.started) == 3, "nothing started twice"
             bench.runtime.end(waiting.id)
             await bench.until("waiting", State.SUCCEEDED)
@@ -59,7 +61,11 @@ def test_a_job_that_ended_while_the_server_was_away_ends(bench: Bench) -> None:
         await away()
         async with bench.server():
             await bench.until("one", State.SUCCEEDED)
-            assert [state for state, _, _ in await bench.events("one")] == ["PENDING", "RUNNING", "SUCCEEDED"]
+            assert [state for state, _, _ in await bench.events("one")] == [
+                "PENDING",
+                "RUNNING",
+                "SUCCEEDED",
+            ]
 
     asyncio.run(run())
 
@@ -68,7 +74,10 @@ def test_an_attempt_gets_again_what_was_submitted(bench: Bench) -> None:
     async def run() -> None:
         async with bench.server() as service:
             request = bench.request(
-                name="one", secrets=["HF_TOKEN"], env_variables={"MY_KEY": "k"}, secret_values={"HF_TOKEN": "v"}
+                name="one",
+                secrets=["HF_TOKEN"],
+                env_variables={"MY_KEY": "k"},
+                secret_values={"HF_TOKEN": "v"},
             )
             job = JobInfo.model_validate_json((await service.submits.submit(ANN, request, None))[0])
             before = bench.runtime.attempts[job.id]
@@ -112,14 +121,19 @@ def test_both_budgets_of_retries_outlive_the_server(bench: Bench) -> None:
                 bench.runtime.end(job.id, reason)
                 await bench.until("one", State.RESTARTING, number + 1)
                 bench.clock.pass_time(60)
-                await eventually(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))
+                await eventually(
+                    lambda number=number: bench.runtime.started[-1] == (job.id, number + 1)
+                )
         async with bench.server():
             assert (await bench.info("one")).infrastructure_retries == 2
             bench.runtime.end(job.id, Reason.NODE_LOST, "the node is gone")
             ended = await bench.until("one", State.FAILED)
         assert (ended.attempt, ended.message) == (
             4,
-            "the node is gone (all 2 infrastructure retries are used); not retried: max_retry=1 is used up",
+            (
+                "the node is gone (all 2 infrastructure retries are used); not retried: "
+                "max_retry=1 is used up"
+            ),
         )
 
     asyncio.run(run())
@@ -128,15 +142,21 @@ def test_both_budgets_of_retries_outlive_the_server(bench: Bench) -> None:
 def test_the_progress_that_resets_retries_outlives_the_server(bench: Bench) -> None:
     async def run() -> None:
         async with bench.server():
-            job = await bench.submit(name="one", max_retry=1, retry_on=["exit:75"], retry_reset_steps=100)
+            job = await bench.submit(
+                name="one", max_retry=1, retry_on=["exit:75"], retry_reset_steps=100
+            )
         reset = ", counted from 0 again as it got from step 100 to 200"
         for number, (step, told) in enumerate([(100, ""), (200, reset)], start=1):
             async with bench.server():
                 await fails_at(bench, job.id, number, step)
-                assert (await bench.until("one", State.RESTARTING, number + 1)).retry == f"1 of 1 retries{told}"
+                assert (
+                    await bench.until("one", State.RESTARTING, number + 1)
+                ).retry == f"1 of 1 retries{told}"
             async with bench.server():
                 bench.clock.pass_time(60)
-                await eventually(lambda number=number: bench.runtime.started[-1] == (job.id, number + 1))
+                await eventually(
+                    lambda number=number: bench.runtime.started[-1] == (job.id, number + 1)
+                )
         async with bench.server():
             await fails_at(bench, job.id, 3, 299)
             failed = await bench.until("one", State.FAILED)
@@ -269,15 +289,21 @@ asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2])))
 """
 
 
-@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(600)])])
+@pytest.mark.parametrize(
+    "rounds", [2, pytest.param(50, marks=[pytest.mark.long, pytest.mark.timeout(600)])]
+)
 def test_kill_9_loses_no_answered_submit_and_doubles_none(tmp_path: Path, rounds: int) -> None:
     answered: list[str] = []
     for number in range(rounds):
         command = [sys.executable, "-c", SUBMITTER, str(tmp_path), str(number * 10_000)]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]) as server:
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+        ) as server:
             assert server.stdout
             assert server.stdout.readline() == "up\n"
-            if number == rounds - 1:  # on a busy machine the other rounds may be too short for any answer
+            if (
+                number == rounds - 1
+            ):  # on a busy machine the other rounds may be too short for any answer
                 answered.append(server.stdout.readline().strip())
             time.sleep(random.uniform(0.01, 0.3))  # the moment is random on purpose
             os.kill(server.pid, signal.SIGKILL)
@@ -308,11 +334,19 @@ def test_a_job_over_the_bounds_of_today_that_an_earlier_version_took_runs_on(ben
     """The job is shown as it was stored; a second submit of the same spec is refused."""
 
     async def run() -> None:
-        over = {"stop_timer": 10**10, "labels": {"a\nb": "c" * 1000}, "requirements": [" -r /etc/passwd"]}
+        over = {
+            "stop_timer": 10**10,
+            "labels": {"a\nb": "c" * 1000},
+            "requirements": [" -r /etc/passwd"],
+        }
         spec = JobSpec.model_validate({"script": "true", "type": "binary", **over}, context=STORED)
-        code = CodeSnapshot.model_validate({"sha256": "0" * 64, "root": "/a", "working_dir": ".."}, context=STORED)
+        code = CodeSnapshot.model_validate(
+            {"sha256": "0" * 64, "root": "/a", "working_dir": ".."}, context=STORED
+        )
         async with bench.server() as service:
-            request = bench.request(name="one").model_copy(update={"spec": spec.model_copy(update={"name": "one"})})
+            request = bench.request(name="one").model_copy(
+                update={"spec": spec.model_copy(update={"name": "one"})}
+            )
             text, _ = await service.submits.submit(ANN, request, None)
             job = JobInfo.model_validate_json(text)
             bench.runtime.runs(job.id)
@@ -339,7 +373,9 @@ def test_a_server_that_ends_begins_to_read_no_log(bench: Bench) -> None:
 
         async with bench.server() as service:
             job = await bench.submit(name="one")
-            readings = [asyncio.ensure_future(service.observer._read_log(read, job)) for _ in range(3)]
+            readings = [
+                asyncio.ensure_future(service.observer._read_log(read, job)) for _ in range(3)
+            ]
             await eventually(lambda: len(begun) == 2)
         go_on.set()
         ended = await asyncio.gather(*readings, return_exceptions=True)

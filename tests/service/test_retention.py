@@ -7,8 +7,7 @@ from datetime import datetime, timedelta, timezone
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.errors import NotFound
 from client_lib.spec.request import CodeSnapshot
@@ -28,7 +27,11 @@ def thing(key: T, days_ago: float, gb: float) -> tuple[T, datetime, int]:
 
 
 def removed(
-    finished: list[tuple[int, datetime, int]], retention: Retention, other: int = 0, kept: int = 0, free: int = 0
+    finished: list[tuple[int, datetime, int]],
+    retention: Retention,
+    other: int = 0,
+    kept: int = 0,
+    free: int = 0,
 ) -> list[int]:
     oldest, most = retention.limits(NOW, kept, free)
     return to_remove(finished, oldest, sum(size for *_, size in finished) + other - most)
@@ -50,12 +53,19 @@ def test_without_a_size_a_fifth_of_the_room_stays_free() -> None:
     assert retention.limits(NOW, 24 * GB, 0)[1] == pytest.approx(19.2 * GB)
     assert removed(finished, retention, kept=24 * GB, free=0) == [1]
     assert removed(finished, retention, kept=24 * GB, free=6 * GB) == []
-    assert removed(finished, retention, kept=24 * GB, free=-GB) == [1]  # more is claimed than is free
+    assert removed(finished, retention, kept=24 * GB, free=-GB) == [
+        1
+    ]  # more is claimed than is free
 
 
 @given(st.lists(st.integers(0, 10**12)), st.integers(0, 10**12), st.integers(-(10**9), 10**13))
-def test_what_stays_is_never_more_than_its_share_of_the_room(sizes: list[int], other: int, free: int) -> None:
-    finished, retention = [(seq, NOW, size) for seq, size in enumerate(sizes)], Retention(None, None)
+def test_what_stays_is_never_more_than_its_share_of_the_room(
+    sizes: list[int], other: int, free: int
+) -> None:
+    finished, retention = (
+        [(seq, NOW, size) for seq, size in enumerate(sizes)],
+        Retention(None, None),
+    )
     kept = sum(sizes) + other
     stays = sizes[len(removed(finished, retention, other, kept, free)) :]
     assert not stays or sum(stays) + other <= retention.limits(NOW, kept, free)[1]
@@ -77,7 +87,9 @@ def test_after_30_days_nothing_of_a_job_is_left(bench: Bench) -> None:
     async def run(service: Service) -> None:
         digest, used = await upload(bench, b"archive"), await upload(bench, b"of a running job")
         for name, key, sha256 in (("old", "k", digest), ("running", None, used)):
-            request = bench.request(name=name).model_copy(update={"code": CodeSnapshot(sha256=sha256, root="/r")})
+            request = bench.request(name=name).model_copy(
+                update={"code": CodeSnapshot(sha256=sha256, root="/r")}
+            )
             await service.submits.submit(ANN, request, key)
         running = await bench.info("running")
         bench.runtime.runs(running.id)
@@ -96,7 +108,10 @@ def test_after_30_days_nothing_of_a_job_is_left(bench: Bench) -> None:
             await service.get(ANN, "old")
         assert (await bench.info("running")).state is State.RUNNING
         assert [path.name for path in jobs.iterdir()] == [running.id]
-        assert (bench.snapshots.path(digest).exists(), bench.snapshots.path(used).exists()) == (False, True)
+        assert (bench.snapshots.path(digest).exists(), bench.snapshots.path(used).exists()) == (
+            False,
+            True,
+        )
         _, created = await service.submits.submit(ANN, bench.request(name="again"), "k")
         assert created, "the key is forgotten too"
 
@@ -145,12 +160,16 @@ def test_the_size_of_a_job_counts_whose_server_was_killed_at_its_end(bench: Benc
             await service.get(ANN, "one")
 
     in_server(bench, end)
-    with sqlite3.connect(bench.settings().data_dir / "client_lib.db") as database:  # killed before it was noted
+    with sqlite3.connect(
+        bench.settings().data_dir / "client_lib.db"
+    ) as database:  # killed before it was noted
         database.execute("UPDATE jobs SET size_bytes = NULL")
     in_server(bench, sweep, retention_gb=0.0001)
 
 
-def test_jobs_that_are_deleted_at_once_are_removed_at_once(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+def test_jobs_that_are_deleted_at_once_are_removed_at_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
     async def run(service: Service) -> None:
         jobs = bench.settings().data_dir / "jobs"
         names = [f"job-{number}" for number in range(6)]
@@ -167,8 +186,12 @@ def test_jobs_that_are_deleted_at_once_are_removed_at_once(bench: Bench, caplog:
     in_server(bench, run)
 
 
-@pytest.mark.parametrize(("runtime", "shown"), [("local", "20 GB of them"), ("kubernetes", "80% of the room")])
-def test_the_volume_of_a_cluster_bounds_it_and_a_users_disk_keeps_20_gb(bench: Bench, runtime: str, shown: str) -> None:
+@pytest.mark.parametrize(
+    ("runtime", "shown"), [("local", "20 GB of them"), ("kubernetes", "80% of the room")]
+)
+def test_the_volume_of_a_cluster_bounds_it_and_a_users_disk_keeps_20_gb(
+    bench: Bench, runtime: str, shown: str
+) -> None:
     async def run(service: Service) -> None:
         (check,) = [each for each in (await service.doctor()).checks if each.name == "retention"]
         assert f"at most {shown}" in check.message

@@ -13,8 +13,12 @@ from tests.logs.support import LogWriter
 from tests.service.bench import Bench
 
 
-def smoke(bench: Bench, lines: Sequence[str], end: Reason = Reason.CANCELLED, restarts: int = 0) -> tuple[int, JobInfo]:
-    """Seconds of running until a trial that has printed these lines is stopped, and the job when it has ended."""
+def smoke(
+    bench: Bench, lines: Sequence[str], end: Reason = Reason.CANCELLED, restarts: int = 0
+) -> tuple[int, JobInfo]:
+    """Seconds of running until a trial that has printed these lines is stopped, and
+    the job when it has ended.
+    """
 
     async def main() -> tuple[int, JobInfo]:
         async with bench.server():
@@ -64,7 +68,10 @@ def test_the_first_steps_end_it(bench: Bench, lines: list[str], because: str) ->
 def test_without_steps_it_ends_after_its_time(bench: Bench) -> None:
     seconds, info = smoke(bench, ["step 1 loss=1.0", "step 2 loss=0.9", "step 1/200"])
     assert seconds >= SMOKE_S - 1
-    assert (info.state, info.message) == (State.SUCCEEDED, f"smoke test passed: no failure in {SMOKE_S} s")
+    assert (info.state, info.message) == (
+        State.SUCCEEDED,
+        f"smoke test passed: no failure in {SMOKE_S} s",
+    )
 
 
 @pytest.mark.parametrize("end", [Reason.EXIT_CODE, Reason.OUT_OF_MEMORY])

@@ -23,7 +23,13 @@ from client_lib.errors import (
     StorageFull,
     TooLarge,
 )
-from client_lib.spec.request import CodeInPlace, CodeSnapshot, FunctionCode, SharedFolderProof, SubmitRequest
+from client_lib.spec.request import (
+    CodeInPlace,
+    CodeSnapshot,
+    FunctionCode,
+    SharedFolderProof,
+    SubmitRequest,
+)
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo, JobPage
 from server_stub.service import JobFilters, Service, admission
@@ -52,9 +58,15 @@ def test_the_same_key_and_spec_is_the_same_job(bench: Bench) -> None:
 
 def test_the_answer_is_written_as_the_model_writes_it(bench: Bench) -> None:
     async def run(service: Service) -> None:
-        snapshot = CodeSnapshot(sha256=await upload(bench, b"archive"), root="/rööt", script="train.py")
-        function = FunctionCode(sha256=snapshot.sha256, size=3, name="f", python="3.11", cloudpickle="3.1")
-        plain = bench.request(labels={"a": '"b"'}, env_variables={"MY_TOKEN": "t"}, args=["ü"], base_image='im"ä"ge')
+        snapshot = CodeSnapshot(
+            sha256=await upload(bench, b"archive"), root="/rööt", script="train.py"
+        )
+        function = FunctionCode(
+            sha256=snapshot.sha256, size=3, name="f", python="3.11", cloudpickle="3.1"
+        )
+        plain = bench.request(
+            labels={"a": '"b"'}, env_variables={"MY_TOKEN": "t"}, args=["ü"], base_image='im"ä"ge'
+        )
         requests = [
             plain,
             plain.model_copy(update={"code": CodeInPlace(sha256="0" * 64, proof=plain.code.proof)}),  # type: ignore[union-attr]
@@ -77,7 +89,9 @@ def test_what_was_sent_is_kept_without_its_proof(bench: Bench) -> None:
         asked = SubmitRequest.model_validate_json(await service.request(ANN, "one"))
         assert asked.code == CodeInPlace()
         assert asked.spec == request.spec
-        assert service._files.request_of(service._jobs.by_name["ann", "one"].row).secret_values == {"HF_TOKEN": "v"}
+        assert service._files.request_of(service._jobs.by_name["ann", "one"].row).secret_values == {
+            "HF_TOKEN": "v"
+        }
 
     in_server(bench, run)
 
@@ -96,7 +110,9 @@ def test_a_runtime_can_have_an_attempt_once_more(bench: Bench) -> None:
 
 def test_a_hundred_repeats_at_once_are_one_job(bench: Bench) -> None:
     async def run(service: Service) -> None:
-        answers = await asyncio.gather(*(service.submits.submit(ANN, bench.request(), "k1") for _ in range(100)))
+        answers = await asyncio.gather(
+            *(service.submits.submit(ANN, bench.request(), "k1") for _ in range(100))
+        )
         assert sum(created for _, created in answers) == 1
         assert len({json.loads(text)["id"] for text, _ in answers}) == 1
         assert len(bench.runtime.started) == 1
@@ -136,7 +152,9 @@ def test_the_key_of_a_refused_submit_is_free(bench: Bench) -> None:
             await service.submits.submit(ANN, wrong, "k1")
         digest = await upload(bench, b"archive")
         code = CodeSnapshot(sha256=digest, root="/r", script="train.py")
-        _, created = await service.submits.submit(ANN, wrong.model_copy(update={"code": code}), "k1")
+        _, created = await service.submits.submit(
+            ANN, wrong.model_copy(update={"code": code}), "k1"
+        )
         assert created
 
     in_server(bench, run)
@@ -177,8 +195,12 @@ def test_a_taken_name_is_refused_and_a_missing_one_is_drawn(bench: Bench) -> Non
     in_server(bench, run)
 
 
-def test_a_drawn_name_that_is_taken_is_drawn_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = iter([b"\0\0\0\0\0", b"\0\0\0\0\0", b"\x08\x42\x10\x84\x21"])  # base32 of the last: bbbbbbbb
+def test_a_drawn_name_that_is_taken_is_drawn_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn = iter(
+        [b"\0\0\0\0\0", b"\0\0\0\0\0", b"\x08\x42\x10\x84\x21"]
+    )  # base32 of the last: bbbbbbbb
     monkeypatch.setattr("secrets.token_bytes", lambda _: next(drawn))
 
     async def run(service: Service) -> None:
@@ -218,14 +240,18 @@ def test_a_folder_is_shared_only_where_the_nonce_proves_it(bench: Bench, tmp_pat
     in_server(bench, run)
 
 
-def test_the_folder_above_the_target_of_a_link_is_proven_where_it_is(bench: Bench, tmp_path: Path) -> None:
+def test_the_folder_above_the_target_of_a_link_is_proven_where_it_is(
+    bench: Bench, tmp_path: Path
+) -> None:
     real = tmp_path / "real"
     (real / "sub").mkdir(parents=True)
     (real / "train.py").touch()
     (real / ".proof").write_text(bench.nonce)
     (bench.scripts / "link").symlink_to(real / "sub")
     code = CodeInPlace(proof=SharedFolderProof(path=str(real / ".proof"), nonce=bench.nonce))
-    request = bench.request(script=f"{bench.scripts}/link/../train.py").model_copy(update={"code": code})
+    request = bench.request(script=f"{bench.scripts}/link/../train.py").model_copy(
+        update={"code": code}
+    )
 
     async def run(service: Service) -> None:
         await service.submits.submit(ANN, request, None)
@@ -236,7 +262,9 @@ def test_the_folder_above_the_target_of_a_link_is_proven_where_it_is(bench: Benc
 def test_a_file_system_that_is_mounted_while_the_server_runs_is_read_in_a_thread(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its file server may not answer, which must not stop other requests. No test has one, so the list is made up."""
+    """Its file server may not answer, which must not stop other requests. No test has
+    one, so the list is made up.
+    """
     mounted, threads, now = [("/", "ext4")], list[threading.Thread](), [1000.0]
     prove = admission._proves
 
@@ -320,7 +348,9 @@ def test_a_full_disk_refuses_submits_and_running_jobs_go_on(bench: Bench) -> Non
         bench.clock.pass_time(1)
         with pytest.raises(StorageFull):
             await bench.submit(name="two")
-        assert not next(check for check in (await service.doctor()).checks if check.name == "disk").ok
+        assert not next(
+            check for check in (await service.doctor()).checks if check.name == "disk"
+        ).ok
         bench.runtime.runs(job.id)
         bench.runtime.end(job.id)
         await bench.until("one", State.SUCCEEDED)
@@ -330,13 +360,17 @@ def test_a_full_disk_refuses_submits_and_running_jobs_go_on(bench: Bench) -> Non
 
 def test_a_database_that_is_full_for_a_while_loses_no_transition(bench: Bench) -> None:
     async def pages(service: Service, limit: int) -> None:
-        await service._store.write(lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {limit}") and None)
+        await service._store.write(
+            lambda c: c.exec_driver_sql(f"PRAGMA max_page_count = {limit}") and None
+        )
 
     async def run(service: Service) -> None:
         job = await bench.submit(name="one")
         await pages(service, 1)
         with pytest.raises(StorageFull):
-            await asyncio.gather(*(bench.submit(name=f"filler-{n}", args=["x" * 20_000]) for n in range(50)))
+            await asyncio.gather(
+                *(bench.submit(name=f"filler-{n}", args=["x" * 20_000]) for n in range(50))
+            )
         bench.runtime.runs(job.id)
         bench.runtime.end(job.id, Reason.EXIT_CODE, "x" * 100_000)
         await asyncio.sleep(0.1)
@@ -347,8 +381,12 @@ def test_a_database_that_is_full_for_a_while_loses_no_transition(bench: Bench) -
     in_server(bench, run)
 
 
-def test_too_many_jobs_that_are_not_final_are_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("server_stub.service.submit.MAX_UNFINISHED_JOBS", 2)  # 100 000 jobs would take minutes
+def test_too_many_jobs_that_are_not_final_are_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "server_stub.service.submit.MAX_UNFINISHED_JOBS", 2
+    )  # 100 000 jobs would take minutes
 
     async def run(service: Service) -> None:
         await bench.submit(name="one")
@@ -370,7 +408,10 @@ def test_the_value_of_a_secret_is_in_one_private_file_and_nowhere_else(bench: Be
 
     async def run(service: Service) -> None:
         request = bench.request(
-            name="one", secrets=["HF_TOKEN"], env_variables={"MY_TOKEN": token}, secret_values={"HF_TOKEN": value}
+            name="one",
+            secrets=["HF_TOKEN"],
+            env_variables={"MY_TOKEN": token},
+            secret_values={"HF_TOKEN": value},
         )
         text, _ = await service.submits.submit(ANN, request, "k")
         job = JobInfo.model_validate_json(text)
@@ -404,7 +445,9 @@ def files_below(folder: Path) -> Iterable[Path]:
 
 def test_a_deleted_job_leaves_no_secret_on_the_disk(bench: Bench) -> None:
     async def run(service: Service) -> None:
-        request = bench.request(name="one", secrets=["HF_TOKEN"], secret_values={"HF_TOKEN": "s3cr3t"})
+        request = bench.request(
+            name="one", secrets=["HF_TOKEN"], secret_values={"HF_TOKEN": "s3cr3t"}
+        )
         for _ in range(2):  # a repeat leaves none either
             await service.submits.submit(ANN, request, "key")
         with pytest.raises(Conflict):
@@ -417,7 +460,9 @@ def test_a_deleted_job_leaves_no_secret_on_the_disk(bench: Bench) -> None:
     assert not [path for path in files_below(bench.folder) if b"s3cr3t" in path.read_bytes()]
 
 
-def test_a_secret_without_a_value_comes_from_the_server_or_is_named(bench: Bench, tmp_path: Path) -> None:
+def test_a_secret_without_a_value_comes_from_the_server_or_is_named(
+    bench: Bench, tmp_path: Path
+) -> None:
     (tmp_path / "secrets.toml").write_text('WANDB_API_KEY = "w"\n')
 
     async def run(service: Service) -> None:
@@ -451,7 +496,9 @@ def test_the_jobs_of_others_do_not_exist(bench: Bench) -> None:
             for call in calls:
                 with pytest.raises(NotFound, match="no job named one"):
                     await call
-        assert JobPage.model_validate_json(await service.page(BEN, JobFilters(), 10, None)).jobs == []
+        assert (
+            JobPage.model_validate_json(await service.page(BEN, JobFilters(), 10, None)).jobs == []
+        )
         for owner in ("ann", "*"):
             with pytest.raises(Forbidden):
                 await service.page(BEN, JobFilters((owner,)), 10, None)
@@ -464,7 +511,9 @@ def test_an_admin_sees_and_cancels_all(bench: Bench) -> None:
     async def run(service: Service) -> None:
         await bench.submit(name="one")
         assert (await bench.info("one", ROOT, "ann")).owner == "ann"
-        assert (await bench.info("one", ROOT)).owner == "ann", "without an owner, where only one has that name"
+        assert (await bench.info("one", ROOT)).owner == "ann", (
+            "without an owner, where only one has that name"
+        )
         await bench.submit(BEN, name="one")
         with pytest.raises(InvalidRequest, match="more than one user"):
             await bench.info("one", ROOT)
@@ -480,7 +529,9 @@ def test_a_server_that_shares_shows_the_jobs_of_others(bench: Bench) -> None:
     async def run(service: Service) -> None:
         await bench.submit(name="one")
         assert (await bench.info("one", BEN, "ann")).owner == "ann"
-        assert JobPage.model_validate_json(await service.page(BEN, JobFilters(("*",)), 10, None)).jobs
+        assert JobPage.model_validate_json(
+            await service.page(BEN, JobFilters(("*",)), 10, None)
+        ).jobs
 
     in_server(bench, run, share_jobs=True)
 
@@ -531,7 +582,8 @@ def test_the_doctor_shows_the_retention(bench: Bench) -> None:
     async def run(service: Service) -> None:
         shown = {check.name: check.message for check in (await service.doctor()).checks}
         assert shown["retention"] == (
-            "finished jobs are kept 30 days after their end, at most 20 GB of them; the log of a job at most 10.7 GB"
+            "finished jobs are kept 30 days after their end, at most 20 GB of them; the log of a "
+            "job at most 10.7 GB"
         )
         assert "fake" in shown
         await eventually(lambda: True)

@@ -32,12 +32,20 @@ def info(**changes: Any) -> JobInfo:
     return JobInfo.model_validate_json(json.dumps(INFO | changes))
 
 
-NEWER: dict[str, Any] = {"state": "SUSPENDED", "reason": "SomethingNew", "workers": [{"worker": 0, "state": "frozen"}]}
+NEWER: dict[str, Any] = {
+    "state": "SUSPENDED",
+    "reason": "SomethingNew",
+    "workers": [{"worker": 0, "state": "frozen"}],
+}
 
 
 def test_a_reason_and_states_of_a_newer_server_are_shown_as_it_sent_them() -> None:
     seen = info(**NEWER)
-    assert (seen.state, seen.reason, seen.workers[0].state) == ("SUSPENDED", "SomethingNew", "frozen")
+    assert (seen.state, seen.reason, seen.workers[0].state) == (
+        "SUSPENDED",
+        "SomethingNew",
+        "frozen",
+    )
     assert f"{seen.state} {seen.reason}" == "SUSPENDED SomethingNew"
     assert not seen.state.final
     sent_on = seen.model_dump(mode="json")
@@ -86,11 +94,18 @@ def test_a_field_that_the_first_clients_do_not_know_is_in_the_list_of_newer_ones
 
 
 @pytest.mark.parametrize("name", SINCE_0_1)
-def test_a_field_that_the_first_clients_refuse_is_sent_where_it_has_another_value_alone(name: str) -> None:
+def test_a_field_that_the_first_clients_refuse_is_sent_where_it_has_another_value_alone(
+    name: str,
+) -> None:
     default = JobSpec.model_fields[name].get_default(call_default_factory=True)
     assert name not in info().model_dump(mode="json")["spec"]
     assert getattr(JobInfo.model_validate_json(info().model_dump_json()).spec, name) == default
-    others = {"setup": "true", "notify": "https://hook.example", "metrics": "(?P<loss>.*)", "after": ["first"]}
+    others = {
+        "setup": "true",
+        "notify": "https://hook.example",
+        "metrics": "(?P<loss>.*)",
+        "after": ["first"],
+    }
     listed = {**others, "checkpoint_from": "first", "retry_on": ["Hung"]}
     other = listed.get(name) or ("stop" if isinstance(default, str) else int(default is None))
     changed = info(spec={"script": "train.py", "max_retry": 1, name: other})
@@ -98,7 +113,12 @@ def test_a_field_that_the_first_clients_refuse_is_sent_where_it_has_another_valu
 
 
 def test_values_that_are_no_text_are_still_refused() -> None:
-    for wrong in ({"state": 1}, {"reason": None}, {"workers": [{"worker": 0, "state": 3}]}, {"spec": {"script": 1}}):
+    for wrong in (
+        {"state": 1},
+        {"reason": None},
+        {"workers": [{"worker": 0, "state": 3}]},
+        {"spec": {"script": 1}},
+    ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             info(**wrong)
 
@@ -106,7 +126,12 @@ def test_values_that_are_no_text_are_still_refused() -> None:
 def test_the_schema_lists_the_states_that_this_version_knows() -> None:
     schema = JobInfo.model_json_schema()["$defs"]
     assert schema["State"]["enum"] == [str(state) for state in State]
-    assert WorkerInfo.model_json_schema()["properties"]["state"]["enum"] == ["waiting", "starting", "running", "ended"]
+    assert WorkerInfo.model_json_schema()["properties"]["state"]["enum"] == [
+        "waiting",
+        "starting",
+        "running",
+        "ended",
+    ]
 
 
 def test_the_repr_of_a_job_s_info_and_of_its_explanation_is_one_short_line() -> None:

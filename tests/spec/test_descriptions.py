@@ -1,4 +1,6 @@
-"""The text below a field is its description in documents and help texts, and an import reads no source for it."""
+"""The text below a field is its description in documents and help texts, and an
+import reads no source for it.
+"""
 
 import subprocess
 import sys
@@ -32,12 +34,20 @@ class Box(Size):
 
 def test_the_text_below_a_field_describes_it_and_a_derived_model_may_say_it_differently() -> None:
     assert descriptions(Size) == {"width": "Width\nin metres.", "note": "Free text."}
-    assert descriptions(Box) == {"width": "Width\nin metres.", "height": "Height in metres.", "note": "What is in it."}
+    assert descriptions(Box) == {
+        "width": "Width\nin metres.",
+        "height": "Height in metres.",
+        "note": "What is in it.",
+    }
 
 
 def test_a_model_without_its_source_has_no_descriptions() -> None:
     made: dict[str, type[Described]] = {}
-    exec("class Made(Described):\n    field: int\n    'A text.'", {"Described": Described, "__name__": __name__}, made)
+    exec(
+        "class Made(Described):\n    field: int\n    'A text.'",
+        {"Described": Described, "__name__": __name__},
+        made,
+    )
     assert descriptions(made["Made"]) == {}
     assert "description" not in made["Made"].model_json_schema()["properties"]["field"]
 
@@ -56,7 +66,7 @@ def test_every_field_of_a_job_is_described() -> None:
 def test_an_import_reads_no_source() -> None:
     """It takes as long as all else of the import together."""
     code = (
-        "import inspect, linecache; inspect.getsource = inspect.findsource = linecache.getlines = None\n"
-        "import client_lib.spec.wire, client_lib.job"
+        "import inspect, linecache; inspect.getsource = inspect.findsource = linecache.getlines = "
+        "None\nimport client_lib.spec.wire, client_lib.job"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

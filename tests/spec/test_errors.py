@@ -9,7 +9,9 @@ def _classes(root: type[ClientLibError]) -> list[type[ClientLibError]]:
 
 
 def test_every_class_has_a_code_of_its_own() -> None:
-    assert sorted(BY_CODE) == sorted(cls.code for cls in _classes(ClientLibError) if cls.__module__ == errors.__name__)
+    assert sorted(BY_CODE) == sorted(
+        cls.code for cls in _classes(ClientLibError) if cls.__module__ == errors.__name__
+    )
 
 
 def test_every_class_says_what_happened() -> None:
@@ -27,7 +29,9 @@ def test_a_class_of_two_errors_has_code_and_status_of_one() -> None:
 
 
 def test_an_error_reads_as_a_sentence_and_the_way_out() -> None:
-    assert str(errors.NotFound("no job named x", hint="`client-lib list` shows the jobs")).splitlines() == [
+    assert str(
+        errors.NotFound("no job named x", hint="`client-lib list` shows the jobs")
+    ).splitlines() == [
         "no job named x",
         "`client-lib list` shows the jobs",
     ]

@@ -5,12 +5,19 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import ValidationError
 
 from client_lib.spec.command_line import check_name, split_script
-from client_lib.spec.job import MASK, REFUSED_TYPES, HealthAction, HealthSubAction, JobSpec, JobType, PriorityClass
+from client_lib.spec.job import (
+    MASK,
+    REFUSED_TYPES,
+    HealthAction,
+    HealthSubAction,
+    JobSpec,
+    JobType,
+    PriorityClass,
+)
 from client_lib.spec.mlspace import PlatformType
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.states import FAILURES
@@ -21,7 +28,9 @@ text = st.text(st.characters(blacklist_characters="\0", blacklist_categories=["C
 lines = st.text(st.characters(blacklist_categories=["Cc", "Cs"]), max_size=30)
 names = st.from_regex(r"[a-z]([-a-z0-9]{0,48}[a-z0-9])?", fullmatch=True)
 env_names = st.from_regex(r"MY_[A-Z_]{0,10}", fullmatch=True)
-scalars = st.one_of(text, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False))
+scalars = st.one_of(
+    text, st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False, allow_infinity=False)
+)
 specs = st.builds(
     JobSpec,
     script=text.filter(str.strip).map(shlex.quote),
@@ -40,10 +49,14 @@ specs = st.builds(
 @given(specs)
 def test_a_spec_through_json_and_back_is_the_same_with_and_without_defaults(spec: JobSpec) -> None:
     for exclude_unset in (False, True):
-        assert JobSpec.model_validate_json(spec.model_dump_json(exclude_unset=exclude_unset)) == spec
+        assert (
+            JobSpec.model_validate_json(spec.model_dump_json(exclude_unset=exclude_unset)) == spec
+        )
 
 
-@given(st.lists(text, min_size=1, max_size=5).filter(lambda words: any(word.strip() for word in words)))
+@given(
+    st.lists(text, min_size=1, max_size=5).filter(lambda words: any(word.strip() for word in words))
+)
 def test_quoted_words_come_back_as_they_were(words: list[str]) -> None:
     assert split_script(shlex.join(words)) == words
 
@@ -53,7 +66,10 @@ def test_quoted_words_come_back_as_they_were(words: list[str]) -> None:
     [
         ("train.py", ["train.py"]),
         ("train.py key=value --x 'a b'", ["train.py", "key=value", "--x", "a b"]),
-        ("bash -c 'cd /tmp && echo $HOME | cat > x'", ["bash", "-c", "cd /tmp && echo $HOME | cat > x"]),
+        (
+            "bash -c 'cd /tmp && echo $HOME | cat > x'",
+            ["bash", "-c", "cd /tmp && echo $HOME | cat > x"],
+        ),
         ('python -c "import os; print(1)"', ["python", "-c", "import os; print(1)"]),
         ("grep '|' a\\$b", ["grep", "|", "a$b"]),
         ("echo ''", ["echo", ""]),
@@ -98,9 +114,15 @@ def test_shell_syntax_is_refused_with_the_way_out(wrong: str) -> None:
         ({"base_image": "train.py"}, "script='train.py'"),
         ({"health_params": {"log_period": 20}}, "needs action"),
         ({"grace_s": -1}, "greater than or equal to 0"),
-        ({"max_retry": 1, "retry_on": ["NodeLst"]}, "'NodeLst' is no failure of an attempt; did you mean 'NodeLost'?"),
+        (
+            {"max_retry": 1, "retry_on": ["NodeLst"]},
+            "'NodeLst' is no failure of an attempt; did you mean 'NodeLost'?",
+        ),
         ({"max_retry": 1, "retry_on": ["Timeout"]}, "there are: ExitCode, Signal, OutOfMemory, "),
-        ({"max_retry": 1, "retry_on": ["exit 75"]}, "'exit 75' is no failure of an attempt; did you mean 'exit:N'?"),
+        (
+            {"max_retry": 1, "retry_on": ["exit 75"]},
+            "'exit 75' is no failure of an attempt; did you mean 'exit:N'?",
+        ),
         ({"max_retry": 1, "retry_on": ["exit:0"]}, "did you mean 'exit:N'? (N: 1 to 255)"),
         ({"max_retry": 1, "retry_on": ["exit:256"]}, "did you mean 'exit:N'? (N: 1 to 255)"),
         ({"max_retry": 1, "retry_on": ["HungSilent"]}, "needs health_params"),
@@ -121,12 +143,17 @@ def test_a_value_may_hold_whatever_a_process_can_receive(value: str) -> None:
     assert (spec.environment()["A"], spec.command()[1:]) == (value, [value, f"--x={value}"])
     code = CodeInPlace()
     request = SubmitRequest(
-        spec=spec, code=code, submitter=Submitter(environment={"A": value}), secret_values={"B": value}
+        spec=spec,
+        code=code,
+        submitter=Submitter(environment={"A": value}),
+        secret_values={"B": value},
     )
     assert SubmitRequest.model_validate_json(request.model_dump_json()) == request
 
 
-@pytest.mark.parametrize("variables", [{"A=B": "hush"}, {"": "hush"}, {"A\0": "hush"}, {"A": "hush\0"}])
+@pytest.mark.parametrize(
+    "variables", [{"A=B": "hush"}, {"": "hush"}, {"A\0": "hush"}, {"A": "hush\0"}]
+)
 @pytest.mark.parametrize("field", ["environment", "secret_values"])
 def test_a_variable_that_no_process_can_receive_is_refused_without_its_value(
     field: str, variables: dict[str, str]
@@ -145,7 +172,9 @@ def test_a_name_of_fifty_characters_is_fine() -> None:
 
 
 def test_command_appends_args_then_flags() -> None:
-    spec = JobSpec(script="train.py --a 1", args=["x y", ""], flags={"lr": 0.1, "amp": None, "on": True})
+    spec = JobSpec(
+        script="train.py --a 1", args=["x y", ""], flags={"lr": 0.1, "amp": None, "on": True}
+    )
     assert spec.command() == ["train.py", "--a", "1", "x y", "", "--lr=0.1", "--amp", "--on=True"]
 
 
@@ -172,9 +201,17 @@ def test_requests_are_strict_and_answers_lenient() -> None:
     with pytest.raises(ValidationError):
         SubmitRequest.model_validate(request | {"new": 1})
     answer = {
-        "name": "a", "id": "1", "owner": "me", "version": 1, "runtime": "local", "state": "PENDING", "reason": "Queued",
-        "spec": {"script": "a.py"}, "code": {"mode": "in_place"}, "created_at": "2026-01-01T00:00:00Z",
-    }  # fmt: skip
+        "name": "a",
+        "id": "1",
+        "owner": "me",
+        "version": 1,
+        "runtime": "local",
+        "state": "PENDING",
+        "reason": "Queued",
+        "spec": {"script": "a.py"},
+        "code": {"mode": "in_place"},
+        "created_at": "2026-01-01T00:00:00Z",
+    }
     assert JobInfo.model_validate(answer | {"new": 1}).state == "PENDING"
 
 
@@ -188,7 +225,11 @@ def test_a_type_of_the_platform_that_is_not_offered_is_refused_with_the_way_out(
 
 
 def test_the_platform_s_spelling_of_a_member_is_the_member() -> None:
-    assert [PriorityClass.low, PriorityClass.medium, PriorityClass.high] == ["low", "medium", "high"]
+    assert [PriorityClass.low, PriorityClass.medium, PriorityClass.high] == [
+        "low",
+        "medium",
+        "high",
+    ]
     assert len(PriorityClass) == 5
     assert (HealthAction.restart, HealthSubAction.notify) == ("restart", "notify")
     assert JobSpec(script="a.py", type=PlatformType.torchrun).type is JobType.TORCHRUN
@@ -196,7 +237,12 @@ def test_the_platform_s_spelling_of_a_member_is_the_member() -> None:
 
 def test_every_failure_of_an_attempt_can_be_retried_on() -> None:
     words = [*FAILURES, "exit:1", "exit:255"]
-    JobSpec(script="a.py", max_retry=0, retry_on=words, health_params={"log_period": 1, "action": "delete"})
+    JobSpec(
+        script="a.py",
+        max_retry=0,
+        retry_on=words,
+        health_params={"log_period": 1, "action": "delete"},
+    )
 
 
 @pytest.mark.parametrize(
@@ -211,7 +257,9 @@ def test_every_failure_of_an_attempt_can_be_retried_on() -> None:
         ({"elastic_max_workers": 2}, False),
     ],
 )
-def test_elastic_bounds_enclose_the_workers_where_the_type_reads_them(bounds: dict[str, object], holds: bool) -> None:
+def test_elastic_bounds_enclose_the_workers_where_the_type_reads_them(
+    bounds: dict[str, object], holds: bool
+) -> None:
     JobSpec(script="a.py", n_workers=3, **bounds)
     with nullcontext() if holds else pytest.raises(ValidationError, match="n_workers=3"):
         JobSpec(script="a.py", n_workers=3, type="pytorch_elastic", **bounds)

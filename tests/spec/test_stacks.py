@@ -2,8 +2,7 @@
 
 import string
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.spec.stacks import (
     Frame,
@@ -34,38 +33,57 @@ def test_a_dump_is_read() -> None:
     helper, main = parse(DUMP)
     assert (helper.name, helper.main, main.main) == ("pin memory", False, True)
     assert main.frames == [
-        Frame(function="all_reduce", file="/env/lib/python3.11/site-packages/torch/distributed/c10d.py", line=2806),
+        Frame(
+            function="all_reduce",
+            file="/env/lib/python3.11/site-packages/torch/distributed/c10d.py",
+            line=2806,
+        ),
         Frame(function="step", file="/home/me/train.py", line=41),
         Frame(function="<module>", file="/home/me/train.py", line=50),
     ]
 
 
 def test_frames_of_a_warm_pool_and_of_a_function_are_left_out() -> None:
-    names = ["work (/me/f.py)", "call (/c/function_runner.py)", "_run (/c/rank_runner.py)", "<module> (/c/__main__.py)"]
+    names = [
+        "work (/me/f.py)",
+        "call (/c/function_runner.py)",
+        "_run (/c/rank_runner.py)",
+        "<module> (/c/__main__.py)",
+    ]
     lines = [f'  File "{name.split("(")[1][:-1]}", line 1 in {name.split()[0]}' for name in names]
     (thread,) = parse("\n".join(["Current thread 0x1 (most recent call first):", *lines]))
     assert [frame.function for frame in thread.frames] == ["work"]
 
 
 def test_a_thread_of_the_runner_is_left_out() -> None:
-    own = 'Thread 0x2 (most recent call first):\n  File "/c/rank_runner.py", line 450 in _send_entries\n\n'
+    own = (
+        'Thread 0x2 (most recent call first):\n  File "/c/rank_runner.py", line 450 in '
+        "_send_entries\n\n"
+    )
     assert parse(own + DUMP) == parse(DUMP)
 
 
 def process(*frames: tuple[str, str, int], pid: int = 1) -> ProcessStacks:
     made = [Frame(function=function, file=file, line=line) for function, file, line in frames]
     return ProcessStacks(
-        pid=pid, name="python", state="sleeping", threads=[ThreadStack(id="0x1", main=True, frames=made)]
+        pid=pid,
+        name="python",
+        state="sleeping",
+        threads=[ThreadStack(id="0x1", main=True, frames=made)],
     )
 
 
 REDUCES = process(("all_reduce", "/e/site-packages/torch/c10d.py", 9), ("step", "/me/train.py", 41))
-LOADS = process(("load", "/me/data.py", 12), ("epoch", "/me/train.py", 30), ("<module>", "/me/train.py", 80))
+LOADS = process(
+    ("load", "/me/data.py", 12), ("epoch", "/me/train.py", 30), ("<module>", "/me/train.py", 80)
+)
 FETCHES = process(("recv", "/usr/lib/python3.11/connection.py", 1), ("fetch", "/me/data.py", 9))
 
 
 def test_ranks_with_the_same_stack_are_one_group() -> None:
-    ranks = [RankStacks(rank=n, worker=0, processes=[LOADS if n == 1 else REDUCES]) for n in range(8)]
+    ranks = [
+        RankStacks(rank=n, worker=0, processes=[LOADS if n == 1 else REDUCES]) for n in range(8)
+    ]
     assert groups(ranks) == [
         "ranks 0, 2-7: all_reduce <- step (train.py:41)",
         "rank 1: load (data.py:12) <- epoch (train.py:30)",
@@ -101,24 +119,35 @@ def test_a_process_without_a_stack_is_described() -> None:
     rank = RankStacks(rank=3, worker=0, processes=[read_process(sent)])
     what = "prog is waiting for a disk or a device in nfs_wait, without a stack: no handler"
     assert groups([rank]) == [f"rank 3: {what}"]
-    assert details(rank)[0] == "rank 3, process 7 (prog): waiting for a disk or a device in nfs_wait, 1.50 s of CPU"
+    assert (
+        details(rank)[0]
+        == "rank 3, process 7 (prog): waiting for a disk or a device in nfs_wait, 1.50 s of CPU"
+    )
 
 
 def test_details_show_the_main_thread_first() -> None:
     rank = RankStacks(
-        rank=0, worker=0, processes=[read_process({"pid": 7, "name": "python", "state": "S", "dump": DUMP})]
+        rank=0,
+        worker=0,
+        processes=[read_process({"pid": 7, "name": "python", "state": "S", "dump": DUMP})],
     )
     lines = details(rank)
     assert lines[1:3] == [
         "  main thread 0x00007f92efa8cb80",
         "    all_reduce (/env/lib/python3.11/site-packages/torch/distributed/c10d.py:2806)",
     ]
-    assert lines[-2:] == ["  thread 0x00007f92ef000000 pin memory", "    wait (/usr/lib/python3.11/threading.py:324)"]
+    assert lines[-2:] == [
+        "  thread 0x00007f92ef000000 pin memory",
+        "    wait (/usr/lib/python3.11/threading.py:324)",
+    ]
 
 
 _NAMES = st.text(string.ascii_letters + "_<>0", min_size=1, max_size=8)
 _FRAMES = st.builds(
-    Frame, function=_NAMES, file=_NAMES.map("/me/{}.py".format), line=st.one_of(st.none(), st.integers(0, 9999))
+    Frame,
+    function=_NAMES,
+    file=_NAMES.map("/me/{}.py".format),
+    line=st.one_of(st.none(), st.integers(0, 9999)),
 )
 _THREADS = st.builds(
     ThreadStack,
@@ -133,7 +162,10 @@ def written(threads: list[ThreadStack]) -> str:
     """The threads in the format of faulthandler."""
     lines = []
     for thread in threads:
-        kind, name = "Current thread" if thread.main else "Thread", f" [{thread.name}]" if thread.name else ""
+        kind, name = (
+            "Current thread" if thread.main else "Thread",
+            f" [{thread.name}]" if thread.name else "",
+        )
         lines.append(f"{kind} {thread.id}{name} (most recent call first):")
         for frame in thread.frames:
             line = "???" if frame.line is None else frame.line
@@ -164,4 +196,6 @@ def test_each_rank_is_in_one_group(processes: list[ProcessStacks]) -> None:
 
 def _numbers(line: str) -> list[int]:
     spans = line.partition(": ")[0].split(" ", 1)[1].split(", ")
-    return [n for span in spans for n in range(int(span.split("-")[0]), int(span.split("-")[-1]) + 1)]
+    return [
+        n for span in spans for n in range(int(span.split("-")[0]), int(span.split("-")[-1]) + 1)
+    ]

@@ -1,4 +1,6 @@
-"""Client and server agree on where the local state lies, and it is never on a disk that other hosts share."""
+"""Client and server agree on where the local state lies, and it is never on a
+disk that other hosts share.
+"""
 
 import os
 import stat
@@ -43,7 +45,9 @@ def test_two_hosts_with_one_home_never_share_a_state() -> None:
 def test_the_deepest_mount_counts_and_of_two_on_one_point_the_later() -> None:
     assert where("/home/local disk/.local/state").startswith("/home/local disk")
     assert where("/homestead/.local/state").startswith("/homestead")
-    assert str(choose(Path("/home/a"), "h", 1, [*MOUNTS, ("/home", "ext4")])) == "/home/a/client_lib/h"
+    assert (
+        str(choose(Path("/home/a"), "h", 1, [*MOUNTS, ("/home", "ext4")])) == "/home/a/client_lib/h"
+    )
 
 
 def test_a_home_that_the_automounter_has_not_mounted_yet_counts_as_network() -> None:
@@ -63,9 +67,14 @@ def test_the_variable_wins(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user without an account")
 def test_a_user_without_a_home_may_name_the_directory() -> None:
     """A container that runs under an arbitrary user id has such a user."""
-    code = "import os; from client_lib.spec.state_dir import state_dir; os.setuid(54321); print(state_dir())"
+    code = (
+        "import os; from client_lib.spec.state_dir import state_dir; os.setuid(54321); "
+        "print(state_dir())"
+    )
     environ = {state_dir.VARIABLE: "/scratch/x"}
-    said = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False)
+    said = subprocess.run(
+        [sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=False
+    )
     assert (said.stdout, said.stderr) == ("/scratch/x\n", "")
 
 
@@ -81,11 +90,17 @@ def test_mounts_of_macos_are_read() -> None:
         "filer:/home on /Users/ann lee (nfs, automounted)\n"
         "map auto_home on /System/Volumes/Data/home (autofs, automounted)\n"
     )
-    assert parse_mac_mounts(text) == [("/", "apfs"), ("/Users/ann lee", "nfs"), ("/System/Volumes/Data/home", "autofs")]
+    assert parse_mac_mounts(text) == [
+        ("/", "apfs"),
+        ("/Users/ann lee", "nfs"),
+        ("/System/Volumes/Data/home", "autofs"),
+    ]
 
 
 def test_a_mount_point_may_hold_what_python_takes_for_the_end_of_a_line() -> None:
-    assert parse_proc_mounts("filer:/x /mnt/a\x0cb\u2028c nfs4 rw 0 0\n") == [("/mnt/a\x0cb\u2028c", "nfs4")]
+    assert parse_proc_mounts("filer:/x /mnt/a\x0cb\u2028c nfs4 rw 0 0\n") == [
+        ("/mnt/a\x0cb\u2028c", "nfs4")
+    ]
 
 
 def test_this_machine_has_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +116,9 @@ def test_the_directory_is_made_private(tmp_path: Path) -> None:
     assert stat.S_IMODE(made.stat().st_mode) == 0o700
 
 
-def test_a_planted_link_on_the_local_disk_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_link_on_the_local_disk_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(state_dir, "LOCAL_DISK", tmp_path)  # the real /var/tmp belongs to everybody
     (tmp_path / "theirs").mkdir()
     (tmp_path / "client_lib-0").symlink_to(tmp_path / "theirs")
@@ -109,7 +126,9 @@ def test_a_planted_link_on_the_local_disk_is_refused(tmp_path: Path, monkeypatch
         make_private(tmp_path / "client_lib-0" / "node1")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a directory that belongs to another user")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can make a directory that belongs to another user"
+)
 def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 12345, -1)
     with pytest.raises(PermissionError, match="belongs to user id 12345"):

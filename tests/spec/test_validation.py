@@ -1,4 +1,6 @@
-"""Findings of the validation read as sentences that name the field, the value and what is allowed."""
+"""Findings of the validation read as sentences that name the field, the
+value and what is allowed.
+"""
 
 import pytest
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -15,13 +17,19 @@ from client_lib.spec.validation import invalid_request
         ({"n_workers": "2"}, "n_workers: '2' is not a whole number; write it without quotes"),
         ({"n_wokers": 2}, "unknown field 'n_wokers'; did you mean 'n_workers'?"),
         ({"script": None}, "script=None: input should be a valid string"),
-        ({"processes_per_worker": 0.5}, "processes_per_worker: 0.5 is not a whole number; write it without quotes"),
+        (
+            {"processes_per_worker": 0.5},
+            "processes_per_worker: 0.5 is not a whole number; write it without quotes",
+        ),
         ({"name": "A"}, "name: 'A' is not a DNS label"),
         ({"script": ""}, "script='': is empty"),
         ({"retry_on": ["Hung"]}, "retry_on needs max_retry"),
         ({"script": "a.py && b"}, "script: 'a.py && b' holds '&'"),
         ({"script": "a.py 'b"}, "script: \"a.py 'b\" can't be split into words"),
-        ({"env_variables": {"RANK": 1, "HF_TOKEN": "hush"}}, "env_variables: RANK is set for each process"),
+        (
+            {"env_variables": {"RANK": 1, "HF_TOKEN": "hush"}},
+            "env_variables: RANK is set for each process",
+        ),
     ],
 )
 def test_each_finding_is_one_sentence(fields: dict[str, object], sentence: str) -> None:
@@ -32,7 +40,9 @@ def test_each_finding_is_one_sentence(fields: dict[str, object], sentence: str) 
 
 def test_a_field_inside_the_spec_is_named_with_its_path() -> None:
     with pytest.raises(ValidationError) as found:
-        SubmitRequest.model_validate({"spec": {"script": "a.py", "n_wokers": 1}, "code": {"mode": "in_place"}})
+        SubmitRequest.model_validate(
+            {"spec": {"script": "a.py", "n_wokers": 1}, "code": {"mode": "in_place"}}
+        )
     assert invalid_request(found.value, SubmitRequest).message == (
         "unknown field 'spec.n_wokers'; did you mean 'n_workers'?"
     )
@@ -77,7 +87,12 @@ class _Whole(BaseModel):
 def test_a_misspelt_field_in_a_list_is_offered_those_of_its_own_model() -> None:
     with pytest.raises(ValidationError) as found:
         _Whole.model_validate({"parts": [{"sice": 1}]})
-    assert invalid_request(found.value, _Whole).message == "unknown field 'parts.0.sice'; did you mean 'size'?"
+    assert (
+        invalid_request(found.value, _Whole).message
+        == "unknown field 'parts.0.sice'; did you mean 'size'?"
+    )
     with pytest.raises(ValidationError) as found:
         _Whole.model_validate({"parts": [{"x": 1}]})
-    assert invalid_request(found.value, _Whole).message == "unknown field 'parts.0.x'; there are: size"
+    assert (
+        invalid_request(found.value, _Whole).message == "unknown field 'parts.0.x'; there are: size"
+    )

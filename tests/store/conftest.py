@@ -39,7 +39,9 @@ def postgresql_may_stop(postgresql_server: postgresql.Server) -> Iterator[postgr
 
 @pytest.fixture
 def proxy(postgresql_server: postgresql.Server) -> Iterator[postgresql.Proxy]:
-    with tempfile.TemporaryDirectory(prefix="pg-", dir="/tmp") as folder:  # a socket's path may have 107 characters
+    with tempfile.TemporaryDirectory(
+        prefix="pg-", dir="/tmp"
+    ) as folder:  # a socket's path may have 107 characters
         proxy = postgresql.Proxy(postgresql_server, Path(folder))
         yield proxy
         proxy.close()

@@ -1,4 +1,6 @@
-"""A private PostgreSQL server from Debian's binaries: in a temporary folder, on a socket there, gone after."""
+"""A private PostgreSQL server from Debian's binaries: in a temporary folder, on a
+socket there, gone after.
+"""
 
 import contextlib
 import os
@@ -58,10 +60,14 @@ class Server:
 
     @contextlib.contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop all of its processes, as a hypervisor does: connections stay open, and nothing answers."""
+        """Stop all of its processes, as a hypervisor does: connections stay
+        open, and nothing answers.
+        """
         main = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
         stopped: set[int] = set()
-        while new := {main, *_children(main)} - stopped:  # until no process has started another one meanwhile
+        while (
+            new := {main, *_children(main)} - stopped
+        ):  # until no process has started another one meanwhile
             for pid in new:
                 os.kill(pid, signal.SIGSTOP)
             stopped |= new
@@ -78,24 +84,51 @@ class Server:
 
 @contextlib.contextmanager
 def server(programs: Path, address: str = "", clients: str = "") -> Iterator[Server]:
-    """A running server. `address`: of this machine, listened on beside the socket for `clients` (10.0.0.0/8), at
-    PostgreSQL's own port."""
-    folder = Path(tempfile.mkdtemp(prefix="pg-", dir="/tmp"))  # a socket's path may have 107 characters
+    """A running server. `address`: of this machine, listened on beside the socket for `clients`
+    (10.0.0.0/8), at PostgreSQL's own port."""
+    folder = Path(
+        tempfile.mkdtemp(prefix="pg-", dir="/tmp")
+    )  # a socket's path may have 107 characters
     user = _unprivileged()
     if user:
         os.chown(folder, user.pw_uid, user.pw_gid)
     data = folder / "data"
     try:
-        _run(user, programs / "initdb", "-D", data, "-U", "test", "-A", "trust", "-E", "UTF8", "--no-sync")
+        _run(
+            user,
+            programs / "initdb",
+            "-D",
+            data,
+            "-U",
+            "test",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--no-sync",
+        )
         if clients:
             with (data / "pg_hba.conf").open("a") as rules:
                 rules.write(f"host all all {clients} trust\n")
         options = f"-k {folder} -c listen_addresses='{address}' -c fsync=off"
 
         def pg_ctl(*words: str) -> None:
-            _run(user, programs / "pg_ctl", "-D", data, "-o", options, "-l", folder / "log", "-w", *words)
+            _run(
+                user,
+                programs / "pg_ctl",
+                "-D",
+                data,
+                "-o",
+                options,
+                "-l",
+                folder / "log",
+                "-w",
+                *words,
+            )
 
-        running = Server(pg_ctl, f"postgresql+psycopg://test@/{{database}}?host={address or '{host}'}", folder)
+        running = Server(
+            pg_ctl, f"postgresql+psycopg://test@/{{database}}?host={address or '{host}'}", folder
+        )
         running.start()
         try:
             yield running

@@ -8,7 +8,10 @@ VERSION = "0004"
 
 
 def create(connection: sa.Connection) -> None:
-    op, number = Operations(MigrationContext.configure(connection)), sa.BigInteger().with_variant(sa.Integer, "sqlite")
+    op, number = (
+        Operations(MigrationContext.configure(connection)),
+        sa.BigInteger().with_variant(sa.Integer, "sqlite"),
+    )
     op.create_table(
         "jobs",
         sa.Column("seq", number, nullable=False),
@@ -40,7 +43,9 @@ def create(connection: sa.Connection) -> None:
     op.create_index("ix_jobs_owner_state_seq", "jobs", ["owner", "state", "seq"])
     op.create_index("ix_jobs_state_seq", "jobs", ["state", "seq"])
     there = sa.text("snapshot IS NOT NULL")
-    op.create_index("ix_jobs_snapshot", "jobs", ["snapshot"], sqlite_where=there, postgresql_where=there)
+    op.create_index(
+        "ix_jobs_snapshot", "jobs", ["snapshot"], sqlite_where=there, postgresql_where=there
+    )
     op.create_index("ix_jobs_segment", "jobs", ["segment"])
     op.create_index("ix_jobs_owner_script_path", "jobs", ["owner", "script_path"])
     op.create_table(
@@ -49,7 +54,9 @@ def create(connection: sa.Connection) -> None:
         sa.Column("key", sa.Text, nullable=False),
         sa.Column("value", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("job_seq", "key", name="pk_labels"),
-        sa.ForeignKeyConstraint(["job_seq"], ["jobs.seq"], name="fk_labels_job_seq", ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["job_seq"], ["jobs.seq"], name="fk_labels_job_seq", ondelete="CASCADE"
+        ),
     )
     op.create_index("ix_labels_key_value_job_seq", "labels", ["key", "value", "job_seq"])
     op.create_table(
@@ -62,7 +69,9 @@ def create(connection: sa.Connection) -> None:
         sa.Column("reason", sa.String(32), nullable=False),
         sa.Column("message", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_events"),
-        sa.ForeignKeyConstraint(["job_seq"], ["jobs.seq"], name="fk_events_job_seq", ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(
+            ["job_seq"], ["jobs.seq"], name="fk_events_job_seq", ondelete="CASCADE"
+        ),
     )
     op.create_index("ix_events_job_seq_id", "events", ["job_seq", "id"])
     op.create_table(
@@ -87,4 +96,6 @@ def create(connection: sa.Connection) -> None:
         sa.Column("version_num", sa.String(32), nullable=False),
         sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
     )
-    connection.execute(sa.text("INSERT INTO alembic_version VALUES (:version)"), {"version": VERSION})
+    connection.execute(
+        sa.text("INSERT INTO alembic_version VALUES (:version)"), {"version": VERSION}
+    )

@@ -1,4 +1,6 @@
-"""The database goes away under a store: every call says so, and what was refused is not there later."""
+"""The database goes away under a store: every call says so, and what was
+refused is not there later.
+"""
 
 import asyncio
 import secrets
@@ -41,7 +43,9 @@ async def stored(store: Store) -> list[str]:
 class TestPostgresql:
     pytestmark = on_postgresql
 
-    def test_calls_are_refused_while_it_is_away_and_work_when_it_is_back(self, postgresql_may_stop: Server) -> None:
+    def test_calls_are_refused_while_it_is_away_and_work_when_it_is_back(
+        self, postgresql_may_stop: Server
+    ) -> None:
         async def run() -> None:
             async with opened(postgresql_may_stop.new_database()) as store:
                 await store.write(added, row(1))
@@ -57,14 +61,20 @@ class TestPostgresql:
 
         asyncio.run(run())
 
-    def test_calls_are_refused_while_it_is_frozen_and_work_when_it_goes_on(self, postgresql_server: Server) -> None:
+    def test_calls_are_refused_while_it_is_frozen_and_work_when_it_goes_on(
+        self, postgresql_server: Server
+    ) -> None:
         async def run() -> None:
             async with opened(postgresql_server.new_database()) as store:
                 await store.write(added, row(1))
                 with postgresql_server.frozen():
                     reads = [store.read(rows.unfinished) for _ in range(2 * READERS)]
-                    calls = asyncio.gather(*reads, store.write(added, row(2)), return_exceptions=True)
-                    answers = await asyncio.wait_for(calls, 60)  # without a bound it waits until the server goes on
+                    calls = asyncio.gather(
+                        *reads, store.write(added, row(2)), return_exceptions=True
+                    )
+                    answers = await asyncio.wait_for(
+                        calls, 60
+                    )  # without a bound it waits until the server goes on
                     assert {type(answer) for answer in answers} == {StoreUnavailable}
                 await store.write(added, row(3))
                 assert await stored(store) == [row(1).id, row(3).id]
@@ -137,7 +147,9 @@ class TestPostgresql:
         asyncio.run(run())
 
 
-def test_a_job_whose_commit_failed_in_sqlite_is_not_accepted(tmp_path: Path, log: RequestLog) -> None:
+def test_a_job_whose_commit_failed_in_sqlite_is_not_accepted(
+    tmp_path: Path, log: RequestLog
+) -> None:
     async def run() -> None:
         async with opened(f"sqlite:///{tmp_path}/test.db", log) as store:
             await store.add_job(new_job(1, None))
@@ -157,4 +169,7 @@ def test_what_a_job_has_printed_is_no_damage_of_the_database() -> None:
     lost = InterfaceError("INSERT INTO events", printed, Exception("the connection is closed"))
     assert printed["message"] in str(lost)
     assert damage(lost) is None
-    assert damage(DatabaseError("SELECT 1", None, Exception("file is not a database"))) == "file is not a database"
+    assert (
+        damage(DatabaseError("SELECT 1", None, Exception("file is not a database")))
+        == "file is not a database"
+    )

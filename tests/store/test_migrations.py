@@ -44,7 +44,14 @@ def described(connection: sa.Connection) -> dict[str, Any]:
             "unique": sorted(map(str, inspector.get_unique_constraints(table))),
             "checks": inspector.get_check_constraints(table),
             "indexes": sorted(
-                str(index | {"dialect_options": {name: str(value) for name, value in index["dialect_options"].items()}})
+                str(
+                    index
+                    | {
+                        "dialect_options": {
+                            name: str(value) for name, value in index["dialect_options"].items()
+                        }
+                    }
+                )
                 for index in inspector.get_indexes(table)
             ),
         }
@@ -107,7 +114,9 @@ def test_a_database_of_a_newer_version_is_refused(url: str) -> None:
     async def run() -> None:
         store = Store(url)
         await store.open()
-        await store.write(lambda c: c.execute(sa.text("UPDATE alembic_version SET version_num = '9999'")) and None)
+        await store.write(
+            lambda c: c.execute(sa.text("UPDATE alembic_version SET version_num = '9999'")) and None
+        )
         await store.close()
         with pytest.raises(ServerError, match="newer than this version"):
             await Store(url).open()
@@ -117,11 +126,10 @@ def test_a_database_of_a_newer_version_is_refused(url: str) -> None:
 
 def test_alembic_is_not_loaded_when_there_is_nothing_to_migrate(tmp_path: Path) -> None:
     program = (
-        "import asyncio, sys; from server_stub.store import Store\n"
-        "async def main():\n"
-        "    for _ in range(2):  # a new database, and one of this version\n"
-        "        store = Store(sys.argv[1]); await store.open(); await store.close(); print('alembic' in sys.modules)\n"
-        "asyncio.run(main())"
+        "import asyncio, sys; from server_stub.store import Store\nasync def main():\n    for _ "
+        "in range(2):  # a new database, and one of this version\n        store = "
+        "Store(sys.argv[1]); await store.open(); await store.close(); print('alembic' in "
+        "sys.modules)\nasyncio.run(main())"
     )
     command = [sys.executable, "-c", program, f"sqlite:///{tmp_path}/test.db"]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

@@ -1,4 +1,6 @@
-"""One server decides about a database: the newest one. Others are refused, before and in each transaction."""
+"""One server decides about a database: the newest one. Others are refused,
+before and in each transaction.
+"""
 
 import asyncio
 import tempfile
@@ -10,8 +12,7 @@ from typing import Literal
 
 import pytest
 import sqlalchemy as sa
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from sqlalchemy import Connection, text
 
 from client_lib.errors import ServerError
@@ -25,12 +26,15 @@ from tests.store.test_store import added, opened, row
 
 Action = tuple[Literal["open", "write", "lose", "write and lose"], int]
 ACTIONS: st.SearchStrategy[list[Action]] = st.lists(
-    st.tuples(st.sampled_from(["open", "write", "lose", "write and lose"]), st.integers(0, 2)), max_size=12
+    st.tuples(st.sampled_from(["open", "write", "lose", "write and lose"]), st.integers(0, 2)),
+    max_size=12,
 )
 
 
 def let_go(connection: Connection) -> None:
-    """Lose the lock and keep the session, as behind a pooler that gives each transaction another one."""
+    """Lose the lock and keep the session, as behind a pooler that gives
+    each transaction another one.
+    """
     connection.execute(text("SELECT pg_advisory_unlock_all()"))
 
 
@@ -62,7 +66,9 @@ class TestPostgresql:
 
         asyncio.run(run())
 
-    def test_a_server_whose_lock_another_one_has_taken_writes_no_more(self, postgresql_may_stop: Server) -> None:
+    def test_a_server_whose_lock_another_one_has_taken_writes_no_more(
+        self, postgresql_may_stop: Server
+    ) -> None:
         async def run() -> None:
             url = postgresql_may_stop.new_database()
             async with opened(url) as first:
@@ -79,9 +85,16 @@ class TestPostgresql:
 
         asyncio.run(run())
 
-    def test_a_server_waits_for_its_lock_while_nobody_took_over(self, postgresql_server: Server) -> None:
-        """PostgreSQL may keep the session of a broken connection, and with it the lock, for a while."""
-        held = "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database "
+    def test_a_server_waits_for_its_lock_while_nobody_took_over(
+        self, postgresql_server: Server
+    ) -> None:
+        """PostgreSQL may keep the session of a broken connection, and with
+        it the lock, for a while.
+        """
+        held = (
+            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM "
+            "pg_database "
+        )
         held += "WHERE datname = current_database())"
 
         async def run() -> None:
@@ -107,7 +120,9 @@ class TestPostgresql:
         with pytest.raises(ServerError, match="read-only"):
             asyncio.run(Store(url).open())
 
-    def test_who_takes_over_waits_for_a_transaction_and_sees_it(self, postgresql_server: Server) -> None:
+    def test_who_takes_over_waits_for_a_transaction_and_sees_it(
+        self, postgresql_server: Server
+    ) -> None:
         async def run() -> None:
             url = postgresql_server.new_database()
             async with opened(url) as first:
@@ -134,7 +149,9 @@ class TestPostgresql:
 
     @settings(max_examples=examples(15), deadline=None)
     @given(actions=ACTIONS)
-    def test_no_write_of_an_older_server_is_kept(self, postgresql_server: Server, actions: list[Action]) -> None:
+    def test_no_write_of_an_older_server_is_kept(
+        self, postgresql_server: Server, actions: list[Action]
+    ) -> None:
         asyncio.run(check_writes(actions, postgresql_server.new_database(), let_go))
 
 
@@ -146,7 +163,9 @@ def test_no_write_of_an_older_server_is_kept_in_sqlite(actions: list[Action]) ->
 
 
 async def check_writes(actions: list[Action], url: str, lose: Callable[[Connection], None]) -> None:
-    """Let servers open the database, write and lose the lock: only writes of the newest one are there at the end."""
+    """Let servers open the database, write and lose the lock: only writes of the newest
+    one are there at the end.
+    """
     newest, servers, kept = -1, dict[int, Store](), list[str]()
     async with AsyncExitStack() as stack:
         for number, (action, name) in enumerate([("open", 0), *actions, ("write", newest)]):
@@ -218,7 +237,9 @@ def test_a_database_of_an_earlier_version_is_tied_to_the_folder_with_its_request
     async def run() -> None:
         async with opened(url, log_in("ours")) as store:
             await store.add_job(new_job())
-            await store.write(lambda c: c.execute(text("UPDATE server SET data_id = NULL")) and None)
+            await store.write(
+                lambda c: c.execute(text("UPDATE server SET data_id = NULL")) and None
+            )
         (tmp_path / "ours" / "submissions" / "id").unlink()
         with pytest.raises(ServerError, match="belongs to another data directory"):
             await Store(url, log_in("new")).open()

@@ -22,7 +22,9 @@ def test_a_search_finds_by_fields_of_the_spec_and_counts_all_pages(url: str) -> 
                 await store.write(added, new)
             await store.write(added, row(9, owner="ben", info='{"n": 9, "spec": {}}'))
 
-            async def found(limit: int = 10, offset: int = 0, **wanted: Any) -> tuple[int, list[int]]:
+            async def found(
+                limit: int = 10, offset: int = 0, **wanted: Any
+            ) -> tuple[int, list[int]]:
                 filters = JobFilters(**{"owners": ("ann",), **wanted})
                 count, jobs = await store.read(rows.search, filters, limit, offset)
                 return count, [json.loads(job.info)["n"] for job in jobs]
@@ -34,7 +36,10 @@ def test_a_search_finds_by_fields_of_the_spec_and_counts_all_pages(url: str) -> 
             assert await found(since=T0 + timedelta(hours=3)) == (2, [4, 3])
             assert await found(since=T0, until=T0 + timedelta(hours=1)) == (2, [1, 0])
             assert await found(states={State.RUNNING}) == (0, [])
-            assert await found(states={State.RUNNING, State.PENDING}, owners=("ben", "ann")) == (6, [9, 4, 3, 2, 1, 0])
+            assert await found(states={State.RUNNING, State.PENDING}, owners=("ben", "ann")) == (
+                6,
+                [9, 4, 3, 2, 1, 0],
+            )
             assert await found(owners=()) == (0, [])
 
     asyncio.run(main())

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
-from sqlalchemy import event as sqlalchemy_event
+from sqlalchemy import Connection, event as sqlalchemy_event, text
 from sqlalchemy.exc import OperationalError
 
 from client_lib.errors import ServerError, StorageFull
@@ -57,11 +56,21 @@ def event(state: State, reason: Reason = Reason.QUEUED) -> Event:
     return Event(time=T0, attempt=1, state=state, reason=reason, message="")
 
 
-def add(connection: Connection, new: JobRow, labels: dict[str, str] | None = None, key: Key | None = None) -> Added:
+def add(
+    connection: Connection,
+    new: JobRow,
+    labels: dict[str, str] | None = None,
+    key: Key | None = None,
+) -> Added:
     return rows.add_jobs(connection, [NewJob(new, labels or {}, key)])[0]
 
 
-def added(connection: Connection, new: JobRow, labels: dict[str, str] | None = None, key: Key | None = None) -> int:
+def added(
+    connection: Connection,
+    new: JobRow,
+    labels: dict[str, str] | None = None,
+    key: Key | None = None,
+) -> int:
     done = add(connection, new, labels, key)
     assert done.seq is not None
     return done.seq
@@ -70,12 +79,19 @@ def added(connection: Connection, new: JobRow, labels: dict[str, str] | None = N
 def test_a_stored_job_comes_back_as_it_was(url: str) -> None:
     async def run() -> None:
         async with opened(url) as store:
-            new = row(stop='{"a": 1}', resume_at=T0 + timedelta(microseconds=1), script_path="/x.py")
+            new = row(
+                stop='{"a": 1}', resume_at=T0 + timedelta(microseconds=1), script_path="/x.py"
+            )
             seq = await store.write(added, new)
             assert await store.read(rows.unfinished) == [new._replace(seq=seq)]
             found = await store.read(rows.find, "ann", "job-1")
             assert found is not None
-            assert (found.seq, found.id, found.state, found.info) == (seq, new.id, State.PENDING, new.info)
+            assert (found.seq, found.id, found.state, found.info) == (
+                seq,
+                new.id,
+                State.PENDING,
+                new.info,
+            )
             assert await store.read(rows.find, "ben", "job-1") is None
 
     asyncio.run(run())
@@ -150,7 +166,10 @@ def test_items_of_one_group_come_to_their_function_together(url: str) -> None:
             holding = threading.Event()
             blocked = asyncio.ensure_future(store.write(lambda c: holding.wait(10)))
             await asyncio.sleep(0.05)  # the rest queues up behind it: one group
-            others = [asyncio.ensure_future(store._writer.write_together(numbered, item)) for item in ("a", "b", "c")]
+            others = [
+                asyncio.ensure_future(store._writer.write_together(numbered, item))
+                for item in ("a", "b", "c")
+            ]
             await asyncio.sleep(0)
             holding.set()
             await blocked
@@ -161,7 +180,9 @@ def test_items_of_one_group_come_to_their_function_together(url: str) -> None:
 
 def plan_of_find_anywhere(connection: Connection) -> list[Any]:
     ran: list[Any] = []
-    sqlalchemy_event.listen(connection, "before_cursor_execute", lambda _c, _cursor, *call: ran.append(call))
+    sqlalchemy_event.listen(
+        connection, "before_cursor_execute", lambda _c, _cursor, *call: ran.append(call)
+    )
     rows.find_anywhere(connection, "job")
     statement, values, *_ = ran[0]
     return list(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values))
@@ -188,7 +209,9 @@ def test_more_rows_than_one_statement_takes_are_stored(url: str) -> None:
         async with opened(url) as store:
             labels = {f"key-{number}": "x" for number in range(193)}
             seq = await store.write(added, row(), labels)
-            counted = await store.read(lambda c: c.exec_driver_sql("SELECT count(*) FROM labels").scalar())
+            counted = await store.read(
+                lambda c: c.exec_driver_sql("SELECT count(*) FROM labels").scalar()
+            )
             assert counted == len(labels)
             found = await store.read(rows.page, JobFilters(("ann",), labels={"key-150": "x"}), 10)
             assert [(job.seq, job.info) for job in found] == [(seq, row().info)]
@@ -200,8 +223,12 @@ def test_more_rows_than_one_statement_takes_are_stored(url: str) -> None:
 def test_more_lost_jobs_than_one_statement_takes_are_stored(tmp_path: Path) -> None:
     def add_lost(connection: Connection) -> int:
         sqlite: Any = connection.connection.driver_connection
-        sqlite.setlimit(9, 5000)  # SQLITE_LIMIT_VARIABLE_NUMBER, which is 32766 unless a distribution changes it
-        return group_rows.add_lost(connection, [NewJob(row(number), {}, None) for number in range(1, 4001)], [])
+        sqlite.setlimit(
+            9, 5000
+        )  # SQLITE_LIMIT_VARIABLE_NUMBER, which is 32766 unless a distribution changes it
+        return group_rows.add_lost(
+            connection, [NewJob(row(number), {}, None) for number in range(1, 4001)], []
+        )
 
     async def run() -> None:
         async with opened(f"sqlite:///{tmp_path}/test.db") as store:
@@ -260,7 +287,9 @@ def test_pages_seek_by_filters_newest_first(url: str) -> None:
             ) -> list[str]:
                 owners = None if owner is None else (owner,)
                 states = None if state is None else (state,)
-                found = await store.read(rows.page, JobFilters(owners, states, labels or {}, prefix), 2, before)
+                found = await store.read(
+                    rows.page, JobFilters(owners, states, labels or {}, prefix), 2, before
+                )
                 seqs.extend(job.seq for job in found)
                 return [job.info[5:-1] for job in found]
 
@@ -359,7 +388,9 @@ def test_a_full_database_says_so_and_goes_on_when_there_is_room(tmp_path: Path) 
             await store.write(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 40") and None)
             with pytest.raises(StorageFull):
                 await store.write(added, row(1, info="x" * 400_000))
-            await store.write(lambda c: c.exec_driver_sql("PRAGMA max_page_count = 100000") and None)
+            await store.write(
+                lambda c: c.exec_driver_sql("PRAGMA max_page_count = 100000") and None
+            )
             await store.write(added, row(1, info="x" * 400_000))
 
     asyncio.run(run())
@@ -395,7 +426,9 @@ def test_a_database_that_can_not_be_opened_is_named(tmp_path: Path) -> None:
             await Store(url).open()
 
     asyncio.run(run(f"sqlite:///{tmp_path}/missing/test.db", "unable to open"))
-    (tmp_path / "text.db").write_text("this is no database, it is a text that is long enough to be looked at" * 20)
+    (tmp_path / "text.db").write_text(
+        "this is no database, it is a text that is long enough to be looked at" * 20
+    )
     asyncio.run(run(f"sqlite:///{tmp_path}/text.db", "not a database"))
     asyncio.run(run("postgresql+psycopg://nobody:hidden@127.0.0.1:1/x", "can't be opened"))
     with pytest.raises(ServerError) as caught:
@@ -412,7 +445,9 @@ def test_sqlite_is_durable_at_each_commit(tmp_path: Path) -> None:
                 return [connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in pragmas]
 
             assert await store.write(settings) == ["wal", 2, 1]
-        assert sqlite3.connect(tmp_path / "test.db").execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert sqlite3.connect(tmp_path / "test.db").execute(
+            "PRAGMA integrity_check"
+        ).fetchone() == ("ok",)
 
     asyncio.run(run())
 

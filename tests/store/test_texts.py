@@ -5,8 +5,7 @@ import json
 import secrets
 from contextlib import suppress
 
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from sqlalchemy import Connection
 
 from client_lib.spec.job import JobSpec
@@ -32,7 +31,16 @@ texts = st.text(st.characters(exclude_categories=()), max_size=20)
 def job_that_failed(said: str) -> tuple[JobRow, Event]:
     """The row and the event of a job whose worker has said this in each place."""
     frame = f'Current thread 0x1 (most recent call first):\n  File "/{said}.py", line 1 in {said}'
-    process = {"rank": 0, "pid": 1, "parent": 0, "name": said, "state": said, "wchan": said, "dump": frame, "why": said}
+    process = {
+        "rank": 0,
+        "pid": 1,
+        "parent": 0,
+        "name": said,
+        "state": said,
+        "wchan": said,
+        "dump": frame,
+        "why": said,
+    }
     rank = {**WHOLE["ranks"][0], "exception": said, "traceback": said, "last_lines": [said]}
     sent = {**WHOLE, "message": said, "ranks": [rank], "stacks": [process]}
     worker = WorkerStatus(0, Stage.LOST, "host", lost_because="the report can't be read", warm=True)
@@ -57,7 +65,9 @@ def job_that_failed(said: str) -> tuple[JobRow, Event]:
         workers=[worker.info()],
         stacks=[*last_stacks([worker]), stacks],
     )
-    event = Event(time=T0, attempt=1, state=info.state, reason=info.reason, message=f"{info.message} {stacks}")
+    event = Event(
+        time=T0, attempt=1, state=info.state, reason=info.reason, message=f"{info.message} {stacks}"
+    )
     return row_of(info, place=UNWRITTEN), event
 
 

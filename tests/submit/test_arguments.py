@@ -1,4 +1,6 @@
-"""Arguments of earlier years: each is accepted with one warning that says what to write today, or refused by name."""
+"""Arguments of earlier years: each is accepted with one warning that says what to write
+today, or refused by name.
+"""
 
 import inspect
 import warnings
@@ -49,13 +51,19 @@ def test_an_argument_that_job_never_had_is_a_type_error() -> None:
         Job(script="train.py", n_gpu=4)  # type: ignore[call-arg]
 
 
-def test_the_source_of_job_names_none_of_them_but_tools_that_look_at_its_signature_see_all() -> None:
+def test_the_source_of_job_names_none_of_them_but_tools_that_look_at_its_signature_see_all() -> (
+    None
+):
     assert not TODAY.keys() & set(Job.__init__.__code__.co_varnames)
     assert set(inspect.signature(Job.__init__).parameters) >= set(TODAY)
 
 
-@pytest.mark.parametrize(("detached", "attached"), [(False, True), (0, True), (True, False), ("yes", False)])
-def test_a_job_that_is_not_detached_is_followed_by_its_submit(detached: Any, attached: bool) -> None:
+@pytest.mark.parametrize(
+    ("detached", "attached"), [(False, True), (0, True), (True, False), ("yes", False)]
+)
+def test_a_job_that_is_not_detached_is_followed_by_its_submit(
+    detached: Any, attached: bool
+) -> None:
     with pytest.warns(DeprecationWarning, match="detached"):
         job: Job = Job(script="train.py", detached=detached)
     assert job._attached is attached

@@ -50,7 +50,9 @@ def test_bytes_that_are_no_text_are_named_and_left_out(caplog: pytest.LogCapture
     sent.model_dump_json()
 
 
-def test_a_secret_that_json_can_t_carry_is_refused_without_its_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_that_json_can_t_carry_is_refused_without_its_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hush\udcff")
     spec, code = JobSpec(script="/train.py", secrets=["HF_TOKEN"]), CodeInPlace(mode="in_place")
     with pytest.raises(InvalidRequest, match="secret_values: 'HF_TOKEN' can't be set") as refused:

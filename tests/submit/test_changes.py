@@ -11,21 +11,40 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, FunctionCode, SubmitRequest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
-from client_lib.submit.changes import changed, checkpoints, code_message, differences, what_differs, with_arguments
+from client_lib.submit.changes import (
+    changed,
+    checkpoints,
+    code_message,
+    differences,
+    what_differs,
+    with_arguments,
+)
 
-SPEC = JobSpec(script="t.py", n_workers=2, env_variables={"LR": "1", "API_KEY": "s1"}, requirements=["a"])
+SPEC = JobSpec(
+    script="t.py", n_workers=2, env_variables={"LR": "1", "API_KEY": "s1"}, requirements=["a"]
+)
 
 
 def test_only_what_differs_is_shown_and_no_secret() -> None:
-    after = changed(SPEC, {"n_workers": 4, "env_variables": {"LR": "2", "API_KEY": "s2"}, "name": "other"})
-    assert differences(SPEC, after) == ["env_variables: LR=1 API_KEY=*** -> LR=2 API_KEY=***", "n_workers: 2 -> 4"]
+    after = changed(
+        SPEC, {"n_workers": 4, "env_variables": {"LR": "2", "API_KEY": "s2"}, "name": "other"}
+    )
+    assert differences(SPEC, after) == [
+        "env_variables: LR=1 API_KEY=*** -> LR=2 API_KEY=***",
+        "n_workers: 2 -> 4",
+    ]
     assert differences(SPEC, SPEC) == []
 
 
 def test_differences_are_quoted_as_a_shell_needs_them() -> None:
-    before = JobSpec(script="t.py", args=["--lr", "0.3"], flags={"note": "two words", "quiet": None})
+    before = JobSpec(
+        script="t.py", args=["--lr", "0.3"], flags={"note": "two words", "quiet": None}
+    )
     after = changed(before, {"args": ["--lr 0.5", ""], "flags": None})
-    assert differences(before, after) == ["args: --lr 0.3 -> '--lr 0.5' ''", "flags: note='two words' quiet -> none"]
+    assert differences(before, after) == [
+        "args: --lr 0.3 -> '--lr 0.5' ''",
+        "flags: note='two words' quiet -> none",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -66,7 +85,13 @@ def before(state: State = State.FAILED, **fields: Any) -> JobInfo:
     ("old", "differ", "resume", "copied", "said"),
     [
         (before(), [], None, True, "a copy of what old has left there"),
-        (before(), ["args"], None, False, "starts fresh, without the checkpoints of old: args differ; --resume"),
+        (
+            before(),
+            ["args"],
+            None,
+            False,
+            "starts fresh, without the checkpoints of old: args differ; --resume",
+        ),
         (before(), ["args"], True, True, "a copy of what old has left there"),
         (before(), [], False, False, "starts fresh, without the checkpoints of old"),
         (before(State.RUNNING), [], None, False, "a new one, as old is RUNNING"),
@@ -78,7 +103,13 @@ def before(state: State = State.FAILED, **fields: Any) -> JobInfo:
             "starts fresh, without the checkpoints of old: script differs",
         ),
         (before(checkpoint_dir="/data"), [], None, False, "checkpoint_dir=/data, as it was left"),
-        (before(checkpoint_dir="/data"), ["args"], True, False, "checkpoint_dir=/data, as it was left"),
+        (
+            before(checkpoint_dir="/data"),
+            ["args"],
+            True,
+            False,
+            "checkpoint_dir=/data, as it was left",
+        ),
     ],
 )
 def test_checkpoints_are_those_of_the_same_experiment_or_on_demand(
@@ -90,7 +121,9 @@ def test_checkpoints_are_those_of_the_same_experiment_or_on_demand(
 
 def test_a_directory_of_another_experiment_is_not_used_unless_on_demand() -> None:
     old = before(checkpoint_dir="/data")
-    with pytest.raises(InvalidRequest, match=r"checkpoint_dir=/data has the checkpoints of old.*args differ"):
+    with pytest.raises(
+        InvalidRequest, match=r"checkpoint_dir=/data has the checkpoints of old.*args differ"
+    ):
         checkpoints(old, old.spec, ["args"], None)
     elsewhere = changed(old.spec, {"checkpoint_dir": "/other"})
     assert checkpoints(old, elsewhere, ["args"], None)[1] == "checkpoint_dir=/other, as it was left"
@@ -99,8 +132,14 @@ def test_a_directory_of_another_experiment_is_not_used_unless_on_demand() -> Non
 def test_a_directory_that_the_old_job_named_is_not_copied() -> None:
     old = before(checkpoint_dir="/data")
     new = changed(old.spec, {"checkpoint_dir": None})
-    assert checkpoints(old, new, [], None) == (False, "checkpoint_dir: a new one; those of old stay in /data")
-    with pytest.raises(InvalidRequest, match="the checkpoints of old are in checkpoint_dir=/data, which is not copied"):
+    assert checkpoints(old, new, [], None) == (
+        False,
+        "checkpoint_dir: a new one; those of old stay in /data",
+    )
+    with pytest.raises(
+        InvalidRequest,
+        match="the checkpoints of old are in checkpoint_dir=/data, which is not copied",
+    ):
         checkpoints(old, new, [], True)
 
 
@@ -112,7 +151,10 @@ def test_a_function_keeps_its_arguments() -> None:
 
 def test_new_arguments_replace_those_that_stand_behind_the_script() -> None:
     spec = JobSpec(script="'/my code/t.py' --lr 1", args=["--steps", "2"])
-    assert with_arguments(spec, ["--lr", "3"]) == {"script": "'/my code/t.py'", "args": ["--lr", "3"]}
+    assert with_arguments(spec, ["--lr", "3"]) == {
+        "script": "'/my code/t.py'",
+        "args": ["--lr", "3"],
+    }
     assert with_arguments(SPEC, []) == {"args": []}
     after = changed(spec, with_arguments(spec, ["--lr", "3"]))
     assert after.command() == ["/my code/t.py", "--lr", "3"]
@@ -133,7 +175,9 @@ def test_none_means_the_default() -> None:
         ({"n_workers": 0}, "n_workers"),
     ],
 )
-def test_other_code_unknown_fields_and_wrong_values_are_refused(changes: dict[str, Any], said: str) -> None:
+def test_other_code_unknown_fields_and_wrong_values_are_refused(
+    changes: dict[str, Any], said: str
+) -> None:
     with pytest.raises(InvalidRequest, match=said):
         changed(SPEC, changes)
 
@@ -141,7 +185,10 @@ def test_other_code_unknown_fields_and_wrong_values_are_refused(changes: dict[st
 def test_which_code_runs_is_said() -> None:
     digest = "a" * 64
     place = SubmitRequest(spec=SPEC, code=CodeInPlace(sha256=digest))
-    assert code_message(place, digest) == "the code runs in place; the script is as it was, what it imports is today's"
+    assert (
+        code_message(place, digest)
+        == "the code runs in place; the script is as it was, what it imports is today's"
+    )
     assert "was changed since: today's runs" in code_message(place, "b" * 64)
     assert "it is today's" in code_message(place, None)
     packed = SubmitRequest(spec=SPEC, code=CodeSnapshot(sha256=digest, root="/home/me/project"))
@@ -153,14 +200,22 @@ def test_which_code_runs_is_said() -> None:
     [
         (["n_workers=4"], {"n_workers": 4}),
         (["processes_per_worker=default"], {"processes_per_worker": "default"}),
-        (["env_variables=LR=2", "env_variables=X=y=z"], {"env_variables": {"LR": "2", "API_KEY": "s1", "X": "y=z"}}),
+        (
+            ["env_variables=LR=2", "env_variables=X=y=z"],
+            {"env_variables": {"LR": "2", "API_KEY": "s1", "X": "y=z"}},
+        ),
         (["args=--lr", "args=0.1"], {"args": ["--lr", "0.1"]}),
         (["gpus=0,1"], {"gpus": [0, 1]}),
         (["requirements="], {"requirements": None}),
-        (["env_variables=NOTE=two words"], {"env_variables": {"LR": "1", "API_KEY": "s1", "NOTE": "two words"}}),
+        (
+            ["env_variables=NOTE=two words"],
+            {"env_variables": {"LR": "1", "API_KEY": "s1", "NOTE": "two words"}},
+        ),
     ],
 )
-def test_values_of_set_are_read_as_the_fields_options_read_them(texts: list[str], changes: dict[str, Any]) -> None:
+def test_values_of_set_are_read_as_the_fields_options_read_them(
+    texts: list[str], changes: dict[str, Any]
+) -> None:
     assert job_options.changes(texts, SPEC) == changes
 
 

@@ -1,4 +1,6 @@
-"""Checks of a script before it is submitted: what they find, and that they accuse no script that would run."""
+"""Checks of a script before it is submitted: what they find, and that they accuse
+no script that would run.
+"""
 
 import os
 import subprocess
@@ -26,7 +28,13 @@ def script(tmp_path: Path) -> Path:
     return tmp_path / "train.py"
 
 
-def found(script: Path, source: str, *arguments: str, python: str | None = sys.executable, imports: bool = True) -> str:
+def found(
+    script: Path,
+    source: str,
+    *arguments: str,
+    python: str | None = sys.executable,
+    imports: bool = True,
+) -> str:
     script.write_text(source)
     return "\n".join(check(script, arguments, python, imports=imports)).replace(f"{script}:", "")
 
@@ -36,7 +44,10 @@ def found(script: Path, source: str, *arguments: str, python: str | None = sys.e
 
 @pytest.mark.parametrize(
     ("source", "says"),
-    [("x = 1\ndef f(:\n", "train.py:2: invalid syntax: def f(:"), ("return 1\n", "train.py:1: 'return' outside")],
+    [
+        ("x = 1\ndef f(:\n", "train.py:2: invalid syntax: def f(:"),
+        ("return 1\n", "train.py:1: 'return' outside"),
+    ],
 )
 def test_an_error_of_syntax_is_refused_with_its_line(script: Path, source: str, says: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
@@ -63,8 +74,12 @@ def test_a_large_source_is_left_to_its_run(script: Path) -> None:
 
 
 def test_an_import_that_the_interpreter_lacks_is_named_with_its_line(script: Path) -> None:
-    assert found(script, "import os\nimport no_such_module.part, json\n").startswith("2: there is no module 'no_such_m")
-    assert found(script, "from no_such_module import x\n").startswith("1: there is no module 'no_such_module'")
+    assert found(script, "import os\nimport no_such_module.part, json\n").startswith(
+        "2: there is no module 'no_such_m"
+    )
+    assert found(script, "from no_such_module import x\n").startswith(
+        "1: there is no module 'no_such_module'"
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,7 +88,10 @@ def test_an_import_that_the_interpreter_lacks_is_named_with_its_line(script: Pat
         "try:\n    import no_such_module\nexcept ImportError:\n    pass\n",
         "def later():\n    import no_such_module\n",
         "import sys\nsys.path.insert(0, 'elsewhere')\nimport no_such_module\n",
-        "import beside, folder\nfrom compiled import x\nfrom . import own\nimport torch, pydantic.fields\n",
+        (
+            "import beside, folder\nfrom compiled import x\nfrom . import own\nimport torch, "
+            "pydantic.fields\n"
+        ),
     ],
 )
 def test_what_may_be_there_at_the_run_is_not_named(script: Path, source: str) -> None:
@@ -83,7 +101,9 @@ def test_what_may_be_there_at_the_run_is_not_named(script: Path, source: str) ->
     assert found(script, source) == ""
 
 
-def test_imports_are_looked_up_only_where_the_job_has_this_interpreter_and_its_packages(script: Path) -> None:
+def test_imports_are_looked_up_only_where_the_job_has_this_interpreter_and_its_packages(
+    script: Path,
+) -> None:
     assert found(script, "import no_such_module\n", python="/usr/bin/other") == ""
     assert found(script, "import no_such_module\n", imports=False) == ""
 
@@ -91,9 +111,16 @@ def test_imports_are_looked_up_only_where_the_job_has_this_interpreter_and_its_p
 # --- arguments
 
 
-def test_an_option_that_argparse_will_refuse_is_named_with_the_line_of_the_parser(script: Path) -> None:
-    assert found(script, PARSER, "--epohcs", "3") == "7: parse_args() will refuse --epohcs: did you mean --epochs?"
-    assert found(script, PARSER, "--x=1").startswith("7: parse_args() will refuse --x: it takes --amp, --epochs")
+def test_an_option_that_argparse_will_refuse_is_named_with_the_line_of_the_parser(
+    script: Path,
+) -> None:
+    assert (
+        found(script, PARSER, "--epohcs", "3")
+        == "7: parse_args() will refuse --epohcs: did you mean --epochs?"
+    )
+    assert found(script, PARSER, "--x=1").startswith(
+        "7: parse_args() will refuse --x: it takes --amp, --epochs"
+    )
 
 
 def test_an_option_of_client_lib_is_left_to_the_command_line(script: Path) -> None:
@@ -126,10 +153,23 @@ def test_a_parser_that_may_take_more_accuses_nobody(script: Path, source: str) -
 
 def test_what_argparse_takes_is_not_named(script: Path) -> None:
     assert found(script, PARSER, *GOOD) == ""
-    for option in (("--lr", "-1"), ("--epoch=3",), ("--no-amp",), ("--num_epochs", "4"), ("--help",)):
-        subprocess.run([sys.executable, script, *option], check=True, stdout=subprocess.DEVNULL, env=dict(os.environ))
+    for option in (
+        ("--lr", "-1"),
+        ("--epoch=3",),
+        ("--no-amp",),
+        ("--num_epochs", "4"),
+        ("--help",),
+    ):
+        subprocess.run(
+            [sys.executable, script, *option],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env=dict(os.environ),
+        )
 
 
-def test_warnings_of_the_compiler_are_left_to_the_run(script: Path, recwarn: pytest.WarningsRecorder) -> None:
+def test_warnings_of_the_compiler_are_left_to_the_run(
+    script: Path, recwarn: pytest.WarningsRecorder
+) -> None:
     assert not found(script, "print(1 is 1)\n")
     assert not recwarn.list

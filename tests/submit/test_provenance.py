@@ -19,7 +19,9 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def git(folder: Path, *words: str) -> str:
     as_user = ["git", "-c", "user.name=ann", "-c", "user.email=ann@example.org", *words]
-    return subprocess.run(as_user, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run(
+        as_user, cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
 
 
 @pytest.fixture
@@ -42,7 +44,11 @@ def test_the_commit_and_changed_and_new_files_can_be_made_again_from_the_record(
     (repository / "src" / "new file.py").write_text("x = 1")
     (repository / "data").write_text("ignored")
     found = GitReading(repository / "src").result
-    assert (found.commit, found.branch, found.missing) == (git(repository, "rev-parse", "HEAD"), "wide/branch", None)
+    assert (found.commit, found.branch, found.missing) == (
+        git(repository, "rev-parse", "HEAD"),
+        "wide/branch",
+        None,
+    )
     assert found.remote == "https://git.example.org/x.git"
     git(tmp_path, "clone", "-q", str(repository), "again")
     (tmp_path / "patch").write_text(found.diff or "")
@@ -66,7 +72,9 @@ def test_a_repository_without_a_commit_is_no_error(tmp_path: Path) -> None:
     assert (found.commit, found.diff, found.missing) == (None, None, None)
 
 
-def test_a_large_patch_is_cut_and_a_program_of_the_configuration_is_not_run(repository: Path, tmp_path: Path) -> None:
+def test_a_large_patch_is_cut_and_a_program_of_the_configuration_is_not_run(
+    repository: Path, tmp_path: Path
+) -> None:
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-run\n")
     program.chmod(0o755)
@@ -87,7 +95,9 @@ def test_a_submit_by_a_hook_of_another_repository_is_read_as_what_it_is(
     assert "+print(2)" in (GitReading(repository).result.diff or "")
 
 
-def test_worktrees_packed_branches_and_commits_without_a_branch_are_found(repository: Path, tmp_path: Path) -> None:
+def test_worktrees_packed_branches_and_commits_without_a_branch_are_found(
+    repository: Path, tmp_path: Path
+) -> None:
     git(repository, "worktree", "add", "-q", "-b", "other", str(tmp_path / "tree"))
     found = GitReading(tmp_path / "tree").result
     assert (found.commit, found.branch) == (git(repository, "rev-parse", "other"), "other")
@@ -98,7 +108,11 @@ def test_worktrees_packed_branches_and_commits_without_a_branch_are_found(reposi
     assert GitReading(repository).result.commit == found.commit
     git(repository, "checkout", "-q", "--detach")
     detached = GitReading(repository).result
-    assert (detached.commit, detached.branch, detached.remote) == (found.commit, None, "https://git.example.org/x.git")
+    assert (detached.commit, detached.branch, detached.remote) == (
+        found.commit,
+        None,
+        "https://git.example.org/x.git",
+    )
 
 
 def test_a_submit_does_not_wait_for_a_slow_git(
@@ -110,9 +124,9 @@ def test_a_submit_does_not_wait_for_a_slow_git(
     monkeypatch.setattr(source, "PATIENCE_S", 0.01)
     found = GitReading(repository).result
     assert (found.branch, found.diff) == ("wide/branch", None)
-    assert (
-        found.missing
-        == "the uncommitted changes are not known: git took more than the 10 ms that a submit waits for it"
+    assert found.missing == (
+        "the uncommitted changes are not known: git took more than the 10 ms that a submit "
+        "waits for it"
     )
 
 
@@ -136,12 +150,18 @@ def test_names_of_files_are_read_whatever_git_is_configured_to_write(repository:
         assert sorted(name for of_file, _ in found for name in of_file) == sorted(names)
     git(repository, "config", "--unset", "diff.noprefix")
     git(repository, "add", "-A")
-    for option in ("diff.noprefix=false", "diff.noprefix=true", "diff.mnemonicPrefix=true"):  # of older clients
+    for option in (
+        "diff.noprefix=false",
+        "diff.noprefix=true",
+        "diff.mnemonicPrefix=true",
+    ):  # of older clients
         found = files_of(git(repository, "-c", option, "diff", "HEAD"))
         assert sorted(name for of_file, _ in found for name in of_file) == sorted(names)
     git(repository, "commit", "-qm", "two")
     git(repository, "mv", names[1], "new name")
-    assert [of_file for of_file, _ in files_of(git(repository, "diff", "HEAD"))] == [[names[1], "new name"]]
+    assert [of_file for of_file, _ in files_of(git(repository, "diff", "HEAD"))] == [
+        [names[1], "new name"]
+    ]
 
 
 def test_files_that_never_travel_are_not_in_the_patch(repository: Path) -> None:
@@ -183,7 +203,9 @@ def test_a_repository_of_the_home_directory_is_not_read(
     assert GitReading(repository / "src").result.commit
 
 
-def test_values_that_are_named_like_secrets_are_masked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_values_that_are_named_like_secrets_are_masked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     words = [
         "python",
         "run.py",

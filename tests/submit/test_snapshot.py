@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from client_lib.errors import InvalidRequest, TooLarge
 from client_lib.submit import snapshot
@@ -44,7 +43,10 @@ def round_trip(root: Path, target: Path) -> tuple[str, ...]:
 
 
 def test_what_was_packed_is_unpacked_by_the_worker(folder: Path, tmp_path: Path) -> None:
-    write(folder, {"train.py": "pass", "src/deep/mödel.py": "x = 1", "run.sh": "echo", "with space/a b": "c"})
+    write(
+        folder,
+        {"train.py": "pass", "src/deep/mödel.py": "x = 1", "run.sh": "echo", "with space/a b": "c"},
+    )
     (folder / "run.sh").chmod(0o755)
     (folder / "empty").mkdir()
     (folder / "link.py").symlink_to("train.py")
@@ -73,8 +75,22 @@ def test_the_same_code_has_the_same_digest_wherever_and_whenever_it_lies(tmp_pat
 
 
 def test_what_never_is_code_is_left_out(folder: Path) -> None:
-    never = {".git/config", "a/__pycache__/a.pyc", "b.pyc", ".env", ".env.local", ".venv/x", "node_modules/m.js"}
-    never |= {"myenv/pyvenv.cfg", "myenv/lib/a.py", "conda/conda-meta/history", "conda/bin/python", ".mypy_cache/x"}
+    never = {
+        ".git/config",
+        "a/__pycache__/a.pyc",
+        "b.pyc",
+        ".env",
+        ".env.local",
+        ".venv/x",
+        "node_modules/m.js",
+    }
+    never |= {
+        "myenv/pyvenv.cfg",
+        "myenv/lib/a.py",
+        "conda/conda-meta/history",
+        "conda/bin/python",
+        ".mypy_cache/x",
+    }
     write(folder, dict.fromkeys({"train.py", ".hidden", "environment.yml"} | never, ""))
     assert names(folder) == {"train.py", ".hidden", "environment.yml"}
 
@@ -86,16 +102,34 @@ def test_ignore_files_work_as_git_s(folder: Path) -> None:
             ".gitignore": "*.bin\n/data/\n!keep.bin\n# comment\nout/*\n!out/README\n",
             "sub/.gitignore": "!mine.bin\nlocal.py\n",
             ".clientlibignore": "notes.md\n",
-            **dict.fromkeys(["a.bin", "keep.bin", "data/x.py", "sub/data/y.py", "out/log", "out/README"], ""),
-            **dict.fromkeys(["sub/mine.bin", "sub/b.bin", "sub/local.py", "local.py", "notes.md"], ""),
+            **dict.fromkeys(
+                ["a.bin", "keep.bin", "data/x.py", "sub/data/y.py", "out/log", "out/README"], ""
+            ),
+            **dict.fromkeys(
+                ["sub/mine.bin", "sub/b.bin", "sub/local.py", "local.py", "notes.md"], ""
+            ),
         },
     )
     ignore_files = {".gitignore", ".clientlibignore", "sub/.gitignore"}
-    assert names(folder) - ignore_files == {"keep.bin", "sub/data/y.py", "out/README", "sub/mine.bin", "local.py"}
+    assert names(folder) - ignore_files == {
+        "keep.bin",
+        "sub/data/y.py",
+        "out/README",
+        "sub/mine.bin",
+        "local.py",
+    }
 
 
 def test_clientlibignore_takes_back_what_gitignore_leaves_out(folder: Path) -> None:
-    write(folder, {".gitignore": "*.json", ".clientlibignore": "!config.json", "config.json": "", "other.json": ""})
+    write(
+        folder,
+        {
+            ".gitignore": "*.json",
+            ".clientlibignore": "!config.json",
+            "config.json": "",
+            "other.json": "",
+        },
+    )
     assert "config.json" in names(folder)
     assert "other.json" not in names(folder)
 
@@ -133,7 +167,11 @@ def test_sockets_and_pipes_are_left_out_and_said(folder: Path, tmp_path: Path) -
 def test_an_unreadable_file_is_named(folder: Path) -> None:
     write(folder, {"secret.txt": "x"})
     (folder / "secret.txt").chmod(0)
-    with file_modes_hold(), pytest.raises(InvalidRequest, match=r"secret\.txt can't be packed"), packed(folder):
+    with (
+        file_modes_hold(),
+        pytest.raises(InvalidRequest, match=r"secret\.txt can't be packed"),
+        packed(folder),
+    ):
         pass
 
 
@@ -153,7 +191,9 @@ def test_over_the_limit_the_largest_files_are_named(folder: Path) -> None:
 
 
 def test_a_file_that_is_rewritten_all_the_time_is_named(folder: Path) -> None:
-    write(folder, {"data.bin": "x" * 30_000_000})  # long enough for the other thread to get its turn
+    write(
+        folder, {"data.bin": "x" * 30_000_000}
+    )  # long enough for the other thread to get its turn
     stop = threading.Event()
 
     def rewrite() -> None:
@@ -194,7 +234,9 @@ def test_a_log_that_grows_is_taken_as_far_as_it_went(folder: Path, tmp_path: Pat
     assert (tmp_path / "out" / "train.log").read_text().startswith("line\n" * 5_000_000)
 
 
-def test_a_file_that_changes_once_is_read_again(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_changes_once_is_read_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(folder, {"a.py": "old" * 10})
     add = snapshot._add_file
     left = ["shrink it once"]
@@ -212,11 +254,15 @@ def test_a_file_that_changes_once_is_read_again(folder: Path, tmp_path: Path, mo
     assert (tmp_path / "out" / "a.py").read_text() == "old" * 10
 
 
-def test_a_folder_that_is_removed_meanwhile_is_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_is_removed_meanwhile_is_left_out(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(folder, {"train.py": "", "checkpoint-1/model.bin": ""})
 
     def never(name: str) -> bool:
-        """Patched: the moment between the list of a folder and the next one can't be hit from outside."""
+        """Patched: the moment between the list of a folder and the next one
+        can't be hit from outside.
+        """
         shutil.rmtree(folder / "checkpoint-1", ignore_errors=True)
         return False
 
@@ -226,7 +272,11 @@ def test_a_folder_that_is_removed_meanwhile_is_left_out(folder: Path, monkeypatc
 
 def test_a_full_disk_is_not_blamed_on_a_file_of_the_code(folder: Path) -> None:
     write(folder, {"train.py": secrets.token_hex(1_500_000)})
-    with no_file_grows_over(10), pytest.raises(InvalidRequest, match="no room for a snapshot"), packed(folder):
+    with (
+        no_file_grows_over(10),
+        pytest.raises(InvalidRequest, match="no room for a snapshot"),
+        packed(folder),
+    ):
         pass
 
 
@@ -245,19 +295,25 @@ def test_a_hundred_thousand_files_take_seconds(tmp_path: Path, folders: int) -> 
     assert time.process_time() - begin < folders * 0.25
 
 
-def test_more_files_than_a_worker_unpacks_are_too_many(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_files_than_a_worker_unpacks_are_too_many(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(snapshot, "LIMIT_FILES", 3)
     write(folder, dict.fromkeys("abcd", ""))
     with pytest.raises(TooLarge, match="4 files; 3 are allowed"), packed(folder):
         pass
 
 
-PIECE = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters="/\0"), min_size=1, max_size=20).filter(
-    lambda name: name not in (".", "..") and len(name.encode()) < 200
+PIECE = st.text(
+    st.characters(blacklist_categories=["Cs"], blacklist_characters="/\0"), min_size=1, max_size=20
+).filter(lambda name: name not in (".", "..") and len(name.encode()) < 200)
+
+
+@settings(
+    max_examples=examples(40),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
 )
-
-
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(files=st.dictionaries(PIECE, st.binary(max_size=3000), max_size=8))
 def test_any_names_and_bytes_come_back_as_they_were(
     files: dict[str, bytes], tmp_path_factory: pytest.TempPathFactory

@@ -6,7 +6,13 @@ import pytest
 from client_lib.errors import InvalidRequest
 from client_lib.spec.command_line import split_script
 from client_lib.spec.job import JobSpec, JobType
-from client_lib.submit.source import Source, place_in_root, resolve, shared_folder_proof, snapshot_root
+from client_lib.submit.source import (
+    Source,
+    place_in_root,
+    resolve,
+    shared_folder_proof,
+    snapshot_root,
+)
 from tests.rights import file_modes_hold
 from tests.small_disk import no_file_grows_over
 
@@ -29,7 +35,9 @@ def test_an_absolute_script_stays(here: Path) -> None:
     assert resolve(str(here / "train.py"), PYTORCH2, Path("/")).script == here / "train.py"
 
 
-@pytest.mark.parametrize("name", ["my train.py", "it's.py", "a&b.py", "$HOME.py", "train (1).py", 'say "x".py'])
+@pytest.mark.parametrize(
+    "name", ["my train.py", "it's.py", "a&b.py", "$HOME.py", "train (1).py", 'say "x".py']
+)
 def test_an_existing_path_wins_over_splitting(here: Path, name: str) -> None:
     (here / name).write_text("pass\n")
     source = resolve(name, PYTORCH2, here)
@@ -78,7 +86,9 @@ def test_an_unreadable_script(here: Path) -> None:
         resolve("train.py", PYTORCH2, here)
 
 
-@pytest.mark.parametrize("command", ["bash -c 'echo $HOME'", 'python3 -c "print(1)"', "sleep infinity", "/bin/sh x.sh"])
+@pytest.mark.parametrize(
+    "command", ["bash -c 'echo $HOME'", 'python3 -c "print(1)"', "sleep infinity", "/bin/sh x.sh"]
+)
 @pytest.mark.parametrize("job_type", [BINARY, PYTORCH2])
 def test_a_command_is_left_as_it_is(here: Path, command: str, job_type: JobType) -> None:
     assert resolve(command, job_type, here) == Source(command, None, here)
@@ -166,13 +176,21 @@ def test_the_home_and_what_is_above_it_are_never_a_root(folder: Path) -> None:
     (folder / ".git").mkdir()
     (folder / "code").mkdir()
     assert snapshot_root(folder / "code", home=folder) == folder / "code"
-    for forbidden, which in ((folder, "is your"), (folder.parent, "contains your"), (Path("/"), "contains your")):
+    for forbidden, which in (
+        (folder, "is your"),
+        (folder.parent, "contains your"),
+        (Path("/"), "contains your"),
+    ):
         with pytest.raises(InvalidRequest, match=f"{forbidden} {which} home directory"):
             snapshot_root(forbidden, home=folder)
 
 
-def place(script: Path | None, cwd: Path, root: Path, working_dir: str | None = None) -> tuple[str | None, str]:
-    return place_in_root(Source("x", script, cwd), JobSpec(script="x", working_dir=working_dir), root)
+def place(
+    script: Path | None, cwd: Path, root: Path, working_dir: str | None = None
+) -> tuple[str | None, str]:
+    return place_in_root(
+        Source("x", script, cwd), JobSpec(script="x", working_dir=working_dir), root
+    )
 
 
 def test_places_are_relative_to_the_root(folder: Path) -> None:

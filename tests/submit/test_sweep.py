@@ -3,8 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.errors import InvalidRequest
 from client_lib.submit.sweep import members, rows, values
@@ -14,7 +13,9 @@ VALUES = st.lists(st.one_of(st.integers(), st.text("ab{}.", max_size=4)), min_si
 
 
 @given(st.dictionaries(NAMES, VALUES, min_size=1, max_size=3), st.data())
-def test_each_combination_is_one_run_with_its_values_in_its_arguments(each: dict[str, list[Any]], data: Any) -> None:
+def test_each_combination_is_one_run_with_its_values_in_its_arguments(
+    each: dict[str, list[Any]], data: Any
+) -> None:
     placed = data.draw(st.sets(st.sampled_from(sorted(each))))
     runs = members(["--fixed", *(f"x={{{name}}}" for name in sorted(placed))], each)
     count = 1
@@ -71,7 +72,9 @@ def test_no_value_and_too_many_are_refused(text: str) -> None:
         ([], {"2x": [1]}, "'2x' can't be the name"),
     ],
 )
-def test_what_is_wrong_with_a_grid_is_named(args: list[str], each: dict[str, Any], says: str) -> None:
+def test_what_is_wrong_with_a_grid_is_named(
+    args: list[str], each: dict[str, Any], says: str
+) -> None:
     with pytest.raises(InvalidRequest) as refused:
         members(args, each)
     assert says in refused.value.message
@@ -117,7 +120,11 @@ def test_the_rows_of_a_file_are_runs() -> None:
 @pytest.mark.parametrize(
     ("text", "name", "says"),
     [
-        ("lr,seed\n1,2\n3\n", "runs.csv", "runs.csv, line 3 has 1 values; it needs one for each of: lr, seed"),
+        (
+            "lr,seed\n1,2\n3\n",
+            "runs.csv",
+            "runs.csv, line 3 has 1 values; it needs one for each of: lr, seed",
+        ),
         ("lr,seed\n1,2,3", "runs.csv", "line 2 has 3 values"),
         ("lr,seed\n1,\n3,4", "runs.csv", "line 2 has 1 values"),
         ("lr\n1\n\n3", "runs.csv", "line 3 has 0 values"),

@@ -1,4 +1,6 @@
-"""Fixtures of a user with a configuration of its own: the shared local server, and one with scripted answers."""
+"""Fixtures of a user with a configuration of its own: the shared local server, and
+one with scripted answers.
+"""
 
 from tests.local_server import client, folder, own_configuration
 from tests.odd_server import odd_server

@@ -51,19 +51,31 @@ def test_the_file_s_default_profile_is_used(environ: dict[str, str]) -> None:
     )
 
 
-def test_the_webhook_of_a_profile_is_no_secret_in_a_traceback_and_a_variable_wins(environ: dict[str, str]) -> None:
+def test_the_webhook_of_a_profile_is_no_secret_in_a_traceback_and_a_variable_wins(
+    environ: dict[str, str],
+) -> None:
     assert "secret" not in repr(resolve(environ=environ))
-    assert resolve(environ=environ | {"CLIENT_LIB_NOTIFY": "https://mine.example"}).notify == "https://mine.example"
+    assert (
+        resolve(environ=environ | {"CLIENT_LIB_NOTIFY": "https://mine.example"}).notify
+        == "https://mine.example"
+    )
 
 
 def test_a_named_profile_wins_over_the_default_one(environ: dict[str, str]) -> None:
-    assert resolve(environ=environ | {"CLIENT_LIB_PROFILE": "other"}).endpoint == "https://other.example"
+    assert (
+        resolve(environ=environ | {"CLIENT_LIB_PROFILE": "other"}).endpoint
+        == "https://other.example"
+    )
 
 
-def test_an_endpoint_variable_wins_over_profiles_and_an_argument_over_both(environ: dict[str, str]) -> None:
+def test_an_endpoint_variable_wins_over_profiles_and_an_argument_over_both(
+    environ: dict[str, str],
+) -> None:
     environ |= {"CLIENT_LIB_ENDPOINT": "https://env.example", "CLIENT_LIB_PROFILE": "other"}
     assert resolve(environ=environ).endpoint == "https://env.example"
-    assert resolve("https://argument.example", environ=environ).endpoint == "https://argument.example"
+    assert (
+        resolve("https://argument.example", environ=environ).endpoint == "https://argument.example"
+    )
 
 
 def test_a_profile_argument_wins_over_an_endpoint_variable(environ: dict[str, str]) -> None:
@@ -72,10 +84,14 @@ def test_a_profile_argument_wins_over_an_endpoint_variable(environ: dict[str, st
 
 
 def test_a_profile_s_token_never_goes_to_another_endpoint(environ: dict[str, str]) -> None:
-    assert resolve("https://elsewhere.example", environ=environ) == Config("https://elsewhere.example")
+    assert resolve("https://elsewhere.example", environ=environ) == Config(
+        "https://elsewhere.example"
+    )
 
 
-def test_a_token_variable_goes_to_the_chosen_endpoint_but_never_to_the_local_server(environ: dict[str, str]) -> None:
+def test_a_token_variable_goes_to_the_chosen_endpoint_but_never_to_the_local_server(
+    environ: dict[str, str],
+) -> None:
     environ["CLIENT_LIB_TOKEN"] = "env-token"
     assert resolve("https://elsewhere.example", environ=environ).token == "env-token"
     assert resolve(environ=environ).token == "env-token"
@@ -93,7 +109,16 @@ def test_a_token_is_not_in_the_repr() -> None:
 
 @pytest.mark.parametrize(
     "endpoint",
-    ["host:80", "ftp://host", "http://", "http://host:port", "http://[::1", "https://h/?a=1", "https://u:p@host", "x"],
+    [
+        "host:80",
+        "ftp://host",
+        "http://",
+        "http://host:port",
+        "http://[::1",
+        "https://h/?a=1",
+        "https://u:p@host",
+        "x",
+    ],
 )
 def test_what_is_no_endpoint_is_refused_by_name(endpoint: str) -> None:
     with pytest.raises(InvalidRequest):

@@ -1,4 +1,6 @@
-"""Downloads from servers that are wrong, hostile, or cut off: nothing outside of the folder, and no byte twice."""
+"""Downloads from servers that are wrong, hostile, or cut off: nothing outside of the
+folder, and no byte twice.
+"""
 
 import hashlib
 import json
@@ -35,13 +37,20 @@ JOB = JobInfo(
 
 
 def listing(path: str) -> bytes:
-    file = {"path": path, "size": len(BODY), "sha256": hashlib.sha256(BODY).hexdigest(), "attempt": 1, "worker": 0}
+    file = {
+        "path": path,
+        "size": len(BODY),
+        "sha256": hashlib.sha256(BODY).hexdigest(),
+        "attempt": 1,
+        "worker": 0,
+    }
     answer = {"files": [{**file, "modified_at": NOW.isoformat()}], "final": True}
     return http("200 OK", json.dumps(answer).encode())
 
 
 @pytest.mark.parametrize(
-    "path", ["../mine", "/etc/mine", "out/../../mine", "..", ".", "", "out//mine", "out/", "mine\0.pt"]
+    "path",
+    ["../mine", "/etc/mine", "out/../../mine", "..", ".", "", "out//mine", "out/", "mine\0.pt"],
 )
 def test_a_name_that_leads_out_of_the_folder_is_refused_before_anything_is_written(
     odd_server: Start, tmp_path: Path, path: str
@@ -63,7 +72,11 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_was_cut(
     seen: list[Progress] = []
     download(Client(odd.url, token="t", retry_s=10), JOB, tmp_path, None, seen.append)
     assert (tmp_path / "model.pt").read_bytes() == BODY
-    assert [request.headers.get("Range") for request in odd.requests] == [None, None, f"bytes={got}-"]
+    assert [request.headers.get("Range") for request in odd.requests] == [
+        None,
+        None,
+        f"bytes={got}-",
+    ]
     assert seen[-1] == Progress(1, 1, len(BODY), len(BODY))
 
 
@@ -74,7 +87,9 @@ def test_a_file_may_have_the_longest_name_that_there_is(odd_server: Start, tmp_p
 
 
 def test_two_downloads_of_one_file_at_once(odd_server: Start, tmp_path: Path) -> None:
-    odd = odd_server(listing("model.pt"), http("200 OK", BODY), listing("model.pt"), http("200 OK", BODY))
+    odd = odd_server(
+        listing("model.pt"), http("200 OK", BODY), listing("model.pt"), http("200 OK", BODY)
+    )
     client = Client(odd.url, token="t", retry_s=0)
 
     def other(now: Progress) -> None:

@@ -1,4 +1,5 @@
-"""Invalid and missing answers of a server: each becomes one of our errors, with the URL and the way out.
+"""Invalid and missing answers of a server: each becomes one of our errors, with the URL and the way
+out.
 
 Every test runs over both transports: the SDK's and the command line's.
 """
@@ -33,14 +34,18 @@ Start = Callable[..., OddServer]
 connect: Connect
 
 
-@pytest.fixture(autouse=True, params=[RequestsTransport, http_client.connect], ids=["requests", "http.client"])
+@pytest.fixture(
+    autouse=True, params=[RequestsTransport, http_client.connect], ids=["requests", "http.client"]
+)
 def each_transport(request: pytest.FixtureRequest) -> None:
     global connect
     connect = request.param
 
 
 def rest(url: str, token: str | None = "secret", retry_s: float = 0.0, **settings: Any) -> Rest:
-    return Rest(lambda: Endpoint(url, token), Config(url, token, retry_s=retry_s, **settings), connect)
+    return Rest(
+        lambda: Endpoint(url, token), Config(url, token, retry_s=retry_s, **settings), connect
+    )
 
 
 def api(url: str, retry_s: float = 0.0) -> Api:
@@ -92,7 +97,9 @@ def test_half_an_answer(odd_server: Start) -> None:
     assert "in the middle" in problem.message
 
 
-@pytest.mark.parametrize("body", [b'{"a": 1 < 2}, ' * 100_000, b"[" * 60_000], ids=["many <", "deep"])
+@pytest.mark.parametrize(
+    "body", [b'{"a": 1 < 2}, ' * 100_000, b"[" * 60_000], ids=["many <", "deep"]
+)
 def test_a_large_foreign_answer_is_told_at_once(odd_server: Start, body: bytes) -> None:
     for status in ("200 OK", "500 No"):
         began = time.monotonic()
@@ -117,16 +124,28 @@ HTML = b"<html><head><title>t</title></head><body><h1>It works &amp; runs</h1></
 @pytest.mark.parametrize(
     ("answer", "kind", "says"),
     [
-        (http("502 Bad Gateway", HTML, "text/html"), errors.Unavailable, "502 Bad Gateway (It works & runs)"),
+        (
+            http("502 Bad Gateway", HTML, "text/html"),
+            errors.Unavailable,
+            "502 Bad Gateway (It works & runs)",
+        ),
         (http("504 Gateway Timeout", b"", "text/html"), errors.Unavailable, "504 Gateway Timeout"),
         (http("404 Not Found", HTML, "text/html"), errors.BadResponse, "no client-lib server"),
-        (http("404 Not Found", b'{"detail":"Not Found"}'), errors.BadResponse, "no client-lib server"),
+        (
+            http("404 Not Found", b'{"detail":"Not Found"}'),
+            errors.BadResponse,
+            "no client-lib server",
+        ),
         (http("401 Unauthorized", b"", "text/html"), errors.Unauthorized, "401"),
         (http("403 Forbidden", HTML, "text/html"), errors.Forbidden, "in front of the server"),
         (http("413 Too Large", HTML, "text/html"), errors.TooLarge, "413"),
         (http("429 Slow Down", b""), errors.Unavailable, "too many requests"),
         (http("500 Oops", b"[1, 2]"), errors.BadResponse, "500 Oops"),
-        (http("302 Found", b"", Location="https://login.example/"), errors.BadResponse, "https://login.example/"),
+        (
+            http("302 Found", b"", Location="https://login.example/"),
+            errors.BadResponse,
+            "https://login.example/",
+        ),
     ],
 )
 def test_foreign_answers_are_told_with_status_and_text(
@@ -150,7 +169,11 @@ def test_the_class_of_an_error_survives_http(odd_server: Start, code: str) -> No
     answer = http(f"{sent.http_status} X", json.dumps(sent.body()).encode())
     with pytest.raises(errors.ClientLibError) as caught:
         rest(odd_server(answer).url).call("GET", "/x")
-    assert (type(caught.value), caught.value.message, caught.value.hint) == (type(sent), "what", "the way out")
+    assert (type(caught.value), caught.value.message, caught.value.hint) == (
+        type(sent),
+        "what",
+        "the way out",
+    )
 
 
 def test_a_code_of_a_newer_server_falls_back_to_its_status(odd_server: Start) -> None:
@@ -165,7 +188,9 @@ def test_a_code_of_a_newer_server_falls_back_to_its_status(odd_server: Start) ->
 OK = http("200 OK", b"{}")
 
 
-@pytest.mark.parametrize("bad", [b"", OK[:-1], http("502 Bad", HTML, "text/html"), http("503 No", b"")])
+@pytest.mark.parametrize(
+    "bad", [b"", OK[:-1], http("502 Bad", HTML, "text/html"), http("503 No", b"")]
+)
 def test_what_may_be_over_soon_is_tried_again(odd_server: Start, bad: bytes) -> None:
     server = odd_server(bad, bad, OK)
     assert rest(server.url, retry_s=20).call("POST", "/x", body=b"body") == b"{}"
@@ -185,14 +210,18 @@ def test_a_definite_answer_is_not_tried_again(odd_server: Start, bad: bytes) -> 
 
 def test_retry_after_is_honoured(odd_server: Start) -> None:
     begin = time.monotonic()
-    rest(odd_server(http("503 Later", b"", Retry_After="0.4"), OK).url, retry_s=20).call("GET", "/x")
+    rest(odd_server(http("503 Later", b"", Retry_After="0.4"), OK).url, retry_s=20).call(
+        "GET", "/x"
+    )
     assert 0.4 <= time.monotonic() - begin < 5
 
 
 def test_a_retry_after_beyond_the_bound_is_not_waited_for(odd_server: Start) -> None:
     begin = time.monotonic()
     with pytest.raises(errors.Unavailable):
-        rest(odd_server(http("503 Later", b"", Retry_After="3600")).url, retry_s=5).call("GET", "/x")
+        rest(odd_server(http("503 Later", b"", Retry_After="3600")).url, retry_s=5).call(
+            "GET", "/x"
+        )
     assert time.monotonic() - begin < 4
 
 
@@ -244,14 +273,18 @@ def test_the_token_is_sent_and_a_netrc_does_not_take_its_place(
     assert server.requests[0].headers["Authorization"] == "Bearer secret"
 
 
-def test_no_proxy_stands_between_this_machine_and_itself(odd_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_proxy_stands_between_this_machine_and_itself(
+    odd_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "ALL_PROXY"):
         monkeypatch.setenv(name, f"http://127.0.0.1:{free_port()}")
     server = odd_server(OK)
     assert rest(server.url).call("GET", "/x") == b"{}"
 
 
-def test_a_proxy_is_used_for_other_hosts(odd_server: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxy_is_used_for_other_hosts(
+    odd_server: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     proxy = odd_server(OK)
     monkeypatch.setenv("http_proxy", proxy.url)
     rest("http://far.invalid", None).call("GET", "/x")
@@ -263,9 +296,17 @@ def test_a_proxy_gets_its_user_and_password_and_the_path_of_the_server(
 ) -> None:
     proxy = odd_server(OK)
     monkeypatch.setenv("http_proxy", proxy.url.replace("http://", "http://ann:pass%20word@"))
-    rest("http://far.invalid/team", None).call("GET", "/x", params={"label": ["a=b", "c=d"], "limit": 1})
-    assert proxy.requests[0].line == "GET http://far.invalid/team/x?label=a%3Db&label=c%3Dd&limit=1 HTTP/1.1"
-    assert proxy.requests[0].headers["Proxy-Authorization"] == f"Basic {b64encode(b'ann:pass word').decode()}"
+    rest("http://far.invalid/team", None).call(
+        "GET", "/x", params={"label": ["a=b", "c=d"], "limit": 1}
+    )
+    assert (
+        proxy.requests[0].line
+        == "GET http://far.invalid/team/x?label=a%3Db&label=c%3Dd&limit=1 HTTP/1.1"
+    )
+    assert (
+        proxy.requests[0].headers["Proxy-Authorization"]
+        == f"Basic {b64encode(b'ann:pass word').decode()}"
+    )
 
 
 def test_a_redirect_is_not_followed_with_the_token(odd_server: Start) -> None:
@@ -315,7 +356,9 @@ class Blocks(Upload):
 
 def test_an_upload_sends_its_length_and_each_try_all_of_it(odd_server: Start) -> None:
     server = odd_server(http("503 No", b""), OK)
-    rest(server.url, retry_s=20).call("PUT", "/x", body=Blocks(), headers={"Content-Type": "application/gzip"})
+    rest(server.url, retry_s=20).call(
+        "PUT", "/x", body=Blocks(), headers={"Content-Type": "application/gzip"}
+    )
     for request in server.requests:
         assert request.headers["Content-Length"] == "1000000"
         assert request.headers["Content-Type"] == "application/gzip"
@@ -344,7 +387,10 @@ def _refuse_unread(listener: socket.socket, refusal: bytes) -> None:
 
 def test_a_stream_gives_the_body_or_says_that_it_broke_off(odd_server: Start) -> None:
     server = odd_server(http("200 OK", b"one two")[:-3])
-    with pytest.raises(Transient, match="in the middle"), rest(server.url).stream("/x", read_s=5) as answer:
+    with (
+        pytest.raises(Transient, match="in the middle"),
+        rest(server.url).stream("/x", read_s=5) as answer,
+    ):
         list(answer.blocks)
     with rest(odd_server(http("200 OK", b"one two")).url).stream("/x", read_s=5) as answer:
         assert (answer.status, b"".join(answer.blocks)) == (200, b"one two")
@@ -393,7 +439,9 @@ def test_many_threads_share_one_client(odd_server: Start) -> None:
     server = odd_server(OK)
     shared = rest(server.url)
     answers: list[bytes] = []
-    threads = [threading.Thread(target=lambda: answers.append(shared.call("GET", "/x"))) for _ in range(40)]
+    threads = [
+        threading.Thread(target=lambda: answers.append(shared.call("GET", "/x"))) for _ in range(40)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -413,7 +461,9 @@ def test_a_forked_child_makes_connections_of_its_own(odd_server: Start) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_child_that_is_forked_while_another_thread_connects_does_not_wait_for_that_thread(odd_server: Start) -> None:
+def test_a_child_that_is_forked_while_another_thread_connects_does_not_wait_for_that_thread(
+    odd_server: Start,
+) -> None:
     url, begun, go_on = odd_server(OK).url, threading.Event(), threading.Event()
     parent = os.getpid()
 

@@ -1,4 +1,6 @@
-"""The local server as real processes: started, found, shared, lost, and never mistaken for another."""
+"""The local server as real processes: started, found, shared, lost, and
+never mistaken for another.
+"""
 
 import fcntl
 import json
@@ -35,7 +37,9 @@ ASK = "from client_lib.client import Client; print(Client().server_info().runtim
 
 @pytest.fixture
 def own_state(tmp_path: Path) -> Iterator[Path]:
-    """The state directory that the environment of this test names; what starts there ends with the test."""
+    """The state directory that the environment of this test names; what starts
+    there ends with the test.
+    """
     path = tmp_path / "state"
     yield path
     stop_server(path)
@@ -52,16 +56,21 @@ def described(client: Client, local_server: Path) -> Iterator[Path]:
 
 
 def python(code: str, **options: Any) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, **options)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, **options
+    )
 
 
 @pytest.mark.smoke
-def test_the_first_call_starts_it_the_next_process_finds_it_and_stop_ends_it(own_state: Path) -> None:
+def test_the_first_call_starts_it_the_next_process_finds_it_and_stop_ends_it(
+    own_state: Path,
+) -> None:
     assert find(own_state) is None
     with (own_state.parent / "held").open("w") as held:
         client = python(ASK, stderr=subprocess.STDOUT, pass_fds=[held.fileno()])
         assert client.stdout
-        assert client.stdout.read().strip() == "local"  # returns only when nobody holds the pipe any more
+        # returns only when nobody holds the pipe any more
+        assert client.stdout.read().strip() == "local"
         assert client.wait(10) == 0
         running = find(own_state)
         assert running
@@ -91,7 +100,9 @@ def test_it_is_a_session_of_its_own_and_its_state_is_private(local_server: Path)
         assert stat.S_IMODE((local_server / name).stat().st_mode) == 0o600, name
 
 
-def test_one_that_a_job_starts_outlives_the_job(client: Client, own_state: Path, folder: Path) -> None:
+def test_one_that_a_job_starts_outlives_the_job(
+    client: Client, own_state: Path, folder: Path
+) -> None:
     (folder / "start.py").write_text(
         "import pathlib, sys\nfrom client_lib.transport.local_server import find_or_start\n"
         "print(find_or_start(pathlib.Path(sys.argv[1])).pid)\n"
@@ -102,11 +113,15 @@ def test_one_that_a_job_starts_outlives_the_job(client: Client, own_state: Path,
     running = find(own_state)
     assert running
     assert list(job.log_lines()) == [str(running.pid)]
-    assert Client(endpoint=running.url, token=running.endpoint.token).server_info().runtime == "local"
+    assert (
+        Client(endpoint=running.url, token=running.endpoint.token).server_info().runtime == "local"
+    )
 
 
 @pytest.mark.smoke
-def test_after_kill_9_the_same_client_goes_on_with_a_new_one_and_no_zombie_is_left(own_state: Path) -> None:
+def test_after_kill_9_the_same_client_goes_on_with_a_new_one_and_no_zombie_is_left(
+    own_state: Path,
+) -> None:
     client = Client()
     first = client.server_info() and find(own_state)
     assert first
@@ -129,9 +144,13 @@ def test_half_a_state_file_is_none(own_state: Path, text: str) -> None:
     assert find(own_state) is None
 
 
-def test_a_file_of_an_older_server_is_not_believed_while_a_new_one_starts(local_server: Path, described: Path) -> None:
+def test_a_file_of_an_older_server_is_not_believed_while_a_new_one_starts(
+    local_server: Path, described: Path
+) -> None:
     running, text = find_or_start(local_server), described.read_text()
-    described.write_text(json.dumps(json.loads(text) | {"pid": running.pid + 1, "url": "http://127.0.0.1:9"}))
+    described.write_text(
+        json.dumps(json.loads(text) | {"pid": running.pid + 1, "url": "http://127.0.0.1:9"})
+    )
     assert find(local_server) is None
     described.write_text(text)
     assert find(local_server) == running
@@ -144,7 +163,9 @@ def test_the_state_of_another_host_is_never_adopted(described: Path) -> None:
     assert "CLIENT_LIB_STATE_DIR" in (caught.value.hint or "")
 
 
-def test_two_hosts_with_one_home_have_a_server_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_hosts_with_one_home_have_a_server_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("CLIENT_LIB_STATE_DIR")
     monkeypatch.setenv("HOME", str(tmp_path))
     directories = []
@@ -155,7 +176,9 @@ def test_two_hosts_with_one_home_have_a_server_each(tmp_path: Path, monkeypatch:
     assert directories[0] != directories[1]
 
 
-def test_a_start_that_fails_shows_the_end_of_the_log(own_state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_fails_shows_the_end_of_the_log(
+    own_state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLIENT_LIB_SERVER_PORT", "ninety")
     with pytest.raises(ServerError, match="ended with exit code") as caught:
         Client().server_info()
@@ -164,19 +187,26 @@ def test_a_start_that_fails_shows_the_end_of_the_log(own_state: Path, monkeypatc
     assert f"`client-lib serve --state-dir {own_state}`" in (caught.value.hint or "")
 
 
-def test_a_state_directory_that_can_t_be_made_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_directory_that_can_t_be_made_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(tmp_path / "file" / "state"))
     with pytest.raises(ServerError, match="can't keep its state in"):
         Client().server_info()
 
 
-def test_a_state_directory_that_can_t_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_state_directory_that_can_t_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = tmp_path / "state"
     state.mkdir(0o300)  # as of another user
     (state / "server.json").touch(0o200)
     monkeypatch.setenv("CLIENT_LIB_STATE_DIR", str(state))
-    with file_modes_hold(), pytest.raises(ServerError, match=r"can't keep its state in .*Permission denied"):
+    with (
+        file_modes_hold(),
+        pytest.raises(ServerError, match=r"can't keep its state in .*Permission denied"),
+    ):
         Client(retry_s=0).server_info()
 
 
@@ -203,7 +233,9 @@ def test_a_call_while_the_server_ends_is_answered(own_state: Path) -> None:
 
 def test_many_threads_of_one_process_share_it(own_state: Path) -> None:
     seen: list[Running] = []
-    threads = [threading.Thread(target=lambda: seen.append(find_or_start(own_state))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: seen.append(find_or_start(own_state))) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -224,7 +256,9 @@ NEWER = "import client_lib; client_lib.__version__ = '99.0'; " + ASK
 OLDER = "import client_lib; client_lib.__version__ = '0.0.9'; " + ASK
 
 
-def test_a_newer_client_uses_a_server_with_jobs_with_a_warning_and_replaces_an_idle_one(own_state: Path) -> None:
+def test_a_newer_client_uses_a_server_with_jobs_with_a_warning_and_replaces_an_idle_one(
+    own_state: Path,
+) -> None:
     job = "from client_lib import Job; Job(script='sleep 60', type='binary').submit()"
     assert python(job).wait(60) == 0
     running = find(own_state)
@@ -263,14 +297,19 @@ def test_a_server_of_the_same_version_with_other_code_is_used_with_a_warning(
     asks = python(ASK, stderr=subprocess.PIPE, env=environment, cwd=tmp_path)
     out, said = asks.communicate(timeout=60)
     assert (out.strip(), find(local_server)) == ("local", running)
-    assert f"runs the code in {root}, and this client that in {other}; `client-lib server restart`" in said
+    assert (
+        f"runs the code in {root}, and this client that in {other}; `client-lib server restart`"
+        in said
+    )
     with monkeypatch.context() as patched:
         patched.setattr(
             os, "walk", lambda folder: iter([(str(folder), [], ["gone.py"])])
         )  # removed since it was listed
         assert local_servers._other_code(running, root) is None
     os.utime(described, (0, 0))
-    assert re.fullmatch(r"was started before \S+\.py was changed", local_servers._other_code(running, root) or "")
+    assert re.fullmatch(
+        r"was started before \S+\.py was changed", local_servers._other_code(running, root) or ""
+    )
     described.unlink()  # as a server that ends does
     assert local_servers._other_code(running, root) is None
 

@@ -1,9 +1,20 @@
-"""A script written for the ML Space platform, as its user writes it. Checked by mypy --strict, never run."""
+"""A script written for the ML Space platform, as its user writes it. Checked by
+mypy --strict, never run.
+"""
 
 from typing_extensions import assert_type
 
 import client_lib
-from client_lib import JobHealthAction, JobHealthParams, JobHealthSubAction, RegionEnum, RegionMT, jobs, kill, logs
+from client_lib import (
+    JobHealthAction,
+    JobHealthParams,
+    JobHealthSubAction,
+    RegionEnum,
+    RegionMT,
+    jobs,
+    kill,
+    logs,
+)
 
 
 def submit(priority: client_lib.PriorityClass | None = None) -> client_lib.Job:

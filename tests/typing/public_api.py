@@ -42,13 +42,20 @@ job = Job(
     priority_class=PriorityClass.HIGH,
     health_params={"log_period": 10, "action": "restart"},
 )
-Job(script="train.py", type=JobType.BINARY, processes_per_worker="default", health_params=HealthParams(log_period=5))
+Job(
+    script="train.py",
+    type=JobType.BINARY,
+    processes_per_worker="default",
+    health_params=HealthParams(log_period=5),
+)
 
 assert_type(job.submit(), str)
 assert_type(job.job_name, "str | None")
 assert_type(job.status(), str)
 assert_type(job.kill(), str)
-job.logs(100, follow=False, since="10m", rank=[0, 1], stream="train.log", timestamps=True, collapse=True)
+job.logs(
+    100, follow=False, since="10m", rank=[0, 1], stream="train.log", timestamps=True, collapse=True
+)
 
 assert_type(job.spec, JobSpec)
 assert_type(job.info(), JobInfo)

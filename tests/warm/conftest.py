@@ -29,10 +29,17 @@ PROCESS = str(Path(fit.__file__).parent / "__main__.py")
 class WarmPool:
     """The runtime's end of a pool."""
 
-    def __init__(self, folder: Path, modules: Sequence[str], environment: dict[str, str], idle_s: float = 600) -> None:
+    def __init__(
+        self, folder: Path, modules: Sequence[str], environment: dict[str, str], idle_s: float = 600
+    ) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         self.config = folder / "pool.json"
-        config = {"python": sys.executable, "modules": list(modules), "refused": {}, "idle_s": idle_s}
+        config = {
+            "python": sys.executable,
+            "modules": list(modules),
+            "refused": {},
+            "idle_s": idle_s,
+        }
         self.config.write_text(json.dumps(config))
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.process = subprocess.Popen(
@@ -144,10 +151,14 @@ Make = Callable[..., WarmPool]
 def pool(tmp_path: Path) -> Iterator[Make]:
     made: list[WarmPool] = []
 
-    def make(*modules: str, idle_s: float = 600, environment: dict[str, str] | None = None) -> WarmPool:
+    def make(
+        *modules: str, idle_s: float = 600, environment: dict[str, str] | None = None
+    ) -> WarmPool:
         folder = tmp_path / f"pool-{len(made)}"
         folder.mkdir()
-        made.append(WarmPool(folder, modules, environment_of(Worker(folder)) | (environment or {}), idle_s))
+        made.append(
+            WarmPool(folder, modules, environment_of(Worker(folder)) | (environment or {}), idle_s)
+        )
         return made[-1]
 
     yield make
@@ -195,7 +206,9 @@ class Both:
 
     def values(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What the script printed as JSON: (fresh, warm)."""
-        return json.loads(_lines(self.fresh, "stdout")[-1]), json.loads(_lines(self.warm, "stdout")[-1])
+        return json.loads(_lines(self.fresh, "stdout")[-1]), json.loads(
+            _lines(self.warm, "stdout")[-1]
+        )
 
 
 def _lines(worker: Worker, stream: str) -> list[str]:
@@ -205,9 +218,21 @@ def _lines(worker: Worker, stream: str) -> list[str]:
 def _outcome(worker: Worker) -> dict[str, Any]:
     """What a report says but for times, and the lines, which tests read from the log."""
     report = worker.report(COMPILE_S)
-    left_out = ("started_at", "ended_at", "failed_at", "last_lines", "log_end_offset", "log_end_seq")
-    ranks = [{name: value for name, value in rank.items() if name not in left_out} for rank in report["ranks"]]
-    outcome = {name: value for name, value in report.items() if name not in left_out} | {"ranks": ranks}
+    left_out = (
+        "started_at",
+        "ended_at",
+        "failed_at",
+        "last_lines",
+        "log_end_offset",
+        "log_end_seq",
+    )
+    ranks = [
+        {name: value for name, value in rank.items() if name not in left_out}
+        for rank in report["ranks"]
+    ]
+    outcome = {name: value for name, value in report.items() if name not in left_out} | {
+        "ranks": ranks
+    }
     return json.loads(json.dumps(outcome).replace(str(worker.folder), "FOLDER"))
 
 
@@ -219,7 +244,11 @@ def both(tmp_path: Path, warm_pool: WarmPool) -> Iterator[Callable[..., Both]]:
         for name in ("fresh", "warm"):
             (tmp_path / name).mkdir()
         fresh = Worker(tmp_path / "fresh", script, **fields)
-        warm = WarmWorker(tmp_path / "warm", script, **fields | {"master_port": fields.get("master_port", 2999) + 1})
+        warm = WarmWorker(
+            tmp_path / "warm",
+            script,
+            **fields | {"master_port": fields.get("master_port", 2999) + 1},
+        )
         made.extend((fresh, warm))
         warm.started_by(warm_pool).go()
         assert warm.started["warm"], warm.started

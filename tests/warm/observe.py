@@ -1,7 +1,7 @@
 """Notes all that a script can see of its process.
 
-A script executes this text in a module of its own, which nobody imports, and calls `at_start` and `at_end`. It imports
-nothing before it has noted what is imported.
+A script executes this text in a module of its own, which nobody imports, and calls `at_start` and
+`at_end`. It imports nothing before it has noted what is imported.
 """
 
 import sys
@@ -16,22 +16,43 @@ def described(value):
         return f"{kind.__name__} of {len(value)}"
     if kind in (bool, int, str, type(None)):
         return repr(value)[:80]
-    return "{} {}".format(kind.__name__, getattr(value, "__qualname__", "") if isinstance(value, type) else "")
+    return "{} {}".format(
+        kind.__name__, getattr(value, "__qualname__", "") if isinstance(value, type) else ""
+    )
 
 
-# Caches, addresses, texts made of sets, the folder of the script; _cython_* holds what the compiled modules share,
-# _handlerList handlers that are not collected yet, SESSION_ID a random number.
+# Caches, addresses, texts made of sets, the folder of the script; _cython_* holds what the compiled
+# modules share, _handlerList handlers that are not collected yet, SESSION_ID a random number.
 LEFT_OUT = {
-    "__warningregistry__", "_cache", "cache", "ORIGINAL_DIR", "REGISTRY_KEY", "STATE_KEY", "meta_path", "modules",
-    "modulesbyfile", "_filesbymodname", "path_importer_cache", "_shutdown_locks", "generator",
-    "ContStr", "PseudoExtras", "PseudoToken", "String", "StringPrefix", "Triple",
-    "_handlerList", "SESSION_ID",
-}  # fmt: skip
+    "__warningregistry__",
+    "_cache",
+    "cache",
+    "ORIGINAL_DIR",
+    "REGISTRY_KEY",
+    "STATE_KEY",
+    "meta_path",
+    "modules",
+    "modulesbyfile",
+    "_filesbymodname",
+    "path_importer_cache",
+    "_shutdown_locks",
+    "generator",
+    "ContStr",
+    "PseudoExtras",
+    "PseudoToken",
+    "String",
+    "StringPrefix",
+    "Triple",
+    "_handlerList",
+    "SESSION_ID",
+}
 
 
 MODULES_LEFT_OUT = {
-    "scipy._lib._array_api_compat_vendor",  # with `import *` it copies what its package holds by then
-    "scipy.sparse._data",  # it keeps the last element of a set of functions, which are ordered by their addresses
+    # with `import *` it copies what its package holds by then
+    "scipy._lib._array_api_compat_vendor",
+    # it keeps the last element of a set of functions, which are ordered by their addresses
+    "scipy.sparse._data",
 }
 
 
@@ -71,7 +92,11 @@ def at_start():
         "modules": sorted(sys.modules),
         "finders": finders(),
         "path": [list(sys.path)[1:], len(sys.path_hooks)],
-        "attributes": {name: attributes(module) for name, module in list(sys.modules.items()) if name != "__main__"},
+        "attributes": {
+            name: attributes(module)
+            for name, module in list(sys.modules.items())
+            if name != "__main__"
+        },
     }
 
 
@@ -90,8 +115,12 @@ def at_end():
 def atexit_calls(loaded):
     import atexit
 
-    weakref = loaded.get("weakref")  # it registers itself when it is first used, in a warm rank with its import
-    return atexit._ncallbacks() - bool(weakref and getattr(weakref.finalize, "_registered_with_atexit", False))
+    weakref = loaded.get(
+        "weakref"
+    )  # it registers itself when it is first used, in a warm rank with its import
+    return atexit._ncallbacks() - bool(
+        weakref and getattr(weakref.finalize, "_registered_with_atexit", False)
+    )
 
 
 def warning_filters(loaded):
@@ -106,7 +135,10 @@ def environment(loaded):
     return {
         name: value
         for name, value in os.environ.items()
-        if "CHECKPOINT" not in name and "/worker" not in value and "PORT" not in name and "KUBEFLOW" not in name
+        if "CHECKPOINT" not in name
+        and "/worker" not in value
+        and "PORT" not in name
+        and "KUBEFLOW" not in name
     }
 
 
@@ -136,14 +168,25 @@ def multiprocessing(loaded):
     if "multiprocessing.context" not in loaded:
         return None
     context = loaded["multiprocessing.context"]
-    reducers = context.reduction.ForkingPickler._extra_reducers if "multiprocessing.reduction" in loaded else {}
+    reducers = (
+        context.reduction.ForkingPickler._extra_reducers
+        if "multiprocessing.reduction" in loaded
+        else {}
+    )
     finalizers = getattr(loaded.get("multiprocessing.util"), "_finalizer_registry", {})
-    return [context._default_context._actual_context is None, sorted(map(str, reducers)), len(finalizers)]
+    return [
+        context._default_context._actual_context is None,
+        sorted(map(str, reducers)),
+        len(finalizers),
+    ]
 
 
 def threads(loaded):
     threading = loaded.get("threading")
-    return threading and [threading.active_count(), len(getattr(threading, "_threading_atexits", ()))]
+    return threading and [
+        threading.active_count(),
+        len(getattr(threading, "_threading_atexits", ())),
+    ]
 
 
 def of_torch(loaded):

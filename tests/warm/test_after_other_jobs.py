@@ -1,4 +1,6 @@
-"""A warm script is as a fresh one, whatever the scripts imported from whose imports the pool was made."""
+"""A warm script is as a fresh one, whatever the scripts imported from whose
+imports the pool was made.
+"""
 
 import functools
 import json
@@ -29,28 +31,62 @@ dist.destroy_process_group()
 """
 SCRIPTS = {
     "nothing": "",
-    "texts": "import logging.config, locale, gettext, decimal, readline; 'a'.encode('cp1252'); 'a'.encode('idna')",
-    "processes": "import multiprocessing.pool, concurrent.futures.process, asyncio, subprocess; multiprocessing.Pool",
-    "files": "import sqlite3, xml.etree.ElementTree, xml.sax, tempfile, zipfile, mimetypes; mimetypes.init()",
+    "texts": (
+        "import logging.config, locale, gettext, decimal, readline; 'a'.encode('cp1252'); "
+        "'a'.encode('idna')"
+    ),
+    "processes": (
+        "import multiprocessing.pool, concurrent.futures.process, asyncio, subprocess; "
+        "multiprocessing.Pool"
+    ),
+    "files": (
+        "import sqlite3, xml.etree.ElementTree, xml.sax, tempfile, zipfile, mimetypes; "
+        "mimetypes.init()"
+    ),
     "torch": "import torch, torch.optim; from torch.utils.data import DataLoader",
     "ddp": DDP,
     "tensors": "import torch.distributed.tensor",
-    "sharded": "import torch.distributed.fsdp, torch.distributed.tensor.parallel, torch.distributed.checkpoint",
+    "sharded": (
+        "import torch.distributed.fsdp, torch.distributed.tensor.parallel, "
+        "torch.distributed.checkpoint"
+    ),
     "numpy": "import numpy, numpy.fft, tqdm.auto, yaml",
 }
 LAZY = {
     "configs": "import transformers; transformers.AutoConfig",
-    "models": "from transformers import BertConfig, BertModel, Trainer; BertModel(BertConfig(num_hidden_layers=1))",
-    "auto": "from transformers import AutoModelForCausalLM as Auto, AutoTokenizer, GPT2Config, pipeline;"
-    "Auto.from_config(GPT2Config(n_layer=1, vocab_size=9))",
+    "models": (
+        "from transformers import BertConfig, BertModel, Trainer; "
+        "BertModel(BertConfig(num_hidden_layers=1))"
+    ),
+    "auto": "from transformers import AutoModelForCausalLM as Auto, AutoTokenizer, GPT2Config, "
+    "pipeline;Auto.from_config(GPT2Config(n_layer=1, vocab_size=9))",
 }
-"""Packages that import a module when a name of it is read, and that replace themselves in sys.modules meanwhile."""
+"""Packages that import a module when a name of it is read, and that replace themselves
+in sys.modules meanwhile.
+"""
 PAIRS = [
-    *((trained, script) for trained in SCRIPTS for script in SCRIPTS if trained not in ("nothing", script)),
-    *((trained, script) for trained in LAZY for script in (*LAZY, "nothing", "ddp") if script != trained),
+    *(
+        (trained, script)
+        for trained in SCRIPTS
+        for script in SCRIPTS
+        if trained not in ("nothing", script)
+    ),
+    *(
+        (trained, script)
+        for trained in LAZY
+        for script in (*LAZY, "nothing", "ddp")
+        if script != trained
+    ),
     *(("ddp", script) for script in LAZY),
 ]
-FEW = [("ddp", "nothing"), ("ddp", "texts"), ("ddp", "processes"), ("ddp", "torch"), ("ddp", "numpy"), ("ddp", "ddp")]
+FEW = [
+    ("ddp", "nothing"),
+    ("ddp", "texts"),
+    ("ddp", "processes"),
+    ("ddp", "torch"),
+    ("ddp", "numpy"),
+    ("ddp", "ddp"),
+]
 SCRIPT = """
 observe = type(__import__("sys"))("observe")
 exec(open({observe!r}).read(), vars(observe))
@@ -94,7 +130,9 @@ class Runs:
     def pool(self, script: str) -> WarmPool:
         if script not in self.pools:
             folder = self.folder("pool", script)
-            self.pools[script] = WarmPool(folder, self.fresh(script)[1], environment_of(Worker(folder)))
+            self.pools[script] = WarmPool(
+                folder, self.fresh(script)[1], environment_of(Worker(folder))
+            )
             self.pools[script].ready(LIMIT_S)
         return self.pools[script]
 
@@ -111,7 +149,9 @@ class Runs:
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     made = Runs(tmp_path_factory.mktemp("runs"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONHASHSEED", "0")  # some modules keep the last element of a set that they have walked through
+        patch.setenv(
+            "PYTHONHASHSEED", "0"
+        )  # some modules keep the last element of a set that they have walked through
         yield made
     for pool in made.pools.values():
         pool.close()
@@ -128,7 +168,10 @@ def differences(fresh: Any, warm: Any, path: str = "") -> Iterator[str]:
 @pytest.mark.xdist_group("warm pairs")
 @pytest.mark.parametrize(
     ("trained", "script"),
-    [pytest.param(*pair, marks=[] if pair in FEW else [pytest.mark.long]) for pair in [("ddp", "ddp"), *PAIRS]],
+    [
+        pytest.param(*pair, marks=[] if pair in FEW else [pytest.mark.long])
+        for pair in [("ddp", "ddp"), *PAIRS]
+    ],
     ids=lambda name: str(name),
 )
 def test_a_script_sees_the_same_warm_and_fresh(

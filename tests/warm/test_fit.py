@@ -1,4 +1,6 @@
-"""Which ranks may be warm: the table of variables that libraries read when they are loaded, whole, and its page."""
+"""Which ranks may be warm: the table of variables that libraries read when they are
+loaded, whole, and its page.
+"""
 
 import json
 import os
@@ -24,14 +26,19 @@ def plan(tmp_path: Path) -> WorkerPlan:
 
 
 def refusal(
-    plan: WorkerPlan, environment: dict[str, str], pool: fit.PoolState = POOL, beside: tuple[str, ...] = ()
+    plan: WorkerPlan,
+    environment: dict[str, str],
+    pool: fit.PoolState = POOL,
+    beside: tuple[str, ...] = (),
 ) -> str:
     process = Process(0, 0, [sys.executable, *plan.command], environment, plan.working_dir)
     return fit.refusal(pool, plan, process, beside) or ""
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
-def test_each_variable_of_the_table_forces_a_fresh_start_whichever_side_has_it(plan: WorkerPlan, pattern: str) -> None:
+def test_each_variable_of_the_table_forces_a_fresh_start_whichever_side_has_it(
+    plan: WorkerPlan, pattern: str
+) -> None:
     for name in {pattern.replace("*", ""), pattern.replace("*", "ANY")}:
         assert name in refusal(plan, {name: "1"})
         has_it = POOL._replace(environment={name: "1"})
@@ -46,7 +53,12 @@ def test_what_is_set_in_every_rank_or_read_later_does_not(plan: WorkerPlan, name
 
 
 def test_other_variables_and_secrets_do_not_and_no_value_is_said(plan: WorkerPlan) -> None:
-    assert refusal(plan, {"MY_LR": "0.1", "HF_TOKEN": "hf_1", "WANDB_API_KEY": "w", "TORCH_PASSWORD": "p"}) == ""
+    assert (
+        refusal(
+            plan, {"MY_LR": "0.1", "HF_TOKEN": "hf_1", "WANDB_API_KEY": "w", "TORCH_PASSWORD": "p"}
+        )
+        == ""
+    )
     assert "hf_1" not in refusal(plan, {"HF_HOME": "hf_1"})
 
 
@@ -58,9 +70,10 @@ def test_other_reasons_for_a_fresh_start(plan: WorkerPlan) -> None:
     assert "OMP_NUM_THREADS=2,1" in refusal(plan, {"OMP_NUM_THREADS": "2,1"})
     relative = POOL._replace(environment={"PYTHONPATH": "lib"})
     assert "relative" in refusal(plan, {"PYTHONPATH": "lib"}, relative)
-    assert [bool(refusal(plan, {}, beside=(name,))) for name in ("json.py", "json", "json.cpython-311.so")] == [
-        True
-    ] * 3
+    assert [
+        bool(refusal(plan, {}, beside=(name,)))
+        for name in ("json.py", "json", "json.cpython-311.so")
+    ] == [True] * 3
     assert refusal(plan, {}, beside=("json.txt", "train.py")) == ""
 
 
@@ -68,7 +81,8 @@ def test_the_page_has_the_table_as_it_is_and_nothing_else() -> None:
     text = (Path(__file__).parents[2] / "docs" / "warm-start.md").read_text()
     rows = [re.split(r" *\| *", line)[1:3] for line in text.splitlines() if line.startswith("| `")]
     assert rows == [
-        [", ".join(f"`{name}`" for name in names.split(", ")), reader] for names, reader in fit.READ_AT_LOAD
+        [", ".join(f"`{name}`" for name in names.split(", ")), reader]
+        for names, reader in fit.READ_AT_LOAD
     ]
     later = text[text.index("Not among them") : text.index("; and all whose name")]
     assert set(re.findall(r"`(\w+)`", later)) == fit.READ_LATER
@@ -107,7 +121,12 @@ HARMLESS = {
 def test_what_training_packages_ask_for_when_they_are_imported_is_in_the_table() -> None:
     environment = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     done = subprocess.run(
-        [sys.executable, "-c", WATCH], env=environment, capture_output=True, text=True, check=True, timeout=280
+        [sys.executable, "-c", WATCH],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=280,
     )
     names = json.loads(done.stdout.splitlines()[-1])
     assert {"TORCH_LOGS", "HF_HOME"} <= set(names)

@@ -72,7 +72,9 @@ print(json.dumps(seen))
 
 @pytest.mark.smoke
 def test_everything_that_a_script_sees_when_it_begins(both: Run) -> None:
-    fresh, warm = both(LOOK, environment=dict(os.environ) | {"TZ": "Asia/Tokyo", "MY_OWN": "value with space"}).values()
+    fresh, warm = both(
+        LOOK, environment=dict(os.environ) | {"TZ": "Asia/Tokyo", "MY_OWN": "value with space"}
+    ).values()
     for seen in (fresh, warm):
         for port in ("MASTER_PORT", "KUBEFLOW_TRAINER_SERVER_URL"):
             seen["environment"].pop(port)
@@ -87,7 +89,12 @@ def test_everything_that_a_script_sees_when_it_begins(both: Run) -> None:
 
 def test_no_descriptor_of_launcher_or_pool_is_inherited(both: Run) -> None:
     _, warm = both(LOOK).values()
-    assert sorted(map(int, warm["descriptors"])) == [0, 1, 2, rank_runner._STACKS_FD]  # the last is its own
+    assert sorted(map(int, warm["descriptors"])) == [
+        0,
+        1,
+        2,
+        rank_runner._STACKS_FD,
+    ]  # the last is its own
 
 
 def test_the_command_line_and_the_mark_of_the_worker_are_seen_by_others(both: Run) -> None:
@@ -133,7 +140,9 @@ def test_threads_of_openmp_blas_and_torch(both: Run, counts: dict[str, str]) -> 
         environment=dict(os.environ) | counts,
     ).lines()
     if len(counts) == 1:
-        assert lines[0].split()[0] == str(min(int(counts["OMP_NUM_THREADS"]), len(os.sched_getaffinity(0))))
+        assert lines[0].split()[0] == str(
+            min(int(counts["OMP_NUM_THREADS"]), len(os.sched_getaffinity(0)))
+        )
 
 
 SEEDS = """
@@ -146,7 +155,9 @@ print(json.dumps([random.random(), float(numpy.random.rand()), torch.initial_see
 
 def test_random_numbers_differ_between_ranks_and_jobs_as_fresh_ones_do(both: Run) -> None:
     ran = both(SEEDS, processes_per_worker=2)
-    (a, b), (c, d) = ([json.loads(w.lines(rank=rank)[0]) for rank in (0, 1)] for w in (ran.fresh, ran.warm))
+    (a, b), (c, d) = (
+        [json.loads(w.lines(rank=rank)[0]) for rank in (0, 1)] for w in (ran.fresh, ran.warm)
+    )
     for place in range(len(a)):
         fresh_differ = a[place] != b[place]
         assert (c[place] != d[place]) == fresh_differ, place
@@ -180,7 +191,9 @@ def test_multiprocessing_with_fork_and_spawn_and_workers_of_a_data_loader(both: 
 WITH_A_COMPILER = "inductor" if shutil.which("g++") else "eager"
 
 
-@pytest.mark.parametrize("backend", ["aot_eager", pytest.param(WITH_A_COMPILER, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "backend", ["aot_eager", pytest.param(WITH_A_COMPILER, marks=pytest.mark.long)]
+)
 def test_torch_compile(both: Run, backend: str) -> None:
     lines = both(
         f"""
@@ -197,7 +210,9 @@ ENDS = {
     "message": "sys.exit('a message')",
     "no torch": "print('torch' in sys.modules)",
     "exception": "import torch\ntorch.ones(2) @ torch.ones(3)",
-    "chained": "try:\n    {}['a']\nexcept KeyError as error:\n    raise ValueError('outer') from error",
+    "chained": (
+        "try:\n    {}['a']\nexcept KeyError as error:\n    raise ValueError('outer') from error"
+    ),
     "syntax": "exec('x = = 1')",
     "import": "import torch.no_such_module",
     "interrupt": "os.kill(os.getpid(), signal.SIGINT); time.sleep(10)",
@@ -207,12 +222,22 @@ ENDS = {
     "by hand": "os._exit(4)",
     "own hook": "sys.excepthook = lambda *a: print('mine', a[0].__name__)\nraise ValueError",
     "broken pipe": "r, w = os.pipe(); os.close(r); os.write(w, b'x')",
-    "atexit": "import atexit; atexit.register(print, 'last'); threading.Thread(target=lambda: print('thread')).start()",
-    "memory": "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30)); bytearray(2**31)",
-    "warning": "import warnings; warnings.simplefilter('error'); import torch; warnings.warn('as an error')",
+    "atexit": (
+        "import atexit; atexit.register(print, 'last'); threading.Thread(target=lambda: "
+        "print('thread')).start()"
+    ),
+    "memory": (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30)); bytearray(2**31)"
+    ),
+    "warning": (
+        "import warnings; warnings.simplefilter('error'); import torch; warnings.warn('as an "
+        "error')"
+    ),
     "faulthandler": "import faulthandler; faulthandler.enable(); print(faulthandler.is_enabled())",
     "logging": "import logging; logging.warning('to stderr'); logging.info('nowhere')",
-    "unflushed": "open('left.txt', 'w').write('unflushed'); f = open('kept.txt', 'w'); f.write('x' * 10)",
+    "unflushed": (
+        "open('left.txt', 'w').write('unflushed'); f = open('kept.txt', 'w'); f.write('x' * 10)"
+    ),
 }
 
 
@@ -228,17 +253,23 @@ def test_how_it_ends_and_what_it_says(both: Run, end: str) -> None:
 
 def test_the_error_file(both: Run) -> None:
     ran = both("import torch\ndef train():\n    raise ValueError('lr', 0.1)\ntrain()")
-    ours, theirs = (json.loads(Path(w.directory.error_file(0)).read_text())["message"] for w in (ran.warm, ran.fresh))
+    ours, theirs = (
+        json.loads(Path(w.directory.error_file(0)).read_text())["message"]
+        for w in (ran.warm, ran.fresh)
+    )
     assert ours["message"] == theirs["message"] == "ValueError: ('lr', 0.1)"
     stacks = [
-        m["extraInfo"]["py_callstack"].replace(str(w.folder), "") for m, w in ((ours, ran.warm), (theirs, ran.fresh))
+        m["extraInfo"]["py_callstack"].replace(str(w.folder), "")
+        for m, w in ((ours, ran.warm), (theirs, ran.fresh))
     ]
     assert stacks[0] == stacks[1]
     assert ran.warm.report()["ranks"][0]["exception"] == "ValueError: ('lr', 0.1)"
 
 
 @pytest.mark.gpu
-def test_a_gpu_is_untouched_before_the_script_and_usable_in_it(both: Run, warm_pool: WarmPool) -> None:
+def test_a_gpu_is_untouched_before_the_script_and_usable_in_it(
+    both: Run, warm_pool: WarmPool
+) -> None:
     lines = both(
         """
         import torch

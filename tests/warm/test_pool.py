@@ -1,4 +1,6 @@
-"""The pool's process: what it keeps out, when it ends, what its death costs, which ranks it leaves to a fresh start."""
+"""The pool's process: what it keeps out, when it ends, what its death costs, which ranks
+it leaves to a fresh start.
+"""
 
 import json
 import os
@@ -29,11 +31,17 @@ pytestmark = [
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()", "threads"),
+        (
+            (
+                "import threading, time; threading.Thread(target=time.sleep, args=(60,), "
+                "daemon=True).start()"
+            ),
+            "threads",
+        ),
         ("import os, time; os.fork() or os.execvp('sleep', ['sleep', '1'])", "processes"),
         (
-            "import subprocess, threading, time\n"
-            "threading.Thread(target=subprocess.run, args=(['sleep', '100'],), daemon=True).start()\ntime.sleep(0.5)",
+            "import subprocess, threading, time\nthreading.Thread(target=subprocess.run, "
+            "args=(['sleep', '100'],), daemon=True).start()\ntime.sleep(0.5)",
             "threads",
         ),
         (
@@ -43,12 +51,21 @@ pytestmark = [
             "threads",
         ),
         (
-            "import os, time\nif os.fork() == 0:\n    os.fork() or time.sleep(100)\n    os._exit(0)\nos.wait()",
+            (
+                "import os, time\nif os.fork() == 0:\n    os.fork() or time.sleep(100)\n    "
+                "os._exit(0)\nos.wait()"
+            ),
             "processes",
         ),
         ("import os; kept = open(os.devnull)", "the open files"),
         ("raise RuntimeError('not here')", "import fails"),
-        ("import sys; sys.path.append(__file__.replace('site-packages/bad.py', 'own')); import mine", "no installed"),
+        (
+            (
+                "import sys; sys.path.append(__file__.replace('site-packages/bad.py', 'own')); "
+                "import mine"
+            ),
+            "no installed",
+        ),
     ],
 )
 def test_a_module_that_must_not_be_imported_before_a_fork_is_left_out(
@@ -68,7 +85,9 @@ def test_with_a_package_all_of_its_modules_are_left_out(pool: Make, tmp_path: Pa
     (site / "bad" / "__init__.py").write_text("import warnings; warnings.showwarning = print")
     for name in ("one", "two", "three"):
         (site / "bad" / f"{name}.py").write_text("")
-    made = pool("good", "bad.one", "bad.two", "bad.three", "bad", environment={"PYTHONPATH": str(site)})
+    made = pool(
+        "good", "bad.one", "bad.two", "bad.three", "bad", environment={"PYTHONPATH": str(site)}
+    )
     assert made.waits_for("ready")["modules"] == 1
     assert list(json.loads(made.config.read_text())["refused"]) == ["bad"], "it started again once"
 
@@ -82,7 +101,9 @@ def test_a_gpu_that_was_opened_is_seen(tmp_path: Path, monkeypatch: pytest.Monke
     assert pool.trouble() == "it opens a GPU"
 
 
-def test_it_ends_when_nobody_asks_when_its_runtime_is_gone_and_with_its_directory(pool: Make) -> None:
+def test_it_ends_when_nobody_asks_when_its_runtime_is_gone_and_with_its_directory(
+    pool: Make,
+) -> None:
     idle, lonely, lost = pool(idle_s=0), pool(), pool()
     assert "no job" in idle.waits_for("ending")["why"]
     lonely.ready().socket.close()
@@ -103,7 +124,11 @@ GIB = 2**30
         ((0, 0), {}, False),
         ((16 * GIB, 8 * GIB), {"memory.max": "max", "memory.current": str(2 * GIB)}, False),
         ((16 * GIB, 8 * GIB), {"memory.max": str(4 * GIB), "memory.current": str(2 * GIB)}, False),
-        ((16 * GIB, 8 * GIB), {"memory.max": str(4 * GIB), "memory.current": str(4 * GIB - 1)}, True),
+        (
+            (16 * GIB, 8 * GIB),
+            {"memory.max": str(4 * GIB), "memory.current": str(4 * GIB - 1)},
+            True,
+        ),
         (  # most of it is a cache of files
             (16 * GIB, 8 * GIB),
             {
@@ -116,10 +141,16 @@ GIB = 2**30
     ],
 )
 def test_memory_is_short_on_the_machine_or_in_the_control_group(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, of_machine: tuple[int, int], group: dict[str, str], short: bool
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    of_machine: tuple[int, int],
+    group: dict[str, str],
+    short: bool,
 ) -> None:
     total, available = of_machine
-    (tmp_path / "meminfo").write_text(f"MemTotal: {total >> 10} kB\nMemAvailable: {available >> 10} kB\n")
+    (tmp_path / "meminfo").write_text(
+        f"MemTotal: {total >> 10} kB\nMemAvailable: {available >> 10} kB\n"
+    )
     monkeypatch.setattr(system, "_MEMINFO", str(tmp_path / "meminfo"))
     monkeypatch.setattr(system, "_memory_groups", lambda: [str(tmp_path)])
     for name, text in group.items():
@@ -135,7 +166,9 @@ def test_it_ends_when_memory_is_short(pool: Make, tmp_path: Path) -> None:
         real, told = open, {str(told)!r}
         builtins.open = lambda path, *how, **more: real(told if path == "/proc/meminfo" else path, *how, **more)
     """
-    made = pool(environment={"PYTHONPATH": package(tmp_path, sitecustomize=textwrap.dedent(looks_there))}).ready()
+    made = pool(
+        environment={"PYTHONPATH": package(tmp_path, sitecustomize=textwrap.dedent(looks_there))}
+    ).ready()
     told.write_text("MemTotal: 1000 kB\nMemAvailable: 10 kB\n")
     assert made.waits_for("ending")["why"] == "memory is short"
     assert made.process.wait(10) == 0
@@ -146,7 +179,9 @@ def test_there_is_no_way_to_it_but_the_socket_that_its_runtime_holds(pool: Make)
     descriptors = [os.readlink(entry) for entry in Path(f"/proc/{made.pid}/fd").iterdir()]
     (ours,) = [target for target in descriptors if target.startswith("socket:")]
     named = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
-    assert [len(fields) for fields in named if fields[6] == ours[8:-1]] == [7]  # the eighth would be its path
+    assert [len(fields) for fields in named if fields[6] == ours[8:-1]] == [
+        7
+    ]  # the eighth would be its path
     assert os.stat(f"/proc/{made.pid}").st_uid == os.getuid()
 
 
@@ -156,9 +191,19 @@ def test_a_setup_leaves_ranks_warm_unless_it_changes_the_installed_packages(
     site = package(tmp_path, good="")
     made = pool("good", environment={"PYTHONPATH": site}).ready()
     variables = {"environment": {**os.environ, "PYTHONPATH": site}}
-    same = worker("print(open('made').read())", setup="echo made > made", **variables).started_by(made).go()
-    assert (same.report()["reason"], same.started["warm"], same.lines()[0]) == ("Completed", True, "made")
-    changes = worker("", setup=f"mkdir {site}/other-1.0.dist-info", **variables).started_by(made).go()
+    same = (
+        worker("print(open('made').read())", setup="echo made > made", **variables)
+        .started_by(made)
+        .go()
+    )
+    assert (same.report()["reason"], same.started["warm"], same.lines()[0]) == (
+        "Completed",
+        True,
+        "made",
+    )
+    changes = (
+        worker("", setup=f"mkdir {site}/other-1.0.dist-info", **variables).started_by(made).go()
+    )
     assert (changes.report()["reason"], changes.started["warm"]) == ("Completed", False)
     assert changes.started["fresh_because"] == "its setup has changed the installed packages"
 
@@ -175,11 +220,14 @@ def test_it_refuses_when_an_installed_package_has_changed(
     assert one.start().go().report()["exit_code"] == 0
 
 
-def test_its_death_costs_a_running_job_nothing(pool: Make, worker: Callable[..., WarmWorker], tmp_path: Path) -> None:
+def test_its_death_costs_a_running_job_nothing(
+    pool: Make, worker: Callable[..., WarmWorker], tmp_path: Path
+) -> None:
     made = pool().ready()
     gate = tmp_path / "gate"
     one = worker(
-        f"import os, time\nprint('runs')\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\nprint('done')"
+        f"import os, time\nprint('runs')\nwhile not os.path.exists({str(gate)!r}): "
+        "time.sleep(0.01)\nprint('done')"
     )
     one.started_by(made).go().waits_for("runs")
     made.process.kill()
@@ -201,7 +249,9 @@ def test_no_rank_outlives_its_launcher(pool: Make, worker: Callable[..., WarmWor
 def test_what_a_rank_leaves_behind_in_a_session_of_its_own_is_found(
     pool: Make, worker: Callable[..., WarmWorker]
 ) -> None:
-    one = worker("import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)")
+    one = worker(
+        "import subprocess; print(subprocess.Popen(['sleep', '600'], start_new_session=True).pid)"
+    )
     assert one.started_by(pool().ready()).go().report()["exit_code"] == 0
     assert not alive(int(one.lines()[0]))
 
@@ -227,7 +277,9 @@ print(os.WEXITSTATUS(os.wait()[1]))
 
 
 @pytest.mark.parametrize("delay_s", [0.1, 0.6])
-def test_a_fork_waits_for_a_thread_that_imports(pool: Make, worker: Callable[..., WarmWorker], delay_s: float) -> None:
+def test_a_fork_waits_for_a_thread_that_imports(
+    pool: Make, worker: Callable[..., WarmWorker], delay_s: float
+) -> None:
     one = worker(FORKS % delay_s)
     assert one.started_by(pool("tqdm").ready()).go().report(60.0)["exit_code"] == 0
     assert one.lines() == ["7"]
@@ -254,7 +306,10 @@ def test_a_stop_reaches_a_warm_rank(pool: Make, worker: Callable[..., WarmWorker
 def test_a_rank_whose_libraries_would_read_another_value_starts_fresh_and_says_why(
     pool: Make, worker: Callable[..., WarmWorker], variables: dict[str, str], named: str
 ) -> None:
-    one = worker("import os; print(os.environ['CLIENT_LIB_WORKER_DIR'])", environment=dict(os.environ) | variables)
+    one = worker(
+        "import os; print(os.environ['CLIENT_LIB_WORKER_DIR'])",
+        environment=dict(os.environ) | variables,
+    )
     started = one.started_by(pool().ready()).go().started
     assert started["warm"] is False
     assert named in started["fresh_because"]
@@ -301,7 +356,9 @@ def test_the_environment_of_a_pool_holds_nothing_of_the_job_but_what_is_read_at_
 
 
 @pytest.mark.parametrize("rounds", [10, pytest.param(200, marks=pytest.mark.long)])
-def test_jobs_leave_nothing_in_the_pool(pool: Make, worker: Callable[..., WarmWorker], rounds: int) -> None:
+def test_jobs_leave_nothing_in_the_pool(
+    pool: Make, worker: Callable[..., WarmWorker], rounds: int
+) -> None:
     made = pool().ready()
 
     def size() -> tuple[int, int]:
@@ -327,7 +384,9 @@ def test_jobs_leave_nothing_in_the_pool(pool: Make, worker: Callable[..., WarmWo
     assert rss < begun[0] + 1024
 
 
-def test_a_launcher_of_an_occupied_directory_is_told_to_be_gone(pool: Make, worker: Callable[..., WarmWorker]) -> None:
+def test_a_launcher_of_an_occupied_directory_is_told_to_be_gone(
+    pool: Make, worker: Callable[..., WarmWorker]
+) -> None:
     made, one = pool().ready(), worker("import time; time.sleep(600)")
     one.started_by(made).go()
     made.socket.send(json.dumps({"do": "launch", "worker_dir": one.directory.path}).encode())

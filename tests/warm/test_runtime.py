@@ -1,4 +1,6 @@
-"""The local runtime with warm pools: when one is begun, used, replaced and left alone, and what a job is told."""
+"""The local runtime with warm pools: when one is begun, used, replaced and left
+alone, and what a job is told.
+"""
 
 import os
 import signal
@@ -72,7 +74,9 @@ async def test_the_first_job_starts_fresh_and_those_behind_it_warm(tmp_path: Pat
         assert shown.memory_mib
 
 
-async def test_warm_is_off_by_a_setting_by_the_job_and_for_other_interpreters_and_commands(tmp_path: Path) -> None:
+async def test_warm_is_off_by_a_setting_by_the_job_and_for_other_interpreters_and_commands(
+    tmp_path: Path,
+) -> None:
     async with running(tmp_path, warm=False) as site:
         assert await was_warm(site, site.submit("off", write(tmp_path))) == [False]
         assert not (tmp_path / "warm").exists()
@@ -82,13 +86,20 @@ async def test_warm_is_off_by_a_setting_by_the_job_and_for_other_interpreters_an
         assert await was_warm(site, job) == [False]
         assert notes(site, job) == []  # it asked for it
         command = site.submit("command", "true", type="binary")
-        other = site.submit("other", write(tmp_path, "print(1)"), conda_env=str(conda_environment(tmp_path)))
-        for attempt, why in ((command, "the command is no Python script"), (other, "an interpreter of its own")):
+        other = site.submit(
+            "other", write(tmp_path, "print(1)"), conda_env=str(conda_environment(tmp_path))
+        )
+        for attempt, why in (
+            (command, "the command is no Python script"),
+            (other, "an interpreter of its own"),
+        ):
             assert await was_warm(site, attempt) == [False]
             assert [why in note for note in notes(site, attempt)] == [True]
 
 
-async def test_where_launchers_cannot_sweep_there_is_no_pool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_launchers_cannot_sweep_there_is_no_pool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(warm, "LAUNCHER_SWEEPS", False)  # as on macOS
     async with running(tmp_path, warm=True) as site:
         assert await was_warm(site, site.submit("first", write(tmp_path))) == [False]
@@ -116,7 +127,9 @@ async def test_after_two_jobs_that_did_not_fit_the_pool_is_made_for_such(tmp_pat
         await warmed(site)
         begun = site.runtime.warm_pools()[0].pid
         for name in ("one", "two"):
-            await site.ended(site.submit(name, write(tmp_path), env_variables={"MALLOC_ARENA_MAX": 1}))
+            await site.ended(
+                site.submit(name, write(tmp_path), env_variables={"MALLOC_ARENA_MAX": 1})
+            )
         await eventually(lambda: site.runtime.warm_pools()[0].pid != begun)
         await eventually(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
         third = site.submit("three", write(tmp_path), env_variables={"MALLOC_ARENA_MAX": 1})
@@ -153,8 +166,12 @@ async def test_an_import_that_does_not_end_costs_the_pool_and_no_other_one(
     monkeypatch.setattr(warm, "_START_S", 3.0)
     _, shell = package_tool(tmp_path, "import os, time; 'RANK' in os.environ or time.sleep(600)")
     async with running(tmp_path, warm=True) as site:
-        await site.ended(site.submit("first", write(tmp_path, "import tool"), n_workers=2, _submitter=shell))
-        await eventually(lambda: [pool.state for pool in site.runtime.warm_pools() if pool.pid] == ["starting"])
+        await site.ended(
+            site.submit("first", write(tmp_path, "import tool"), n_workers=2, _submitter=shell)
+        )
+        await eventually(
+            lambda: [pool.state for pool in site.runtime.warm_pools() if pool.pid] == ["starting"]
+        )
         pid = site.runtime.warm_pools()[0].pid or 0
         await eventually(lambda: not site.runtime.warm_pools() and not alive(pid))
 
@@ -165,11 +182,20 @@ async def test_a_new_package_begins_a_pool_that_has_it(tmp_path: Path) -> None:
         before = site.runtime.warm_pools()[0]
         await site.ended(site.submit("second", write(tmp_path, "import tqdm, yaml")))
         await eventually(
-            lambda: [p.modules > before.modules for p in site.runtime.warm_pools() if p.state == "ready"] == [True]
+            lambda: (
+                [
+                    p.modules > before.modules
+                    for p in site.runtime.warm_pools()
+                    if p.state == "ready"
+                ]
+                == [True]
+            )
         )
 
 
-async def test_an_upgraded_package_is_that_of_the_next_job_and_of_the_warm_ones_behind_it(tmp_path: Path) -> None:
+async def test_an_upgraded_package_is_that_of_the_next_job_and_of_the_warm_ones_behind_it(
+    tmp_path: Path,
+) -> None:
     tool, shell = package_tool(tmp_path, "version = 1")
     script = write(tmp_path, "import tool; print(tool.version)")
     async with running(tmp_path, warm=True) as site:
@@ -179,7 +205,9 @@ async def test_an_upgraded_package_is_that_of_the_next_job_and_of_the_warm_ones_
             return await was_warm(site, attempt), site.lines(attempt)[-1]
 
         async def ready() -> None:
-            await eventually(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
+            await eventually(
+                lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"]
+            )
 
         assert await ran("first") == ([False], "1")
         await ready()
@@ -197,7 +225,10 @@ async def test_an_edit_of_the_users_own_module_counts_in_the_next_job(tmp_path: 
     async with running(tmp_path, warm=True) as site:
         await site.ended(site.submit("first", script))
         await eventually(lambda: [pool.state for pool in site.runtime.warm_pools()] == ["ready"])
-        for text in ("before", "edited since"):  # Python tells two versions of one second apart by their size
+        for text in (
+            "before",
+            "edited since",
+        ):  # Python tells two versions of one second apart by their size
             (tmp_path / "mine.py").write_text(f"text = {text!r}")
             attempt = site.submit(text, script)
             assert await was_warm(site, attempt) == [True]
@@ -212,7 +243,10 @@ async def test_pools_end_with_their_server_and_the_list_of_modules_stays(tmp_pat
     async with running(tmp_path, warm=True) as site:
         await site.ended(site.submit("again", write(tmp_path, "print('imports nothing')")))
         await eventually(
-            lambda: [pool.modules > 3 for pool in site.runtime.warm_pools() if pool.state == "ready"] == [True]
+            lambda: (
+                [pool.modules > 3 for pool in site.runtime.warm_pools() if pool.state == "ready"]
+                == [True]
+            )
         )
 
 

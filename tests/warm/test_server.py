@@ -1,4 +1,6 @@
-"""A server with warm pools: what jobs and `server status` say of them, and that they end with it."""
+"""A server with warm pools: what jobs and `server status` say of them,
+and that they end with it.
+"""
 
 import os
 import resource
@@ -29,7 +31,9 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     process.kill()
 
 
-def run(server: ServerProcess, folder: Path, text: str = "import tqdm", **fields: Any) -> dict[str, Any]:
+def run(
+    server: ServerProcess, folder: Path, text: str = "import tqdm", **fields: Any
+) -> dict[str, Any]:
     """The job as it ended."""
     script = folder / "train.py"
     script.write_text(text)
@@ -40,14 +44,23 @@ def run(server: ServerProcess, folder: Path, text: str = "import tqdm", **fields
         "/api/v1/jobs",
         json={
             "spec": {"script": str(script), "processes_per_worker": 2} | fields,
-            "code": {"mode": "in_place", "proof": {"path": str(nonce), "nonce": "0123456789abcdef"}},
-            "submitter": {"python": sys.executable, "environment": dict(os.environ), "working_dir": str(folder)},
+            "code": {
+                "mode": "in_place",
+                "proof": {"path": str(nonce), "nonce": "0123456789abcdef"},
+            },
+            "submitter": {
+                "python": sys.executable,
+                "environment": dict(os.environ),
+                "working_dir": str(folder),
+            },
         },
     )
     assert submitted.status_code == 201, submitted.text
     info = submitted.json()
     while info["state"] not in ("SUCCEEDED", "FAILED", "CANCELLED"):
-        info = server.get(f"/api/v1/jobs/{info['name']}?wait=20&after_version={info['version']}").json()
+        info = server.get(
+            f"/api/v1/jobs/{info['name']}?wait=20&after_version={info['version']}"
+        ).json()
     assert info["state"] == "SUCCEEDED", info
     return info
 

@@ -1,4 +1,6 @@
-"""What importing a package does beyond sys.modules: a warm rank has it when it imports the package, and not before."""
+"""What importing a package does beyond sys.modules: a warm rank has it when it imports
+the package, and not before.
+"""
 
 import json
 import os
@@ -27,7 +29,9 @@ BothIn = Callable[..., None]
 
 @pytest.fixture
 def both_in(worker: Callable[..., WarmWorker], tmp_path: Path) -> BothIn:
-    """Runs a script as a fresh rank and as a warm one of this pool, and compares what they print."""
+    """Runs a script as a fresh rank and as a warm one of this pool, and
+    compares what they print.
+    """
 
     def run(pool: WarmPool, script: str, **fields: Any) -> None:
         (tmp_path / "fresh").mkdir()
@@ -46,7 +50,10 @@ def both_in(worker: Callable[..., WarmWorker], tmp_path: Path) -> BothIn:
     [
         ("import logging; logging.basicConfig()", "the root logger"),
         ("import logging; logging.disable()", "the root logger"),
-        ("import logging; logging.setLoggerClass(type('Own', (logging.Logger,), {}))", "the root logger"),
+        (
+            "import logging; logging.setLoggerClass(type('Own', (logging.Logger,), {}))",
+            "the root logger",
+        ),
         ("import signal; signal.signal(signal.SIGUSR1, lambda *a: None)", "signal handlers"),
         ("import faulthandler; faulthandler.enable()", "faulthandler"),
         ("import sys; sys.excepthook = print", "excepthook"),
@@ -63,12 +70,17 @@ def both_in(worker: Callable[..., WarmWorker], tmp_path: Path) -> BothIn:
         ("import os; os.umask(os.umask(0) ^ 0o010)", "the umask"),
         ("import locale; locale.setlocale(locale.LC_NUMERIC, 'C.UTF-8')", "the locale"),
         (
-            "from resource import *; n, m = getrlimit(RLIMIT_NOFILE); setrlimit(RLIMIT_NOFILE, (n - 1, m))",
+            (
+                "from resource import *; n, m = getrlimit(RLIMIT_NOFILE); "
+                "setrlimit(RLIMIT_NOFILE, (n - 1, m))"
+            ),
             "limits of the process",
         ),
     ],
 )
-def test_a_package_that_changes_the_interpreter_is_left_out(pool: Make, tmp_path: Path, text: str, named: str) -> None:
+def test_a_package_that_changes_the_interpreter_is_left_out(
+    pool: Make, tmp_path: Path, text: str, named: str
+) -> None:
     made = pool("bad", environment={"PYTHONPATH": package(tmp_path, bad=text)})
     assert made.waits_for("ready")["modules"] == 0
     assert json.loads(made.config.read_text())["refused"] == {"bad": f"it changes {named}"}
@@ -102,7 +114,9 @@ MATPLOTLIB = "import os; rcParams = {'backend': os.environ.get('MPLBACKEND') or 
 BACKEND = "import matplotlib, os; print(matplotlib.rcParams, os.environ.get('MPLBACKEND'))"
 
 
-@pytest.mark.parametrize("begun_with", [{}, {"MPLBACKEND": "svg"}], ids=["a terminal", "a notebook"])
+@pytest.mark.parametrize(
+    "begun_with", [{}, {"MPLBACKEND": "svg"}], ids=["a terminal", "a notebook"]
+)
 @pytest.mark.parametrize("backend", [{}, {"MPLBACKEND": ""}, {"MPLBACKEND": "pdf"}], ids=repr)
 def test_matplotlib_has_the_backend_of_the_rank(
     pool: Make, both_in: BothIn, tmp_path: Path, begun_with: dict[str, str], backend: dict[str, str]
@@ -139,7 +153,9 @@ def test_what_a_package_adds_is_there_with_its_import_and_not_before(
 def test_what_the_standard_library_does_at_the_end_is_done_by_a_rank_without_packages(
     pool: Make, worker: Callable[..., WarmWorker], tmp_path: Path
 ) -> None:
-    """The package imports multiprocessing; the rank, which does so by itself, must wait for its children."""
+    """The package imports multiprocessing; the rank, which does so by itself,
+    must wait for its children.
+    """
     site = package(tmp_path, parallel="import multiprocessing.util, weakref, logging")
     made = pool("parallel", environment={"PYTHONPATH": site}).ready()
     one = worker(
@@ -153,7 +169,9 @@ def test_what_the_standard_library_does_at_the_end_is_done_by_a_rank_without_pac
     assert one.lines() == ["the child is done"]
 
 
-def test_a_submodule_is_no_attribute_of_its_package_before_its_import(pool: Make, both_in: BothIn) -> None:
+def test_a_submodule_is_no_attribute_of_its_package_before_its_import(
+    pool: Make, both_in: BothIn
+) -> None:
     """A script that forgets the import must fail here as it does in a pod."""
     made = pool("torch", "tqdm", "torch.distributed.tensor", "tqdm.contrib").ready()
     script = """
@@ -191,13 +209,21 @@ VALUE = "first"
 
 
 @pytest.mark.parametrize(
-    "imports", ["lazy.second", "lazy.first; lazy.second", "lazy.second; lazy.first", "from lazy import first, second"]
+    "imports",
+    [
+        "lazy.second",
+        "lazy.first; lazy.second",
+        "lazy.second; lazy.first",
+        "from lazy import first, second",
+    ],
 )
 def test_a_module_that_takes_the_place_of_its_package_does_so_with_its_import(
     pool: Make, both_in: BothIn, tmp_path: Path, imports: str
 ) -> None:
     """The package works as transformers does, whose first model executes its `__init__` again."""
-    site = package(tmp_path, **{"lazy/__init__": LAZY, "lazy/first": AGAIN, "lazy/second": "VALUE = 'second'"})
+    site = package(
+        tmp_path, **{"lazy/__init__": LAZY, "lazy/first": AGAIN, "lazy/second": "VALUE = 'second'"}
+    )
     made = pool("lazy", "lazy.second", "lazy.first", environment={"PYTHONPATH": site})
     assert made.waits_for("ready")["modules"] == 3
     script = f"""
@@ -241,8 +267,12 @@ def test_a_module_whose_import_fails_after_that_of_another_is_not_known(tmp_path
 def test_a_package_that_has_loaded_a_compiled_module_is_not_executed_again(
     tmp_path: Path, loads: str, times: int
 ) -> None:
-    """As torch, whose compiled module corrupts the process when it is loaded twice. In a process of its own."""
-    site = package(tmp_path, **{"mine/__init__": f"print('runs')\n{loads}\nimport mine.late", "mine/late": ""})
+    """As torch, whose compiled module corrupts the process when it is loaded
+    twice. In a process of its own.
+    """
+    site = package(
+        tmp_path, **{"mine/__init__": f"print('runs')\n{loads}\nimport mine.late", "mine/late": ""}
+    )
     compiled = next(Path(markupsafe.__file__).parent.glob("_speedups.*.so"))
     shutil.copy(compiled, Path(site, "mine", compiled.name))
     script = """

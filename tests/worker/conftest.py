@@ -1,4 +1,6 @@
-"""A real launcher in a directory of its own: started, ordered through its socket, read by its log and report."""
+"""A real launcher in a directory of its own: started, ordered through its socket,
+read by its log and report.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ DEADLINE_S = 30.0
 class Worker:
     """One launcher. `script` is the text of a Python script unless `command` is given."""
 
-    def __init__(self, folder: Path, script: str = "", portable: bool = False, **fields: Any) -> None:
+    def __init__(
+        self, folder: Path, script: str = "", portable: bool = False, **fields: Any
+    ) -> None:
         self.folder = folder
         self.directory = Directory(str(folder / "worker"))
         Path(self.directory.path).mkdir(mode=0o700)
@@ -104,7 +108,9 @@ class Worker:
         return self.start().go().report()
 
     def records(self) -> list[Record]:
-        data = b"".join(path.read_bytes() for path in sorted(Path(self.directory.log).glob("*.log")))
+        data = b"".join(
+            path.read_bytes() for path in sorted(Path(self.directory.log).glob("*.log"))
+        )
         return [parse(line) for line in data.splitlines(keepends=True) if line.endswith(b"\n")]
 
     def lines(self, stream: str = "stdout", rank: int | None = 0) -> list[str]:

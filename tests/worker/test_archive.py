@@ -12,15 +12,16 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from client_lib.worker.archive import ArchiveRefused, unpack
 from tests.examples import examples
 from tests.small_disk import small_disk
 
 
-def entry(name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"", link: str = "", mode: int = 0o644) -> tuple:
+def entry(
+    name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"", link: str = "", mode: int = 0o644
+) -> tuple:
     info = tarfile.TarInfo(name)
     info.type, info.linkname, info.mode = kind, link, mode
     info.size = len(data)
@@ -65,11 +66,21 @@ def test_files_folders_links_and_the_executable_bit(tmp_path: Path) -> None:
         [entry("link", tarfile.SYMTYPE, link="/etc/passwd")],
         [entry("link", tarfile.SYMTYPE, link="../outside")],
         [entry("link", tarfile.SYMTYPE, link="..")],
-        [entry("a", tarfile.DIRTYPE), entry("a/b", tarfile.SYMTYPE, link="../.."), entry("c", data=b"")],
+        [
+            entry("a", tarfile.DIRTYPE),
+            entry("a/b", tarfile.SYMTYPE, link="../.."),
+            entry("c", data=b""),
+        ],
         # lexically inside, in truth outside: the way leads through another link
-        [entry("d/e/x", tarfile.SYMTYPE, link="../.."), entry("y", tarfile.SYMTYPE, link="d/e/x/../outside")],
+        [
+            entry("d/e/x", tarfile.SYMTYPE, link="../.."),
+            entry("y", tarfile.SYMTYPE, link="d/e/x/../outside"),
+        ],
         [entry("d", tarfile.SYMTYPE, link="."), entry("y", tarfile.SYMTYPE, link="d/../outside")],
-        [entry("loop", tarfile.SYMTYPE, link="loop"), entry("y", tarfile.SYMTYPE, link="loop/../../outside")],
+        [
+            entry("loop", tarfile.SYMTYPE, link="loop"),
+            entry("y", tarfile.SYMTYPE, link="loop/../../outside"),
+        ],
         [entry("link", tarfile.SYMTYPE, link=".."), entry("link/outside", data=b"x")],
         # inside while nothing is there; what comes later turns its way
         [entry("y", tarfile.SYMTYPE, link="d/../outside"), entry("d", tarfile.SYMTYPE, link=".")],
@@ -89,7 +100,9 @@ def test_files_folders_links_and_the_executable_bit(tmp_path: Path) -> None:
     ],
     ids=lambda entries: entries[-1][0].name or "empty",
 )
-def test_what_no_snapshot_holds_is_refused_and_nothing_is_written_outside(tmp_path: Path, entries: list) -> None:
+def test_what_no_snapshot_holds_is_refused_and_nothing_is_written_outside(
+    tmp_path: Path, entries: list
+) -> None:
     folder = tmp_path / "a" / "b"
     folder.mkdir(parents=True)
     archive = pack(tmp_path / "a.tar.gz", *entries)
@@ -106,8 +119,13 @@ def test_a_bomb_is_refused_before_it_fills_the_disk(tmp_path: Path) -> None:
     assert everything_below(tmp_path) == ["a.tar.gz"]
 
 
-def test_what_needs_more_than_the_free_room_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    archive = pack(tmp_path / "a.tar.gz", *[entry(f"zeros-{number}", data=b"\0" * 2**20) for number in range(7)])
+def test_what_needs_more_than_the_free_room_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    archive = pack(
+        tmp_path / "a.tar.gz",
+        *[entry(f"zeros-{number}", data=b"\0" * 2**20) for number in range(7)],
+    )
     with small_disk(tmp_path / "disk", "size=8m") as disk:
         unpack(archive, str(disk / "fits"))
         shutil.rmtree(disk / "fits")
@@ -176,9 +194,18 @@ def test_a_cut_archive_is_refused(tmp_path: Path, cut: int) -> None:
         unpack(str(path), str(tmp_path / "work"))
 
 
-NAMES = st.lists(st.sampled_from(["a", "b", "..", ".", "", "link", "/"]), min_size=1, max_size=5).map("/".join)
+NAMES = st.lists(
+    st.sampled_from(["a", "b", "..", ".", "", "link", "/"]), min_size=1, max_size=5
+).map("/".join)
 KINDS = st.sampled_from(
-    [tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.CONTTYPE]
+    [
+        tarfile.REGTYPE,
+        tarfile.DIRTYPE,
+        tarfile.SYMTYPE,
+        tarfile.LNKTYPE,
+        tarfile.FIFOTYPE,
+        tarfile.CONTTYPE,
+    ]
 )
 
 
@@ -188,13 +215,18 @@ def test_whatever_is_in_it_nothing_leaves_the_target(entries: list[tuple[str, by
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "x" / "y"
         folder.mkdir(parents=True)
-        data = [entry(n, kind, b"data" if kind == tarfile.REGTYPE else b"", link) for n, kind, link in entries]
+        data = [
+            entry(n, kind, b"data" if kind == tarfile.REGTYPE else b"", link)
+            for n, kind, link in entries
+        ]
         archive = pack(Path(name) / "a.tar.gz", *data)
         try:
             unpack(archive, str(folder / "work"))
         except ArchiveRefused:
             pass
-        outside = [found for found in everything_below(Path(name)) if not found.startswith("x/y/work")]
+        outside = [
+            found for found in everything_below(Path(name)) if not found.startswith("x/y/work")
+        ]
         assert outside == ["a.tar.gz", "x", "x/y"]
         for path in (folder / "work").rglob("*"):
             assert Path(os.path.realpath(path)).is_relative_to(folder.resolve() / "work")
@@ -206,7 +238,9 @@ def test_damaged_bytes_are_refused_or_unpacked_never_anything_else(data: st.Data
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "a.tar.gz"
         plain = io.BytesIO()
-        with tarfile.open(fileobj=plain, mode="w", format=data.draw(st.sampled_from([0, 1, 2]))) as archive:
+        with tarfile.open(
+            fileobj=plain, mode="w", format=data.draw(st.sampled_from([0, 1, 2]))
+        ) as archive:
             info, content = entry("f" * data.draw(st.integers(1, 100)), data=b"content")
             archive.addfile(info, io.BytesIO(content))
         raw = bytearray(plain.getvalue()[:3072])

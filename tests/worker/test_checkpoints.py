@@ -25,7 +25,9 @@ def before(folder: Path) -> str:
 
 @pytest.mark.parametrize("there", [[], ["next"], ["next/.copying.new/half"]])
 def test_a_copy_is_what_the_next_job_begins_with(tmp_path: Path, there: list[str]) -> None:
-    """Another worker, or the mount of a volume, may have made the folder; a worker that died leaves half a copy."""
+    """Another worker, or the mount of a volume, may have made the folder; a worker
+    that died leaves half a copy.
+    """
     pattern, target = before(tmp_path), tmp_path / "next"
     for folder in there:
         (tmp_path / folder).mkdir(parents=True)
@@ -55,16 +57,25 @@ def killed_copy(step: int, pattern: str, target: Path) -> bool:
     """Copy in a process that is killed at one of its system calls. False: it ended before."""
     root = str(Path(client_lib.__file__).parents[1])
     script = KILLED_AT.format(root=root, step=step, arguments=(pattern, str(target)))
-    return subprocess.run([sys.executable, "-I", "-S", "-c", script], check=False).returncode == -signal.SIGKILL
+    return (
+        subprocess.run([sys.executable, "-I", "-S", "-c", script], check=False).returncode
+        == -signal.SIGKILL
+    )
 
 
 def content(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("resumes", ["the same job", "another job"])
-def test_a_copy_that_was_killed_is_never_taken_for_a_whole_one(tmp_path: Path, resumes: str) -> None:
+def test_a_copy_that_was_killed_is_never_taken_for_a_whole_one(
+    tmp_path: Path, resumes: str
+) -> None:
     pattern, source = before(tmp_path), tmp_path / "train-1a2b3c4d"
     (source / "last").write_text("deep/step")
     step = 0
@@ -107,11 +118,15 @@ def test_where_nothing_was_left_nothing_is_made(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_worker_0_copies_and_the_others_do_not(worker: Callable[..., Worker], tmp_path: Path) -> None:
+def test_worker_0_copies_and_the_others_do_not(
+    worker: Callable[..., Worker], tmp_path: Path
+) -> None:
     pattern = before(tmp_path)
     for number, names in ((0, ["deep"]), (1, [])):
         target = tmp_path / f"next-{number}"
-        plan = worker("pass", checkpoints_from=pattern, checkpoint_dir=str(target), worker=number, n_workers=2).plan
+        plan = worker(
+            "pass", checkpoints_from=pattern, checkpoint_dir=str(target), worker=number, n_workers=2
+        ).plan
         prepare(plan, Directory(str(tmp_path / f"worker-{number}")))
         assert [path.name for path in target.iterdir()] == names
 
@@ -120,6 +135,8 @@ def test_a_copy_that_can_not_be_made_is_said_before_any_rank_starts(
     worker: Callable[..., Worker], tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
-    plan = worker("pass", checkpoints_from=before(tmp_path), checkpoint_dir=str(tmp_path / "file" / "next")).plan
+    plan = worker(
+        "pass", checkpoints_from=before(tmp_path), checkpoint_dir=str(tmp_path / "file" / "next")
+    ).plan
     with pytest.raises(CannotStart, match="the checkpoints of the job before can't be copied"):
         prepare(plan, Directory(str(tmp_path / "worker")))

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.worker import control
 from client_lib.worker.control import ControlServer, Lines, Message
@@ -53,7 +52,11 @@ def polled(tmp_path: Path) -> Iterator[Polled]:
 @given(st.lists(st.integers(1, 30)))
 def test_messages_arrive_whole_however_they_are_cut(cuts: list[int]) -> None:
     stop, junk = control.order(control.STOP, grace_s=2.5), b"junk\n"
-    data, lines, got = control.order(control.GO) + stop + junk + control.order(control.EXIT), Lines(), []
+    data, lines, got = (
+        control.order(control.GO) + stop + junk + control.order(control.EXIT),
+        Lines(),
+        [],
+    )
     for cut in [*cuts, len(data)]:
         got += lines.feed(data[:cut])
         data = data[cut:]
@@ -67,7 +70,9 @@ def test_a_line_without_end_does_not_grow_in_memory() -> None:
     assert len(lines._rest) <= control._LINE_MAX
 
 
-def test_the_newest_event_is_told_to_all_and_to_who_comes_later(polled: Polled, tmp_path: Path) -> None:
+def test_the_newest_event_is_told_to_all_and_to_who_comes_later(
+    polled: Polled, tmp_path: Path
+) -> None:
     path = str(tmp_path / "control.sock")
     early = control.ControlConnection(control.connect(path))
     polled.turn()

@@ -1,4 +1,6 @@
-"""The agent of an elastic worker: torchrun's options, and that it is the only process the launcher starts."""
+"""The agent of an elastic worker: torchrun's options, and that it is the only
+process the launcher starts.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,7 +24,9 @@ def elastic(worker: Make) -> Callable[..., Worker]:
 
 
 def test_the_options_of_a_second_worker(elastic: Make) -> None:
-    plan = elastic(worker=1, n_workers=3, processes_per_worker=2, elastic_min_workers=2, elastic_max_restarts=7).plan
+    plan = elastic(
+        worker=1, n_workers=3, processes_per_worker=2, elastic_min_workers=2, elastic_max_restarts=7
+    ).plan
     assert agent_arguments(plan) == [
         "-m",
         "torch.distributed.run",
@@ -39,14 +43,20 @@ def test_the_options_of_a_second_worker(elastic: Make) -> None:
     ]
 
 
-def test_worker_0_holds_the_rendezvous_and_all_workers_are_needed_unless_told_otherwise(elastic: Make) -> None:
+def test_worker_0_holds_the_rendezvous_and_all_workers_are_needed_unless_told_otherwise(
+    elastic: Make,
+) -> None:
     options = agent_arguments(elastic(n_workers=3).plan)
     assert "--nnodes=3:3" in options
     assert any(option.startswith("--rdzv_conf=is_host=true") for option in options)
 
 
 def test_beyond_one_machine_an_agent_finds_its_address_itself(elastic: Make) -> None:
-    assert not [o for o in agent_arguments(elastic(master_addr="job-1-worker-0").plan) if o.startswith("--local_addr")]
+    assert not [
+        o
+        for o in agent_arguments(elastic(master_addr="job-1-worker-0").plan)
+        if o.startswith("--local_addr")
+    ]
 
 
 def test_a_worker_starts_one_agent_for_all_its_ranks(elastic: Make) -> None:
@@ -80,7 +90,11 @@ def test_the_rank_that_failed_is_named_as_the_agents_have_numbered_it(worker: Ma
         sys.exit(5)
     """
     one = worker(
-        script, type="pytorch_elastic", processes_per_worker=2, elastic_max_restarts=0, master_port=free_port()
+        script,
+        type="pytorch_elastic",
+        processes_per_worker=2,
+        elastic_max_restarts=0,
+        master_port=free_port(),
     )
     report = one.start().go().report(60)
     assert (report["first_failing_rank"], [rank["rank"] for rank in report["ranks"]]) == (1, [1])
@@ -96,12 +110,19 @@ def test_the_rank_that_failed_is_named_as_the_agents_have_numbered_it(worker: Ma
         ('{"message": "a bare one"}', ["Other Failures:", "  rank      : 7 (local_rank: 1)"], 0),
         (
             None,
-            ["  rank      : 7 (local_rank: 1)", "Root Cause (first):", "[0]:", "  rank      : 4 (local_rank: 0)"],
+            [
+                "  rank      : 7 (local_rank: 1)",
+                "Root Cause (first):",
+                "[0]:",
+                "  rank      : 4 (local_rank: 0)",
+            ],
             4,
         ),
     ],
 )
-def test_an_agent_says_which_rank_failed(error_file: str | None, said: list[str], rank: int, tmp_path: Path) -> None:
+def test_an_agent_says_which_rank_failed(
+    error_file: str | None, said: list[str], rank: int, tmp_path: Path
+) -> None:
     if error_file:
         (tmp_path / "0.json").write_text(error_file)
     assert failed_below(str(tmp_path / "0.json"), said, 0) == rank
@@ -121,7 +142,13 @@ def test_the_lines_of_its_ranks_carry_their_ranks(worker: Make) -> None:
         sys.exit(f"err {rank}" if restart == "0" else 0)
     """
     port = free_port()
-    one = worker(script, type="pytorch_elastic", processes_per_worker=2, elastic_max_restarts=1, master_port=port)
+    one = worker(
+        script,
+        type="pytorch_elastic",
+        processes_per_worker=2,
+        elastic_max_restarts=1,
+        master_port=port,
+    )
     assert one.start().go().report(100)["exit_code"] == 0
     own = [record for record in one.records() if record.text.startswith(("out", "child"))]
     assert sorted((record.text, record.rank) for record in own) == sorted(
@@ -129,7 +156,9 @@ def test_the_lines_of_its_ranks_carry_their_ranks(worker: Make) -> None:
     )
     errors = [record for record in one.records() if record.text.startswith("err")]
     assert errors  # an agent stops the other rank as soon as one has failed
-    assert all((record.stream, record.text) == ("stderr", f"err {record.rank}") for record in errors)
+    assert all(
+        (record.stream, record.text) == ("stderr", f"err {record.rank}") for record in errors
+    )
 
 
 def test_its_agent_is_never_forked_from_a_warm_pool(elastic: Make) -> None:

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 
 from client_lib.worker import control
-from client_lib.worker.directory import ALREADY_RAN, ALREADY_RUNS, is_held, launcher_command, read_json
+from client_lib.worker.directory import (
+    ALREADY_RAN,
+    ALREADY_RUNS,
+    is_held,
+    launcher_command,
+    read_json,
+)
 from tests.processes import alive
 from tests.waiting import until
 from tests.worker.conftest import Worker
@@ -47,7 +53,9 @@ def test_every_rank_ends_with_0(worker: Make, portable: bool) -> None:
 
 
 @pytest.mark.smoke
-def test_the_report_names_the_first_failing_rank_and_the_others_are_stopped(worker: Make, portable: bool) -> None:
+def test_the_report_names_the_first_failing_rank_and_the_others_are_stopped(
+    worker: Make, portable: bool
+) -> None:
     script = """
         import os, sys, time
         if os.environ["RANK"] == "1":
@@ -55,7 +63,11 @@ def test_the_report_names_the_first_failing_rank_and_the_others_are_stopped(work
         time.sleep(1000)
     """
     report = worker(script, processes_per_worker=3, portable=portable).run()
-    assert (report["exit_code"], report["reason"], report["first_failing_rank"]) == (7, "ExitCode", 1)
+    assert (report["exit_code"], report["reason"], report["first_failing_rank"]) == (
+        7,
+        "ExitCode",
+        1,
+    )
     assert [rank["stopped_by_us"] for rank in report["ranks"]] == [True, False, True]
     assert [rank["signal"] for rank in report["ranks"]] == [15, None, 15]
 
@@ -76,10 +88,16 @@ def test_a_rank_that_died_of_another_is_not_the_first(worker: Make) -> None:
         raise RuntimeError("[gloo] Connection closed by peer [127.0.0.1]:2999")
     """
     report = worker(script, processes_per_worker=2).run()
-    assert (report["first_failing_rank"], report["reason"], report["exit_code"]) == (1, "Signal", 139)
+    assert (report["first_failing_rank"], report["reason"], report["exit_code"]) == (
+        1,
+        "Signal",
+        139,
+    )
 
 
-def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(worker: Make, portable: bool) -> None:
+def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(
+    worker: Make, portable: bool
+) -> None:
     script = """
         import os, signal, sys, time
         if os.environ["RANK"] == "0":
@@ -96,7 +114,11 @@ def test_a_rank_that_ignores_sigterm_is_killed_after_the_grace(worker: Make, por
 
 
 def test_sigterm_reaches_the_grandchildren_in_the_group(worker: Make, portable: bool) -> None:
-    one = worker(DAEMON.format(session=False, then="time.sleep(1000)"), portable=portable).start().go()
+    one = (
+        worker(DAEMON.format(session=False, then="time.sleep(1000)"), portable=portable)
+        .start()
+        .go()
+    )
     child = child_of(one)
     assert one.process
     one.process.send_signal(signal.SIGTERM)
@@ -124,7 +146,10 @@ def test_stop_before_go_starts_nothing(worker: Make) -> None:
 
 
 def test_a_second_stop_shortens_the_grace(worker: Make) -> None:
-    script = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(1000)"
+    script = (
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); "
+        "time.sleep(1000)"
+    )
     one = worker(script).start().go()
     one.waits_for("deaf")
     one.stop(100.0)
@@ -144,7 +169,9 @@ def test_a_rank_that_closes_its_stdout_goes_on(worker: Make) -> None:
     assert (one.folder / "alive").exists()
 
 
-def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_worker(worker: Make, portable: bool) -> None:
+def test_a_grandchild_that_holds_the_pipe_does_not_hold_the_worker(
+    worker: Make, portable: bool
+) -> None:
     one = worker(DAEMON.format(session=False, then=""), grace_s=0.2, portable=portable).start().go()
     assert one.report(15)["exit_code"] == 0
     assert not alive(child_of(one))
@@ -168,11 +195,19 @@ def test_what_a_grandchild_says_after_its_rank_is_not_lost(worker: Make) -> None
 
 def test_a_killed_rank_is_a_signal(worker: Make) -> None:
     report = worker("import os; os.kill(os.getpid(), 9)").run()
-    assert (report["reason"], report["exit_code"], report["ranks"][0]["signal"]) == ("Signal", 137, 9)
+    assert (report["reason"], report["exit_code"], report["ranks"][0]["signal"]) == (
+        "Signal",
+        137,
+        9,
+    )
 
 
 def test_no_rank_outlives_a_killed_launcher(worker: Make, portable: bool) -> None:
-    one = worker("import time; print('up', flush=True); time.sleep(1000)", processes_per_worker=2, portable=portable)
+    one = worker(
+        "import time; print('up', flush=True); time.sleep(1000)",
+        processes_per_worker=2,
+        portable=portable,
+    )
     one.start().go()
     one.waits_for("up")
     ranks = read_json(one.directory.processes)
@@ -231,7 +266,9 @@ def test_the_control_socket_works_below_a_path_of_any_length(tmp_path: Path) -> 
     one = Worker(folder, "print('deep')")
     try:
         assert one.run()["exit_code"] == 0
-        assert [link for link in Path("/tmp").glob("cl-*/d") if link.resolve().is_relative_to(folder)] == []
+        assert [
+            link for link in Path("/tmp").glob("cl-*/d") if link.resolve().is_relative_to(folder)
+        ] == []
     finally:
         one.close()
 
@@ -251,7 +288,9 @@ def test_if_one_rank_can_not_start_none_runs(worker: Make, tmp_path: Path) -> No
     program = tmp_path / "program"
     program.write_text(f"#!/bin/sh\nrm {program}\nsleep 1000\n")
     program.chmod(0o755)
-    one = worker(python=None, command=[str(program)], type="binary", processes_per_worker=40).start()
+    one = worker(
+        python=None, command=[str(program)], type="binary", processes_per_worker=40
+    ).start()
     assert one.connection
     one.event()
     one.connection.send(b'{"do":"go"}\n')
@@ -298,14 +337,21 @@ def test_as_process_1_signals_work_and_orphans_are_reaped(worker: Make) -> None:
     one.waits_for("zombies 0 parent 1")
     launcher = (read_json(one.directory.lock) or {})["pid"]
     assert launcher == 1
-    inner = int(subprocess.run(["pgrep", "-P", str(one.process.pid)], capture_output=True).stdout.split()[0])
+    inner = int(
+        subprocess.run(["pgrep", "-P", str(one.process.pid)], capture_output=True).stdout.split()[0]
+    )
     os.kill(inner, signal.SIGTERM)
     assert one.report()["reason"] == "Cancelled"
 
 
-def test_a_launcher_whose_directory_was_removed_ends_with_its_ranks(worker: Make, tmp_path: Path) -> None:
+def test_a_launcher_whose_directory_was_removed_ends_with_its_ranks(
+    worker: Make, tmp_path: Path
+) -> None:
     go_on = tmp_path / "go-on"
-    script = f"import os, time\nprint('up', flush=True)\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+    script = (
+        f"import os, time\nprint('up', flush=True)\nwhile not os.path.exists({str(go_on)!r}): "
+        "time.sleep(0.01)\n"
+    )
     started = worker(script).start().go()
     started.waits_for("up")
     shutil.rmtree(started.directory.path)
@@ -322,7 +368,9 @@ def test_a_launcher_whose_directory_was_removed_waits_no_longer_for_go(worker: M
     assert started.process.wait(timeout=10) == 0
 
 
-def test_each_process_gets_one_sigterm_however_often_its_worker_is_stopped(worker: Make, portable: bool) -> None:
+def test_each_process_gets_one_sigterm_however_often_its_worker_is_stopped(
+    worker: Make, portable: bool
+) -> None:
     script = """
         import os, signal, subprocess, sys, time
         child = (
@@ -392,7 +440,9 @@ def test_a_child_of_a_rank_that_is_killed_for_memory_is_named_in_the_message(
 
 
 def test_a_left_over_process_of_another_user_does_not_hold_the_report(worker: Make) -> None:
-    """A script that calls `sudo` leaves such a process. The launcher is root that may not signal other users."""
+    """A script that calls `sudo` leaves such a process. The launcher is root that
+    may not signal other users.
+    """
     without_kill = ("setpriv", "--bounding-set=-kill", "--inh-caps=-kill")
     if os.geteuid() != 0 or subprocess.run([*without_kill, "true"], capture_output=True).returncode:
         pytest.skip("needs root and setpriv")

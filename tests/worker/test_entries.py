@@ -1,4 +1,6 @@
-"""Entries of real ranks into collectives: the slow one is found, also in the backward pass of DDP."""
+"""Entries of real ranks into collectives: the slow one is found, also in
+the backward pass of DDP.
+"""
 
 import json
 from collections.abc import Callable
@@ -40,7 +42,9 @@ for step in range(25):
 @pytest.mark.process
 @pytest.mark.parametrize("part", ["forward", "backward"])
 def test_the_rank_that_is_late_is_named(worker: Callable[..., Worker], part: str) -> None:
-    made = worker(SCRIPT.replace("PART", repr(part)), processes_per_worker=2, master_port=free_port())
+    made = worker(
+        SCRIPT.replace("PART", repr(part)), processes_per_worker=2, master_port=free_port()
+    )
     assert made.start().go().report(120.0)["exit_code"] == 0
     entries = lag.Entries()
     for record in made.records():

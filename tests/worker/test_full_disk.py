@@ -49,8 +49,12 @@ def snapshot(tmp_path: Path, size: int) -> str:
     return str(path)
 
 
-def test_code_that_unpacks_to_more_than_the_disk_ends_the_worker(place: Path, tmp_path: Path) -> None:
-    one = new_worker(place, snapshot=snapshot(tmp_path, 100 * 2**20), working_dir="", keep_free_bytes=2**20)
+def test_code_that_unpacks_to_more_than_the_disk_ends_the_worker(
+    place: Path, tmp_path: Path
+) -> None:
+    one = new_worker(
+        place, snapshot=snapshot(tmp_path, 100 * 2**20), working_dir="", keep_free_bytes=2**20
+    )
     try:
         report = one.start().report()
         assert report["reason"] == "StorageFull"
@@ -62,7 +66,9 @@ def test_code_that_unpacks_to_more_than_the_disk_ends_the_worker(place: Path, tm
         one.close()
 
 
-def test_a_worker_that_ends_on_a_full_disk_reports_and_loses_no_line(place: Path, tmp_path: Path) -> None:
+def test_a_worker_that_ends_on_a_full_disk_reports_and_loses_no_line(
+    place: Path, tmp_path: Path
+) -> None:
     one = new_worker(place, PRINTS)
     one.plan = one.plan._replace(command=[*one.plan.command, str(tmp_path / "stop")])
     Path(one.directory.plan).write_text(one.plan.to_json())

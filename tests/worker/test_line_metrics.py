@@ -1,4 +1,6 @@
-"""Metrics that a regular expression of the job finds in lines, and what an expression without an end may cost."""
+"""Metrics that a regular expression of the job finds in lines, and what an
+expression without an end may cost.
+"""
 
 import json
 import signal
@@ -16,7 +18,9 @@ from client_lib.worker.stamp import Sequence, Stamper
 Read = Callable[[bytes], "list[object]"]
 
 
-def reader(expression: str, said: list[str] | None = None, stream: str = "stdout", rank: str = "3") -> Read:
+def reader(
+    expression: str, said: list[str] | None = None, stream: str = "stdout", rank: str = "3"
+) -> Read:
     """Values of the lines that a rank prints."""
     lines: list[bytes] = []
     metrics = LineMetrics(expression, lines.append, ([] if said is None else said).append)
@@ -33,7 +37,9 @@ def reader(expression: str, said: list[str] | None = None, stream: str = "stdout
 
 def test_named_groups_are_metrics_and_step_is_their_step() -> None:
     read = reader(r"it (?P<step>\d+) .*ppl (?P<ppl>\S+)|lr\((?P<lr>[^)]*)\)")
-    assert read(b"hello\nit 7 at 1.5/s: ppl 12.5 lr(1e-3)\nlr(none)\n") == [[3, 7, 0, {"ppl": 12.5, "lr": 0.001}]]
+    assert read(b"hello\nit 7 at 1.5/s: ppl 12.5 lr(1e-3)\nlr(none)\n") == [
+        [3, 7, 0, {"ppl": 12.5, "lr": 0.001}]
+    ]
     assert read(b"lr(0.5) lr(0.25)\n") == [[3, None, 0, {"lr": 0.25}]]
     assert repr(read(b"it 8 ppl nan\n")) == "[[3, 8.0, 0, {'ppl': nan}]]"
 
@@ -42,7 +48,9 @@ def test_a_line_is_read_when_it_is_whole() -> None:
     read = reader(r"loss (?P<loss>\S+)$")
     assert read(b"loss 0." + b"x" * 3 + b"\nloss 0.") == []
     assert read(b"125\n") == [[3, None, 0, {"loss": 0.125}]]
-    assert read(b"loss 1 " + b"x" * 40_000 + b" loss 1\nloss 2\n") == [[3, None, 0, {"loss": 2}]]  # the first is data
+    assert read(b"loss 1 " + b"x" * 40_000 + b" loss 1\nloss 2\n") == [
+        [3, None, 0, {"loss": 2}]
+    ]  # the first is data
 
 
 def test_the_end_of_a_line_that_is_too_long_is_no_line() -> None:
@@ -53,7 +61,9 @@ def test_the_end_of_a_line_that_is_too_long_is_no_line() -> None:
 
 
 def test_lines_of_no_rank_count_and_messages_of_the_launcher_do_not() -> None:
-    assert reader("(?P<n>[0-9]+)", stream="train.log", rank="-")(b"5\n") == [[None, None, 0, {"n": 5}]]
+    assert reader("(?P<n>[0-9]+)", stream="train.log", rank="-")(b"5\n") == [
+        [None, None, 0, {"n": 5}]
+    ]
     for stream in ("launcher", "metrics"):
         assert reader("(?P<n>[0-9]+)", stream=stream)(b"5\n") == []
 
@@ -71,7 +81,9 @@ def test_an_expression_without_an_end_is_given_up_within_its_time_and_said() -> 
     assert signal.getitimer(signal.ITIMER_VIRTUAL) == (0, 0)
 
 
-def test_a_slow_expression_is_given_up_when_it_has_used_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_expression_is_given_up_when_it_has_used_its_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "_FIRST_S", 0.3)
     monkeypatch.setattr(module, "_CPU_SHARE", 0.0)
     said: list[str] = []
@@ -85,7 +97,11 @@ def test_a_slow_expression_is_given_up_when_it_has_used_its_share(monkeypatch: p
 
 @pytest.mark.parametrize(
     ("wrong", "why"),
-    [("(?P<a>", "is no regular expression: missing"), ("loss (.*)", "needs a named group"), ("(?P<step>.)", "needs a")],
+    [
+        ("(?P<a>", "is no regular expression: missing"),
+        ("loss (.*)", "needs a named group"),
+        ("(?P<step>.)", "needs a"),
+    ],
 )
 def test_what_can_never_give_a_metric_is_refused_at_submit(wrong: str, why: str) -> None:
     with pytest.raises(InvalidRequest, match=why):

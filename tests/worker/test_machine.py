@@ -23,7 +23,10 @@ def test_the_packages_are_those_of_importlib_metadata_and_torch_is_not_imported(
     code += "; sys.exit('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     found = merged(ran.stdout)
-    known = {each.name.replace("_", "-").lower(): each.version for each in reversed(list(distributions()))}
+    known = {
+        each.name.replace("_", "-").lower(): each.version
+        for each in reversed(list(distributions()))
+    }
     assert found["packages"] == known
     assert found["hardware"]["torch"].partition("+")[0] == known["torch"].partition("+")[0]
     assert found["hardware"]["python"] == f"cpython {sys.version.split()[0]}"
@@ -31,9 +34,20 @@ def test_the_packages_are_those_of_importlib_metadata_and_torch_is_not_imported(
 
 
 def test_plain_variables_of_seeds_are_told_and_no_others() -> None:
-    plain = {"PYTHONHASHSEED": "random", "PL_GLOBAL_SEED": "-7", "SEED": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    plain = {
+        "PYTHONHASHSEED": "random",
+        "PL_GLOBAL_SEED": "-7",
+        "SEED": "1",
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+    }
     plain["TF_DETERMINISTIC_OPS"] = "1"
-    other = {"WALLET_SEED": "army van defense", "SEED_TOKEN": "1", "KEY_SEED": "1", "HOME": "/h", "SEED\udc80": "1"}
+    other = {
+        "WALLET_SEED": "army van defense",
+        "SEED_TOKEN": "1",
+        "KEY_SEED": "1",
+        "HOME": "/h",
+        "SEED\udc80": "1",
+    }
     assert merged(system.describe({**plain, **other, "MY_SEED": "9" * 999}))["seeds"] == plain
 
 

@@ -14,7 +14,8 @@ import pytest
 from client_lib.worker.loop import Loop
 from client_lib.worker.metrics import MetricFiles
 
-# written by torch's SummaryWriter (torch 2.15, tensorboard 2.20): three values of train/loss, one of new_style, a text
+# written by torch's SummaryWriter (torch 2.15, tensorboard 2.20): three values of train/loss, one
+# of new_style, a text
 EVENTS = base64.b64decode(
     "SAAAAAAAAAD+kkidCWeHJVDmwNpBGg1icmFpbi5FdmVudDoyUi4KLHRlbnNvcmJvYXJkLnN1bW1hcnkud3JpdGVyLmV2ZW50X2ZpbGVfd3JpdGVy"
     "sc2OuR4AAAAAAAAA2dwSMgl+mCVQ5sDaQSoTChEKCnRyYWluL2xvc3MVAAAAP2wI/oUgAAAAAAAAACntqVAJMpklUObA2kEQCioTChEKCnRyYWlu"
@@ -22,7 +23,11 @@ EVENTS = base64.b64decode(
     "4KcSKh4KHAoDbmV3QggIASoEAADgQEoLCgkKB3NjYWxhcnMlVY0RNAAAAAAAAABeMxdcCcqaJVDmwNpBKikKJwoOdC90ZXh0X3N1bW1hcnlCCwgH"
     "EgQSAggBQgF4SggKBgoEdGV4dIABBog="
 )
-LOSSES = [[3, 0, 0, {"train/loss": 0.5}], [3, 10, 0, {"train/loss": float("nan")}], [3, 20, 0, {"train/loss": 0.1}]]
+LOSSES = [
+    [3, 0, 0, {"train/loss": 0.5}],
+    [3, 10, 0, {"train/loss": float("nan")}],
+    [3, 20, 0, {"train/loss": 0.1}],
+]
 NAME = f"events.out.tfevents.1790000000.{socket.gethostname()}.{os.getpid()}"
 Look = Callable[[], list[object]]
 
@@ -36,7 +41,9 @@ def record(event: bytes) -> bytes:
 def look(tmp_path: Path) -> Look:
     """The values that are new since the last call; this process is rank 3."""
     lines: list[bytes] = []
-    files = MetricFiles(Loop(lambda: None), lambda: {os.getpid(): 3}, [str(tmp_path)], time.time() - 5, lines.append)
+    files = MetricFiles(
+        Loop(lambda: None), lambda: {os.getpid(): 3}, [str(tmp_path)], time.time() - 5, lines.append
+    )
 
     def new() -> list[object]:
         files.finish()
@@ -75,7 +82,9 @@ def test_event_files_are_read_as_they_grow_also_in_pieces(look: Look, tmp_path: 
         b"x" * 100,
         b"\xff" * 100,
         record(b"\xff" * 3),
-        record(b"\x10" + b"\xff" * 99 + b"\x01" + EVENTS[109:130]),  # a step of 100 bytes, and a value
+        record(
+            b"\x10" + b"\xff" * 99 + b"\x01" + EVENTS[109:130]
+        ),  # a step of 100 bytes, and a value
         record(b"\x10\x01\xff"),
     ],
 )
@@ -93,7 +102,9 @@ def test_values_behind_many_images_are_read_at_the_end(look: Look, tmp_path: Pat
 
 
 def test_files_of_runs_below_a_run_have_names_of_their_own(look: Look, tmp_path: Path) -> None:
-    """`SummaryWriter.add_scalars` writes one tag to a file per name, each in a folder below its own."""
+    """`SummaryWriter.add_scalars` writes one tag to a file per name, each
+    in a folder below its own.
+    """
     for folder in ("runs/now/both_a", "runs/now/both_b", "runs/now"):
         (tmp_path / folder).mkdir(parents=True, exist_ok=True)
         (tmp_path / folder / (NAME + ".0")).write_bytes(EVENTS)
@@ -106,7 +117,9 @@ def test_a_file_below_both_folders_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "link").symlink_to("out")
     folders = [str(tmp_path), str(tmp_path / "link")]
-    files = MetricFiles(Loop(lambda: None), lambda: {os.getpid(): 3}, folders, time.time() - 5, lines.append)
+    files = MetricFiles(
+        Loop(lambda: None), lambda: {os.getpid(): 3}, folders, time.time() - 5, lines.append
+    )
     (tmp_path / "out" / NAME).write_bytes(EVENTS)
     (tmp_path / "out" / "metrics.csv").write_text("step,loss\n1,2\n")
     files.finish()
@@ -141,7 +154,9 @@ def test_a_table_is_read_row_by_row_also_when_it_gets_a_column(look: Look, tmp_p
     table.write_text("epoch,step,train_loss\n0,49,0.25\n0,99,")
     assert look() == [[None, 49, 0, {"train_loss": 0.25}]]
     table.write_text("epoch,step,train_loss,val_loss\n0,49,0.25,\n0,99,0.125,\n0,99,,nan\n0,x,?\n")
-    assert repr(look()) == repr([[None, 99.0, 0, {"train_loss": 0.125}], [None, 99.0, 0, {"val_loss": float("nan")}]])
+    assert repr(look()) == repr(
+        [[None, 99.0, 0, {"train_loss": 0.125}], [None, 99.0, 0, {"val_loss": float("nan")}]]
+    )
     assert look() == []
     with table.open("a") as file:
         file.write("1,149," + "9" * 200_000 + ",\n")  # more than a field may have
@@ -173,7 +188,14 @@ def test_times_at_which_checkpoints_are_written(tmp_path: Path) -> None:
     files = MetricFiles(Loop(lambda: None), dict, [], since, lines.append, str(tmp_path))
     folder = tmp_path / "checkpoint-5"
     folder.mkdir()
-    for name, at in (("a.pt", 10), ("b.pt", 10.05), ("old.pt", -5), ("train.log", 20), (NAME, 30), ("c.pt", 40)):
+    for name, at in (
+        ("a.pt", 10),
+        ("b.pt", 10.05),
+        ("old.pt", -5),
+        ("train.log", 20),
+        (NAME, 30),
+        ("c.pt", 40),
+    ):
         (folder / name).write_bytes(b"")
         os.utime(folder / name, (since + at, since + at))
     files.finish()

@@ -78,19 +78,27 @@ def test_nothing_failed() -> None:
         ({"exit_code": None, "signal": 11}, 1, 139, "Signal", "signal 11"),
     ],
 )
-def test_what_a_failure_is_called(fields: dict[str, Any], oom_kills: int, code: int, reason: str, words: str) -> None:
+def test_what_a_failure_is_called(
+    fields: dict[str, Any], oom_kills: int, code: int, reason: str, words: str
+) -> None:
     found = of_ranks([rank(0, **fields)], cancelled=False, oom_kills=oom_kills)
     assert (found.exit_code, found.reason) == (code, reason)
     assert words in found.message
 
 
 def test_a_child_that_was_killed_for_memory_is_named_beside_the_ranks_own_error() -> None:
-    failed = rank(0, exception="RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.")
+    failed = rank(
+        0, exception="RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed."
+    )
     found = of_ranks([failed], cancelled=False, oom_kills=1, group_kills=1)
     assert found.reason == "ExitCode"
-    assert found.message.endswith("Killed.; a process of its worker was killed because the memory limit was reached")
+    assert found.message.endswith(
+        "Killed.; a process of its worker was killed because the memory limit was reached"
+    )
     killed = rank(0, exit_code=None, signal=9)
-    assert "its worker" not in of_ranks([killed], cancelled=False, oom_kills=1, group_kills=1).message
+    assert (
+        "its worker" not in of_ranks([killed], cancelled=False, oom_kills=1, group_kills=1).message
+    )
 
 
 def test_stopped_from_outside_is_cancelled_whatever_the_ranks_said() -> None:
@@ -99,7 +107,9 @@ def test_stopped_from_outside_is_cancelled_whatever_the_ranks_said() -> None:
 
 
 def test_every_reason_is_one_of_the_wires() -> None:
-    texts = {value for name, value in vars(outcome).items() if name.isupper() and isinstance(value, str)}
+    texts = {
+        value for name, value in vars(outcome).items() if name.isupper() and isinstance(value, str)
+    }
     ours = {text for text in texts if text.isalpha()}  # a reason is one word; a message has spaces
     assert ours <= {str(reason) for reason in Reason}
 
@@ -109,7 +119,16 @@ def test_a_rank_goes_through_json() -> None:
     assert rank_of_json(rank_as_json(one)) == one
 
 
-NOTHING = ["", "{", "[]", '{"message": 1}', '{"message": {"message": 1}}', "null", '"x"', "[" * 10**5]
+NOTHING = [
+    "",
+    "{",
+    "[]",
+    '{"message": 1}',
+    '{"message": {"message": 1}}',
+    "null",
+    '"x"',
+    "[" * 10**5,
+]
 NOTHING += ['{"message": {"extraInfo": {"rank": 1e999}}}']
 
 
@@ -122,17 +141,26 @@ def test_an_error_file_that_says_nothing_is_no_exception(text: str, tmp_path: Pa
 
 @pytest.mark.parametrize("time", ["NaN", "-Infinity", "-1e300", "5", "null"])
 def test_an_error_file_with_a_time_that_is_none_has_its_message(time: str) -> None:
-    text = '{"message": {"message": "KeyError: 1", "extraInfo": {"raised_at": TIME}}}'.replace("TIME", time)
+    text = '{"message": {"message": "KeyError: 1", "extraInfo": {"raised_at": TIME}}}'.replace(
+        "TIME", time
+    )
     assert exception_of_error_file(text) == Raised("KeyError: 1")
 
 
 def test_a_report_of_many_ranks_with_long_exceptions_can_be_read(tmp_path: Path) -> None:
     error = "RuntimeError: Error(s) in loading state_dict\n" + "\tsize mismatch\n" * 28000
-    text = {"message": {"message": error, "extraInfo": {"py_callstack": "Traceback ...\n" + error, "raised_at": 9.0}}}
+    text = {
+        "message": {
+            "message": error,
+            "extraInfo": {"py_callstack": "Traceback ...\n" + error, "raised_at": 9.0},
+        }
+    }
     (tmp_path / "0.json").write_text(json.dumps(text))
     one = ended(Exit(0, 1, None, 1.0, 10.0, None), str(tmp_path / "0.json"), Printed([], 10.0), "")
     assert str(one.exception).startswith("RuntimeError: Error(s) in loading state_dict\n\tsize")
-    assert str(one.traceback).startswith("Traceback ...\nRuntimeError: Error(s) in loading state_dict\n\tsize")
+    assert str(one.traceback).startswith(
+        "Traceback ...\nRuntimeError: Error(s) in loading state_dict\n\tsize"
+    )
     assert len(json.dumps([rank_as_json(one)] * 100)) < MAX_BYTES
 
 
@@ -148,11 +176,15 @@ def test_the_last_traceback_of_the_lines() -> None:
     assert exception_of_lines([]) == Raised()
 
 
-SCRIPT = "def f():\n    raise ValueError('what is wrong')\nfor i in range(100): print('line', i)\nf()\n"
+SCRIPT = (
+    "def f():\n    raise ValueError('what is wrong')\nfor i in range(100): print('line', i)\nf()\n"
+)
 
 
 @pytest.mark.parametrize("rank_runner", [True, False])
-def test_the_report_has_exception_traceback_and_the_last_lines(worker: Make, rank_runner: bool) -> None:
+def test_the_report_has_exception_traceback_and_the_last_lines(
+    worker: Make, rank_runner: bool
+) -> None:
     report = worker(SCRIPT, rank_runner=rank_runner).run()
     (one,) = report["ranks"]
     assert one["exception"] == "ValueError: what is wrong"
@@ -180,7 +212,9 @@ def test_torchs_mark_of_the_rank_hides_no_exception(worker: Make) -> None:
     assert one["last_lines"][-1] == "[rank0]: ValueError: no rate"
     assert report["message"] == "rank 0 ended with exit code 1: ValueError: no rate"
     assert one["traceback"].splitlines()[0] == "Traceback (most recent call last):"
-    assert "KeyError: 'learning_rate'\n\nThe above exception was the direct cause" in one["traceback"]
+    assert (
+        "KeyError: 'learning_rate'\n\nThe above exception was the direct cause" in one["traceback"]
+    )
     assert one["failed_at"] < one["ended_at"]
 
 
@@ -193,10 +227,16 @@ def test_an_error_file_of_torchs_own_decorator_is_read(worker: Make) -> None:
         sys.exit(5)
     """
     (one,) = worker(script).run()["ranks"]
-    assert (one["exit_code"], one["exception"], one["traceback"]) == (5, "MyError: told by the script", "its stack")
+    assert (one["exit_code"], one["exception"], one["traceback"]) == (
+        5,
+        "MyError: told by the script",
+        "its stack",
+    )
 
 
 def test_a_rank_that_ended_well_reports_no_exception(worker: Make) -> None:
-    script = "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()\n"
+    script = (
+        "import traceback\ntry:\n    1 / 0\nexcept ZeroDivisionError:\n    traceback.print_exc()\n"
+    )
     (one,) = worker(script).run()["ranks"]
     assert (one["exit_code"], one["exception"]) == (0, None)

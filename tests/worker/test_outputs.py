@@ -47,7 +47,9 @@ MakeWorker = Callable[..., Worker]
         ("c.pt", []),
     ],
 )
-def test_globs_mean_paths_as_in_a_shell_and_a_folder_means_all_in_it(glob: str, meant: list[str]) -> None:
+def test_globs_mean_paths_as_in_a_shell_and_a_folder_means_all_in_it(
+    glob: str, meant: list[str]
+) -> None:
     assert list(filter(Patterns([glob]).match, ["a.pt", "b/c.pt", "b/d/e.txt"])) == meant
 
 
@@ -59,7 +61,9 @@ def job_of_a_snapshot(make: MakeWorker, folder: Path, script: str, **fields: Any
     with tarfile.open(folder / "code.tar.gz", "w:gz") as archive:
         archive.add(folder / "code", ".")
     given = {"outputs": ["**"], "outputs_to": str(folder / "outputs" / "1.0")} | fields
-    return make("", command=["train.py"], snapshot=str(folder / "code.tar.gz"), working_dir=".", **given)
+    return make(
+        "", command=["train.py"], snapshot=str(folder / "code.tar.gz"), working_dir=".", **given
+    )
 
 
 def kept(folder: Path, name: str = "1.0") -> dict[str, str]:
@@ -74,10 +78,14 @@ def kept(folder: Path, name: str = "1.0") -> dict[str, str]:
 
 
 def left_out(folder: Path, name: str = "1.0") -> dict[str, str]:
-    return {path: left.why for path, left in read_index(str(folder / "outputs" / name)).left_out.items()}
+    return {
+        path: left.why for path, left in read_index(str(folder / "outputs" / name)).left_out.items()
+    }
 
 
-def test_what_the_ranks_created_or_changed_is_kept_and_nothing_else(worker: MakeWorker, tmp_path: Path) -> None:
+def test_what_the_ranks_created_or_changed_is_kept_and_nothing_else(
+    worker: MakeWorker, tmp_path: Path
+) -> None:
     script = """
 import os
 os.makedirs("out/deep")
@@ -91,7 +99,11 @@ os.mkfifo("pipe")
 open("half", "w"); os.remove("half")
 """
     report = job_of_a_snapshot(worker, tmp_path, script).run()
-    assert kept(tmp_path) == {"out/deep/model.bin": "weights", "data.txt": "data\nmore", "latest": "weights"}
+    assert kept(tmp_path) == {
+        "out/deep/model.bin": "weights",
+        "data.txt": "data\nmore",
+        "latest": "weights",
+    }
     assert left_out(tmp_path) == {
         "elsewhere": "it is a link out of the working directory",
         "pipe": "it is no file but a pipe, a socket or a device",
@@ -107,11 +119,15 @@ def test_only_what_the_globs_mean_is_kept(worker: MakeWorker, tmp_path: Path) ->
 
 
 def test_a_failed_rank_leaves_its_outputs(worker: MakeWorker, tmp_path: Path) -> None:
-    report = job_of_a_snapshot(worker, tmp_path, "open('a', 'w').write('1'); raise SystemExit(3)").run()
+    report = job_of_a_snapshot(
+        worker, tmp_path, "open('a', 'w').write('1'); raise SystemExit(3)"
+    ).run()
     assert (report["exit_code"], kept(tmp_path)) == (3, {"a": "1"})
 
 
-def test_a_cancelled_worker_keeps_what_its_ranks_wrote_while_they_ended(worker: MakeWorker, tmp_path: Path) -> None:
+def test_a_cancelled_worker_keeps_what_its_ranks_wrote_while_they_ended(
+    worker: MakeWorker, tmp_path: Path
+) -> None:
     script = """
 import signal, sys, time
 def end(*_):
@@ -128,7 +144,9 @@ time.sleep(600)
     assert kept(tmp_path) == {"last.pt": "saved"}
 
 
-def test_a_killed_launcher_loses_nothing_that_was_synced(worker: MakeWorker, tmp_path: Path) -> None:
+def test_a_killed_launcher_loses_nothing_that_was_synced(
+    worker: MakeWorker, tmp_path: Path
+) -> None:
     script = """
 import os, time
 open("first.pt", "w").write("1"); os.utime("first.pt", (1, 1))
@@ -140,7 +158,10 @@ time.sleep(600)
     job = job_of_a_snapshot(worker, tmp_path, script, outputs_every_s=0.05).start().go()
     until(lambda: kept(tmp_path) == {"first.pt": "1", "gone.pt": "x"}, "the first sync")
     Path(job.directory.work, "go").touch()
-    until(lambda: "gone.pt" not in read_index(str(tmp_path / "outputs" / "1.0")).kept, "the removed file is forgotten")
+    until(
+        lambda: "gone.pt" not in read_index(str(tmp_path / "outputs" / "1.0")).kept,
+        "the removed file is forgotten",
+    )
     assert job.process
     job.process.send_signal(signal.SIGKILL)
     job.process.wait(DEADLINE_S)
@@ -397,7 +418,9 @@ def test_a_store_is_opened_on_a_full_disk_though_its_list_could_be_shorter(tmp_p
         assert (kept(disk), left_out(disk)) == ({}, {"b": "why"})
 
 
-def test_what_a_full_disk_kept_out_of_the_list_can_be_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_full_disk_kept_out_of_the_list_can_be_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     one, data = store(tmp_path), tmp_path / "outputs" / "1.0" / "data"
 
     def refused(act: Callable[[], None]) -> None:
@@ -409,7 +432,11 @@ def test_what_a_full_disk_kept_out_of_the_list_can_be_repeated(tmp_path: Path, m
             with pytest.raises(OSError, match="No space left"):
                 act()
 
-    for act in (lambda: put(one, tmp_path, "a", "1"), lambda: one.leave_out("b", 2, "why"), lambda: one.forget("a")):
+    for act in (
+        lambda: put(one, tmp_path, "a", "1"),
+        lambda: one.leave_out("b", 2, "why"),
+        lambda: one.forget("a"),
+    ):
         before = (kept(tmp_path), left_out(tmp_path), list(data.iterdir()))
         refused(act)
         assert (kept(tmp_path), left_out(tmp_path), list(data.iterdir())) == before
@@ -418,7 +445,9 @@ def test_what_a_full_disk_kept_out_of_the_list_can_be_repeated(tmp_path: Path, m
     assert (kept(tmp_path), left_out(tmp_path), list(data.iterdir())) == ({}, {"b": "why"}, [])
 
 
-def test_two_thousand_files_that_were_there_are_looked_through_in_little_time(tmp_path: Path) -> None:
+def test_two_thousand_files_that_were_there_are_looked_through_in_little_time(
+    tmp_path: Path,
+) -> None:
     for number in range(2000):
         (tmp_path / f"{number}.py").write_text("x")
     FileFinder(str(tmp_path), ["*.py", "new"], str(tmp_path / "memory"))

@@ -41,10 +41,18 @@ def test_on_several_workers_it_fails_with_a_sentence_instead_of_waiting(
     tmp_path: Path, script: str, workers: int, master: str, said: str
 ) -> None:
     (tmp_path / "train.py").write_text(script)
-    ours = {"MASTER_ADDR": master, "MASTER_PORT": "1", "OWN_PORT": str(free_port()), "RANK": "0", "LOCAL_RANK": "0"}
+    ours = {
+        "MASTER_ADDR": master,
+        "MASTER_PORT": "1",
+        "OWN_PORT": str(free_port()),
+        "RANK": "0",
+        "LOCAL_RANK": "0",
+    }
     sizes = {"WORLD_SIZE": str(workers), "LOCAL_WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": "lo"}
     command = [sys.executable, rank_runner.__file__, str(tmp_path / "train.py")]
-    done = subprocess.run(command, env={**os.environ, **ours, **sizes}, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(
+        command, env={**os.environ, **ours, **sizes}, capture_output=True, text=True, timeout=100
+    )
     if workers == 1:
         assert done.stdout == "met\n", done.stderr
     else:

@@ -20,7 +20,10 @@ from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]
 
-SHOW = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv, os.getcwd(), sys.path[0], __file__]))"
+SHOW = (
+    "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv, os.getcwd(), "
+    "sys.path[0], __file__]))"
+)
 
 
 def environment(plan: WorkerPlan, local_rank: int = 0) -> dict[str, str]:
@@ -33,7 +36,14 @@ def plan(worker: Make) -> Callable[..., WorkerPlan]:
 
 
 def test_the_variables_of_every_process(plan: Callable[..., WorkerPlan]) -> None:
-    made = plan(worker=2, n_workers=3, processes_per_worker=4, attempt=2, checkpoint_dir="/c", gpus=["0", "3"])
+    made = plan(
+        worker=2,
+        n_workers=3,
+        processes_per_worker=4,
+        attempt=2,
+        checkpoint_dir="/c",
+        gpus=["0", "3"],
+    )
     assert environment(made, local_rank=1) == {
         "RANK": "9",
         "WORLD_SIZE": "12",
@@ -59,7 +69,9 @@ def test_the_variables_of_every_process(plan: Callable[..., WorkerPlan]) -> None
     }
 
 
-def test_a_worker_without_gpus_sees_none_and_tells_accelerate(plan: Callable[..., WorkerPlan]) -> None:
+def test_a_worker_without_gpus_sees_none_and_tells_accelerate(
+    plan: Callable[..., WorkerPlan],
+) -> None:
     seen = environment(plan(gpus=[]))
     assert (seen["CUDA_VISIBLE_DEVICES"], seen["ACCELERATE_USE_CPU"]) == ("", "true")
     untold = environment(plan(gpus=None))
@@ -68,7 +80,9 @@ def test_a_worker_without_gpus_sees_none_and_tells_accelerate(plan: Callable[...
 
 
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "ACCELERATE_USE_CPU", "TORCH_FR_BUFFER_SIZE"])
-def test_defaults_never_replace_what_the_shell_had(plan: Callable[..., WorkerPlan], name: str) -> None:
+def test_defaults_never_replace_what_the_shell_had(
+    plan: Callable[..., WorkerPlan], name: str
+) -> None:
     assert environment(plan(environment={name: "mine"}))[name] == "mine"
 
 
@@ -80,7 +94,9 @@ def test_omp_num_threads_shares_the_cores(plan: Callable[..., WorkerPlan]) -> No
 @pytest.mark.parametrize(
     "name", ["MASTER_ADDR", "PYTHONUNBUFFERED", "CUDA_VISIBLE_DEVICES", "CLIENT_LIB_CHECKPOINT_DIR"]
 )
-def test_the_users_own_wins_but_not_what_the_shell_happens_to_have(plan: Callable[..., WorkerPlan], name: str) -> None:
+def test_the_users_own_wins_but_not_what_the_shell_happens_to_have(
+    plan: Callable[..., WorkerPlan], name: str
+) -> None:
     assert environment(plan(environment={name: "x"}, user_variables=[name]))[name] == "x"
     assert environment(plan(environment={name: "x"}))[name] != "x"
 
@@ -108,11 +124,16 @@ def test_a_python_line_of_one_process_sees_no_ranks(plan: Callable[..., WorkerPl
     made = plan(**AS_IN_A_SHELL)
     seen = environment(made._replace(environment={**made.environment, **STALE}))
     assert not (RANKS | {"MASTER_ADDR", "MASTER_PORT", "CLIENT_LIB_RANK_VARIABLES"}) & seen.keys()
-    own = made._replace(environment={**made.environment, **STALE}, user_variables=[*made.user_variables, "MASTER_ADDR"])
+    own = made._replace(
+        environment={**made.environment, **STALE},
+        user_variables=[*made.user_variables, "MASTER_ADDR"],
+    )
     assert environment(own)["MASTER_ADDR"] == "elsewhere"
 
 
-@pytest.mark.parametrize("several", [{"n_workers": 2}, {"processes_per_worker": 2}, {"type": "pytorch_elastic"}])
+@pytest.mark.parametrize(
+    "several", [{"n_workers": 2}, {"processes_per_worker": 2}, {"type": "pytorch_elastic"}]
+)
 def test_a_python_line_of_several_processes_sees_its_ranks(
     plan: Callable[..., WorkerPlan], several: dict[str, object]
 ) -> None:
@@ -131,15 +152,24 @@ def test_a_job_submitted_by_such_a_process_has_ranks(plan: Callable[..., WorkerP
 
 
 @pytest.mark.parametrize("kind", ["binary", "binary_exp"])
-def test_one_binary_process_sees_only_the_ranks_of_mpi(plan: Callable[..., WorkerPlan], kind: str) -> None:
+def test_one_binary_process_sees_only_the_ranks_of_mpi(
+    plan: Callable[..., WorkerPlan], kind: str
+) -> None:
     seen = environment(plan(type=kind, environment=STALE))
     assert not RANKS & seen.keys()
-    assert (seen["OMPI_COMM_WORLD_RANK"], seen["OMPI_COMM_WORLD_SIZE"], seen["MASTER_ADDR"]) == ("0", "1", "127.0.0.1")
+    assert (seen["OMPI_COMM_WORLD_RANK"], seen["OMPI_COMM_WORLD_SIZE"], seen["MASTER_ADDR"]) == (
+        "0",
+        "1",
+        "127.0.0.1",
+    )
     assert environment(plan(type=kind, n_workers=2))["WORLD_SIZE"] == "2"
 
 
 def test_one_process_as_in_a_shell_gets_no_local_rank(worker: Make) -> None:
-    script = "import argparse, os, sys\nargparse.ArgumentParser().add_argument('--local_rank')\nprint(sys.argv[1:])"
+    script = (
+        "import argparse, os, "
+        "sys\nargparse.ArgumentParser().add_argument('--local_rank')\nprint(sys.argv[1:])"
+    )
     one = worker(script, local_rank_auto=True, **AS_IN_A_SHELL)
     one.run()
     assert one.lines() == ["[]"]
@@ -150,7 +180,9 @@ def test_one_process_as_in_a_shell_gets_no_local_rank(worker: Make) -> None:
 def test_binary_types_get_what_mpi_programs_read(
     plan: Callable[..., WorkerPlan], kind: str, index: int, host: str
 ) -> None:
-    seen = environment(plan(type=kind, worker=index, n_workers=2, processes_per_worker=2), local_rank=1)
+    seen = environment(
+        plan(type=kind, worker=index, n_workers=2, processes_per_worker=2), local_rank=1
+    )
     mpi = {name: value for name, value in seen.items() if name.startswith(("OMPI_", "PMIX_"))}
     assert mpi == {
         "OMPI_COMM_WORLD_RANK": str(2 * index + 1),
@@ -167,7 +199,9 @@ def test_a_rank_gets_its_arguments_folder_and_path_untouched(worker: Make, tmp_p
     for runner in (True, False):
         one = worker(SHOW, working_dir=str(elsewhere), rank_runner=runner)
         one.plan = (
-            one.plan._replace(command=one.plan.command + arguments) if hasattr(one.plan, "_replace") else one.plan
+            one.plan._replace(command=one.plan.command + arguments)
+            if hasattr(one.plan, "_replace")
+            else one.plan
         )
         data = json.loads(Path(one.directory.plan).read_text())
         data["command"] += arguments
@@ -205,7 +239,10 @@ def test_python_is_python3_where_that_is_its_only_name(worker: Make, tmp_path: P
     """As in Debian's images."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python3").symlink_to(sys.executable)
-    line = {"command": ["python", "-c", "print('ran')"], "environment": {"PATH": str(tmp_path / "bin")}}
+    line = {
+        "command": ["python", "-c", "print('ran')"],
+        "environment": {"PATH": str(tmp_path / "bin")},
+    }
     one = worker(python=None, type="binary", **line)
     one.run()
     assert one.lines() == ["ran"]
@@ -213,7 +250,9 @@ def test_python_is_python3_where_that_is_its_only_name(worker: Make, tmp_path: P
 
 def test_a_rank_ignores_no_signal_that_the_server_was_told_to_ignore(worker: Make) -> None:
     one = worker(python=None, command=["bash", "-c", "trap -p; echo done"], type="binary")
-    before = {signum: signal.signal(signum, signal.SIG_IGN) for signum in (signal.SIGQUIT, signal.SIGUSR1)}
+    before = {
+        signum: signal.signal(signum, signal.SIG_IGN) for signum in (signal.SIGQUIT, signal.SIGUSR1)
+    }
     try:
         report = one.run()
     finally:
@@ -229,9 +268,17 @@ def test_stdin_is_empty_and_sigpipe_is_as_in_a_shell(worker: Make) -> None:
     assert (one.lines(), one.lines("stderr")) == (["y"], [])
 
 
-def test_the_launcher_tells_the_number_of_threads_to_the_runtime_and_not_to_the_log(worker: Make) -> None:
-    for cores, set_by_job, expected in ((1, {}, 1), (4, {}, 2), (4, {"OMP_NUM_THREADS": "3"}, None)):
-        variables = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"} | set_by_job
+def test_the_launcher_tells_the_number_of_threads_to_the_runtime_and_not_to_the_log(
+    worker: Make,
+) -> None:
+    for cores, set_by_job, expected in (
+        (1, {}, 1),
+        (4, {}, 2),
+        (4, {"OMP_NUM_THREADS": "3"}, None),
+    ):
+        variables = {
+            name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"
+        } | set_by_job
         one = worker(cores=cores, processes_per_worker=2, environment=variables).start()
         assert one.connection
         one.connection.send(control.order(control.GO))
@@ -251,7 +298,12 @@ def test_a_snapshot_is_unpacked_and_run_from(worker: Make, tmp_path: Path) -> No
     (tmp_path / "code" / "sub" / "train.log").write_text("of an earlier run\n")
     with tarfile.open(tmp_path / "code.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "code", ".")
-    one = worker(snapshot=str(tmp_path / "code.tar.gz"), command=["train.py"], working_dir="sub", log_file="train.log")
+    one = worker(
+        snapshot=str(tmp_path / "code.tar.gz"),
+        command=["train.py"],
+        working_dir="sub",
+        log_file="train.log",
+    )
     one.run()
     _, argv, folder, path, _ = json.loads(one.lines()[0])
     work = one.directory.work
@@ -276,7 +328,10 @@ def test_a_damaged_snapshot_is_a_failed_fetch(worker: Make, tmp_path: Path) -> N
         ("p.add_argument('--local-rank', type=int)", "--local-rank"),
         ("p.add_argument('-l', '--local-rank', '--local_rank')", "--local-rank"),
         ("@click.option('--local_rank')\ndef main(local_rank): pass", "--local_rank"),
-        ("from click import option\n@option('--local-rank')\ndef main(local_rank): pass", "--local-rank"),
+        (
+            "from click import option\n@option('--local-rank')\ndef main(local_rank): pass",
+            "--local-rank",
+        ),
         ("# p.add_argument('--local_rank')", None),
         ("print('--local_rank')", None),
         ("p.add_argument('--lr')", None),
@@ -315,7 +370,8 @@ IMPORTS_S = 100.0  # they import much, and this machine may be busy
 @pytest.mark.process
 def test_accelerate_sees_the_world_from_the_environment(worker: Make) -> None:
     script = (
-        "from accelerate import Accelerator; a = Accelerator(); print(a.num_processes, a.process_index, a.device.type)"
+        "from accelerate import Accelerator; a = Accelerator(); print(a.num_processes, "
+        "a.process_index, a.device.type)"
     )
     one = worker(script, processes_per_worker=2, master_port=free_port())
     assert one.start().go().report(IMPORTS_S)["exit_code"] == 0, one.lines("stderr")
@@ -339,19 +395,32 @@ def test_transformers_see_the_world_from_the_environment(worker: Make) -> None:
 
 def test_the_launcher_needs_no_more_than_python_3_8() -> None:
     folder = Path(__file__).parents[2] / "client_lib" / "worker"
-    vermin = [sys.executable, "-c", "import vermin; vermin.main()", "-t=3.8-", "--no-tips", "--violations", str(folder)]
+    vermin = [
+        sys.executable,
+        "-c",
+        "import vermin; vermin.main()",
+        "-t=3.8-",
+        "--no-tips",
+        "--violations",
+        str(folder),
+    ]
     done = subprocess.run(vermin, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
 
 
 def test_the_launcher_imports_nothing_but_the_standard_library() -> None:
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "import client_lib.worker.launcher, client_lib.worker.archive, client_lib.worker.zipapp_build\n"
-        "print(*[n for n in sys.modules if n.startswith(('client_lib', 'server_stub'))])\n"
+        "import sys; sys.path.insert(0, sys.argv[1])\nimport client_lib.worker.launcher, "
+        "client_lib.worker.archive, client_lib.worker.zipapp_build\nprint(*[n for n in "
+        "sys.modules if n.startswith(('client_lib', 'server_stub'))])\n"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", script, str(root)], capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-S", "-c", script, str(root)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
-    assert all(name == "client_lib" or name.startswith("client_lib.worker") for name in done.stdout.split())
+    assert all(
+        name == "client_lib" or name.startswith("client_lib.worker") for name in done.stdout.split()
+    )

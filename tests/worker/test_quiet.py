@@ -1,4 +1,6 @@
-"""Which ranks are quiet, by the samples of what they do: generated ones, and those of real processes."""
+"""Which ranks are quiet, by the samples of what they do: generated ones,
+and those of real processes.
+"""
 
 import os
 import time
@@ -6,8 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.worker import control
 from client_lib.worker.observer import QUIET_S, Sample, Stillness, Use, moved, take
@@ -46,7 +47,9 @@ def test_every_rank_that_moves_no_more_is_quiet_in_the_end(moves: list[bool]) ->
 
 
 @given(st.floats(0.1, 4.0), st.floats(0, 1e6), st.integers(0, 10**12), st.booleans())
-def test_a_rank_that_did_nothing_has_not_moved(passed: float, cpu_s: float, size: int, children: bool) -> None:
+def test_a_rank_that_did_nothing_has_not_moved(
+    passed: float, cpu_s: float, size: int, children: bool
+) -> None:
     use = Use(cpu_s, size)
     before = Sample(5.0, False, use, use, use if children else None)
     assert not moved(before, before._replace(at=5.0 + passed))
@@ -135,7 +138,9 @@ def test_the_launcher_tells_which_ranks_are_quiet_and_which_are_not_any_more(wor
         assert message is not None
         messages.append(message)
         if len(messages) == 1:
-            one.connection.send(control.order(control.STACKS))  # the stacks that a rank writes are no progress
+            one.connection.send(
+                control.order(control.STACKS)
+            )  # the stacks that a rank writes are no progress
     first, stacks, last = messages
     assert first["event"] == control.QUIET
     assert list(first["ranks"]) == ["0"]
@@ -166,7 +171,9 @@ def test_ranks_stay_quiet_while_their_stacks_are_taken(worker: Make) -> None:
 
 
 @pytest.mark.process
-def test_ranks_that_sleep_between_collectives_are_quiet_only_after_the_last_one(worker: Make) -> None:
+def test_ranks_that_sleep_between_collectives_are_quiet_only_after_the_last_one(
+    worker: Make,
+) -> None:
     """They use next to no CPU time, and one of them waits in the same call for most of the time."""
     script = """
         import os, sys, time
@@ -189,7 +196,11 @@ def test_ranks_that_sleep_between_collectives_are_quiet_only_after_the_last_one(
         message = one.connection.receive(60.0)
         assert message is not None
         told = message["ranks"]
-    stood = min(float(record.text.split()[1]) for record in one.records() if record.text.startswith("stands"))
+    stood = min(
+        float(record.text.split()[1])
+        for record in one.records()
+        if record.text.startswith("stands")
+    )
     assert time.time() - stood > 6 * 3 - 2, "the patience with ranks whose steps take 3 s"
     assert all(still_s < time.time() - stood + 2 for still_s in told.values())
 

@@ -29,12 +29,19 @@ class Done(NamedTuple):
 def run(folder: Path, *argv: str, python: str = sys.executable, **environment: str) -> Done:
     clean = {k: v for k, v in os.environ.items() if k not in ("RANK", "MASTER_ADDR", "MASTER_PORT")}
     done = subprocess.run(
-        [python, *argv], cwd=folder, env=clean | environment, capture_output=True, text=True, timeout=100
+        [python, *argv],
+        cwd=folder,
+        env=clean | environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
     )
     return Done(done.returncode, done.stdout, done.stderr)
 
 
-def both(folder: Path, script: str, *arguments: str, name: str = "script.py", **environment: str) -> Done:
+def both(
+    folder: Path, script: str, *arguments: str, name: str = "script.py", **environment: str
+) -> Done:
     """What the script does under the rank runner, after it was compared with plain python."""
     (folder / name).write_text(textwrap.dedent(script))
     plain = run(folder, name, *arguments, **environment)
@@ -75,7 +82,9 @@ def test_main_argv_path_and_globals(tmp_path: Path) -> None:
 def test_a_script_behind_a_symbolic_link_imports_from_where_it_really_is(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "real" / "neighbour.py").write_text("print('neighbour')")
-    (tmp_path / "real" / "script.py").write_text("import sys, neighbour; print(__file__, sys.path[0], sys.argv)")
+    (tmp_path / "real" / "script.py").write_text(
+        "import sys, neighbour; print(__file__, sys.path[0], sys.argv)"
+    )
     (tmp_path / "link.py").symlink_to(tmp_path / "real" / "script.py")
     assert run(tmp_path, str(RUNNER), "link.py") == run(tmp_path, "link.py")
 
@@ -110,7 +119,10 @@ def test_pythonsafepath_is_honoured(tmp_path: Path) -> None:
 def test_the_exit_status_and_what_is_printed(tmp_path: Path, end: str, torch: bool) -> None:
     # the test needs a torch that counts as loaded, not the three seconds of a real one
     fake = "import sys; sys.modules['torch'] = sys" if torch else ""
-    both(tmp_path, f"import os, sys, time\n{fake}\nprint('out')\nprint('err', file=sys.stderr)\n{end}\n")
+    both(
+        tmp_path,
+        f"import os, sys, time\n{fake}\nprint('out')\nprint('err', file=sys.stderr)\n{end}\n",
+    )
 
 
 def test_tracebacks_hold_no_frame_of_ours(tmp_path: Path) -> None:
@@ -135,9 +147,20 @@ def test_a_syntax_error_is_shown_as_python_shows_it(tmp_path: Path) -> None:
 
 
 def test_an_own_excepthook_is_called_and_a_broken_one_is_survived(tmp_path: Path) -> None:
-    both(tmp_path, "import sys\nsys.excepthook = lambda *a: print('mine', a[0].__name__)\nraise ValueError")
-    assert both(tmp_path, "import sys\nsys.excepthook = lambda *a: sys.exit(42)\nraise ValueError").returncode == 42
-    both(tmp_path, "import sys\nsys.excepthook = lambda *a: sys.exit('the hook ends it')\nraise ValueError")
+    both(
+        tmp_path,
+        "import sys\nsys.excepthook = lambda *a: print('mine', a[0].__name__)\nraise ValueError",
+    )
+    assert (
+        both(
+            tmp_path, "import sys\nsys.excepthook = lambda *a: sys.exit(42)\nraise ValueError"
+        ).returncode
+        == 42
+    )
+    both(
+        tmp_path,
+        "import sys\nsys.excepthook = lambda *a: sys.exit('the hook ends it')\nraise ValueError",
+    )
 
 
 def test_atexit_threads_and_destructors_run_in_pythons_order(tmp_path: Path) -> None:
@@ -156,7 +179,13 @@ def test_atexit_threads_and_destructors_run_in_pythons_order(tmp_path: Path) -> 
         threading.Thread(target=late).start()
         print("end of the script")
         """
-    expected = ["end of the script", "thread", "second registered", "first registered", "destructor"]
+    expected = [
+        "end of the script",
+        "thread",
+        "second registered",
+        "first registered",
+        "destructor",
+    ]
     for torch in ("", "sys.modules['torch'] = sys"):
         assert both(tmp_path, script.format(torch=torch)).stdout.splitlines() == expected
 
@@ -192,8 +221,15 @@ def test_files_that_nobody_closed_are_complete(tmp_path: Path) -> None:
     names = ["early.txt", "text.txt", "binary.bin", "cycle.txt"]
     for torch in ("", "sys.modules['torch'] = sys"):
         both(tmp_path, script.format(torch=torch))
-        assert [(tmp_path / name).read_text() for name in names] == ["early", "text", "binary", "cycle"]
-        unpacked = subprocess.run(["gzip", "-dc", "packed.gz"], cwd=tmp_path, capture_output=True, check=True)
+        assert [(tmp_path / name).read_text() for name in names] == [
+            "early",
+            "text",
+            "binary",
+            "cycle",
+        ]
+        unpacked = subprocess.run(
+            ["gzip", "-dc", "packed.gz"], cwd=tmp_path, capture_output=True, check=True
+        )
         assert unpacked.stdout == b"packed"
 
 
@@ -230,7 +266,10 @@ def test_classes_of_main_are_pickled_and_spawned_processes_find_them(tmp_path: P
 def test_a_forked_child_that_fails_writes_no_error_file(tmp_path: Path) -> None:
     error_file = tmp_path / "error.json"
     (tmp_path / "script.py").write_text("import os\nif os.fork() == 0: raise ValueError\nos.wait()")
-    assert run(tmp_path, str(RUNNER), "script.py", TORCHELASTIC_ERROR_FILE=str(error_file)).returncode == 0
+    assert (
+        run(tmp_path, str(RUNNER), "script.py", TORCHELASTIC_ERROR_FILE=str(error_file)).returncode
+        == 0
+    )
     assert not error_file.exists()
 
 
@@ -292,7 +331,9 @@ def test_an_exception_without_a_text_is_shown_as_python_shows_it(tmp_path: Path)
     assert done.stderr.endswith("Unset: <exception str() failed>\n")
 
 
-def test_a_module_that_answers_no_question_does_not_fail_a_script_that_succeeds(tmp_path: Path) -> None:
+def test_a_module_that_answers_no_question_does_not_fail_a_script_that_succeeds(
+    tmp_path: Path,
+) -> None:
     script = """
         import sys
         class Lazy:
@@ -314,11 +355,16 @@ def test_an_error_file_that_is_there_already_is_left(tmp_path: Path) -> None:
 
 def test_garbage_is_not_collected_while_torch_is_imported_and_is_afterwards(tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("import gc; during = gc.isenabled()")
-    script = "import gc, torch; print(torch.during, gc.isenabled(), gc.get_freeze_count() > 0, torch.__spec__.loader)"
+    script = (
+        "import gc, torch; print(torch.during, gc.isenabled(), gc.get_freeze_count() > 0, "
+        "torch.__spec__.loader)"
+    )
     (tmp_path / "script.py").write_text(script)
     done = run(tmp_path, str(RUNNER), "script.py")
     assert done.stdout.startswith("False True True <_frozen_importlib_external.SourceFileLoader")
-    (tmp_path / "script.py").write_text("import gc; gc.disable(); import torch; print(gc.isenabled())")
+    (tmp_path / "script.py").write_text(
+        "import gc; gc.disable(); import torch; print(gc.isenabled())"
+    )
     assert run(tmp_path, str(RUNNER), "script.py").stdout == "False\n"
 
 
@@ -369,7 +415,12 @@ if os.environ.get("DESTROY"):
 @pytest.mark.parametrize("destroy", ["", "1"])
 def test_a_rank_that_comes_before_rank_0_waits_for_the_port(tmp_path: Path, destroy: str) -> None:
     (tmp_path / "script.py").write_text(RENDEZVOUS)
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2", "DESTROY": destroy}
+    shared = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+        "WORLD_SIZE": "2",
+        "DESTROY": destroy,
+    }
     answers: list[Done] = []
 
     def rank(number: int) -> None:
@@ -380,12 +431,16 @@ def test_a_rank_that_comes_before_rank_0_waits_for_the_port(tmp_path: Path, dest
         thread.start()
     for thread in threads:
         thread.join()
-    assert [(done.returncode, done.stdout) for done in answers] == [(0, "2.0\n"), (0, "2.0\n")], answers
+    assert [(done.returncode, done.stdout) for done in answers] == [(0, "2.0\n"), (0, "2.0\n")], (
+        answers
+    )
 
 
 @pytest.mark.parametrize("place", ["_pg_map", "_world.pg_map"], ids=["torch 1.13", "torch 2"])
 def test_a_process_group_lives_to_the_end_of_the_process(tmp_path: Path, place: str) -> None:
-    """Gloo's threads race with its teardown: torch 1.13 then waits for a thread that waits for the interpreter."""
+    """Gloo's threads race with its teardown: torch 1.13 then waits for a thread that
+    waits for the interpreter.
+    """
     _fake_torch(
         tmp_path,
         f"""
@@ -400,7 +455,8 @@ def destroy_process_group(): {place}.clear()
 """,
     )
     (tmp_path / "script.py").write_text(
-        "import torch.distributed as dist\ndist.init_process_group()\ndist.destroy_process_group()\nprint('done')\n"
+        "import torch.distributed as "
+        "dist\ndist.init_process_group()\ndist.destroy_process_group()\nprint('done')\n"
     )
     plain, ours = run(tmp_path, "script.py"), run(tmp_path, str(RUNNER), "script.py")
     assert plain.stdout == "torn down\ndone\n"
@@ -418,9 +474,16 @@ def test_the_wait_for_the_master_polls_until_it_listens(tmp_path: Path) -> None:
     waits.write_text(f"{LOAD_RUNNER}runner._wait_for_master(); print('there')\n")
     with socket.socket() as master:
         master.bind(("127.0.0.1", 0))
-        environment = {"RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(master.getsockname()[1])}
+        environment = {
+            "RANK": "1",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(master.getsockname()[1]),
+        }
         process = subprocess.Popen(
-            [sys.executable, str(waits)], env=os.environ | environment, stdout=subprocess.PIPE, text=True
+            [sys.executable, str(waits)],
+            env=os.environ | environment,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         time.sleep(0.3)  # it must still be waiting: nothing to poll for
         assert process.poll() is None
@@ -455,7 +518,9 @@ def test_on_other_pythons_too(tmp_path: Path, python: str) -> None:
     """
     for end in ("pass", "raise ValueError(1)", "sys.exit(3)", "raise KeyboardInterrupt"):
         (tmp_path / "script.py").write_text(textwrap.dedent(script).format(end=end))
-        assert run(tmp_path, str(RUNNER), "script.py", python=python) == run(tmp_path, "script.py", python=python)
+        assert run(tmp_path, str(RUNNER), "script.py", python=python) == run(
+            tmp_path, "script.py", python=python
+        )
 
 
 UNWINDING = """
@@ -513,7 +578,13 @@ async def run():
     [
         ("try:\n    fail()\nfinally:\n    ask()", True),
         ("try:\n    fail()\nexcept KeyError:\n    ask()\n    raise", True),
-        ("try:\n    fail()\nexcept KeyError as error:\n    ask()\n    raise ValueError() from error", True),
+        (
+            (
+                "try:\n    fail()\nexcept KeyError as error:\n    ask()\n    raise ValueError() "
+                "from error"
+            ),
+            True,
+        ),
         ("try:\n    fail()\nexcept KeyError:\n    ask()\n    sys.exit(3)", True),
         ("with Cleans():\n    fail()", True),
         ("with cleaning():\n    fail()", True),
@@ -523,10 +594,19 @@ async def run():
         ("exec(compile('try:\\n    fail()\\nfinally:\\n    ask()', '<cell>', 'exec'))", True),
         ("try:\n    fail()\nexcept KeyError:\n    ask()", False),
         (
-            "while True:\n    try:\n        fail()\n    except KeyError:\n        if not fail: raise\n        ask()",
+            (
+                "while True:\n    try:\n        fail()\n    except KeyError:\n        if not fail: "
+                "raise\n        ask()"
+            ),
             False,
         ),
-        ("try:\n    pass\nfinally:\n    try:\n        fail()\n    except KeyError:\n        ask()", False),
+        (
+            (
+                "try:\n    pass\nfinally:\n    try:\n        fail()\n    except KeyError:\n        "
+                "ask()"
+            ),
+            False,
+        ),
         ("try:\n    pass\nfinally:\n    ask()", False),
         ("ask()", False),
     ],
@@ -535,5 +615,11 @@ def test_the_exception_from_which_the_main_thread_unwinds_is_written_when_it_is_
     tmp_path: Path, python: str, script: str, named: bool
 ) -> None:
     (tmp_path / "script.py").write_text(UNWINDING + script)
-    done = run(tmp_path, str(RUNNER), "script.py", python=python, TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"))
+    done = run(
+        tmp_path,
+        str(RUNNER),
+        "script.py",
+        python=python,
+        TORCHELASTIC_ERROR_FILE=str(tmp_path / "error.json"),
+    )
     assert done == (0, "KeyError: 'lr'\n" if named else "", "")

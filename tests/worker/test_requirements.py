@@ -1,4 +1,6 @@
-"""Extra packages of a job: installed into an environment that is kept, in front of those that its interpreter has."""
+"""Extra packages of a job: installed into an environment that is kept, in front of those
+that its interpreter has.
+"""
 
 import os
 import shutil
@@ -28,11 +30,15 @@ PATIENCE_S = 100.0  # pip takes seconds on a busy machine
 
 @pytest.fixture(scope="module")
 def parent(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A virtual environment's python, which has `inherited` 1.0 and sees what runs the tests, pip among it."""
+    """A virtual environment's python, which has `inherited` 1.0 and sees what
+    runs the tests, pip among it.
+    """
     folder = tmp_path_factory.mktemp("parent")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "env")], check=True)
     (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
-    (packages / "tests.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    (packages / "tests.pth").write_text(
+        "\n".join(path for path in sys.path if path.endswith("site-packages"))
+    )
     wheel(folder, "inherited")
     python = str(folder / "env" / "bin" / "python")
     install = [python, "-m", "pip", "install", "-q", "inherited"]
@@ -40,8 +46,12 @@ def parent(tmp_path_factory: pytest.TempPathFactory) -> str:
     return python
 
 
-def job(make: MakeWorker, folder: Path, python: str, script: str, *requirements: str, **fields: Any) -> Worker:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | only_from(folder / "wheels")
+def job(
+    make: MakeWorker, folder: Path, python: str, script: str, *requirements: str, **fields: Any
+) -> Worker:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | only_from(
+        folder / "wheels"
+    )
     given = {"environment": environment, "environments_dir": str(folder / "environments")} | fields
     return make(script, python=python, requirements=list(requirements), **given)
 
@@ -74,7 +84,9 @@ def test_packages_are_there_beside_those_of_the_parent_which_stay(
     assert one.report(PATIENCE_S)["reason"] == "Completed", one.records()
     assert one.lines() == ["1.0 1.0 True"]
     assert "Successfully installed extra-1.0" in said(one)
-    assert '"extra": "1.0"' in "".join(one.lines("metrics", None)), "what the worker tells of its machine"
+    assert '"extra": "1.0"' in "".join(one.lines("metrics", None)), (
+        "what the worker tells of its machine"
+    )
 
     upgrading = job(worker, tmp_path, parent, script.replace("extra", "newer"), "newer")
     go(upgrading.start())
@@ -120,7 +132,11 @@ def test_a_package_of_the_snapshot_is_installed_anew_when_it_changes(
         with tarfile.open(tmp_path / "snapshot.tar.gz", "w:gz") as archive:
             for entry in project.iterdir():
                 archive.add(entry, entry.name)
-        given = {"snapshot": str(tmp_path / "snapshot.tar.gz"), "working_dir": ".", "command": ["train.py"]}
+        given = {
+            "snapshot": str(tmp_path / "snapshot.tar.gz"),
+            "working_dir": ".",
+            "command": ["train.py"],
+        }
         one = job(worker, tmp_path, parent, "", "./wheels/own-1.0-py3-none-any.whl", **given)
         go(one.start())
         assert one.report(PATIENCE_S)["reason"] == "Completed", one.records()
@@ -137,18 +153,28 @@ def test_a_package_that_is_not_there_is_named_and_no_rank_starts(
     report = one.report(PATIENCE_S)
     assert (report["reason"], report["ranks"]) == ("StartFailed", [])
     assert report["message"] == (
-        "requirements=[extra==9.9] can't be installed: no version of extra==9.9 is there; there are: 1.0"
+        "requirements=[extra==9.9] can't be installed: no version of extra==9.9 is there; there "
+        "are: 1.0"
     )
     assert one.lines() == []
     assert not list((tmp_path / "environments").glob("*/"))
 
 
 @pytest.mark.process
-def test_a_stop_ends_an_installation_at_once(worker: MakeWorker, tmp_path: Path, parent: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # an index that takes the question and never answers
-        index = {"PIP_INDEX_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/", "PIP_TIMEOUT": "100"}
+def test_a_stop_ends_an_installation_at_once(
+    worker: MakeWorker, tmp_path: Path, parent: str
+) -> None:
+    with socket.create_server(
+        ("127.0.0.1", 0)
+    ) as silent:  # an index that takes the question and never answers
+        index = {
+            "PIP_INDEX_URL": f"http://127.0.0.1:{silent.getsockname()[1]}/",
+            "PIP_TIMEOUT": "100",
+        }
         environment = {k: v for k, v in os.environ.items() if not k.startswith("PIP_")} | index
-        one = job(worker, tmp_path, parent, "print('ran')", "extra", environment=environment).start()
+        one = job(
+            worker, tmp_path, parent, "print('ran')", "extra", environment=environment
+        ).start()
         silent.settimeout(PATIENCE_S)
         asked, _ = silent.accept()
         one.stop(30.0)
@@ -170,8 +196,9 @@ def test_an_interpreter_without_pip_gets_one(worker: MakeWorker, tmp_path: Path)
 
 
 def conda_environment(prefix: Path, *left_out: str) -> str:
-    """The python of a folder as conda makes them: an installation of its own, and no virtual environment. Its standard
-    library is that of the Python which runs the tests, without `left_out`."""
+    """The python of a folder as conda makes them: an installation of its own, and no virtual
+    environment. Its standard library is that of the Python which runs the tests, without
+    `left_out`."""
     standard = Path(sysconfig.get_path("stdlib"))
     library = prefix / "lib" / standard.name
     (library / "site-packages").mkdir(parents=True)
@@ -194,14 +221,22 @@ def packages_of(python: str) -> Path:
 
 
 @pytest.mark.process
-def test_packages_of_a_conda_environment_are_seen_and_it_stays_as_it_is(worker: MakeWorker, tmp_path: Path) -> None:
+def test_packages_of_a_conda_environment_are_seen_and_it_stays_as_it_is(
+    worker: MakeWorker, tmp_path: Path
+) -> None:
     python = conda_environment(tmp_path / "conda")
     inherited = packages_of(python)
     (inherited / "inherited.py").write_text("__version__ = 'of conda'")
-    (inherited / "pip.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    (inherited / "pip.pth").write_text(
+        "\n".join(path for path in sys.path if path.endswith("site-packages"))
+    )
     wheel(tmp_path / "wheels", "extra")
     one = job(
-        worker, tmp_path, python, "import extra, inherited; print(extra.__version__, inherited.__version__)", "extra"
+        worker,
+        tmp_path,
+        python,
+        "import extra, inherited; print(extra.__version__, inherited.__version__)",
+        "extra",
     )
     go(one.start())
     assert one.report(PATIENCE_S)["reason"] == "Completed", one.records()
@@ -217,9 +252,16 @@ def test_where_python_brings_no_pip_uv_puts_one_there(worker: MakeWorker, tmp_pa
     pip_as_wheel(tmp_path / "wheels")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "uv").symlink_to(Path(sys.executable).with_name("uv"))
-    path = {"PATH": f"{tmp_path / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(tmp_path)}
+    path = {
+        "PATH": f"{tmp_path / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin",
+        "HOME": str(tmp_path),
+    }
     variables = path | only_from(tmp_path / "wheels")
-    with_uv = variables | {"UV_OFFLINE": "1", "UV_FIND_LINKS": str(tmp_path / "wheels"), "UV_NO_INDEX": "1"}
+    with_uv = variables | {
+        "UV_OFFLINE": "1",
+        "UV_FIND_LINKS": str(tmp_path / "wheels"),
+        "UV_NO_INDEX": "1",
+    }
     script = "import extra; print(extra.__version__)"
     one = job(worker, tmp_path, python, script, "extra", environment=with_uv)
     go(one.start())
@@ -228,8 +270,12 @@ def test_where_python_brings_no_pip_uv_puts_one_there(worker: MakeWorker, tmp_pa
 
     (tmp_path / "bin" / "uv").unlink()
     elsewhere = str(tmp_path / "others")
-    without = job(worker, tmp_path, python, script, "extra", environment=variables, environments_dir=elsewhere).start()
-    assert "the interpreter has no pip, and there is no uv in PATH" in str(without.report(PATIENCE_S)["message"])
+    without = job(
+        worker, tmp_path, python, script, "extra", environment=variables, environments_dir=elsewhere
+    ).start()
+    assert "the interpreter has no pip, and there is no uv in PATH" in str(
+        without.report(PATIENCE_S)["message"]
+    )
 
 
 def pip_as_wheel(folder: Path) -> None:
@@ -280,7 +326,9 @@ def test_a_launcher_does_not_wait_for_one_that_is_made_again(tmp_path: Path) -> 
     os.close(fd)
 
 
-def test_one_that_is_completed_while_others_are_removed_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_completed_while_others_are_removed_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "second").mkdir()
     remove = PackageEnvironment.remove
@@ -296,7 +344,9 @@ def test_one_that_is_completed_while_others_are_removed_stays(tmp_path: Path, mo
     assert (left / "complete.json").exists()
 
 
-def test_another_interpreter_other_packages_or_requirements_are_another_environment(tmp_path: Path) -> None:
+def test_another_interpreter_other_packages_or_requirements_are_another_environment(
+    tmp_path: Path,
+) -> None:
     parent = Parent("/usr/bin/python3", "3.11", [str(tmp_path)])
     first = key_of(parent, ["a", "b"])
     assert key_of(parent, ["b", "a"]) == first
@@ -316,25 +366,26 @@ def test_another_interpreter_other_packages_or_requirements_are_another_environm
     ("lines", "sentence"),
     [
         (
-            "ERROR: Could not find a version that satisfies the requirement x==9 (from versions: 1, 2)\n"
-            "ERROR: No matching distribution found for x==9",
+            "ERROR: Could not find a version that satisfies the requirement x==9 (from versions: "
+            "1, 2)\nERROR: No matching distribution found for x==9",
             "no version of x==9 is there; there are: 1, 2",
         ),
         (
-            "ERROR: Could not find a version that satisfies the requirement nope (from versions: none)\n"
-            "ERROR: No matching distribution found for nope",
+            "ERROR: Could not find a version that satisfies the requirement nope (from versions: "
+            "none)\nERROR: No matching distribution found for nope",
             "nope was not found: the package index has no such package for this interpreter",
         ),
         (
-            "WARNING: Retrying (Retry(total=0)) after connection broken by 'NewConnectionError('Failed to establish a "
-            "new connection: [Errno -2] Name or service not known')': /simple/x/\n"
-            "ERROR: Could not find a version that satisfies the requirement x (from versions: none)\n"
-            "ERROR: No matching distribution found for x",
+            "WARNING: Retrying (Retry(total=0)) after connection broken by "
+            "'NewConnectionError('Failed to establish a new connection: [Errno -2] Name or "
+            "service not known')': /simple/x/\nERROR: Could not find a version that satisfies the "
+            "requirement x (from versions: none)\nERROR: No matching distribution found for x",
             "x was not found: the package index can't be reached",
         ),
         (
-            "ERROR: Cannot install a==1 and b==1 because these package versions have conflicting dependencies.\n"
-            "The conflict is caused by:\n    a 1 depends on c==1\n    b 1 depends on c==2\n\nTo fix this",
+            "ERROR: Cannot install a==1 and b==1 because these package versions have conflicting "
+            "dependencies.\nThe conflict is caused by:\n    a 1 depends on c==1\n    b 1 depends "
+            "on c==2\n\nTo fix this",
             "a==1 and b==1 can't be installed together: a 1 depends on c==1; b 1 depends on c==2",
         ),
         (
@@ -346,7 +397,8 @@ def test_another_interpreter_other_packages_or_requirements_are_another_environm
             "ERROR: Failed to build 'flash-attn' when getting requirements to build wheel",
             "flash-attn could not be built: RuntimeError: no compiler",
         ),
-        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",) * 2,
+        ("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device",)
+        * 2,
         ("", "pip ended without a message"),
     ],
 )

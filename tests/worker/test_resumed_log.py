@@ -28,7 +28,9 @@ def test_it_goes_on_behind_the_last_whole_record(tmp_path: Path) -> None:
     assert writer.flush()
     files = sorted(tmp_path.iterdir())
     assert files[-1].name == segment_name(len(b"".join(whole)))
-    assert b"".join(path.read_bytes() for path in files) == b"".join(RECORD % seq for seq in range(4))
+    assert b"".join(path.read_bytes() for path in files) == b"".join(
+        RECORD % seq for seq in range(4)
+    )
 
 
 @pytest.mark.parametrize("last", [b"", b"3 2026"])
@@ -54,7 +56,12 @@ def test_a_directory_that_is_renewed_keeps_its_log_and_its_code(tmp_path: Path) 
         (tmp_path / name).touch()
     for _ in range(2):
         renew(directory)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["errors", "log", "plan.json", "work"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "errors",
+        "log",
+        "plan.json",
+        "work",
+    ]
     assert [path.name for path in tmp_path.rglob("0")] == ["0", "0"]
 
 

@@ -15,7 +15,18 @@ from typing import Any
 import pytest
 
 from client_lib.worker import control
-from client_lib.worker.control import BLOCK, DATA, ERRORS, EXITED, KEEP, SIGNAL, WINDOW, Frames, frame, json_frame
+from client_lib.worker.control import (
+    BLOCK,
+    DATA,
+    ERRORS,
+    EXITED,
+    KEEP,
+    SIGNAL,
+    WINDOW,
+    Frames,
+    frame,
+    json_frame,
+)
 from tests.interpreters import EACH_PYTHON
 from tests.processes import alive
 from tests.waiting import until
@@ -80,7 +91,9 @@ def runs(worker: Worker) -> Worker:
 
 
 @EACH_PYTHON
-def test_a_command_gets_stdin_and_gives_both_outputs_and_its_exit_code(worker: Make, python: str) -> None:
+def test_a_command_gets_stdin_and_gives_both_outputs_and_its_exit_code(
+    worker: Make, python: str
+) -> None:
     one = runs(worker(WAITS, python=python))
     with session(one, argv=["sh", "-c", "cat; echo wrong >&2; exit 7"]) as user:
         user.send(DATA, b"some ")
@@ -113,7 +126,10 @@ def test_the_environment_and_the_folder_of_a_rank_or_of_the_worker(worker: Make)
 
 def test_a_terminal_has_a_size_that_changes_and_takes_ctrl_c(worker: Make) -> None:
     one = runs(worker(WAITS))
-    script = "trap 'stty size' WINCH; trap 'echo got it; exit 9' INT; stty size; while :; do sleep 0.01; done"
+    script = (
+        "trap 'stty size' WINCH; trap 'echo got it; exit 9' INT; stty size; while :; do sleep "
+        "0.01; done"
+    )
     with session(one, argv=["sh", "-c", script], terminal=TERMINAL) as user:
         user.read_until(b"33 101")
         user.peer.sendall(json_frame(WINDOW, [44, 55]))
@@ -157,7 +173,9 @@ def test_a_command_ends_with_its_user_who_left_unsent_input(worker: Make) -> Non
         pid = int(user.shown[DATA])
         user.peer.settimeout(0.5)
         with pytest.raises(socket.timeout):
-            any(user.send(DATA, each) for each in repeat(bytes(2**22)))  # until no buffer on the way has room
+            any(
+                user.send(DATA, each) for each in repeat(bytes(2**22))
+            )  # until no buffer on the way has room
     until(lambda: not alive(pid), "the command has ended")
 
 
@@ -181,7 +199,9 @@ def test_a_session_ends_with_the_attempt_while_its_user_reads_nothing() -> None:
 
 
 def test_a_connection_needs_no_lock_that_another_thread_of_the_launcher_holds() -> None:
-    """The thread that sends outputs may be in any call when the session is forked: here it resolves its first name."""
+    """The thread that sends outputs may be in any call when the session is forked: here
+    it resolves its first name.
+    """
     script = """
         import importlib.machinery, os, socket, sys, threading
         from client_lib.worker import session
@@ -217,9 +237,13 @@ def test_a_connection_needs_no_lock_that_another_thread_of_the_launcher_holds() 
 
 
 @pytest.mark.parametrize("portable", [False, True])
-def test_a_session_ends_with_the_ranks_and_changes_nothing_of_their_end(worker: Make, portable: bool) -> None:
+def test_a_session_ends_with_the_ranks_and_changes_nothing_of_their_end(
+    worker: Make, portable: bool
+) -> None:
     one = runs(worker(WAITS.replace("1000", "2"), portable=portable))
-    with session(one, argv=["sh", "-c", "trap '' HUP TERM; echo $$; while :; do sleep 1; done"]) as user:
+    with session(
+        one, argv=["sh", "-c", "trap '' HUP TERM; echo $$; while :; do sleep 1; done"]
+    ) as user:
         user.read_until(b"\n")
         assert user.read_to_end() == {"error": "the attempt has ended"}
         report = one.report()
@@ -246,5 +270,8 @@ def test_a_connection_to_a_port(worker: Make) -> None:
 def test_there_is_no_session_before_the_ranks_run(worker: Make) -> None:
     one = worker(WAITS).start()
     assert one.event() == control.READY
-    with control.connect(one.directory.control) as peer, pytest.raises(OSError, match="runs no ranks now"):
+    with (
+        control.connect(one.directory.control) as peer,
+        pytest.raises(OSError, match="runs no ranks now"),
+    ):
         control.begin_session(peer, {"argv": ["true"]})

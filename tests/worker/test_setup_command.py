@@ -16,20 +16,31 @@ from tests.worker.conftest import Worker
 
 pytestmark = pytest.mark.process
 MakeWorker = Callable[..., Worker]
-SEEN = 'for name in RANK LOCAL_RANK WORLD_SIZE NODE_RANK TORCHELASTIC_ERROR_FILE MINE CLIENT_LIB_JOB_NAME PWD; do \
+SEEN = (
+    'for name in RANK LOCAL_RANK WORLD_SIZE NODE_RANK TORCHELASTIC_ERROR_FILE MINE CLIENT_LIB_JOB_NAME PWD; do \
 eval echo "$name \\${$name-none}"; done'
+)
 
 
 @pytest.mark.smoke
-def test_it_runs_once_before_the_ranks_in_their_folder_and_environment(worker: MakeWorker, tmp_path: Path) -> None:
+def test_it_runs_once_before_the_ranks_in_their_folder_and_environment(
+    worker: MakeWorker, tmp_path: Path
+) -> None:
     environment = {**os.environ, "MINE": "a", "RANK": "7", "OMPI_COMM_WORLD_RANK": "7"}
     script = "print(open('made').read())"
-    one = worker(script, setup=f"{SEEN}\necho once >> made", processes_per_worker=2, environment=environment)
+    one = worker(
+        script, setup=f"{SEEN}\necho once >> made", processes_per_worker=2, environment=environment
+    )
     report = one.run()
     assert (report["reason"], "last_lines" in report) == ("Completed", False)
     assert [one.lines(rank=rank) for rank in (0, 1)] == [["once", ""]] * 2
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "TORCHELASTIC_ERROR_FILE")
-    expected = [*(f"{name} none" for name in names), "MINE a", "CLIENT_LIB_JOB_NAME job-1", f"PWD {tmp_path}/0"]
+    expected = [
+        *(f"{name} none" for name in names),
+        "MINE a",
+        "CLIENT_LIB_JOB_NAME job-1",
+        f"PWD {tmp_path}/0",
+    ]
     assert one.lines(rank=None) == expected
 
 
@@ -47,7 +58,9 @@ def test_its_failure_has_its_exit_code_and_its_last_lines(worker: MakeWorker) ->
 
 
 def test_a_long_report_of_it_fits_into_a_termination_message(worker: MakeWorker) -> None:
-    one = worker("", setup="for i in $(seq 60); do head -c 2000 /dev/zero | tr '\\0' x; echo; done; exit 3")
+    one = worker(
+        "", setup="for i in $(seq 60); do head -c 2000 /dev/zero | tr '\\0' x; echo; done; exit 3"
+    )
     report = one.start().report()
     assert len(report["last_lines"]) == 50
     assert len(termination_message(report)) <= TERMINATION_MESSAGE_MAX
@@ -56,7 +69,9 @@ def test_a_long_report_of_it_fits_into_a_termination_message(worker: MakeWorker)
 @pytest.mark.parametrize("portable", [False, True])
 def test_a_stop_ends_it_with_all_that_it_has_started(worker: MakeWorker, portable: bool) -> None:
     away = "import os, time; os.setsid(); time.sleep(600)"
-    one = worker("", setup=f"{sys.executable} -c '{away}' & echo begun; sleep 600", portable=portable).start()
+    one = worker(
+        "", setup=f"{sys.executable} -c '{away}' & echo begun; sleep 600", portable=portable
+    ).start()
     one.waits_for("begun")
     one.stop(5.0)
     report = one.report()
@@ -64,7 +79,9 @@ def test_a_stop_ends_it_with_all_that_it_has_started(worker: MakeWorker, portabl
     until(lambda: not one.left_over(), "its processes are gone")
 
 
-def test_a_stop_that_comes_before_the_preparation_prevents_it(worker: MakeWorker, tmp_path: Path) -> None:
+def test_a_stop_that_comes_before_the_preparation_prevents_it(
+    worker: MakeWorker, tmp_path: Path
+) -> None:
     program = """if True:
         import socket, sys
         from client_lib.worker import control

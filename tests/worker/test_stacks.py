@@ -36,7 +36,8 @@ TWO_RANKS = """
 
 BLOCKS = TWO_RANKS.replace(
     '    print("runs"',
-    '    import signal\n        signal.pthread_sigmask(signal.SIG_BLOCK, [50])\n        print("runs"',
+    "    import signal\n        signal.pthread_sigmask(signal.SIG_BLOCK, [50])\n        "
+    'print("runs"',
     1,
 )
 
@@ -54,7 +55,9 @@ def taken(worker: Worker) -> list[dict[str, Any]]:
 
 def runs(worker: Worker, ranks: int = 1) -> Worker:
     worker.start().go()
-    until(lambda: sum(record.text == "runs" for record in worker.records()) == ranks, "all ranks run")
+    until(
+        lambda: sum(record.text == "runs" for record in worker.records()) == ranks, "all ranks run"
+    )
     return worker
 
 
@@ -88,7 +91,10 @@ def test_a_rank_that_holds_the_interpreters_lock_in_c(worker: Make) -> None:
 
 
 def test_the_one_process_of_a_python_line_which_sees_no_rank(worker: Make) -> None:
-    line: dict[str, Any] = {"environment": {**os.environ, RANK_VARIABLES: "0"}, "user_variables": [RANK_VARIABLES]}
+    line: dict[str, Any] = {
+        "environment": {**os.environ, RANK_VARIABLES: "0"},
+        "user_variables": [RANK_VARIABLES],
+    }
     script = """
         import os, time
         print("RANK" in os.environ or "runs", flush=True)
@@ -100,7 +106,9 @@ def test_the_one_process_of_a_python_line_which_sees_no_rank(worker: Make) -> No
 
 
 @pytest.mark.parametrize("taken_before", [False, True])
-def test_a_launcher_without_free_descriptors_answers_and_goes_on(worker: Make, taken_before: bool) -> None:
+def test_a_launcher_without_free_descriptors_answers_and_goes_on(
+    worker: Make, taken_before: bool
+) -> None:
     one = runs(worker(TWO_RANKS, processes_per_worker=2), 2)
     if taken_before:
         taken(one)
@@ -169,8 +177,12 @@ def test_a_child_of_another_program_is_shown_without_stacks_and_survives(worker:
         assert (child["name"], child["state"]) == ("sleep", "S")
 
 
-@pytest.mark.parametrize("fields", [{"python": None, "command": ["sleep", "1000"]}, {"rank_runner": False}])
-def test_a_rank_without_the_rank_runner_is_described_and_survives(worker: Make, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "fields", [{"python": None, "command": ["sleep", "1000"]}, {"rank_runner": False}]
+)
+def test_a_rank_without_the_rank_runner_is_described_and_survives(
+    worker: Make, fields: dict[str, Any]
+) -> None:
     one = worker("import time; time.sleep(1000)", **fields)
     one.start().go()
     for _ in range(2):
@@ -260,7 +272,9 @@ def test_nothing_is_taken_with_observation_switched_off(worker: Make) -> None:
 
 
 def test_a_stop_after_silence_takes_the_stacks_first(worker: Make) -> None:
-    one = runs(worker(BLOCKS, processes_per_worker=2), 2)  # one does not answer, and must not hold up the stop
+    one = runs(
+        worker(BLOCKS, processes_per_worker=2), 2
+    )  # one does not answer, and must not hold up the stop
     time.sleep(10.5)
     began = time.monotonic()
     one.stop(20.0)
@@ -271,7 +285,9 @@ def test_a_stop_after_silence_takes_the_stacks_first(worker: Make) -> None:
     assert " in loops\n" in looping["dump"]
 
 
-@pytest.mark.parametrize("fields", [{}, {"observe": False}], ids=["printed before", "observe=False"])
+@pytest.mark.parametrize(
+    "fields", [{}, {"observe": False}], ids=["printed before", "observe=False"]
+)
 def test_a_stop_takes_no_stacks(worker: Make, fields: dict[str, bool]) -> None:
     one = runs(worker(TWO_RANKS, processes_per_worker=2, **fields), 2)
     if fields:

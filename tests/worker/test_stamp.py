@@ -3,8 +3,7 @@
 import time
 from unittest import mock
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from client_lib.worker.format import GOES_ON, LINE, MAX_TEXT, PROGRESS, Record, parse
 from client_lib.worker.stamp import Sequence, Stamper
@@ -41,7 +40,9 @@ TEXT = st.text(alphabet="ab é€😀\n", max_size=200)
 
 @settings(max_examples=examples(300))
 @given(CHUNKS, st.lists(st.booleans(), min_size=20, max_size=20))
-def test_without_returns_every_line_arrives_whole_however_it_is_cut(chunks: list[bytes], waits: list[bool]) -> None:
+def test_without_returns_every_line_arrives_whole_however_it_is_cut(
+    chunks: list[bytes], waits: list[bool]
+) -> None:
     chunks = [chunk.replace(b"\r", b"") for chunk in chunks]
     one, now, out = stamper(), 0.0, b""
     for chunk, wait in zip(chunks, waits, strict=False):
@@ -56,7 +57,9 @@ def test_without_returns_every_line_arrives_whole_however_it_is_cut(chunks: list
     if not expected[-1]:
         expected.pop()
     records = read(out)
-    assert b"".join(line.split(b" ", 4)[4] for line in out.split(b"\n")[:-1]) == data.replace(b"\n", b"")
+    assert b"".join(line.split(b" ", 4)[4] for line in out.split(b"\n")[:-1]) == data.replace(
+        b"\n", b""
+    )
     assert len([record for record in records if record.kind == LINE]) == len(expected)
     assert [record.seq for record in records] == list(range(len(records)))
 
@@ -74,11 +77,16 @@ def test_a_character_is_never_cut_in_two(text: str, sizes: list[int]) -> None:
     if data:
         out += one.feed(data, now)
     out += one.end()
-    assert lines_of(read(out)) == text.split("\n")[: -1 if text.endswith("\n") or not text else None]
+    assert (
+        lines_of(read(out)) == text.split("\n")[: -1 if text.endswith("\n") or not text else None]
+    )
 
 
 @settings(max_examples=examples(300))
-@given(st.lists(st.sampled_from([b"\r", b"\n", b"a", b"bb", b"\r\n", b" "]), max_size=40), st.floats(0, 0.7))
+@given(
+    st.lists(st.sampled_from([b"\r", b"\n", b"a", b"bb", b"\r\n", b" "]), max_size=40),
+    st.floats(0, 0.7),
+)
 def test_returns_make_well_formed_records_and_never_lose_what_a_line_ends_with(
     pieces: list[bytes], step: float
 ) -> None:
@@ -97,7 +105,11 @@ def test_returns_make_well_formed_records_and_never_lose_what_a_line_ends_with(
 
 def test_crlf_is_a_lines_end_even_when_it_is_cut() -> None:
     one = stamper()
-    assert shown(one.feed(b"a\r\nb\r", 0.0) + one.feed(b"\nc\r\n", 0.1)) == [("a", LINE), ("b", LINE), ("c", LINE)]
+    assert shown(one.feed(b"a\r\nb\r", 0.0) + one.feed(b"\nc\r\n", 0.1)) == [
+        ("a", LINE),
+        ("b", LINE),
+        ("c", LINE),
+    ]
 
 
 def test_one_progress_a_second_and_the_last() -> None:
@@ -120,7 +132,10 @@ def test_the_last_progress_comes_before_the_line_that_follows() -> None:
 def test_an_erased_bar_leaves_nothing() -> None:
     one = stamper()
     one.feed(b"\r10%|#   |", 0.0)
-    assert shown(one.feed(b"\r          \rlog line\n\r11%|#   |", 0.1)) == [("10%|#   |", PROGRESS), ("log line", LINE)]
+    assert shown(one.feed(b"\r          \rlog line\n\r11%|#   |", 0.1)) == [
+        ("10%|#   |", PROGRESS),
+        ("log line", LINE),
+    ]
 
 
 def test_a_long_line_is_cut_between_characters() -> None:
@@ -132,7 +147,9 @@ def test_a_long_line_is_cut_between_characters() -> None:
 
 def test_times_never_go_back_with_the_clock() -> None:
     sequence = Sequence()
-    with mock.patch.object(time, "time", side_effect=[1000.5, 10.0, 1000.7]):  # the one clock that can't be passed in
+    with mock.patch.object(
+        time, "time", side_effect=[1000.5, 10.0, 1000.7]
+    ):  # the one clock that can't be passed in
         stamps = [sequence.stamp() for _ in range(3)]
     assert stamps[0] == stamps[1] < stamps[2]
     assert stamps[0] == b"1970-01-01T00:16:40.500000Z"

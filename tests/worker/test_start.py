@@ -19,6 +19,9 @@ def test_a_backport_beside_the_package_does_not_hide_the_standard_library(tmp_pa
     shutil.copy(package / "__init__.py", tmp_path / "client_lib")
     (tmp_path / "enum.py").write_text("raise ImportError('this is the backport')")
     python, *words = launcher_command("/nowhere", sys.executable)
-    command = [python, *(word.replace(str(package), str(tmp_path / "client_lib")) for word in words)]
+    command = [
+        python,
+        *(word.replace(str(package), str(tmp_path / "client_lib")) for word in words),
+    ]
     said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False).stderr
     assert said.splitlines()[-1].startswith("FileNotFoundError"), said

@@ -1,4 +1,6 @@
-"""The Linux calls and their portable twins, in processes of their own: both change who they are called in."""
+"""The Linux calls and their portable twins, in processes of their own: both
+change who they are called in.
+"""
 
 import contextlib
 import errno
@@ -63,7 +65,10 @@ def test_a_watcher_that_was_told_the_end_kills_nothing() -> None:
 
 def test_a_foreign_group_with_the_number_of_an_ended_rank_is_not_left_over() -> None:
     foreign = subprocess.Popen(["sleep", "1000"], start_new_session=True)
-    then = f"one = ranks.Ranks(chosen, print); one._began_at = {{{foreign.pid}: 0.0}}; print(one.left_over())"
+    then = (
+        f"one = ranks.Ranks(chosen, print); one._began_at = {{{foreign.pid}: 0.0}}; "
+        "print(one.left_over())"
+    )
     _, _, process = launch("0", f"os.kill(started.pid, 9); os.wait(); {then}")
     left_over = process.communicate()[0]
     foreign.kill()
@@ -87,10 +92,15 @@ def test_the_portable_answers_are_stable_too(monkeypatch: pytest.MonkeyPatch) ->
     assert system.boot_id()
 
 
-def test_a_boot_of_macos_is_known_by_its_session_not_by_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_boot_of_macos_is_known_by_its_session_not_by_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """kern.boottime follows the clock; a stand-in for sysctl answers as macOS does."""
     sysctl = tmp_path / "sysctl"
-    sysctl.write_text('#!/bin/sh\n[ "$*" = "-n kern.bootsessionuuid" ] && echo 8D3C2F6E-0A53-4F0E-9C0B-5C3D9C1B7A11\n')
+    sysctl.write_text(
+        '#!/bin/sh\n[ "$*" = "-n kern.bootsessionuuid" ] && echo '
+        "8D3C2F6E-0A53-4F0E-9C0B-5C3D9C1B7A11\n"
+    )
     sysctl.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr(system, "_HAS_PROC", False)
@@ -98,7 +108,9 @@ def test_a_boot_of_macos_is_known_by_its_session_not_by_a_time(tmp_path: Path, m
 
 
 def test_marked_processes_are_found_by_their_environment() -> None:
-    process = subprocess.Popen(["sleep", "1000"], env=os.environ | {"CLIENT_LIB_WORKER_DIR": "/of/this/test"})
+    process = subprocess.Popen(
+        ["sleep", "1000"], env=os.environ | {"CLIENT_LIB_WORKER_DIR": "/of/this/test"}
+    )
     try:
         assert system.marked("CLIENT_LIB_WORKER_DIR", "/of/this/test") == [process.pid]
         assert system.marked("CLIENT_LIB_WORKER_DIR", "/of/this") == []

@@ -1,4 +1,6 @@
-"""Status that libraries post to the launcher: what no client should send must not end the loop of the launcher."""
+"""Status that libraries post to the launcher: what no client should send must not end
+the loop of the launcher.
+"""
 
 import json
 import os
@@ -54,12 +56,20 @@ def loop() -> Iterator[Steps]:
     signal.set_wakeup_fd(before)
 
 
-def test_a_post_that_is_no_status_is_refused_and_the_next_one_taken(loop: Steps, tmp_path: Path) -> None:
+def test_a_post_that_is_no_status_is_refused_and_the_next_one_taken(
+    loop: Steps, tmp_path: Path
+) -> None:
     lines: list[bytes] = []
     status = metrics.TrainerStatus(loop, str(tmp_path / "token"), 0, lines.append)
-    url, head = status.variables[TRAINER_STATUS[0]], {"Authorization": f"Bearer {(tmp_path / 'token').read_text()}"}
+    url, head = (
+        status.variables[TRAINER_STATUS[0]],
+        {"Authorization": f"Bearer {(tmp_path / 'token').read_text()}"},
+    )
     wrong: list[Any] = [
-        *({"trainerStatus": {name: HUGE}} for name in ("progressPercentage", "estimatedRemainingSeconds")),
+        *(
+            {"trainerStatus": {name: HUGE}}
+            for name in ("progressPercentage", "estimatedRemainingSeconds")
+        ),
         {"trainerStatus": {"metrics": [{"name": "x", "value": HUGE}]}},
         {"trainerStatus": []},
         {"trainerStatus": 3},
@@ -73,7 +83,9 @@ def test_a_post_that_is_no_status_is_refused_and_the_next_one_taken(loop: Steps,
         with requests.Session() as session:
             session.trust_env = False
             for body in [*wrong, right]:
-                found.append(session.post(url, data=json.dumps(body), headers=head, timeout=10).status_code)
+                found.append(
+                    session.post(url, data=json.dumps(body), headers=head, timeout=10).status_code
+                )
 
     poster = threading.Thread(target=post)
     poster.start()
@@ -82,7 +94,9 @@ def test_a_post_that_is_no_status_is_refused_and_the_next_one_taken(loop: Steps,
     assert json.loads(b"".join(lines))[3] == {"loss": 0.5}
 
 
-def test_without_a_free_descriptor_the_loop_rests(loop: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_free_descriptor_the_loop_rests(
+    loop: Steps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(metrics, "_AGAIN_S", 0.3)
     status = metrics.TrainerStatus(loop, str(tmp_path / "token"), 0, lambda _: None)
     address = status.variables[TRAINER_STATUS[0]].split("/")[2].split(":")

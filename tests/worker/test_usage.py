@@ -33,26 +33,43 @@ WORKS = """
 
 
 def used(one: Worker) -> list[dict[str, float]]:
-    return [json.loads(each.text)["used"] for each in one.records() if each.text.startswith('{"used"')]
+    return [
+        json.loads(each.text)["used"] for each in one.records() if each.text.startswith('{"used"')
+    ]
 
 
 @pytest.mark.process
 def test_the_cpu_and_memory_of_ranks_and_their_children_are_logged(worker: Make) -> None:
     one = worker(WORKS).start().go()
-    found = until(lambda: [each for each in used(one) if each["worker/memory_gib"] > 0.28], "a sample with the block")
+    found = until(
+        lambda: [each for each in used(one) if each["worker/memory_gib"] > 0.28],
+        "a sample with the block",
+    )
     assert found[0]["worker/memory_gib"] < 1.0
-    until(lambda: [each for each in used(one) if 0.05 < each["worker/cpu_cores"] < 2.0], "the child computes")
+    until(
+        lambda: [each for each in used(one) if 0.05 < each["worker/cpu_cores"] < 2.0],
+        "the child computes",
+    )
     one.stop(0.0)
     one.report()
 
 
 @pytest.mark.process
 def test_samples_are_no_sign_of_life_and_a_line_is(worker: Make) -> None:
-    one = worker("import time; print('begins', flush=True); time.sleep(4); print('more', flush=True); time.sleep(600)")
+    one = worker(
+        "import time; print('begins', flush=True); time.sleep(4); print('more', flush=True); "
+        "time.sleep(600)"
+    )
     one.start().go()
-    until(lambda: any("packages" in each.text for each in one.records()), "what it runs on is logged, too")
+    until(
+        lambda: any("packages" in each.text for each in one.records()),
+        "what it runs on is logged, too",
+    )
     (log,) = Path(one.directory.log).iterdir()
-    until(lambda: time.time() - log.stat().st_mtime > 0.3, "the last of the records that list the packages")
+    until(
+        lambda: time.time() - log.stat().st_mtime > 0.3,
+        "the last of the records that list the packages",
+    )
     before = log.stat().st_mtime_ns
     until(lambda: used(one), "a sample")
     assert log.stat().st_mtime_ns == before
@@ -75,7 +92,9 @@ def limited() -> Iterator[Path]:
     versions = (("memory", "memory.limit_in_bytes"), ("", "memory.max"))
     made = next((found for version in versions if (found := _limited_group(*version))), None)
     if made is None:
-        pytest.skip("only root, on a machine with control groups for memory, can limit that of a process")
+        pytest.skip(
+            "only root, on a machine with control groups for memory, can limit that of a process"
+        )
     yield made
     until(lambda: not (made / "cgroup.procs").read_text(), "its processes have ended")
     made.rmdir()
@@ -95,9 +114,18 @@ def _limited_group(root: str, limit: str) -> Path | None:
 
 def test_the_part_of_the_memory_limit_is_known(limited: Path) -> None:
     uses = (
-        "from client_lib.worker.system import memory_of_limit\nblock = bytearray(200 * 2**20)\nprint(memory_of_limit())"
+        "from client_lib.worker.system import memory_of_limit\nblock = bytearray(200 * "
+        "2**20)\nprint(memory_of_limit())"
     )
-    command = ["sh", "-c", 'echo $$ > "$0"/cgroup.procs && exec "$@"', str(limited), sys.executable, "-c", uses]
+    command = [
+        "sh",
+        "-c",
+        'echo $$ > "$0"/cgroup.procs && exec "$@"',
+        str(limited),
+        sys.executable,
+        "-c",
+        uses,
+    ]
     part = float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     assert 0.5 < part < 0.6
 
@@ -147,18 +175,36 @@ def test_a_worker_with_much_to_read_is_read_rarely(monkeypatch: pytest.MonkeyPat
     pauses: list[float] = []
     monkeypatch.setattr(Loop, "call_later", lambda _, pause, __: pauses.append(pause))
     begin = time.thread_time()
-    many = dict.fromkeys(range(10**6, 10**6 + 2000), 0)  # no processes, for which the kernel is asked all the same
+    many = dict.fromkeys(
+        range(10**6, 10**6 + 2000), 0
+    )  # no processes, for which the kernel is asked all the same
     UsageSampler(Loop(lambda: None), HERE, lambda: many, time.monotonic(), [], lambda _: None)
     assert pauses[0] >= 0.9 * (time.thread_time() - begin) / observer._SHARE / 2
-    UsageSampler(Loop(lambda: None), HERE, lambda: {os.getpid(): 0}, time.monotonic() - 10**6, [], lambda _: None)
+    UsageSampler(
+        Loop(lambda: None),
+        HERE,
+        lambda: {os.getpid(): 0},
+        time.monotonic() - 10**6,
+        [],
+        lambda _: None,
+    )
     assert pauses[1] == observer._LONGEST_S
 
 
-def test_a_clock_that_is_set_back_makes_no_rank_use_more_cores_than_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_set_back_makes_no_rank_use_more_cores_than_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     again: list[Callable[[], None]] = []
     monkeypatch.setattr(Loop, "call_later", lambda _, __, callback: again.append(callback))
     cores: list[float] = []
-    use = partial(UsageSampler, Loop(lambda: None), HERE, lambda: {os.getpid(): 0}, time.monotonic() - 100.0, [])
+    use = partial(
+        UsageSampler,
+        Loop(lambda: None),
+        HERE,
+        lambda: {os.getpid(): 0},
+        time.monotonic() - 100.0,
+        [],
+    )
     use(lambda line: cores.append(json.loads(line)["used"]["worker/cpu_cores"]))
     now = time.time()
     monkeypatch.setattr("time.time", lambda: now - 3600.0)

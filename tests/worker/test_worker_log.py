@@ -39,7 +39,10 @@ def test_each_line_has_its_rank_and_stream_and_the_numbers_have_no_holes(worker:
 def test_output_without_a_final_newline_is_a_line(worker: Make) -> None:
     one = worker("import sys; sys.stdout.write('a\\nb')")
     one.run()
-    assert [(record.text, record.kind) for record in one.records() if record.rank == 0] == [("a", LINE), ("b", LINE)]
+    assert [(record.text, record.kind) for record in one.records() if record.rank == 0] == [
+        ("a", LINE),
+        ("b", LINE),
+    ]
 
 
 def test_bytes_that_are_no_utf8_arrive_as_they_are(worker: Make) -> None:
@@ -71,7 +74,11 @@ def test_a_gigabyte_without_a_newline_is_cut_and_bounded_in_memory(worker: Make,
 
 
 def test_a_partial_line_is_shown_after_half_a_second_and_goes_on(worker: Make) -> None:
-    one = worker("import sys, time; print('begin', end=''); time.sleep(1.2); print(' end')").start().go()
+    one = (
+        worker("import sys, time; print('begin', end=''); time.sleep(1.2); print(' end')")
+        .start()
+        .go()
+    )
     one.waits_for("begin")
     one.report()
     found = [(record.text, record.kind) for record in one.records() if record.rank == 0]
@@ -184,7 +191,12 @@ def test_train_log_is_followed_from_its_size_at_the_start(worker: Make) -> None:
     (one.folder / "train.log").write_text("an earlier run\n")
     one.run()
     found = [(record.text, record.kind) for record in one.records() if record.stream == "train.log"]
-    assert found == [("epoch 1", LINE), ("epoch 2", GOES_ON), (" done", LINE), ("last without an end", LINE)]
+    assert found == [
+        ("epoch 1", LINE),
+        ("epoch 2", GOES_ON),
+        (" done", LINE),
+        ("last without an end", LINE),
+    ]
     assert {record.rank for record in one.records() if record.stream == "train.log"} == {None}
 
 
@@ -212,9 +224,13 @@ def test_a_truncated_or_replaced_train_log_goes_on(worker: Make) -> None:
 
 
 @pytest.mark.parametrize(
-    "new", ["old 1\nold 2\n", "new 1\nnew 2\n", "new 1\nnew 2\nnew 3\n"], ids=["same", "other", "more"]
+    "new",
+    ["old 1\nold 2\n", "new 1\nnew 2\n", "new 1\nnew 2\nnew 3\n"],
+    ids=["same", "other", "more"],
 )
-def test_a_train_log_that_is_written_anew_at_once_is_read_from_its_beginning(worker: Make, new: str) -> None:
+def test_a_train_log_that_is_written_anew_at_once_is_read_from_its_beginning(
+    worker: Make, new: str
+) -> None:
     one = worker(f"open('train.log', 'w').write({new!r})", log_file="train.log")
     (one.folder / "train.log").write_text("old 1\nold 2\n")
     os.utime(one.folder / "train.log", (1.7e9, 1.7e9))
@@ -223,7 +239,10 @@ def test_a_train_log_that_is_written_anew_at_once_is_read_from_its_beginning(wor
 
 
 def test_a_train_log_that_is_only_touched_is_not_read_again(worker: Make) -> None:
-    one = worker("import pathlib, time; pathlib.Path('train.log').touch(); time.sleep(0.3)", log_file="train.log")
+    one = worker(
+        "import pathlib, time; pathlib.Path('train.log').touch(); time.sleep(0.3)",
+        log_file="train.log",
+    )
     (one.folder / "train.log").write_text("an earlier run\n")
     one.run()
     assert one.lines("train.log", None) == []
@@ -240,10 +259,14 @@ def test_a_train_log_that_is_rotated_often_loses_no_line(worker: Make) -> None:
     """
     one = worker(script, log_file="train.log")
     one.run()
-    assert [line.split()[1] for line in one.lines("train.log", None)] == [str(number) for number in range(20)]
+    assert [line.split()[1] for line in one.lines("train.log", None)] == [
+        str(number) for number in range(20)
+    ]
 
 
-def test_train_log_is_found_in_the_scripts_folder_and_globs_are_followed(worker: Make, tmp_path: Path) -> None:
+def test_train_log_is_found_in_the_scripts_folder_and_globs_are_followed(
+    worker: Make, tmp_path: Path
+) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     script = """
@@ -264,7 +287,9 @@ def test_a_train_log_is_found_in_a_folder_whose_name_looks_like_a_pattern(
 ) -> None:
     folder = tmp_path / "run[1]"
     folder.mkdir()
-    one = worker("open('train.log', 'w').write('once\\n')", log_file=log_file, working_dir=str(folder))
+    one = worker(
+        "open('train.log', 'w').write('once\\n')", log_file=log_file, working_dir=str(folder)
+    )
     one.run()
     assert one.lines("train.log", None) == ["once"]
 

@@ -18,10 +18,14 @@ from tests.worker.conftest import Worker
 
 
 @EACH_PYTHON
-def test_the_zipapp_runs_a_worker(worker: Callable[..., Worker], tmp_path: Path, python: str) -> None:
+def test_the_zipapp_runs_a_worker(
+    worker: Callable[..., Worker], tmp_path: Path, python: str
+) -> None:
     pyz = tmp_path / "worker.pyz"
     build(str(pyz))
-    one = worker("import sys; print('from a zipapp', sys.argv)\nraise ValueError('seen')", python=python)
+    one = worker(
+        "import sys; print('from a zipapp', sys.argv)\nraise ValueError('seen')", python=python
+    )
     one.process = subprocess.Popen([python, str(pyz), one.directory.path], cwd=tmp_path)
     until(one._connected_or_ended, "the launcher listens")
     report = one.go().report()
@@ -35,7 +39,9 @@ def test_the_same_sources_give_the_same_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         build(str(tmp_path / name))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    assert (tmp_path / "a").stat().st_size < 450_000  # a ConfigMap takes a megabyte, and base64 adds a third
+    assert (
+        tmp_path / "a"
+    ).stat().st_size < 450_000  # a ConfigMap takes a megabyte, and base64 adds a third
 
 
 def test_workers_that_run_from_the_file_can_read_it_while_it_is_made_again(
@@ -62,5 +68,7 @@ sys.path.insert(0, {str(tmp_path / "worker.pyz")!r})
 import client_lib.worker.pod.agent, client_lib.worker.launcher, client_lib.worker.archive
 print([name for name, module in sys.modules.items() if name.startswith("client_lib.") and not module.__cached__])
 """
-    seen = subprocess.run([sys.executable, "-I", "-S", "-c", show], capture_output=True, text=True, check=True).stdout
+    seen = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", show], capture_output=True, text=True, check=True
+    ).stdout
     assert seen == "[]\n"

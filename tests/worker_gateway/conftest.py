@@ -1,4 +1,6 @@
-"""A real server on a fixed port whose workers are real agents on this machine, and what is done to both."""
+"""A real server on a fixed port whose workers are real agents on this machine,
+and what is done to both.
+"""
 
 import json
 import os
@@ -23,8 +25,8 @@ Start = Callable[..., "Site"]
 
 
 def free_port() -> int:
-    """A port outside the range for outgoing connections, so that it stays free while its server is down. In that range
-    a connection to an unused port may even connect to itself."""
+    """A port outside the range for outgoing connections, so that it stays free while its server is
+    down. In that range a connection to an unused port may even connect to itself."""
     while True:
         port = random.randrange(20_000, 32_000)
         try:
@@ -65,7 +67,9 @@ def port() -> int:
 
 @contextmanager
 def sites(folder: Path, port: int) -> Iterator[Start]:
-    """Start servers on `<folder>/state`; `pods` says how pods are made. What runs at the end is killed."""
+    """Start servers on `<folder>/state`; `pods` says how pods are made. What
+    runs at the end is killed.
+    """
     started: list[Site] = []
 
     def start(*flags: str, pods: dict[str, Any] | None = None, **options: Any) -> Site:

@@ -1,7 +1,9 @@
-"""A runtime whose pods are processes of this machine: real agents that talk to this server over its socket.
+"""A runtime whose pods are processes of this machine: real agents that talk to this server over its
+socket.
 
-Like a cluster's runtime it has files below a root per pod, a process 1 with the operator's variables, and the registry;
-it has nothing of Kubernetes. `<data>/pods.json` tells how its pods are made; it is read at each submit.
+Like a cluster's runtime it has files below a root per pod, a process 1 with the operator's
+variables, and the registry; it has nothing of Kubernetes. `<data>/pods.json` tells how its pods are
+made; it is read at each submit.
 """
 
 import asyncio
@@ -27,15 +29,30 @@ from client_lib.worker.zipapp_build import build
 from server_stub.files.job_dirs import attempt_dir, worker_dir
 from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, inputs, plan
 from server_stub.runtimes.kube.observe import ending
-from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, last_stacks, quiet, started_at, verdict
+from server_stub.runtimes.verdict import (
+    Stage,
+    WorkerStatus,
+    ended_at,
+    last_stacks,
+    quiet,
+    started_at,
+    verdict,
+)
 from server_stub.settings import Settings
 from server_stub.worker_gateway.attempt import WorkerGroup, WorkerRegistry
 from server_stub.worker_gateway.worker import StackDump, WorkerView
 
-STAGES = {None: Stage.STARTING, "preparing": Stage.STARTING, "ready": Stage.READY, "started": Stage.STARTED}
+STAGES = {
+    None: Stage.STARTING,
+    "preparing": Stage.STARTING,
+    "ready": Stage.READY,
+    "started": Stage.STARTED,
+}
 LOOK_S = 0.1
 MASTER_PORT = str(23456 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]))
-"""Each process of a test run has its own: pods have an address each, and those of this machine share one."""
+"""Each process of a test run has its own: pods have an address each, and those
+of this machine share one.
+"""
 
 
 @dataclass(frozen=True)
@@ -76,7 +93,9 @@ class PodsHere:
         self._sink: Sink | None = None
         self._looks: asyncio.Task[None] | None = None
 
-    def check(self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None) -> list[str]:
+    def check(
+        self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None
+    ) -> list[str]:
         return []
 
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
@@ -99,7 +118,10 @@ class PodsHere:
             job_name=attempt.job_name,
             attempt=attempt.number,
             folder=attempt_dir(attempt.job_dir, attempt.number),
-            workers=tuple(worker_dir(attempt.job_dir, attempt.number, n) for n in range(attempt.spec.n_workers)),
+            workers=tuple(
+                worker_dir(attempt.job_dir, attempt.number, n)
+                for n in range(attempt.spec.n_workers)
+            ),
             processes_per_worker=processes(attempt),
             snapshot=attempt.snapshot,
             function=attempt.function,
@@ -120,7 +142,9 @@ class PodsHere:
         snapshot = attempt.code.sha256 if isinstance(attempt.code, CodeSnapshot) else None
         told: dict[str, Any] = {
             "protocol": 1,
-            "server_url": (made.server_url or f"http://127.0.0.1:{self._settings.port}") if made.reachable else None,
+            "server_url": (made.server_url or f"http://127.0.0.1:{self._settings.port}")
+            if made.reachable
+            else None,
             "job": attempt.job_name,
             "job_id": attempt.job_id,
             "attempt": attempt.number,
@@ -134,7 +158,9 @@ class PodsHere:
             "termination_log": str(root / "termination-log"),
         }
         (root / "plan" / "pod.json").write_text(json.dumps(told))
-        (root / "plan" / "plan.json").write_text(shared_plan(attempt)._replace(python=made.python).to_json())
+        (root / "plan" / "plan.json").write_text(
+            shared_plan(attempt)._replace(python=made.python).to_json()
+        )
         (root / "secret" / "token").write_text(self._registry.token(attempt.job_id, attempt.number))
         if made.ca:
             (root / "secret" / "ca.crt").write_text(made.ca)
@@ -142,7 +168,12 @@ class PodsHere:
             (root / "code").mkdir()
             (root / "code" / "function").write_bytes(attempt.function.read_bytes())
         start_pod(
-            self._launcher, root, f"{attempt.job_id}-{worker}", worker, processes(attempt) * spec.n_workers, made.before
+            self._launcher,
+            root,
+            f"{attempt.job_id}-{worker}",
+            worker,
+            processes(attempt) * spec.n_workers,
+            made.before,
         )
 
     def stop(self, job_id: str, attempt: int, grace_s: float) -> None:
@@ -160,7 +191,9 @@ class PodsHere:
         found = self._registry.find(job_id, attempt)
         return await found.stacks(STACKS_S) if found else []
 
-    async def begin_session(self, job_id: str, attempt: int, request: Mapping[str, Any]) -> socket.socket:
+    async def begin_session(
+        self, job_id: str, attempt: int, request: Mapping[str, Any]
+    ) -> socket.socket:
         found = self._registry.find(job_id, attempt)
         assert found is not None
         return await found.begin_session(request)
@@ -202,7 +235,10 @@ class PodsHere:
             last = seen("ended", end.reason, end.message, ended_at=ended_at(workers))
             self._sink(
                 replace(
-                    last, started_at=started_at(workers), first_failing=end.first_failing, stacks=last_stacks(workers)
+                    last,
+                    started_at=started_at(workers),
+                    first_failing=end.first_failing,
+                    stacks=last_stacks(workers),
                 )
             )
         elif {worker.stage for worker in workers} <= {Stage.STARTED, Stage.ENDED}:
@@ -214,10 +250,17 @@ class PodsHere:
         if view.drained:
             return WorkerStatus(view.worker, Stage.ENDED, "here", view.report)
         root = pod_root(attempt, view.worker)
-        pods = [root, *root.parent.glob(f"{view.worker}-*")]  # a test may have put another in its place
+        pods = [
+            root,
+            *root.parent.glob(f"{view.worker}-*"),
+        ]  # a test may have put another in its place
         if root.exists() and not any((pod / "pod").exists() and lives(pod) for pod in pods):
-            return WorkerStatus(view.worker, Stage.LOST, "here", None, f"the pod of worker {view.worker} is gone")
-        return WorkerStatus(view.worker, STAGES.get(view.state, Stage.STARTED), "here", quiet=view.quiet)
+            return WorkerStatus(
+                view.worker, Stage.LOST, "here", None, f"the pod of worker {view.worker} is gone"
+            )
+        return WorkerStatus(
+            view.worker, STAGES.get(view.state, Stage.STARTED), "here", quiet=view.quiet
+        )
 
 
 def processes(attempt: Attempt) -> int:
@@ -267,7 +310,9 @@ def shared_plan(attempt: Attempt) -> WorkerPlan:
 RUN = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
-def start_pod(launcher: Path, root: Path, uid: str, worker: int, world_size: int, before: str = "") -> None:
+def start_pod(
+    launcher: Path, root: Path, uid: str, worker: int, world_size: int, before: str = ""
+) -> None:
     """Start a pod as the kubelet starts a container, with the variables that the operator sets."""
     program = ["-c", f"{before}\n{RUN}", str(launcher)] if before else [str(launcher)]
     environment = {

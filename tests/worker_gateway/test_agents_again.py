@@ -1,4 +1,6 @@
-"""Real agents of an elastic job that die, and those that come in their place; torchrun's own part is not here."""
+"""Real agents of an elastic job that die, and those that come in their place;
+torchrun's own part is not here.
+"""
 
 import json
 import os
@@ -42,7 +44,12 @@ def server(site: Start, tmp_path: Path) -> Site:
 
 
 def submitted(server: Site, **fields: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {"type": "pytorch_elastic", "n_workers": 2, "elastic_min_workers": 1, "grace_s": 1} | fields
+    given: dict[str, Any] = {
+        "type": "pytorch_elastic",
+        "n_workers": 2,
+        "elastic_min_workers": 1,
+        "grace_s": 1,
+    } | fields
     job = server.accepted("elastic", COUNTS, **given)
     until(lambda: all(begun(server, job, worker) == 1 for worker in (0, 1)))
     return job
@@ -73,7 +80,9 @@ def start(server: Site, root: Path, uid: str, worker: int = 1) -> None:
 
 
 def another(root: Path, name: str) -> Path:
-    """A pod that the operator has made in the place of this one: of what that wrote it has nothing."""
+    """A pod that the operator has made in the place of this one: of what
+    that wrote it has nothing.
+    """
     made = root.with_name(name)
     for folder in ("plan", "secret"):
         shutil.copytree(root / folder, made / folder)
@@ -87,7 +96,9 @@ def assert_whole(server: Site, job: dict[str, Any], worker: int) -> None:
 
 
 @pytest.mark.smoke
-def test_a_container_that_is_started_again_goes_on_with_its_log_and_loses_no_line(server: Site) -> None:
+def test_a_container_that_is_started_again_goes_on_with_its_log_and_loses_no_line(
+    server: Site,
+) -> None:
     job = submitted(server)
     root, uid = server.pod(job, 1), f"{job['id']}-1"
     kill(root)
@@ -101,7 +112,9 @@ def test_a_container_that_is_started_again_goes_on_with_its_log_and_loses_no_lin
     lines = texts(server, job, 1)
     again = max(n for n, text in enumerate(lines) if text.startswith("begun"))
     assert again > before
-    printed = [text for text in lines[:again] if text.startswith("line")]  # also what was not sent when it died
+    printed = [
+        text for text in lines[:again] if text.startswith("line")
+    ]  # also what was not sent when it died
     assert printed == [f"line {n}" for n in range(len(printed))]
 
 

@@ -1,4 +1,6 @@
-"""Code and functions that workers elsewhere fetch, and results that they bring: with the SDK, as users do."""
+"""Code and functions that workers elsewhere fetch, and results that they bring:
+with the SDK, as users do.
+"""
 
 import os
 from pathlib import Path
@@ -37,22 +39,32 @@ def submitted(client: Client, folder: Path, text: str, name: str) -> Job:
     """A script of a folder with a module beside it, as a snapshot."""
     folder.mkdir()
     (folder / "beside.py").write_text(f"word = {text!r}\n")
-    (folder / "train.py").write_text("import beside, os; print(beside.word, os.path.basename(os.getcwd()))")
-    job = Job(script=str(folder / "train.py"), code="snapshot", n_workers=2, name=name, client=client)
+    (folder / "train.py").write_text(
+        "import beside, os; print(beside.word, os.path.basename(os.getcwd()))"
+    )
+    job = Job(
+        script=str(folder / "train.py"), code="snapshot", n_workers=2, name=name, client=client
+    )
     job.submit()
     return job
 
 
 @pytest.mark.smoke
-def test_each_worker_fetches_the_code_as_it_was_submitted(server: Site, client: Client, tmp_path: Path) -> None:
+def test_each_worker_fetches_the_code_as_it_was_submitted(
+    server: Site, client: Client, tmp_path: Path
+) -> None:
     job = submitted(client, tmp_path / "one", "as submitted", "one")
     (tmp_path / "one" / "beside.py").write_text("word = 'edited later'\n")
     assert job.wait(60).state is State.SUCCEEDED
     info = server.job("one")
-    assert [texts(server.stored_log(info, worker)) for worker in (0, 1)] == [["as submitted work"]] * 2
+    assert [texts(server.stored_log(info, worker)) for worker in (0, 1)] == [
+        ["as submitted work"]
+    ] * 2
 
 
-def test_a_token_opens_the_code_of_its_own_job_alone(server: Site, client: Client, tmp_path: Path) -> None:
+def test_a_token_opens_the_code_of_its_own_job_alone(
+    server: Site, client: Client, tmp_path: Path
+) -> None:
     (server.state_dir / "data" / "pods.json").write_text('{"held": [0]}')
     jobs = [submitted(client, tmp_path / name, name, name) for name in ("mine", "other")]
     infos = [server.job(job.job_name or "") for job in jobs]
@@ -64,7 +76,9 @@ def test_a_token_opens_the_code_of_its_own_job_alone(server: Site, client: Clien
     assert mine(method="GET", what="/function", body=b"").status_code == 404
 
 
-def test_code_that_is_gone_is_said(server: Site, client: Client, tmp_path: Path, site: Start) -> None:
+def test_code_that_is_gone_is_said(
+    server: Site, client: Client, tmp_path: Path, site: Start
+) -> None:
     (server.state_dir / "data" / "pods.json").write_text('{"held": [0, 1]}')
     submitted(client, tmp_path / "gone", "gone", "gone")
     server.end()
@@ -75,10 +89,19 @@ def test_code_that_is_gone_is_said(server: Site, client: Client, tmp_path: Path,
 
 
 def test_a_function_runs_and_each_rank_brings_its_result(server: Site, client: Client) -> None:
-    job = Job(script=shared_size, args=(10,), n_workers=2, processes_per_worker=2, name="call", client=client)
+    job = Job(
+        script=shared_size,
+        args=(10,),
+        n_workers=2,
+        processes_per_worker=2,
+        name="call",
+        client=client,
+    )
     job.submit()
     assert job.results(timeout=60) == [(str(rank), 40) for rank in range(4)]
-    assert "waits" not in "".join((server.pod(server.job("call"), worker) / "stderr").read_text() for worker in (0, 1))
+    assert "waits" not in "".join(
+        (server.pod(server.job("call"), worker) / "stderr").read_text() for worker in (0, 1)
+    )
 
 
 def test_a_worker_finds_the_outputs_of_the_jobs_before_and_may_fetch_no_others(
@@ -95,7 +118,9 @@ def test_a_worker_finds_the_outputs_of_the_jobs_before_and_may_fetch_no_others(
     )
     script = str(tmp_path / "code" / "train.py")
     Job(script=script, code="snapshot", name="first", client=client).submit()
-    second = Job(script=script, code="snapshot", name="second", n_workers=2, after=["first"], client=client)
+    second = Job(
+        script=script, code="snapshot", name="second", n_workers=2, after=["first"], client=client
+    )
     second.submit()
     assert second.wait(60).state is State.SUCCEEDED
     found = texts(server.stored_log(server.job("second"), 1))
@@ -106,13 +131,17 @@ def test_a_worker_finds_the_outputs_of_the_jobs_before_and_may_fetch_no_others(
     assert third(method="GET", what="/inputs", body=b"").status_code == 404
 
 
-def test_a_worker_gets_the_result_of_another_call_as_an_argument(server: Site, client: Client) -> None:
+def test_a_worker_gets_the_result_of_another_call_as_an_argument(
+    server: Site, client: Client
+) -> None:
     with Executor(client=client) as executor:
         first = executor.submit(shared_size, 10)
         assert executor.submit(max, first, ("0", 20)).result(60) == ("0", 20)
 
 
-def test_code_that_was_changed_on_its_way_is_not_run(server: Site, client: Client, tmp_path: Path, site: Start) -> None:
+def test_code_that_was_changed_on_its_way_is_not_run(
+    server: Site, client: Client, tmp_path: Path, site: Start
+) -> None:
     (server.state_dir / "data" / "pods.json").write_text('{"held": [0, 1]}')
     submitted(client, tmp_path / "other", "other", "other")
     server.end()

@@ -45,7 +45,9 @@ def with_data(client: Client, folder: Path, data: bytes) -> Job:
     return job
 
 
-def test_code_that_unpacks_to_more_than_the_pods_disk(server: Site, client: Client, tmp_path: Path) -> None:
+def test_code_that_unpacks_to_more_than_the_pods_disk(
+    server: Site, client: Client, tmp_path: Path
+) -> None:
     with_data(client, tmp_path / "code", bytes(100 * 2**20))
     ended = server.ended("large")
     assert (ended["state"], ended["reason"]) == ("FAILED", "StorageFull")
@@ -53,7 +55,9 @@ def test_code_that_unpacks_to_more_than_the_pods_disk(server: Site, client: Clie
     assert "/run/work" in ended["message"]
 
 
-def test_code_that_the_pod_has_no_room_to_fetch(server: Site, client: Client, tmp_path: Path) -> None:
+def test_code_that_the_pod_has_no_room_to_fetch(
+    server: Site, client: Client, tmp_path: Path
+) -> None:
     with_data(client, tmp_path / "code", os.urandom(34 * 2**20))
     ended = server.ended("large")
     assert (ended["state"], ended["reason"]) == ("FAILED", "StorageFull")
@@ -65,7 +69,9 @@ def test_workers_report_their_end_to_a_server_whose_disk_is_full(
     server: Server, client: Client, disk: Path, tmp_path: Path
 ) -> None:
     stop = tmp_path / "stop"
-    script = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)"
+    script = (
+        "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)"
+    )
     server.accepted("waits", script, args=[str(stop)], n_workers=2)
     server.running("waits")
     spare = disk / "data" / "spare"

@@ -1,4 +1,6 @@
-"""Jobs whose workers are agents elsewhere: environment, logs, failures, orders. Real processes, a real socket."""
+"""Jobs whose workers are agents elsewhere: environment, logs, failures, orders. Real
+processes, a real socket.
+"""
 
 import ast
 import json
@@ -34,13 +36,24 @@ if os.environ["RANK"] == "0":
 def test_two_workers_of_two_ranks_run_as_anywhere(site: Start) -> None:
     server = site()
     job = server.accepted(
-        "gang", SHOW, n_workers=2, processes_per_worker=2, env_variables={"MINE": "1"}, log_file="train.log"
+        "gang",
+        SHOW,
+        n_workers=2,
+        processes_per_worker=2,
+        env_variables={"MINE": "1"},
+        log_file="train.log",
     )
     ended = server.ended("gang")
     assert (ended["state"], ended["reason"]) == ("SUCCEEDED", "Completed"), ended
     assert [worker["exit_code"] for worker in ended["workers"]] == [0, 0]
-    seen = [parse(line) for worker in (0, 1) for line in server.stored_log(job, worker).splitlines()]
-    shown = [json.loads(record.text) for record in seen if record.text.startswith("{") and record.stream != METRICS]
+    seen = [
+        parse(line) for worker in (0, 1) for line in server.stored_log(job, worker).splitlines()
+    ]
+    shown = [
+        json.loads(record.text)
+        for record in seen
+        if record.text.startswith("{") and record.stream != METRICS
+    ]
     common = {
         "WORLD_SIZE": "4",
         "LOCAL_WORLD_SIZE": "2",
@@ -57,7 +70,9 @@ def test_two_workers_of_two_ranks_run_as_anywhere(site: Start) -> None:
         "leaked": [],
     }
     assert sorted(shown, key=lambda one: int(one["RANK"])) == [
-        common | {"RANK": str(rank), "LOCAL_RANK": str(rank % 2)} | dict.fromkeys(("NODE_RANK", "GROUP_RANK"), node)
+        common
+        | {"RANK": str(rank), "LOCAL_RANK": str(rank % 2)}
+        | dict.fromkeys(("NODE_RANK", "GROUP_RANK"), node)
         for rank, node in ((0, "0"), (1, "0"), (2, "1"), (3, "1"))
     ]
     assert [record.text for record in seen if record.stream == "train.log"] == ["epoch 1 done"]
@@ -67,7 +82,9 @@ def test_two_workers_of_two_ranks_run_as_anywhere(site: Start) -> None:
 def test_the_launcher_is_forked_from_the_agent(site: Start) -> None:
     """A second interpreter would take as long to start as the first."""
     server = site()
-    job = server.accepted("forked", "import os\nprint(open('/proc/%d/cmdline' % os.getppid()).read().split(chr(0)))\n")
+    job = server.accepted(
+        "forked", "import os\nprint(open('/proc/%d/cmdline' % os.getppid()).read().split(chr(0)))\n"
+    )
     server.ended("forked")
     records = map(parse, server.stored_log(job, 0).splitlines())
     (text,) = [record.text for record in records if record.stream != METRICS]
@@ -106,7 +123,10 @@ def test_what_a_pod_prints_is_its_log(site: Start) -> None:
 @pytest.mark.smoke
 def test_a_failing_rank_ends_the_gang_and_is_named(site: Start) -> None:
     server = site()
-    script = "import os, time\nif os.environ['RANK'] == '1': raise ValueError('bad luck')\ntime.sleep(600)"
+    script = (
+        "import os, time\nif os.environ['RANK'] == '1': raise ValueError('bad "
+        "luck')\ntime.sleep(600)"
+    )
     job = server.accepted("fail", script, n_workers=2)
     ended = server.ended("fail")
     assert (ended["state"], ended["reason"]) == ("FAILED", "ExitCode")
@@ -116,7 +136,11 @@ def test_a_failing_rank_ends_the_gang_and_is_named(site: Start) -> None:
     until(lambda: all(path.exists() and path.stat().st_size for path in digests))
     told = json.loads(digests[1].read_bytes())
     assert digests[1].stat().st_size <= 4000
-    assert (told["exit_code"], told["reason"], told["ranks"][0]["exception"]) == (1, "ExitCode", "ValueError: bad luck")
+    assert (told["exit_code"], told["reason"], told["ranks"][0]["exception"]) == (
+        1,
+        "ExitCode",
+        "ValueError: bad luck",
+    )
     assert json.loads(digests[0].read_bytes())["reason"] == "Cancelled"
 
 
@@ -142,7 +166,12 @@ def test_no_rank_starts_before_every_worker_is_there(site: Start, tmp_path: obje
     server = site(pods={"held": [1]})
     job = server.accepted("half", "open('ran', 'w').close()", n_workers=2)
     until(lambda: (server.attempt(job) / "workers/0/worker.json").exists())
-    until(lambda: json.loads((server.attempt(job) / "workers/0/worker.json").read_text())["state"] == "ready")
+    until(
+        lambda: (
+            json.loads((server.attempt(job) / "workers/0/worker.json").read_text())["state"]
+            == "ready"
+        )
+    )
     time.sleep(0.5)
     assert not (server.folder / "ran").exists()
     assert server.job("half")["state"] == "PENDING"
@@ -170,8 +199,8 @@ def test_a_cancelled_job_gets_sigterm_and_its_last_words_are_kept(site: Start) -
 def test_a_report_that_a_rank_has_written_is_none(site: Start) -> None:
     server = site()
     script = (
-        "import os, signal\nwith open(os.environ['CLIENT_LIB_WORKER_DIR'] + '/report.json', 'w') as file:\n"
-        "    file.write('{\"reason\": 1}')\nos.kill(os.getppid(), signal.SIGKILL)"
+        "import os, signal\nwith open(os.environ['CLIENT_LIB_WORKER_DIR'] + '/report.json', 'w') "
+        "as file:\n    file.write('{\"reason\": 1}')\nos.kill(os.getppid(), signal.SIGKILL)"
     )
     server.accepted("writes", script)
     ended = server.ended("writes")

@@ -7,8 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from client_lib.errors import InvalidRequest
 from client_lib.spec.request import LogLengths
@@ -53,11 +52,15 @@ def test_nothing_is_taken_behind_what_is_missing_unless_it_is_gone(tmp_path: Pat
     assert log.put(behind, records(7, 9), gap=True) == 5
     assert log.put(behind, records(7, 9), gap=True) == 0
     assert log.offset == len(records(0, 9))
-    assert [path.name for path in sorted((tmp_path / "log").iterdir())] == [f"{0:020}.log", f"{behind:020}.log"]
+    assert [path.name for path in sorted((tmp_path / "log").iterdir())] == [
+        f"{0:020}.log",
+        f"{behind:020}.log",
+    ]
 
 
 @pytest.mark.parametrize(
-    "data", [b"no record at all\n", record(0)[:-1], b"\n", b"x 2026 0 stdout text\n", b"    raise\n"]
+    "data",
+    [b"no record at all\n", record(0)[:-1], b"\n", b"x 2026 0 stdout text\n", b"    raise\n"],
 )
 def test_what_is_no_record_is_refused(tmp_path: Path, data: bytes) -> None:
     with pytest.raises(InvalidRequest):
@@ -108,7 +111,11 @@ def test_records_of_which_a_full_disk_stored_a_part_are_continued(
     log = opened(tmp_path, segment=len(records(0, 3)))
 
     def send() -> int:
-        return log.add(records(0, 8))[1] if by_seq else log.put(log.offset, records(0, 8)[log.offset :], gap=False)
+        return (
+            log.add(records(0, 8))[1]
+            if by_seq
+            else log.put(log.offset, records(0, 8)[log.offset :], gap=False)
+        )
 
     def full(fd: int, data: bytes) -> None:
         if stored(tmp_path):
@@ -149,7 +156,13 @@ def test_what_is_answered_as_durable_is_not_more_than_there_is(tmp_path: Path) -
 def test_records_read_elsewhere_are_taken_by_seq(tmp_path: Path) -> None:
     log = opened(tmp_path)
     log.put(0, records(0, 5), gap=False)
-    read = b"client-lib: the log waits\n" + records(3, 7) + b"Traceback\n    raise\n" + records(7, 8) + record(8)[:-1]
+    read = (
+        b"client-lib: the log waits\n"
+        + records(3, 7)
+        + b"Traceback\n    raise\n"
+        + records(7, 8)
+        + record(8)[:-1]
+    )
     assert log.add(read) == (3, 0)
     assert log.add(records(2, 8)) == (0, 0)
     assert stored(tmp_path) == records(0, 8)
@@ -178,7 +191,10 @@ def test_whatever_is_sent_the_log_holds_each_record_once_and_in_order(
         if number in restarts:
             log = opened(folder, segment=200)
         missing += log.put(len(records(0, first)), records(first, first + count), gap=gap)
-    seqs = [int(line.split()[0]) for line in (stored(folder) if (folder / "log").exists() else b"").splitlines()]
+    seqs = [
+        int(line.split()[0])
+        for line in (stored(folder) if (folder / "log").exists() else b"").splitlines()
+    ]
     assert seqs == sorted(set(seqs))
     assert log.next_seq == (seqs[-1] + 1 if seqs else 0)
     assert log.next_seq - len(seqs) == missing
@@ -188,7 +204,9 @@ def test_whatever_is_sent_the_log_holds_each_record_once_and_in_order(
 def test_the_clock_of_the_worker_is_known_by_the_newest_records(tmp_path: Path) -> None:
     log = opened(tmp_path)
     for seq in range(3):
-        stamp = datetime.fromtimestamp(time.time() + 60, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        stamp = datetime.fromtimestamp(time.time() + 60, timezone.utc).strftime(
+            "%Y-%m-%dT%H:%M:%S.%fZ"
+        )
         old = record(2 * seq, "old")
         log.put(log.offset, old + f"{2 * seq + 1} {stamp} 0 stdout new\n".encode(), gap=False)
     known = read_clock(tmp_path)

@@ -1,4 +1,6 @@
-"""The server dies, stays away, comes back; what the workers say meanwhile arrives once, or is counted as lost."""
+"""The server dies, stays away, comes back; what the workers say meanwhile arrives
+once, or is counted as lost.
+"""
 
 import json
 import re
@@ -45,7 +47,11 @@ def test_a_server_that_ends_in_the_middle_costs_no_line(site: Start, sig: signal
     before = [len(first.stored_log(job, worker)) for worker in (0, 1)]
     second = site()
     second.facts()
-    until(lambda: all(len(second.stored_log(job, worker)) > before[worker] + 100_000 for worker in (0, 1)))
+    until(
+        lambda: all(
+            len(second.stored_log(job, worker)) > before[worker] + 100_000 for worker in (0, 1)
+        )
+    )
     (second.folder / "enough").touch()
     assert second.ended("kill")["state"] == "SUCCEEDED"
     for worker in (0, 1):
@@ -70,26 +76,41 @@ def test_five_bursts_at_once_lose_nothing_while_the_server_is_away_for_half_a_mi
     second = site()
     assert second.ended("bursts", 200.0)["state"] == "SUCCEEDED"
     for worker in range(5):
-        assert texts(second.stored_log(job, worker)) == [f"{n:07d} {'x' * 92}" for n in range(300_000)]
+        assert texts(second.stored_log(job, worker)) == [
+            f"{n:07d} {'x' * 92}" for n in range(300_000)
+        ]
 
 
 def test_a_job_that_ends_while_the_server_is_away_waits_for_it(site: Start) -> None:
     first = site()
-    script = "import os, time\nprint('up')\nwhile not os.path.exists('enough'): time.sleep(0.01)\nprint('down')"
+    script = (
+        "import os, time\nprint('up')\nwhile not os.path.exists('enough'): "
+        "time.sleep(0.01)\nprint('down')"
+    )
     job = first.accepted("wait", script, n_workers=2)
     first.running("wait")
     first.kill()
     (first.folder / "enough").touch()
-    until(lambda: all((first.pod(job, worker) / "run" / "report.json").exists() for worker in (0, 1)))
+    until(
+        lambda: all((first.pod(job, worker) / "run" / "report.json").exists() for worker in (0, 1))
+    )
     second = site()
     ended = second.ended("wait")
-    assert (ended["state"], [worker["exit_code"] for worker in ended["workers"]]) == ("SUCCEEDED", [0, 0])
+    assert (ended["state"], [worker["exit_code"] for worker in ended["workers"]]) == (
+        "SUCCEEDED",
+        [0, 0],
+    )
     assert texts(second.stored_log(job, 1)) == ["up", "down"]
 
 
-def test_a_long_outage_while_the_ranks_run_does_not_shorten_the_wait_for_the_server(site: Start) -> None:
+def test_a_long_outage_while_the_ranks_run_does_not_shorten_the_wait_for_the_server(
+    site: Start,
+) -> None:
     first = site(pods={"stay_s": 20.0})
-    script = "import os, time\nprint('up')\nwhile not os.path.exists('enough'): time.sleep(0.01)\nprint('down')"
+    script = (
+        "import os, time\nprint('up')\nwhile not os.path.exists('enough'): "
+        "time.sleep(0.01)\nprint('down')"
+    )
     job = first.accepted("long", script)
     first.running("long")
     (first.state_dir / "data" / "pods.json").write_text('{"stay_s": 1.0}')
@@ -149,7 +170,9 @@ def test_what_does_not_fit_into_the_spool_is_a_counted_gap(site: Start) -> None:
     assert texts(second.stored_log(job))[-2:] == [f"line 59999 {'x' * 80}", "down"]
     kept = json.loads((second.attempt(job) / "workers/0/worker.json").read_text())
     assert kept["missing"] == missing
-    frames = second.call("GET", "/api/v1/jobs/full/logs", headers={"Accept": "application/x-ndjson"}).text
+    frames = second.call(
+        "GET", "/api/v1/jobs/full/logs", headers={"Accept": "application/x-ndjson"}
+    ).text
     told = [json.loads(line) for line in frames.splitlines() if '"gap"' in line]
     assert [(event["worker"], event["lines"]) for event in told] == [(0, missing)]
 
@@ -164,7 +187,9 @@ def test_the_log_of_a_job_over_its_limit_keeps_head_and_tail(site: Start) -> Non
 
 
 def test_proxies_are_not_asked(site: Start, port: int) -> None:
-    """Pods here have an http_proxy at which nothing listens: that any job ends shows it. And the rank still has it."""
+    """Pods here have an http_proxy at which nothing listens: that any job ends shows it.
+    And the rank still has it.
+    """
     server = site()
     job = server.accepted("proxy", "import os; print(os.environ['http_proxy'])")
     assert server.ended("proxy")["state"] == "SUCCEEDED"

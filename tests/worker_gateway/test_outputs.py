@@ -1,4 +1,6 @@
-"""Outputs and packages of workers elsewhere: what they keep arrives at the server, also when that was away."""
+"""Outputs and packages of workers elsewhere: what they keep arrives at the
+server, also when that was away.
+"""
 
 import os
 import time
@@ -36,13 +38,23 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Site], 
 def submitted(client: Client, folder: Path, script: str, name: str, workers: int = 1) -> Job:
     folder.mkdir()
     (folder / "train.py").write_text(script)
-    job = Job(script=str(folder / "train.py"), code="snapshot", n_workers=workers, name=name, client=client)
+    job = Job(
+        script=str(folder / "train.py"),
+        code="snapshot",
+        n_workers=workers,
+        name=name,
+        client=client,
+    )
     job.submit()
     return job
 
 
 def tree(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 @pytest.mark.smoke
@@ -106,7 +118,9 @@ def store(
     token = tmp_path / "token"
     token.write_text(Speaker(server, server.job("held"), of_pod=1).token)
     monkeypatch.setenv("CLIENT_LIB_POD_UID", "uid-of-test")
-    made = HttpStore(server.facts()["url"] + paths.worker("held", 1, 0) + "/outputs", str(token), None)
+    made = HttpStore(
+        server.facts()["url"] + paths.worker("held", 1, 0) + "/outputs", str(token), None
+    )
     return made, client(server)
 
 
@@ -122,7 +136,9 @@ def kept(client: Client) -> dict[str, int]:
     return {file.path: file.size for file in client.job_outputs("held").files}
 
 
-def test_the_server_takes_versions_bounds_them_and_forgets(store: tuple[HttpStore, Client], tmp_path: Path) -> None:
+def test_the_server_takes_versions_bounds_them_and_forgets(
+    store: tuple[HttpStore, Client], tmp_path: Path
+) -> None:
     to, asking = store
     (tmp_path / "file").write_bytes(b"1" * 20_000_000)
     put(to, tmp_path / "file", "a/model.pt")
@@ -132,7 +148,9 @@ def test_the_server_takes_versions_bounds_them_and_forgets(store: tuple[HttpStor
     with pytest.raises(OSError, match=r"and may keep 30\.0 MB"):
         put(to, tmp_path / "file", "b.pt")
     to.leave_out("b.pt", 25_000_000, "too much")
-    assert [(left.path, left.why) for left in asking.job_outputs("held").left_out] == [("b.pt", "too much")]
+    assert [(left.path, left.why) for left in asking.job_outputs("held").left_out] == [
+        ("b.pt", "too much")
+    ]
     to.forget("a/model.pt")
     assert kept(asking) == {}
     for hostile in ("../../etc/x", "a//b", "a/./b"):

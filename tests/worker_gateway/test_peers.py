@@ -1,4 +1,6 @@
-"""Pods that can reach no server: they meet at a port of worker 0, and what they say is on their stdout."""
+"""Pods that can reach no server: they meet at a port of worker 0, and what
+they say is on their stdout.
+"""
 
 import json
 import os
@@ -55,8 +57,18 @@ class Gang:
         for worker in range(n_workers):
             for part in ("plan", "secret"):
                 (self.root(worker) / part).mkdir(parents=True)
-            told = {"protocol": 1, "server_url": None, "job": "job", "attempt": 1, "n_workers": n_workers}
-            told |= {"spool_bytes": 2**28, "gate_port": port, "termination_log": str(self.root(worker) / "word")}
+            told = {
+                "protocol": 1,
+                "server_url": None,
+                "job": "job",
+                "attempt": 1,
+                "n_workers": n_workers,
+            }
+            told |= {
+                "spool_bytes": 2**28,
+                "gate_port": port,
+                "termination_log": str(self.root(worker) / "word"),
+            }
             (self.root(worker) / "plan" / "pod.json").write_text(json.dumps(told))
             (self.root(worker) / "plan" / "plan.json").write_text(shared._replace(**plan).to_json())
             (self.root(worker) / "secret" / "token").write_text("the token of all")
@@ -65,7 +77,11 @@ class Gang:
         return self.folder / "pods" / str(worker)
 
     def start(
-        self, worker: int, uid: str | None = None, before: tuple[str, ...] = (), python: str = sys.executable
+        self,
+        worker: int,
+        uid: str | None = None,
+        before: tuple[str, ...] = (),
+        python: str = sys.executable,
     ) -> subprocess.Popen[bytes]:
         environment = {
             "PATH": os.environ["PATH"],
@@ -74,9 +90,20 @@ class Gang:
             "MASTER_PORT": "23456",
             "CLIENT_LIB_POD_UID": uid or f"uid-{worker}",
         }
-        with open(self.root(worker) / "stdout", "ab") as stdout, open(self.root(worker) / "stderr", "ab") as stderr:
+        with (
+            open(self.root(worker) / "stdout", "ab") as stdout,
+            open(self.root(worker) / "stderr", "ab") as stderr,
+        ):
             return subprocess.Popen(
-                [*before, python, "-I", "-S", str(self.folder / "worker.pyz"), "pod", str(self.root(worker))],
+                [
+                    *before,
+                    python,
+                    "-I",
+                    "-S",
+                    str(self.folder / "worker.pyz"),
+                    "pod",
+                    str(self.root(worker)),
+                ],
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
@@ -109,7 +136,9 @@ def own_processes() -> tuple[str, ...]:
 
 @pytest.mark.smoke
 def test_ranks_start_when_all_have_come(folder: Path) -> None:
-    gang = Gang(folder, "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])", 3)
+    gang = Gang(
+        folder, "import os; print('rank', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])", 3
+    )
     pods = [gang.start(worker) for worker in (0, 1)]
     until(lambda: all((gang.root(worker) / "run" / "control.sock").exists() for worker in (0, 1)))
     assert [gang.records(worker) for worker in (0, 1)] == [[], []]
@@ -127,14 +156,25 @@ def test_any_python_of_an_image_runs_the_agent(folder: Path, python: str) -> Non
 
 
 def test_the_first_failure_stops_the_others(folder: Path) -> None:
-    gang = Gang(folder, "import os, time\nif os.environ['RANK'] == '1': raise ValueError\ntime.sleep(600)", 3)
+    gang = Gang(
+        folder,
+        "import os, time\nif os.environ['RANK'] == '1': raise ValueError\ntime.sleep(600)",
+        3,
+    )
     pods = [gang.start(worker) for worker in range(3)]
     assert [pod.wait(DEADLINE_S) for pod in pods] == [143, 1, 143]
-    assert [gang.word(worker)["reason"] for worker in range(3)] == ["Cancelled", "ExitCode", "Cancelled"]
+    assert [gang.word(worker)["reason"] for worker in range(3)] == [
+        "Cancelled",
+        "ExitCode",
+        "Cancelled",
+    ]
 
 
 def test_worker_0_stays_until_the_others_have_ended(folder: Path) -> None:
-    script = "import os, time\nwhile os.environ['RANK'] == '1' and not os.path.exists('enough'): time.sleep(0.01)"
+    script = (
+        "import os, time\nwhile os.environ['RANK'] == '1' and not os.path.exists('enough'): "
+        "time.sleep(0.01)"
+    )
     gang = Gang(folder, script, 2)
     first, second = (gang.start(worker) for worker in (0, 1))
     until(lambda: (gang.root(0) / "word").exists())
@@ -173,7 +213,9 @@ def test_sigterm_stops_a_worker_that_waits_for_others(folder: Path) -> None:
 
 
 def test_as_process_1_it_heeds_sigterm(folder: Path, own_processes: tuple[str, ...]) -> None:
-    """In a PID namespace of its own, as in a pod: there the kernel ignores signals that have no handler."""
+    """In a PID namespace of its own, as in a pod: there the kernel ignores
+    signals that have no handler.
+    """
     script = (
         "import os, signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (print('told to end'), sys.exit(3)))\n"
@@ -191,7 +233,9 @@ def test_as_process_1_it_heeds_sigterm(folder: Path, own_processes: tuple[str, .
     assert gang.word(0)["reason"] == "Cancelled"
 
 
-def test_a_dead_launcher_leaves_nothing_behind_in_a_pod(folder: Path, own_processes: tuple[str, ...]) -> None:
+def test_a_dead_launcher_leaves_nothing_behind_in_a_pod(
+    folder: Path, own_processes: tuple[str, ...]
+) -> None:
     script = (
         "import os, subprocess, time\n"
         "left = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"

@@ -1,4 +1,6 @@
-"""The server ends by SIGTERM, as at each upgrade, while threads of agents send lines and wait for orders."""
+"""The server ends by SIGTERM, as at each upgrade, while threads of agents send
+lines and wait for orders.
+"""
 
 import tempfile
 import threading
@@ -7,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from client_lib.worker.format import SegmentWriter
 from client_lib.worker.pod import AgentEvent, Instruction
@@ -28,7 +29,9 @@ BLOCK = 200
 
 
 class Servers:
-    """Servers on one port and one directory, one after the other, with one open attempt of two workers."""
+    """Servers on one port and one directory, one after the other, with one
+    open attempt of two workers.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder, self.port, self.over = folder, free_port(), False
@@ -58,7 +61,9 @@ class Servers:
         return Client(pod, self.token, None)
 
 
-def pod_settings(server_url: str | None, worker: int, n_workers: int = 2, barrier_port: int = 0) -> PodSettings:
+def pod_settings(
+    server_url: str | None, worker: int, n_workers: int = 2, barrier_port: int = 0
+) -> PodSettings:
     return PodSettings(
         server_url=server_url,
         job="train",
@@ -111,17 +116,23 @@ class AgentThreads:
         assert not self.carrier.is_alive()
 
 
-@settings(max_examples=examples(6), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(6),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(moments=st.lists(st.floats(0.0, 0.15), min_size=1, max_size=3), ready=st.integers(0, 2))
 def test_a_server_that_ends_politely_at_any_moment_costs_no_line_and_no_order(
     moments: list[float], ready: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """`moments`: seconds from a block of lines to the end of the server; `ready`: the end before which the first worker
-    is ready, which the last is after all of them."""
+    """`moments`: seconds from a block of lines to the end of the server; `ready`: the end before
+    which the first worker is ready, which the last is after all of them."""
     with tempfile.TemporaryDirectory() as temporary:
         servers = Servers(Path(temporary))
         servers.start()
-        agents = [AgentThreads(Path(temporary) / f"spool-{worker}", servers, worker) for worker in (0, 1)]
+        agents = [
+            AgentThreads(Path(temporary) / f"spool-{worker}", servers, worker) for worker in (0, 1)
+        ]
         for number, moment in enumerate(moments):
             if number == ready:
                 agents[0].channel.send_state("ready")

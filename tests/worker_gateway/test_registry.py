@@ -24,12 +24,16 @@ pytestmark = pytest.mark.anyio
 
 
 class OneAttempt:
-    """A registry with one attempt of two workers; `again` returns that of the next server process."""
+    """A registry with one attempt of two workers; `again` returns that
+    of the next server process.
+    """
 
     def __init__(self, folder: Path, opens: bool = True) -> None:
         self.folder, self.changes = folder, 0
         self.registry = WorkerRegistry(
-            folder / "worker.key", lambda job_id, number: folder / job_id / str(number), Spare(folder / "spare")
+            folder / "worker.key",
+            lambda job_id, number: folder / job_id / str(number),
+            Spare(folder / "spare"),
         )
         self.token = self.registry.token("id", 1)
         self.stopping = asyncio.Event()
@@ -38,7 +42,9 @@ class OneAttempt:
 
     def open(self) -> None:
         folders = tuple(self.folder / "id" / "1" / "workers" / str(number) for number in (0, 1))
-        group = WorkerGroup("id", "train", 1, self.folder / "id" / "1", folders, 2, None, None, 2**30)
+        group = WorkerGroup(
+            "id", "train", 1, self.folder / "id" / "1", folders, 2, None, None, 2**30
+        )
         self.registry.open(group, self._changed)
 
     def again(self, opens: bool = True) -> OneAttempt:
@@ -66,7 +72,9 @@ class OneAttempt:
         return await self.say(worker, "ended")
 
 
-async def test_the_barrier_opens_for_all_when_the_last_is_ready_and_stays_open(tmp_path: Path) -> None:
+async def test_the_barrier_opens_for_all_when_the_last_is_ready_and_stays_open(
+    tmp_path: Path,
+) -> None:
     server = OneAttempt(tmp_path)
     assert await server.say(0, "ready") == "wait"
     assert await server.say(1, "ready") == "go"
@@ -77,7 +85,9 @@ async def test_the_barrier_opens_for_all_when_the_last_is_ready_and_stays_open(t
 
 
 @pytest.mark.parametrize("last", ["ready", "started"])
-async def test_the_barrier_stays_open_though_a_loss_of_power_has_taken_its_file(tmp_path: Path, last: str) -> None:
+async def test_the_barrier_stays_open_though_a_loss_of_power_has_taken_its_file(
+    tmp_path: Path, last: str
+) -> None:
     server = OneAttempt(tmp_path)
     assert await server.say(0, "ready") == "wait"
     assert await server.say(1, "ready") == "go"
@@ -104,7 +114,9 @@ async def test_the_barrier_opens_though_all_say_at_once_that_they_are_ready(tmp_
 
 async def test_the_time_before_its_first_request_is_no_silence_of_an_agent(tmp_path: Path) -> None:
     seen: list[float] = []
-    worker = RemoteWorker(0, tmp_path, 2**30, Spare(tmp_path / "spare"), lambda: seen.append(silence()))
+    worker = RemoteWorker(
+        0, tmp_path, 2**30, Spare(tmp_path / "spare"), lambda: seen.append(silence())
+    )
 
     def silence() -> float:
         return worker.view_at(time.monotonic()).silent_s
@@ -180,7 +192,9 @@ async def test_a_worker_that_nothing_is_heard_of_is_not_waited_for(
     for worker in (0, 1):
         await server.say(worker, "started")
     assert await server.end(0) == "wait"
-    monkeypatch.setattr(attempt, "SILENT_S", -1.0)  # passed for both; worker 0 does not wait for itself
+    monkeypatch.setattr(
+        attempt, "SILENT_S", -1.0
+    )  # passed for both; worker 0 does not wait for itself
     assert await server.say(0, "ended") == "exit"
 
 
@@ -197,7 +211,9 @@ async def test_what_was_said_is_known_to_the_next_server(tmp_path: Path) -> None
         await server.again().attempt.worker(0, "another", None)
 
 
-async def test_what_is_left_of_a_log_after_the_report_is_stored_on_a_full_disk(tmp_path: Path) -> None:
+async def test_what_is_left_of_a_log_after_the_report_is_stored_on_a_full_disk(
+    tmp_path: Path,
+) -> None:
     with small_disk(tmp_path / "disk", "size=8m") as disk:
         Room(disk, 0).restore_spare()
         server = OneAttempt(disk)
@@ -233,7 +249,9 @@ async def test_a_gang_that_was_taken_back_is_forgotten(tmp_path: Path) -> None:
     assert await server.again().say(1, "preparing", uid="another") == "wait"
 
 
-async def test_a_pod_of_a_gang_that_was_taken_back_is_not_told_to_go_with_the_next(tmp_path: Path) -> None:
+async def test_a_pod_of_a_gang_that_was_taken_back_is_not_told_to_go_with_the_next(
+    tmp_path: Path,
+) -> None:
     server = OneAttempt(tmp_path)
     await server.say(0, "ready")
     old = await server.attempt.worker(0, "uid-0", None)
@@ -264,7 +282,9 @@ async def test_the_token_opens_an_attempt_from_open_to_close(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("left", [None, ""])
-async def test_a_worker_comes_again_though_a_loss_of_power_has_taken_the_file(tmp_path: Path, left: str | None) -> None:
+async def test_a_worker_comes_again_though_a_loss_of_power_has_taken_the_file(
+    tmp_path: Path, left: str | None
+) -> None:
     server = OneAttempt(tmp_path)
     await server.say(0, "started")
     gate = tmp_path / "id" / "1" / attempt.FILE
@@ -294,4 +314,6 @@ def test_orders_of_a_worker_that_nothing_happened_to(state: Any) -> None:
     decide = partial(next_order, worker, [worker])
     assert decide(False, None) == WorkerOrder(do="wait")
     assert decide(True, None).do == ("go" if state in ("ready", "started") else "wait")
-    assert decide(True, WorkerOrder(do="stop", grace_s=3.0)).do == ("wait" if state == "ended" else "stop")
+    assert decide(True, WorkerOrder(do="stop", grace_s=3.0)).do == (
+        "wait" if state == "ended" else "stop"
+    )

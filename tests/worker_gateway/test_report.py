@@ -1,4 +1,6 @@
-"""A report holds anything that a process of the job may write: it is refused, or everything that reads it can go on."""
+"""A report holds anything that a process of the job may write: it is refused, or
+everything that reads it can go on.
+"""
 
 import json
 import os
@@ -8,31 +10,71 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from client_lib.worker.outcome import Ended, of_ranks
 from client_lib.worker.plan import WorkerPlan
 from client_lib.worker.report import as_json, storable
 from server_stub.files import outputs
 from server_stub.files.job_dirs import opener
-from server_stub.runtimes.verdict import Stage, WorkerStatus, ended_at, last_stacks, started_at, verdict
+from server_stub.runtimes.verdict import (
+    Stage,
+    WorkerStatus,
+    ended_at,
+    last_stacks,
+    started_at,
+    verdict,
+)
 from server_stub.worker_gateway.report import MAX_BYTES, parse, read
 
 RANKS = [
-    Ended(0, 1, None, 1.8e9, 1.8e9 + 9, 1.8e9 + 8, False, False, "KeyError: 1", "Traceback", ["a line"]),
+    Ended(
+        0,
+        1,
+        None,
+        1.8e9,
+        1.8e9 + 9,
+        1.8e9 + 8,
+        False,
+        False,
+        "KeyError: 1",
+        "Traceback",
+        ["a line"],
+    ),
     Ended(1, None, 15, 1.8e9, 1.8e9 + 9, 1.8e9 + 9, True, False, None, None, []),
 ]
-PLAN = WorkerPlan("train", 1, 0, 1, 2, "pytorch2", ["train.py"], None, {}, [], "/", "", 0, None, 1, "/")
+PLAN = WorkerPlan(
+    "train", 1, 0, 1, 2, "pytorch2", ["train.py"], None, {}, [], "/", "", 0, None, 1, "/"
+)
 WHOLE: dict[str, Any] = {
     **as_json(PLAN, of_ranks(RANKS, False, 0), RANKS, 1.8e9, 1.8e9 + 10, 7, 900),
-    "outputs": {"kept": 1, "bytes": 2, "left_out": [{"path": "a", "size": 3, "why": "b"}], "left_out_count": 2},
+    "outputs": {
+        "kept": 1,
+        "bytes": 2,
+        "left_out": [{"path": "a", "size": 3, "why": "b"}],
+        "left_out_count": 2,
+    },
     "stacks": [
-        {"rank": 0, "pid": 1, "parent": 0, "wchan": None, "cpu_s": 1.5, "name": "a", "state": "S", "dump": None}
+        {
+            "rank": 0,
+            "pid": 1,
+            "parent": 0,
+            "wchan": None,
+            "cpu_s": 1.5,
+            "name": "a",
+            "state": "S",
+            "dump": None,
+        }
     ],
 }
 texts = st.text(st.characters(exclude_categories=())) | st.sampled_from(
-    ["9999-12-31T23:59:59.999999+00:00", "0001-01-01T00:00:00+23:00", "2026-11-21T10:00:00", "Completed", "NaN"]
+    [
+        "9999-12-31T23:59:59.999999+00:00",
+        "0001-01-01T00:00:00+23:00",
+        "2026-11-21T10:00:00",
+        "Completed",
+        "NaN",
+    ]
 )
 numbers = st.just(float("inf")) | st.integers() | st.integers(-(10**30), 10**30) | st.floats()
 values = st.recursive(
@@ -43,7 +85,13 @@ MISSING = object()
 
 
 def places(value: object, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inner = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [here, *(place for key, each in inner for place in places(each, (*here, key)))]
 
 
@@ -62,8 +110,14 @@ def changed(place: tuple[Any, ...], value: object) -> Any:
     return report
 
 
-@given(st.lists(st.tuples(st.sampled_from(places(WHOLE)), values | st.just(MISSING)), min_size=1, max_size=2))
-def test_a_report_is_refused_or_every_reader_goes_on(changes: list[tuple[tuple[Any, ...], object]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(places(WHOLE)), values | st.just(MISSING)), min_size=1, max_size=2
+    )
+)
+def test_a_report_is_refused_or_every_reader_goes_on(
+    changes: list[tuple[tuple[Any, ...], object]],
+) -> None:
     sent = [json.dumps(changed(place, value)) for place, value in changes]
     workers = []
     for number, text in enumerate(sent):
@@ -81,7 +135,8 @@ def test_a_report_is_refused_or_every_reader_goes_on(changes: list[tuple[tuple[A
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", "null", "[" * 10**6, '{"a":' * 10**6, '{"protocol": ' + "9" * 5000 + "}"]
+    "text",
+    ["", "[]", "{}", "null", "[" * 10**6, '{"a":' * 10**6, '{"protocol": ' + "9" * 5000 + "}"],
 )
 def test_what_is_no_report_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
@@ -109,4 +164,6 @@ def test_only_a_file_of_a_bounded_size_is_read(tmp_path: Path) -> None:
 
 @given(values)
 def test_a_launcher_writes_texts_that_the_server_can_read(value: Any) -> None:
-    assert parse(json.dumps(WHOLE | {"message": storable("bad \udcff name"), "newer": storable(value)}))
+    assert parse(
+        json.dumps(WHOLE | {"message": storable("bad \udcff name"), "newer": storable(value)})
+    )

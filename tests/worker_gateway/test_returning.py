@@ -1,4 +1,6 @@
-"""A worker of an elastic job that was lost goes on in another pod, or in another start of its own: files beneath it."""
+"""A worker of an elastic job that was lost goes on in another pod, or in another start of
+its own: files beneath it.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,31 @@ from tests.worker_gateway.test_log_file import records
 from tests.worker_reports import report
 
 pytestmark = pytest.mark.anyio
-ELASTIC = {"script": "train.py", "type": "pytorch_elastic", "n_workers": 3, "elastic_min_workers": 1}
+ELASTIC = {
+    "script": "train.py",
+    "type": "pytorch_elastic",
+    "n_workers": 3,
+    "elastic_min_workers": 1,
+}
 
 
 class OneAttempt:
-    """A server's server with one elastic attempt of three workers, which train; `again` is the next server's."""
+    """A server's server with one elastic attempt of three workers, which train;
+    `again` is the next server's.
+    """
 
     def __init__(self, folder: Path, **fields: Any) -> None:
         self.folder, self.fields, self.changes = folder, fields, 0
         self.registry = WorkerRegistry(
-            folder / "worker.key", lambda job_id, number: folder / job_id / str(number), Spare(folder / "spare")
+            folder / "worker.key",
+            lambda job_id, number: folder / job_id / str(number),
+            Spare(folder / "spare"),
         )
         folders = tuple(folder / "workers" / str(number) for number in range(3))
         rule = may_return(JobSpec(**{**ELASTIC, **fields}))
-        group = WorkerGroup("id", "train", 1, folder, folders, 1, None, None, 2**30, may_return=rule)
+        group = WorkerGroup(
+            "id", "train", 1, folder, folders, 1, None, None, 2**30, may_return=rule
+        )
         self.registry.open(group, self._changed)
 
     def _changed(self) -> None:
@@ -100,7 +113,8 @@ async def test_one_that_was_replaced_never_speaks_again(tmp_path: Path) -> None:
 
 async def test_its_container_that_was_started_again_goes_on_too(tmp_path: Path) -> None:
     server = await OneAttempt(tmp_path).all_train()
-    assert await server.end(1, "OutOfMemory") == "exit"  # the sooner it leaves, the sooner it is started again
+    # the sooner it leaves, the sooner it is started again
+    assert await server.end(1, "OutOfMemory") == "exit"
     assert await server.say(1, "preparing", start="t") == "wait"
     assert server.view(1).report is None
     assert await server.say(2, "started") == "go"
@@ -110,7 +124,9 @@ async def test_its_container_that_was_started_again_goes_on_too(tmp_path: Path) 
         await again.say(1, "started", start="s")
 
 
-async def test_how_often_is_bounded_and_counted_over_a_restart_of_the_server(tmp_path: Path) -> None:
+async def test_how_often_is_bounded_and_counted_over_a_restart_of_the_server(
+    tmp_path: Path,
+) -> None:
     server = await OneAttempt(tmp_path, elastic_max_restarts=2).all_train()
     await server.say(1, "preparing", "second")
     again = server.again()
@@ -133,7 +149,8 @@ async def test_worker_0_and_one_that_has_failed_are_gone_for_good(tmp_path: Path
         with pytest.raises(Conflict):
             await server.say(worker, "preparing", "new")
         assert server.view(worker).displaced
-    assert await server.say(1, "started") == "go"  # the runtime, which sees the pods, decides the rest
+    # the runtime, which sees the pods, decides the rest
+    assert await server.say(1, "started") == "go"
 
 
 async def test_nobody_returns_to_an_attempt_that_stops_or_is_done(tmp_path: Path) -> None:

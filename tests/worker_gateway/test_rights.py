@@ -1,4 +1,6 @@
-"""Rights of pods: the token of the attempt, the path, and the first pod, until the attempt is over."""
+"""Rights of pods: the token of the attempt, the path, and the first pod,
+until the attempt is over.
+"""
 
 import json
 import shutil
@@ -26,7 +28,9 @@ class Speaker:
         self.token = (server.pod(job, of_pod) / "secret" / "token").read_text()
         self._url, self._name = server.facts()["url"], job["name"]
 
-    def __call__(self, worker: int = 0, *, uid: str = "mine", method: str = "PUT", **given: Any) -> requests.Response:
+    def __call__(
+        self, worker: int = 0, *, uid: str = "mine", method: str = "PUT", **given: Any
+    ) -> requests.Response:
         path = paths.worker(given.get("name", self._name), given.get("attempt", 1), worker)
         headers = {
             "Authorization": f"Bearer {given.get('token', self.token)}",
@@ -34,7 +38,9 @@ class Speaker:
             paths.WORKER_PROTOCOL: given.get("protocol", "1"),
         }
         url = self._url + path + given.get("what", "/state")
-        return requests.request(method, url, headers=headers, data=given.get("body", b'{"state":"ready"}'), timeout=60)
+        return requests.request(
+            method, url, headers=headers, data=given.get("body", b'{"state":"ready"}'), timeout=60
+        )
 
 
 @pytest.fixture(scope="module")
@@ -77,17 +83,26 @@ def test_the_first_pod_owns_the_place_and_another_is_refused(speak: Speaker) -> 
         ({"what": "/snapshot", "method": "GET"}, 404, "not_found"),
     ],
 )
-def test_who_says_it_wrong_is_told_how(speak: Speaker, given: dict[str, Any], status: int, code: str) -> None:
+def test_who_says_it_wrong_is_told_how(
+    speak: Speaker, given: dict[str, Any], status: int, code: str
+) -> None:
     answer = speak(**given)
     assert (answer.status_code, answer.json()["code"]) == (status, code), answer.text
 
 
-def test_the_token_of_one_job_opens_no_other_and_no_users_path(server: Site, speak: Speaker) -> None:
+def test_the_token_of_one_job_opens_no_other_and_no_users_path(
+    server: Site, speak: Speaker
+) -> None:
     other = server.accepted("other", FOREVER, n_workers=2)
     stranger = Speaker(server, other, of_pod=1)
     assert speak(token=stranger.token).status_code == 403
     headers = {"Authorization": f"Bearer {speak.token}"}
-    for path in (paths.JOBS, paths.job("half"), paths.job("half", "logs"), paths.snapshot("0" * 64)):
+    for path in (
+        paths.JOBS,
+        paths.job("half"),
+        paths.job("half", "logs"),
+        paths.snapshot("0" * 64),
+    ):
         assert server.call("GET", path, headers=headers).status_code == 401
     users = server.call("PUT", paths.worker("half", 1, 0) + "/state", data=b'{"state":"ready"}')
     assert (users.status_code, users.json()["code"]) == (401, "unauthorized")
@@ -110,15 +125,24 @@ def test_a_body_has_a_bound(speak: Speaker) -> None:
 
 def test_a_pod_that_is_made_anew_starts_nothing_and_says_why(site: Start) -> None:
     server = site()
-    job = server.accepted("again", "open('ran.%s' % __import__('os').getpid(), 'w').close()\n" + FOREVER)
+    job = server.accepted(
+        "again", "open('ran.%s' % __import__('os').getpid(), 'w').close()\n" + FOREVER
+    )
     server.running("again")
     until(lambda: len(list(server.folder.glob("ran.*"))) == 1)
     root = server.folder / "second"
     shutil.copytree(server.pod(job) / "plan", root / "plan")
     shutil.copytree(server.pod(job) / "secret", root / "secret")
-    told = json.loads((root / "plan" / "pod.json").read_text()) | {"termination_log": str(root / "word")}
+    told = json.loads((root / "plan" / "pod.json").read_text()) | {
+        "termination_log": str(root / "word")
+    }
     (root / "plan" / "pod.json").write_text(json.dumps(told))
-    environment = {"RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1", "CLIENT_LIB_POD_UID": "another"}
+    environment = {
+        "RANK": "0",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "1",
+        "CLIENT_LIB_POD_UID": "another",
+    }
     launcher = server.state_dir / "data" / "worker.pyz"
     command = [sys.executable, str(launcher), "pod", str(root)]
     pod = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
@@ -144,5 +168,7 @@ def test_agent_and_server_mean_the_same_path(tmp_path: Path) -> None:
         "spool_bytes": 1,
     }
     (tmp_path / "plan" / "pod.json").write_text(json.dumps(told))
-    pod = read_settings(PodFiles(str(tmp_path)), {"RANK": "7", "MASTER_ADDR": "m", "MASTER_PORT": "1"})
+    pod = read_settings(
+        PodFiles(str(tmp_path)), {"RANK": "7", "MASTER_ADDR": "m", "MASTER_PORT": "1"}
+    )
     assert pod.worker_url == "http://server" + paths.worker("a job", 3, 7)

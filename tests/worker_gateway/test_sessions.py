@@ -23,7 +23,9 @@ from tests.worker_gateway.site import ROOM_S
 WAITS = "import time\ntime.sleep(600)\n"
 
 
-def entered(server: Site, job: str, request: dict[str, Any], stdin: bytes = b"") -> tuple[dict[bytes, bytes], Any]:
+def entered(
+    server: Site, job: str, request: dict[str, Any], stdin: bytes = b""
+) -> tuple[dict[bytes, bytes], Any]:
     """The outputs of a session, and how it ended."""
     path, frames = paths.job_session(job, "1" * 32), Frames()
     shown = {DATA: b"", ERRORS: b""}
@@ -48,7 +50,11 @@ def test_a_command_in_each_worker(site: Start) -> None:
     for rank in (0, 1):
         line = ["sh", "-c", "echo $RANK; cat; echo wrong >&2; exit 7"]
         shown, ended = entered(server, "gang", {"argv": line, "rank": rank}, b"stdin")
-        assert (shown[DATA], shown[ERRORS], ended) == (b"%d\nstdin" % rank, b"wrong\n", {"exit_code": 7})
+        assert (shown[DATA], shown[ERRORS], ended) == (
+            b"%d\nstdin" % rank,
+            b"wrong\n",
+            {"exit_code": 7},
+        )
 
 
 @pytest.mark.process
@@ -57,7 +63,9 @@ def test_a_user_who_reads_late_gets_all(site: Start) -> None:
     server.accepted("one", WAITS)
     server.running("one")
     path, frames, received, ended = paths.job_session("one", "1" * 32), Frames(), 0, None
-    with server.call("POST", path, json={"argv": ["head", "-c", "20000000", "/dev/zero"]}, stream=True) as answer:
+    with server.call(
+        "POST", path, json={"argv": ["head", "-c", "20000000", "/dev/zero"]}, stream=True
+    ) as answer:
         time.sleep(3 * ROOM_S)
         for block in answer.iter_content(None):
             for kind, data in frames.feed(block):
@@ -71,7 +79,10 @@ def test_a_command_ends_with_its_user_who_left_unsent_input(site: Start) -> None
     server = site()
     server.accepted("one", WAITS)
     server.running("one")
-    path, line = paths.job_session("one", "1" * 32), ["sh", "-c", "echo $$; while sleep 0.1; do echo; done"]
+    path, line = (
+        paths.job_session("one", "1" * 32),
+        ["sh", "-c", "echo $$; while sleep 0.1; do echo; done"],
+    )
     with server.call("POST", path, json={"argv": line}, stream=True) as answer:
         (first,) = Frames().feed(next(answer.iter_content(None)))
         sent, data = 0, frame(DATA, bytes(2**20))
@@ -97,7 +108,9 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield one, other
 
 
-def test_bytes_that_come_again_are_dropped_and_a_gap_is_refused(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_bytes_that_come_again_are_dropped_and_a_gap_is_refused(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
     async def send() -> None:
         end = await SessionEnd.of(pair[0])
         for offset, data in ((0, b"abc"), (0, b"abc"), (1, b"bcde"), (5, b"f")):
@@ -111,7 +124,9 @@ def test_bytes_that_come_again_are_dropped_and_a_gap_is_refused(pair: tuple[sock
     assert pair[1].recv(BLOCK) == b""
 
 
-def test_an_end_that_is_closed_already_has_no_bytes(pair: tuple[socket.socket, socket.socket]) -> None:
+def test_an_end_that_is_closed_already_has_no_bytes(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
     async def content() -> list[bytes]:
         end = await SessionEnd.of(pair[0])
         return [data async for data in end.content()]

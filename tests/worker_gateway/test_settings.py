@@ -63,10 +63,25 @@ def test_it_knows_which_worker_it_is_and_where_the_master_is() -> None:
 
 
 def test_ranks_see_the_images_environment_and_nothing_of_the_operators() -> None:
-    image = {"PATH": "/opt/bin", "MINE": "from the image", "SECRET": "by envFrom", "RANK": "1", "WORLD_SIZE": "6"}
-    image |= {"PET_NNODES": "3", "CLIENT_LIB_POD_UID": "uid", "MASTER_ADDR": "train-master-0", "LOCAL_RANK": "0"}
+    image = {
+        "PATH": "/opt/bin",
+        "MINE": "from the image",
+        "SECRET": "by envFrom",
+        "RANK": "1",
+        "WORLD_SIZE": "6",
+    }
+    image |= {
+        "PET_NNODES": "3",
+        "CLIENT_LIB_POD_UID": "uid",
+        "MASTER_ADDR": "train-master-0",
+        "LOCAL_RANK": "0",
+    }
     order = own_plan(SHARED, pod(environment=image), FILES)
-    assert order.environment == {"PATH": "/opt/bin", "MINE": "from the spec", "SECRET": "by envFrom"}
+    assert order.environment == {
+        "PATH": "/opt/bin",
+        "MINE": "from the spec",
+        "SECRET": "by envFrom",
+    }
 
 
 def test_a_conda_environment_is_active() -> None:
@@ -81,16 +96,21 @@ def test_a_conda_environment_is_active() -> None:
 
 
 @pytest.mark.parametrize(
-    ("worker", "snapshot", "minds"), [(0, None, True), (1, None, False), (0, "ab", True), (1, "ab", True)]
+    ("worker", "snapshot", "minds"),
+    [(0, None, True), (1, None, False), (0, "ab", True), (1, "ab", True)],
 )
-def test_in_place_one_worker_minds_the_folder_that_all_share(worker: int, snapshot: str | None, minds: bool) -> None:
+def test_in_place_one_worker_minds_the_folder_that_all_share(
+    worker: int, snapshot: str | None, minds: bool
+) -> None:
     order = own_plan(SHARED, pod(worker=worker, snapshot=snapshot), FILES)
     assert (order.log_file, order.outputs) == (("train.log", ["*.bin"]) if minds else (None, []))
 
 
 def test_a_function_is_called_by_the_runner_that_was_put_here() -> None:
     function = ("/run/function", "/run/function_runner.py")
-    order = own_plan(SHARED._replace(command=["function_runner.py"]), pod(function=True), FILES, None, function)
+    order = own_plan(
+        SHARED._replace(command=["function_runner.py"]), pod(function=True), FILES, None, function
+    )
     assert order.command == ["/run/function_runner.py"]
     assert order.environment[PAYLOAD] == "/run/function"
 

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from client_lib.worker.format import SegmentWriter
 from client_lib.worker.pod.log_carriers import LogPiece, Spool
@@ -38,7 +37,9 @@ def test_what_all_have_done_with_is_deleted_but_not_what_one_needs_again(tmp_pat
     spool.tidy(len(records(0, 120)))
     assert len(list(tmp_path.iterdir())) == 8
     # the server had lost power: it asks again for what it lost
-    assert b"".join(piece.data for piece in all_of(spool, len(records(0, 200)))) == records(200, 500)
+    assert b"".join(piece.data for piece in all_of(spool, len(records(0, 200)))) == records(
+        200, 500
+    )
 
 
 def test_half_a_record_is_not_read_yet(tmp_path: Path) -> None:
@@ -103,9 +104,13 @@ def test_every_digest_is_a_report_that_fits(report: dict[str, Any]) -> None:
 
 
 def test_a_digest_names_fewer_files_that_were_not_kept_than_there_are() -> None:
-    left = [{"path": f"checkpoints/{'x' * 90}/{n}", "size": n, "why": "\u6570" * 60} for n in range(20)]
+    left = [
+        {"path": f"checkpoints/{'x' * 90}/{n}", "size": n, "why": "\u6570" * 60} for n in range(20)
+    ]
     report = {"exit_code": 0, "message": "", "first_failing_rank": None, "ranks": []}
-    told = termination_message(report | {"outputs": {"kept": 1, "left_out": left, "left_out_count": 70}})
+    told = termination_message(
+        report | {"outputs": {"kept": 1, "left_out": left, "left_out_count": 70}}
+    )
     assert len(told) <= TERMINATION_MESSAGE_MAX
     outputs = json.loads(told)["outputs"]
     assert (outputs["kept"], outputs["left_out_count"], outputs["left_out"]) == (1, 70, left[:8])
@@ -114,11 +119,22 @@ def test_a_digest_names_fewer_files_that_were_not_kept_than_there_are() -> None:
 def test_a_digest_says_most_of_the_rank_that_failed_first() -> None:
     lines = [f"line {n} {'x' * 60}" for n in range(50)]
     ranks = [
-        {"rank": n, "exit_code": 1 if n == 3 else 0, "exception": "E: why" * n, "traceback": "T" * 3000}
+        {
+            "rank": n,
+            "exit_code": 1 if n == 3 else 0,
+            "exception": "E: why" * n,
+            "traceback": "T" * 3000,
+        }
         | {"last_lines": lines}
         for n in range(8)
     ]
-    report = {"exit_code": 1, "reason": "ExitCode", "message": "rank 3", "first_failing_rank": 3, "ranks": ranks}
+    report = {
+        "exit_code": 1,
+        "reason": "ExitCode",
+        "message": "rank 3",
+        "first_failing_rank": 3,
+        "ranks": ranks,
+    }
     told = json.loads(termination_message(report))
     (first,) = [rank for rank in told["ranks"] if rank["rank"] == 3]
     assert first["exception"] == "E: why" * 3

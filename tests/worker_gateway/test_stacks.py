@@ -34,7 +34,9 @@ def test_the_ranks_of_all_workers(site: Start) -> None:
     def taken() -> bool:
         answer = server.call("GET", paths.job("gang", "stacks"))
         found.append(JobStacks.model_validate_json(answer.text))
-        return "2 child processes of ranks 0-1: reads (gang.py:4) <- waits (gang.py:7)" in str(found[-1])
+        return "2 child processes of ranks 0-1: reads (gang.py:4) <- waits (gang.py:7)" in str(
+            found[-1]
+        )
 
     for _ in range(3):  # each order is a new one for the agents
         until(taken)
@@ -43,7 +45,9 @@ def test_the_ranks_of_all_workers(site: Start) -> None:
 
 
 @pytest.mark.process
-def test_the_report_of_a_silent_job_shows_where_it_stood_before_it_was_cancelled(site: Start) -> None:
+def test_the_report_of_a_silent_job_shows_where_it_stood_before_it_was_cancelled(
+    site: Start,
+) -> None:
     server = site()
     server.accepted("gang", FORKS, n_workers=2)
     server.running("gang")

@@ -31,7 +31,9 @@ from tests.worker_gateway.test_polite_end import pod_settings
 DEADLINE_S = 30
 
 
-def test_an_error_is_logged_and_the_thread_goes_on_to_its_end(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_is_logged_and_the_thread_goes_on_to_its_end(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     left = [ValueError("first"), KeyError("second")]
 
     def work() -> None:
@@ -66,9 +68,14 @@ print(left)
     assert (ended.returncode, ended.stdout) == (0, b"[]\n")
 
 
-@pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b"{}", b'"text"', b'{"length": null, "durable": 1}'])
+@pytest.mark.parametrize(
+    "answer", [b"", b"<html>", b"[]", b"{}", b'"text"', b'{"length": null, "durable": 1}']
+)
 def test_an_answer_that_is_not_of_this_server_costs_no_line(
-    tmp_path: Path, odd_server: Callable[..., OddServer], answer: bytes, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    odd_server: Callable[..., OddServer],
+    answer: bytes,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     log = SegmentWriter(str(tmp_path), 2**62, 2**20)
     log.add(records(0, 10))
@@ -97,7 +104,9 @@ def test_a_report_does_not_wait_for_a_log_that_a_full_server_can_not_take(
     log.flush()
     end = len(records(0, 10))
     right = json.dumps({"length": end, "durable": end}).encode()
-    server = odd_server(*[http("507 Full", b'{"message": "the disk is full"}')] * 5, http("200 OK", right))
+    server = odd_server(
+        *[http("507 Full", b'{"message": "the disk is full"}')] * 5, http("200 OK", right)
+    )
     client = ServerClient(pod_settings(server.url, 0), "token", None)
     carrier = ServerCarrier(client, Spool(str(tmp_path), 2**30))
     carrier.start()
@@ -115,7 +124,9 @@ def test_a_server_without_room_for_a_line_of_the_list_is_named(
     (tmp_path / "work").mkdir()
     finder = FileFinder(str(tmp_path / "work"), ["**"], str(tmp_path / "memory"))
     (tmp_path / "work" / "a").write_text("a")
-    full = HttpStore(odd_server(http("507 Full", b'{"message": "the disk is full"}')).url, None, None)
+    full = HttpStore(
+        odd_server(http("507 Full", b'{"message": "the disk is full"}')).url, None, None
+    )
     with pytest.raises(OSError, match="the disk is full"):
         Sync(finder, full, False, lambda: None).look(True)
 
@@ -142,9 +153,16 @@ def test_a_file_that_was_cut_off_is_not_taken_for_the_whole(
     assert file.read_bytes() == b"a function"
 
 
-def test_a_disk_that_takes_no_other_file_is_full(tmp_path: Path, odd_server: Callable[..., OddServer]) -> None:
-    client = ServerClient(pod_settings(odd_server(http("200 OK", b"a function")).url, 0), "token", None)
-    with small_disk(tmp_path / "disk", "nr_inodes=1") as disk, pytest.raises(OSError, match="No space") as raised:
+def test_a_disk_that_takes_no_other_file_is_full(
+    tmp_path: Path, odd_server: Callable[..., OddServer]
+) -> None:
+    client = ServerClient(
+        pod_settings(odd_server(http("200 OK", b"a function")).url, 0), "token", None
+    )
+    with (
+        small_disk(tmp_path / "disk", "nr_inodes=1") as disk,
+        pytest.raises(OSError, match="No space") as raised,
+    ):
         client.fetch("function", str(disk / "function"), lambda: None)
     assert is_full(raised.value)
 
@@ -154,12 +172,16 @@ def test_an_agent_tries_again_if_another_server_answers_its_claim(
     odd_server: Callable[..., OddServer], answer: bytes
 ) -> None:
     settings = pod_settings(odd_server(http("200 OK", answer)).url, 0)
-    channel = ServerChannel(lambda: ServerClient(settings, "token", None), lambda: 0, "", lambda _: None)
+    channel = ServerChannel(
+        lambda: ServerClient(settings, "token", None), lambda: 0, "", lambda _: None
+    )
     with pytest.raises(Unreachable, match="is not this server"):
         channel.claim()
 
 
-@pytest.mark.parametrize("hello", [b'{"token": "\\ud800", "worker": 1}', b"[" * 60_000, b"\xff", b""])
+@pytest.mark.parametrize(
+    "hello", [b'{"token": "\\ud800", "worker": 1}', b"[" * 60_000, b"\xff", b""]
+)
 def test_a_stranger_that_says_anything_leaves_the_start_barrier_as_it_is(hello: bytes) -> None:
     port = free_port()
     barrier = StartBarrier(pod_settings(None, 0, barrier_port=port), "token", lambda _: None)
@@ -196,7 +218,9 @@ def test_a_worker_whose_end_meets_a_broken_connection_announces_it_by_another_on
     events, ended = queue.SimpleQueue[AgentEvent](), {"state": "ended", "failed": True}
     with socket.create_server(("127.0.0.1", 0)) as worker_0:
         worker_0.settimeout(DEADLINE_S)
-        channel = PeerChannel(pod_settings(None, 1, barrier_port=worker_0.getsockname()[1]), "token", events.put)
+        channel = PeerChannel(
+            pod_settings(None, 1, barrier_port=worker_0.getsockname()[1]), "token", events.put
+        )
         channel.claim()
         channel.start()
         first, _ = worker_0.accept()

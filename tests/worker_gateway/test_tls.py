@@ -33,7 +33,11 @@ def authority(tmp_path: Path) -> tuple[Path, Path]:
         "2",
     ]
     names = ["-subj", "/CN=client-lib", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*command, *names, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
+    subprocess.run(
+        [*command, *names, "-keyout", str(key), "-out", str(certificate)],
+        check=True,
+        capture_output=True,
+    )
     return certificate, key
 
 
@@ -75,7 +79,9 @@ def https(authority: tuple[Path, Path], port: int) -> Iterator[str]:
 
 
 @pytest.mark.smoke
-def test_the_mounted_authority_is_trusted(site: Start, https: str, authority: tuple[Path, Path]) -> None:
+def test_the_mounted_authority_is_trusted(
+    site: Start, https: str, authority: tuple[Path, Path]
+) -> None:
     server = site(pods={"server_url": https, "ca": authority[0].read_text()})
     job = server.accepted("tls", "print('by https')", n_workers=2)
     assert server.ended("tls")["state"] == "SUCCEEDED"
@@ -87,7 +93,8 @@ def test_without_it_nothing_is_said_to_the_server(site: Start, https: str) -> No
     job = server.accepted("tls", "open('ran', 'w').close()")
     until(
         lambda: (
-            (server.pod(job) / "stderr").exists() and "CERTIFICATE_VERIFY" in (server.pod(job) / "stderr").read_text()
+            (server.pod(job) / "stderr").exists()
+            and "CERTIFICATE_VERIFY" in (server.pod(job) / "stderr").read_text()
         )
     )
     assert not (server.attempt(job) / "workers/0/worker.json").exists()

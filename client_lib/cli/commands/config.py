@@ -1,7 +1,9 @@
-"""`client-lib config`, `login`, `logout` and `mls-config`: which server commands call, and with which token.
+"""`client-lib config`, `login`, `logout` and `mls-config`: which server commands call, and with
+which token.
 
-`transport.config` reads the profiles of the configuration file, whose comments stay; `transport.logins` keeps the
-tokens of a server's issuer; `mls` is the ML Space platform's command line.
+`transport.config` reads the profiles of the configuration file, whose comments stay;
+`transport.logins` keeps the tokens of a server's issuer; `mls` is the ML Space platform's command
+line.
 """
 
 from __future__ import annotations
@@ -19,7 +21,13 @@ from typer import Argument, Option
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import CommandApp, TextOrJson, key_value, profile_names, require_command
+from client_lib.cli.parameters import (
+    CommandApp,
+    TextOrJson,
+    key_value,
+    profile_names,
+    require_command,
+)
 from client_lib.errors import Conflict, InvalidRequest, NotSupported, Unauthorized
 from client_lib.reports.table import harmless
 from client_lib.spec import paths
@@ -56,9 +64,19 @@ def show(output: TextOrJson = "text") -> None:
     path = config.config_file()
     default, profiles = config.read_profiles(path)
     now = config.resolve()
-    shown = {name: {key: MASK if key in _SECRET else value for key, value in p.items()} for name, p in profiles.items()}
+    shown = {
+        name: {key: MASK if key in _SECRET else value for key, value in p.items()}
+        for name, p in profiles.items()
+    }
     if output == "json":
-        printer.data_json({"file": str(path), "profile": default, "profiles": shown, "endpoint": now.endpoint or LOCAL})
+        printer.data_json(
+            {
+                "file": str(path),
+                "profile": default,
+                "profiles": shown,
+                "endpoint": now.endpoint or LOCAL,
+            }
+        )
         return
     named = next((name for name in (config.ENDPOINT, config.PROFILE) if os.environ.get(name)), None)
     because = f" (by {named})" if named else f" (by profile {default})" if default else ""
@@ -87,7 +105,9 @@ def set_profile(
     if profile == LOCAL:
         raise InvalidRequest(f"the profile {LOCAL!r} is the local server, and has nothing to set")
     if not profile.strip():
-        raise InvalidRequest("PROFILE is empty", hint="client-lib config set NAME endpoint=https://jobs.lab.example")
+        raise InvalidRequest(
+            "PROFILE is empty", hint="client-lib config set NAME endpoint=https://jobs.lab.example"
+        )
     values = dict(map(_setting, settings))
     path = config.config_file()
     default, profiles = config.read_profiles(path)
@@ -112,7 +132,9 @@ def _setting(text: str) -> tuple[str, Any]:
         return key, None
     if key in _SECRET and value == "-":  # `ps` shows what stands on a command line
         is_typed = sys.stdin.isatty()
-        return key, str(typer.prompt(key, hide_input=True, err=True)) if is_typed else sys.stdin.readline().strip()
+        return key, str(
+            typer.prompt(key, hide_input=True, err=True)
+        ) if is_typed else sys.stdin.readline().strip()
     if key == "endpoint":
         return key, config.check_endpoint(value) or LOCAL
     if key == "insecure":
@@ -142,12 +164,16 @@ def _parsed(path: Path) -> tomlkit.TOMLDocument:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file for this user alone; a link to a file that is kept elsewhere stays a link. Raises InvalidRequest."""
+    """Write a file for this user alone; a link to a file that is kept elsewhere stays a
+    link. Raises InvalidRequest.
+    """
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         write_file(os.path.realpath(path), text.encode())
     except (OSError, UnicodeEncodeError) as error:
-        raise InvalidRequest(f"{path} can't be written: {getattr(error, 'strerror', error)}") from None
+        raise InvalidRequest(
+            f"{path} can't be written: {getattr(error, 'strerror', error)}"
+        ) from None
 
 
 # --- logins
@@ -160,7 +186,9 @@ def _write(path: Path, text: str) -> None:
 """
 )
 def login(connection: Connection) -> None:
-    """Log in at a server by its OpenID Connect issuer: confirm the code in any browser. The token is renewed."""
+    """Log in at a server by its OpenID Connect issuer: confirm the code in any
+    browser. The token is renewed.
+    """
     url = _server(connection)
     if connection.config.token:
         raise InvalidRequest(
@@ -171,7 +199,9 @@ def login(connection: Connection) -> None:
     try:
         offer = rest.read(paths.LOGIN, "issuer")
     except Unauthorized as unknown:  # as older servers answer to any path
-        raise NotSupported("this server's version has no login", hint="its operator gives you a token") from unknown
+        raise NotSupported(
+            "this server's version has no login", hint="its operator gives you a token"
+        ) from unknown
 
     def show(link: str, code: str) -> None:
         printer.hint(harmless(f"open {link} and confirm the code {code}"))
@@ -196,7 +226,8 @@ def _server(connection: Connection) -> str:
     if connection.config.endpoint:
         return connection.config.endpoint
     raise InvalidRequest(
-        "the local server has no login", hint="name another one with --endpoint or `client-lib config`"
+        "the local server has no login",
+        hint="name another one with --endpoint or `client-lib config`",
     )
 
 
@@ -205,7 +236,8 @@ def _server(connection: Connection) -> str:
 # ~/.mls/config        [default] region, output, endpoint_url
 # ~/.mls/credentials   [default] key_id, key_secret, x_workspace_id, x_api_key
 
-OURS = "client-lib"  # x_api_key of a profile that this command wrote and may replace; the server wants none
+# x_api_key of a profile that this command wrote and may replace; the server wants none
+OURS = "client-lib"
 WORKSPACE = "00000000-0000-4000-8000-000000000000"
 REGION = "SR006"  # one that every version of mls knows; a server accepts every region
 
@@ -220,23 +252,37 @@ REGION = "SR006"  # one that every version of mls knows; a server accepts every 
 )
 def mls_config(
     connection: Connection,
-    name: Annotated[str, Option("--mls-profile", metavar="NAME", help="Profile of mls.")] = "default",
+    name: Annotated[
+        str, Option("--mls-profile", metavar="NAME", help="Profile of mls.")
+    ] = "default",
     region: Annotated[str, Option(help="Region that mls names in its requests.")] = REGION,
-    show: Annotated[bool, Option("--print", help="Print the files instead of writing them.")] = False,
-    force: Annotated[bool, Option("--force", help="Replace a profile of mls that means another server.")] = False,
+    show: Annotated[
+        bool, Option("--print", help="Print the files instead of writing them.")
+    ] = False,
+    force: Annotated[
+        bool, Option("--force", help="Replace a profile of mls that means another server.")
+    ] = False,
 ) -> None:
     """Point `mls`, the command line of the ML Space platform, at this server.
 
-    Writes a profile into ~/.mls/config and ~/.mls/credentials; other profiles there stay as they are.
+    Writes a profile into ~/.mls/config and ~/.mls/credentials; other profiles there stay as they
+    are.
     """
     for option, value in (("--mls-profile", name), ("--region", region)):
         if not value.strip() or not value.isprintable() or not {"[", "]"}.isdisjoint(value):
-            raise InvalidRequest(f"{option} {value!r} can't stand in a file of mls", hint="write letters and digits")
+            raise InvalidRequest(
+                f"{option} {value!r} can't stand in a file of mls", hint="write letters and digits"
+            )
     user = connection.server_info()["user"]  # starts the local server, and checks the token
     url, token, _ = connection.running()
     files = {
         "config": {"region": region, "output": "json", "endpoint_url": f"{url}/public/v2"},
-        "credentials": {"key_id": user, "key_secret": token or "", "x_workspace_id": WORKSPACE, "x_api_key": OURS},
+        "credentials": {
+            "key_id": user,
+            "key_secret": token or "",
+            "x_workspace_id": WORKSPACE,
+            "x_api_key": OURS,
+        },
     }
     if show:
         for file, values in files.items():
@@ -257,8 +303,8 @@ def mls_config(
         printer.hint(f"profile {name} in {folder} means {files['config']['endpoint_url']}")
     if connection.config.endpoint is None:  # the local server
         printer.hint(
-            "the local server has another address after each start: run this again then, or give it a port of its "
-            "own (`client-lib serve --port 8000`)"
+            "the local server has another address after each start: run this again then, or give "
+            "it a port of its own (`client-lib serve --port 8000`)"
         )
 
 
@@ -273,7 +319,9 @@ def _text(path: Path) -> str:
 
 
 def section(text: str, name: str) -> dict[str, str]:
-    """The values under `[name]`; {}: no such section. Raises InvalidRequest: `mls` could not read it either."""
+    """The values under `[name]`; {}: no such section. Raises InvalidRequest: `mls`
+    could not read it either.
+    """
     parser = configparser.RawConfigParser(default_section="")
     try:
         parser.read_string(text)
@@ -286,7 +334,9 @@ def with_section(text: str, name: str, values: Mapping[str, str]) -> str:
     """`text` with exactly `values` under `[name]`; all other lines stay as they are."""
     lines = text.splitlines()
     headers = [configparser.RawConfigParser.SECTCRE.match(line.strip()) for line in lines]
-    start = next((at for at, header in enumerate(headers) if header and header["header"] == name), len(lines))
+    start = next(
+        (at for at, header in enumerate(headers) if header and header["header"] == name), len(lines)
+    )
     end = next((at for at in range(start + 1, len(lines)) if headers[at]), len(lines))
     new = [f"[{name}]", *(f"{key} = {value}" for key, value in values.items())]
     gap = [""] if end < len(lines) else []

@@ -11,7 +11,14 @@ from typer import Option
 
 from client_lib.cli import ExitCode, printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import CommandApp, GroupOrAll, NamesOrNewest, WholeNames, WholeNamesOrNewest, key_value
+from client_lib.cli.parameters import (
+    CommandApp,
+    GroupOrAll,
+    NamesOrNewest,
+    WholeNames,
+    WholeNamesOrNewest,
+    key_value,
+)
 from client_lib.errors import ClientLibError, InvalidRequest, JobEnded, NotFound
 from client_lib.reports import table
 from client_lib.spec.states import FINAL, State
@@ -24,7 +31,9 @@ app = CommandApp()
 def _column(name: str) -> str:
     heading = name.strip().upper()
     if heading not in table.COLUMNS:
-        raise typer.BadParameter(f"there is no column {name!r}; there are {', '.join(table.COLUMNS).lower()}")
+        raise typer.BadParameter(
+            f"there is no column {name!r}; there are {', '.join(table.COLUMNS).lower()}"
+        )
     return heading
 
 
@@ -51,32 +60,59 @@ def _order(text: str) -> tuple[str, bool]:
 def list_jobs(
     connection: Connection,
     group: GroupOrAll = None,
-    state: Annotated[State | None, Option(case_sensitive=False, help="Only jobs in this state.")] = None,
+    state: Annotated[
+        State | None, Option(case_sensitive=False, help="Only jobs in this state.")
+    ] = None,
     labels: Annotated[
         list[Any] | None,  # pairs of key and value
-        Option("-l", "--label", parser=key_value, metavar="KEY=VALUE", help="Only jobs with this label."),
+        Option(
+            "-l",
+            "--label",
+            parser=key_value,
+            metavar="KEY=VALUE",
+            help="Only jobs with this label.",
+        ),
     ] = None,
-    name: Annotated[str | None, Option(metavar="PREFIX", help="Only jobs whose name begins so.")] = None,
+    name: Annotated[
+        str | None, Option(metavar="PREFIX", help="Only jobs whose name begins so.")
+    ] = None,
     limit: Annotated[int, Option("-n", "--limit", min=1, help="Show at most this many.")] = 50,
     everything: Annotated[bool, Option("--all", help="All of them, however many.")] = False,
     sort: Annotated[
-        Any, Option(parser=_order, metavar="COLUMN", help="Sort what is shown; -COLUMN: the largest first.")
+        Any,
+        Option(
+            parser=_order, metavar="COLUMN", help="Sort what is shown; -COLUMN: the largest first."
+        ),
     ] = None,
     columns: Annotated[
-        Any, Option(parser=_columns, metavar="A,B", help="Only these columns: " + ", ".join(table.COLUMNS).lower())
+        Any,
+        Option(
+            parser=_columns,
+            metavar="A,B",
+            help="Only these columns: " + ", ".join(table.COLUMNS).lower(),
+        ),
     ] = None,
     output: Annotated[
         Literal["table", "wide", "json", "name"],
-        Option("-o", "--output", help="Form of what is printed; wide: more columns, nothing cut off."),
+        Option(
+            "-o", "--output", help="Form of what is printed; wide: more columns, nothing cut off."
+        ),
     ] = "table",
 ) -> None:
-    """List your jobs, newest first, one line each; a group is one line, unless --state, -l or -o asks for jobs.
+    """List your jobs, newest first, one line each; a group is one line, unless --state, -l or -o
+    asks for jobs.
 
-    TOOK is the running time, SIZE the number of workers x processes of each. WHY is the reason why a job
-    waits, hangs or failed; for other running jobs it is the progress, if known.
+    TOOK is the running time, SIZE the number of workers x processes of each. WHY is the reason why
+    a job waits, hangs or failed; for other running jobs it is the progress, if known.
     """
     most = None if everything else limit
-    asked: dict[str, Any] = {"limit": most, "state": state, "name": name, "labels": dict(labels or ()), "group": group}
+    asked: dict[str, Any] = {
+        "limit": most,
+        "state": state,
+        "name": name,
+        "labels": dict(labels or ()),
+        "group": group,
+    }
     grouped = not (state or labels or group) and output in ("table", "wide")
     try:
         jobs = connection.jobs(**asked, grouped=grouped)
@@ -97,7 +133,12 @@ def list_jobs(
         printer.table(chosen, table.rows(jobs, now, chosen), cut=table.CUT, whole=wide)
     else:
         printer.hint(
-            "no jobs" + (" like that" if state or labels or name else "; `client-lib submit SCRIPT` starts one")
+            "no jobs"
+            + (
+                " like that"
+                if state or labels or name
+                else "; `client-lib submit SCRIPT` starts one"
+            )
         )
     if len(jobs) == most:
         printer.hint(f"these are the newest {most}; --all shows all")
@@ -119,7 +160,9 @@ def cancel(connection: Connection, names: WholeNamesOrNewest = None) -> int:
         info = api.cancel_group(name) if connection.group(name) else api.cancel_job(name)
         printer.data(f"{info.name} {info.state}")
         if not info.state.final:
-            printer.hint(f"its processes are being stopped; `client-lib wait {name}` waits until they are")
+            printer.hint(
+                f"its processes are being stopped; `client-lib wait {name}` waits until they are"
+            )
 
     if not names:
         newest = connection.newest()
@@ -137,11 +180,15 @@ def cancel(connection: Connection, names: WholeNamesOrNewest = None) -> int:
 def delete(
     connection: Connection,
     names: WholeNames,
-    force: Annotated[bool, Option("--force", help="Also one that runs: it is stopped first.")] = False,
+    force: Annotated[
+        bool, Option("--force", help="Also one that runs: it is stopped first.")
+    ] = False,
 ) -> int:
     """Remove jobs that have ended, and their logs."""
     every = connection.each_member(names)
-    return _change_each(connection, every, lambda name: printer.data(connection.api.delete_job(name, force=force)))
+    return _change_each(
+        connection, every, lambda name: printer.data(connection.api.delete_job(name, force=force))
+    )
 
 
 def _age(text: str) -> timedelta:
@@ -162,33 +209,50 @@ def _age(text: str) -> timedelta:
 def prune(
     connection: Connection,
     older: Annotated[
-        Any, Option(parser=_age, metavar="AGE", help="Those that ended at least so long ago: 30m, 12h, 7d.")
+        Any,
+        Option(
+            parser=_age, metavar="AGE", help="Those that ended at least so long ago: 30m, 12h, 7d."
+        ),
     ] = "7d",
     state: Annotated[
         Literal["SUCCEEDED", "FAILED", "CANCELLED"] | None,
         Option(case_sensitive=False, help="Only jobs that ended so."),
     ] = None,
-    dry_run: Annotated[bool, Option("--dry-run", help="Print their names and remove nothing.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Print their names and remove nothing.")
+    ] = False,
     yes: Annotated[bool, Option("-y", "--yes", help="Don't ask.")] = False,
 ) -> int:
     """Remove your jobs that ended some time ago, with their logs and files."""
     latest = datetime.now(timezone.utc) - older
     jobs = connection.jobs(limit=None, state=state)
-    names = [job["name"] for job in jobs if job["state"] in FINAL and table.time(job["finished_at"]) <= latest]
+    names = [
+        job["name"]
+        for job in jobs
+        if job["state"] in FINAL and table.time(job["finished_at"]) <= latest
+    ]
     number = "1 job" if len(names) == 1 else f"{len(names)} jobs"
     if not names:
         printer.hint("no job has ended before that time")
     elif dry_run:
         printer.lines(names)
-    elif yes or _agreed(f"remove {number} with their logs and files?", "add --yes to the same command"):
-        return _change_each(connection, names, lambda name: printer.data(connection.api.delete_job(name)))
+    elif yes or _agreed(
+        f"remove {number} with their logs and files?", "add --yes to the same command"
+    ):
+        return _change_each(
+            connection, names, lambda name: printer.data(connection.api.delete_job(name))
+        )
     return ExitCode.DONE
 
 
 def _agreed(question: str, otherwise: str) -> bool:
-    """The answer on a terminal. Raises InvalidRequest where nobody can answer; `otherwise` is the line to write."""
+    """The answer on a terminal. Raises InvalidRequest where nobody can answer;
+    `otherwise` is the line to write.
+    """
     if not _has_terminal():
-        raise InvalidRequest(f"{question} There is no terminal to answer", hint=f"without one: {otherwise}")
+        raise InvalidRequest(
+            f"{question} There is no terminal to answer", hint=f"without one: {otherwise}"
+        )
     return typer.confirm(question, err=True)
 
 
@@ -196,9 +260,12 @@ def _has_terminal() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _change_each(connection: Connection, names: Sequence[str], change: Callable[[str], None]) -> int:
-    """Call `change` for each job, also after an error of another; return the exit code of the first error. A job whose
-    name was shortened is changed after a confirmation: it may be another than the intended one, which was deleted."""
+def _change_each(
+    connection: Connection, names: Sequence[str], change: Callable[[str], None]
+) -> int:
+    """Call `change` for each job, also after an error of another; return the exit code of the first
+    error. A job whose name was shortened is changed after a confirmation: it may be another than
+    the intended one, which was deleted."""
     codes: list[int] = []
     for name in names:
         try:
@@ -207,7 +274,9 @@ def _change_each(connection: Connection, names: Sequence[str], change: Callable[
             except NotFound:
                 full = connection.full_name(name)
                 if not _has_terminal():
-                    raise NotFound(f"no job named {name}", hint=f"did you mean {full}? write the whole name") from None
+                    raise NotFound(
+                        f"no job named {name}", hint=f"did you mean {full}? write the whole name"
+                    ) from None
                 if typer.confirm(f"no job named {name}; did you mean {full}?", err=True):
                     change(full)
         except ClientLibError as problem:
@@ -231,16 +300,19 @@ def wait(
     connection: Connection,
     names: NamesOrNewest = None,
     timeout_s: Annotated[
-        float | None, Option("--timeout", min=0, metavar="SECONDS", help="For all of them. Default: no limit.")
+        float | None,
+        Option("--timeout", min=0, metavar="SECONDS", help="For all of them. Default: no limit."),
     ] = None,
 ) -> int:
     """Wait until jobs have ended, and print how. Ctrl-C stops waiting; the jobs keep running."""
     return wait_for_all(connection, connection.each_member(names) or [None], timeout_s)
 
 
-def wait_for_all(connection: Connection, wanted: Sequence[str | None], timeout_s: float | None = None) -> int:
-    """The exit code of the job that was the first to end without success; 0: all succeeded. None: the newest job. An
-    error of the wait itself counts after all ends of jobs."""
+def wait_for_all(
+    connection: Connection, wanted: Sequence[str | None], timeout_s: float | None = None
+) -> int:
+    """The exit code of the job that was the first to end without success; 0: all succeeded. None:
+    the newest job. An error of the wait itself counts after all ends of jobs."""
     from client_lib.client import get_job
 
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -249,11 +321,16 @@ def wait_for_all(connection: Connection, wanted: Sequence[str | None], timeout_s
         left_s = None if deadline is None else max(0.0, deadline - time.monotonic())
         try:
             job = get_job(connection.job(name)["name"], client=connection.api)
-            with printer.hint_on_interrupt(job.name or ""), printer.progress(f"waiting for {job.name}"):
+            with (
+                printer.hint_on_interrupt(job.name or ""),
+                printer.progress(f"waiting for {job.name}"),
+            ):
                 info = job.wait(left_s)
         except ClientLibError as problem:
             printer.error(problem)
-            ended_at = problem.info.finished_at if isinstance(problem, JobEnded) and problem.info else None
+            ended_at = (
+                problem.info.finished_at if isinstance(problem, JobEnded) and problem.info else None
+            )
             failed.append((ended_at or _NEVER, ExitCode.of_error(problem)))
         else:
             printer.data(f"{info.name} {info.state}")

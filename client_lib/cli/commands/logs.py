@@ -42,25 +42,37 @@ def logs(
     connection: Connection,
     names: NamesOrNewest = None,
     follow: Annotated[
-        bool, Option("-f", "--follow", help="Go on until the job has ended; while it waits, print why.")
+        bool,
+        Option("-f", "--follow", help="Go on until the job has ended; while it waits, print why."),
     ] = False,
-    tail: Annotated[int | None, Option("-n", "--tail", min=0, metavar="LINES", help="Only the last lines.")] = None,
+    tail: Annotated[
+        int | None, Option("-n", "--tail", min=0, metavar="LINES", help="Only the last lines.")
+    ] = None,
     since: Annotated[
-        str | None, Option(metavar="TIME", help="Only lines after that: 10m, 2h, or a time as in 2026-11-21T10:00:00Z.")
+        str | None,
+        Option(
+            metavar="TIME",
+            help="Only lines after that: 10m, 2h, or a time as in 2026-11-21T10:00:00Z.",
+        ),
     ] = None,
     ranks: Annotated[
-        list[int] | None, Option("--rank", min=0, metavar="RANK", help="Only this rank; may be repeated.")
+        list[int] | None,
+        Option("--rank", min=0, metavar="RANK", help="Only this rank; may be repeated."),
     ] = None,
     streams: Annotated[
-        list[str] | None, Option("--stream", metavar="NAME", help="stdout, stderr or train.log; may be repeated.")
+        list[str] | None,
+        Option("--stream", metavar="NAME", help="stdout, stderr or train.log; may be repeated."),
     ] = None,
     attempt: Annotated[
-        int | None, Option(min=1, metavar="NUMBER", help="Only this attempt. Default: all, in order.")
+        int | None,
+        Option(min=1, metavar="NUMBER", help="Only this attempt. Default: all, in order."),
     ] = None,
     grep: Annotated[
         str | None,
         Option(
-            metavar="RE", help="Only lines that match this regular expression (Python's `re`); the server searches."
+            metavar="RE",
+            help="Only lines that match this regular expression (Python's `re`); the server "
+            "searches.",
         ),
     ] = None,
     context: Annotated[
@@ -77,11 +89,13 @@ def logs(
         bool,
         Option(
             "--diverge",
-            help="Instead of the log: the first line in which ranks differ, other than in numbers. Lines that rank 0 "
-            "alone prints are left out.",
+            help="Instead of the log: the first line in which ranks differ, other than in numbers. "
+            "Lines that rank 0 alone prints are left out.",
         ),
     ] = False,
-    timestamps: Annotated[bool, Option("--timestamps", help="Print before each line when it was written.")] = False,
+    timestamps: Annotated[
+        bool, Option("--timestamps", help="Print before each line when it was written.")
+    ] = False,
     collapse: Collapse = False,
     output: TextOrJson = "text",
 ) -> None:
@@ -97,9 +111,20 @@ def logs(
         ctx.fail("-C needs --grep: it shows the lines around each match")
     names = connection.each_member(names)
     if follow and (grep or len(names) > 1):
-        ctx.fail("-f takes no --grep" if grep else f"-f follows one job, and these are {len(names)}: name one of them")
+        ctx.fail(
+            "-f takes no --grep"
+            if grep
+            else f"-f follows one job, and these are {len(names)}: name one of them"
+        )
     params = log_params(
-        follow=follow, tail=tail, since=since, rank=ranks, stream=streams, attempt=attempt, grep=grep, context=context
+        follow=follow,
+        tail=tail,
+        since=since,
+        rank=ranks,
+        stream=streams,
+        attempt=attempt,
+        grep=grep,
+        context=context,
     )
     wanted: list[str | None] = [*names] or [None]
     for name in wanted:
@@ -107,29 +132,44 @@ def logs(
         if len(names) > 1 and output != "json":
             printer.data_at_once(f"==> {found['name']} <==")
         more = {"job": found["name"]} if len(names) > 1 else {}
-        open_logs, retry_s = partial(connection.rest.open_logs, found["name"]), connection.config.retry_s
+        open_logs, retry_s = (
+            partial(connection.rest.open_logs, found["name"]),
+            connection.config.retry_s,
+        )
         with printer.hint_on_interrupt(found["name"]):
             if found["state"] == State.PENDING and not follow:
-                printer.hint(f"{found['name']} is PENDING: {table.why(found)}; -f waits for its lines")
+                printer.hint(
+                    f"{found['name']} is PENDING: {table.why(found)}; -f waits for its lines"
+                )
             elif diverge:
-                _print_divergence(found, open_logs, params, retry_s, None if output != "json" else more)
+                _print_divergence(
+                    found, open_logs, params, retry_s, None if output != "json" else more
+                )
             elif output == "json":
                 write = printer.data_at_once if follow else printer.data
                 for entry in settled_entries(log_entries(open_logs, params, retry_s=retry_s)):
                     write(_as_json(entry, more))
             else:
                 prefix = len(ranks or ()) != 1 and several_ranks(found["spec"])
-                log = LogOutput(found["name"], sys.stdout, prefix, timestamps, retry_s, collapse=collapse)
+                log = LogOutput(
+                    found["name"], sys.stdout, prefix, timestamps, retry_s, collapse=collapse
+                )
                 if params.keys() == {"follow"}:
                     started_at = found.get("started_at")
-                    log.waits_for = waits_for(found["spec"], table.time(started_at) if started_at else None)
+                    log.waits_for = waits_for(
+                        found["spec"], table.time(started_at) if started_at else None
+                    )
                 for notice in found.get("notices", []):
                     printer.hint(notice)
                 log.write(open_logs, params)
 
 
 def _print_divergence(
-    job: Json, open_logs: OpenLogs, params: dict[str, Any], retry_s: float, more: dict[str, str] | None
+    job: Json,
+    open_logs: OpenLogs,
+    params: dict[str, Any],
+    retry_s: float,
+    more: dict[str, str] | None,
 ) -> None:
     """`more`: facts to put into each object of JSON; None: print text."""
     from client_lib.log_reading import divergence

@@ -1,4 +1,6 @@
-"""`client-lib metrics`, `best`, `compare`, `diff`, `code` and `download`: what jobs measured, wrote and ran."""
+"""`client-lib metrics`, `best`, `compare`, `diff`, `code` and `download`: what
+jobs measured, wrote and ran.
+"""
 
 import csv
 import sys
@@ -11,7 +13,14 @@ from typer import Argument, Option
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection, Json
-from client_lib.cli.parameters import CommandApp, JobName, JobOrNewest, TableJsonOrCsv, TextOrJson, WholeNames
+from client_lib.cli.parameters import (
+    CommandApp,
+    JobName,
+    JobOrNewest,
+    TableJsonOrCsv,
+    TextOrJson,
+    WholeNames,
+)
 from client_lib.errors import Conflict, Forbidden
 from client_lib.reports import curves
 from client_lib.spec import paths
@@ -42,9 +51,16 @@ def metrics(
     ctx: typer.Context,
     connection: Connection,
     name: JobOrNewest = None,
-    watch: Annotated[bool, Option("--watch", "-w", help="Print again whenever they change, to the end.")] = False,
+    watch: Annotated[
+        bool, Option("--watch", "-w", help="Print again whenever they change, to the end.")
+    ] = False,
     rank: Annotated[
-        Any, Option(parser=_rank, metavar="N", help="Metrics of this rank, of `all` ranks, or what the `workers` use.")
+        Any,
+        Option(
+            parser=_rank,
+            metavar="N",
+            help="Metrics of this rank, of `all` ranks, or what the `workers` use.",
+        ),
     ] = "0",
     output: Annotated[
         Literal["text", "json", "csv"], Option("-o", "--output", help="Form of what is printed.")
@@ -52,8 +68,9 @@ def metrics(
 ) -> None:
     """Show the losses and other metrics of a job: the curve, the last and the best value of each.
 
-    They are read from the lines that the job prints and from files of TensorBoard and Lightning; the script needs no
-    change. BEST is the smallest loss or error, or the largest accuracy or score; empty for other metrics.
+    They are read from the lines that the job prints and from files of TensorBoard and Lightning;
+    the script needs no change. BEST is the smallest loss or error, or the largest accuracy or
+    score; empty for other metrics.
     """
     if watch and output != "text":
         ctx.fail("--watch prints text; leave out -o")
@@ -87,10 +104,15 @@ def metrics(
 def best(
     connection: Connection,
     names: WholeNames,
-    by: Annotated[str, Option(metavar="METRIC", help="Name of the metric, as in `client-lib metrics`.")],
+    by: Annotated[
+        str, Option(metavar="METRIC", help="Name of the metric, as in `client-lib metrics`.")
+    ],
     largest: Annotated[
         bool | None,
-        Option("--max/--min", help="Which value is the best. Default: chosen by the metric's name, as in `metrics`."),
+        Option(
+            "--max/--min",
+            help="Which value is the best. Default: chosen by the metric's name, as in `metrics`.",
+        ),
     ] = None,
     output: TextOrJson = "text",
 ) -> None:
@@ -112,10 +134,11 @@ def best(
 """
 )
 def compare(connection: Connection, names: WholeNames, output: TableJsonOrCsv = "table") -> None:
-    """Show jobs, or the members of groups, beside each other: arguments that differ, last and best values of metrics.
+    """Show jobs, or the members of groups, beside each other: arguments that differ, last and best
+    values of metrics.
 
-    The metrics are those of rank 0. A metric has no best value if its name, such as lr, does not tell which value is
-    better. `client-lib diff A B` shows all differences between two jobs.
+    The metrics are those of rank 0. A metric has no best value if its name, such as lr, does not
+    tell which value is better. `client-lib diff A B` shows all differences between two jobs.
     """
     found = curves.compared(_measured(connection, names))
     headings, *rows = curves.compared_rows(found, exact=output == "csv")
@@ -126,22 +149,33 @@ def compare(connection: Connection, names: WholeNames, output: TableJsonOrCsv = 
     else:
         printer.table(headings, rows)
     if len(found) == 1:
-        printer.hint(f"{found[0]['name']} is one job: name others to see in which arguments they differ")
+        printer.hint(
+            f"{found[0]['name']} is one job: name others to see in which arguments they differ"
+        )
     elif not any(job["arguments"] for job in found):
-        printer.hint("their arguments are the same; `client-lib diff A B` compares code, packages and hardware, too")
+        printer.hint(
+            "their arguments are the same; `client-lib diff A B` compares code, packages and "
+            "hardware, too"
+        )
     if not any(job["metrics"] for job in found):
         printer.hint("none of them has printed metrics so far")
 
 
 def _measured(connection: Connection, names: list[str]) -> list[tuple[Json, list[Json]]]:
-    """The jobs, and the members of groups in the place of these, each once, with their curves of rank 0: none, and a
-    hint with the reason, if the server refuses to show them."""
-    jobs = {job["name"]: job for name in names for job in connection.members(name) or [connection.job(name)]}
+    """The jobs, and the members of groups in the place of these, each once, with their curves of
+    rank 0: none, and a hint with the reason, if the server refuses to show them."""
+    jobs = {
+        job["name"]: job
+        for name in names
+        for job in connection.members(name) or [connection.job(name)]
+    }
     found = []
     for name, job in jobs.items():
         of_job: list[Json] = []
         try:
-            of_job = connection.rest.read(paths.job(name, "metrics"), "curves", _OF_RANK_0)["curves"]
+            of_job = connection.rest.read(paths.job(name, "metrics"), "curves", _OF_RANK_0)[
+                "curves"
+            ]
         except (Conflict, Forbidden) as refused:
             printer.hint(refused.message)
         found.append((job, of_job))
@@ -150,7 +184,10 @@ def _measured(connection: Connection, names: list[str]) -> list[tuple[Json, list
 
 def _print(found: dict[str, Any]) -> None:
     if not found["curves"]:
-        printer.hint(f"{found['job']} has no values here so far; metrics are printed numbers like `step 3 loss=0.12`")
+        printer.hint(
+            f"{found['job']} has no values here so far; metrics are printed numbers like `step 3 "
+            "loss=0.12`"
+        )
     else:
         printer.table(curves.HEADINGS, curves.rows(found), cut=("CURVE",))
     printer.lines(curves.facts(found))
@@ -170,9 +207,15 @@ What is there already is not fetched again; a download that was cut goes on when
 def download(
     connection: Connection,
     name: JobName,
-    folder: Annotated[str | None, Argument(metavar="[DIR]", help="Default: one of the job's name, here.")] = None,
-    pattern: Annotated[str | None, Option(metavar="GLOB", help="Only these: `*.pt`, `out/**`. Default: all.")] = None,
-    listed: Annotated[bool, Option("--list", help="Show what there is, and fetch nothing.")] = False,
+    folder: Annotated[
+        str | None, Argument(metavar="[DIR]", help="Default: one of the job's name, here.")
+    ] = None,
+    pattern: Annotated[
+        str | None, Option(metavar="GLOB", help="Only these: `*.pt`, `out/**`. Default: all.")
+    ] = None,
+    listed: Annotated[
+        bool, Option("--list", help="Show what there is, and fetch nothing.")
+    ] = False,
     output: TextOrJson = "text",
 ) -> None:
     """Fetch the files that a job has written; also while it runs."""
@@ -182,7 +225,9 @@ def download(
     full = connection.job(name)["name"]
     if not listed:
         with printer.transfer(full) as show_progress:
-            files = get_job(full, client=connection.api).download(folder, pattern, on_download=show_progress)
+            files = get_job(full, client=connection.api).download(
+                folder, pattern, on_download=show_progress
+            )
         if output == "json":
             printer.data_json([str(file) for file in files])
         else:
@@ -195,12 +240,17 @@ def download(
     if output == "json":
         printer.data_json([file.model_dump(mode="json") for file in chosen])
     elif chosen:
-        rows = [(file.path, f"{file.size:,}", f"{file.modified_at:%Y-%m-%d %H:%M:%S}") for file in chosen]
+        rows = [
+            (file.path, f"{file.size:,}", f"{file.modified_at:%Y-%m-%d %H:%M:%S}")
+            for file in chosen
+        ]
         printer.table(("file", "bytes", "written (UTC)"), rows)
     else:
         printer.hint(downloads.why_none(connection.api.job_info(full), kept, pattern))
     for left in kept.left_out:
-        printer.hint(f"not kept: {left.path} of worker {left.worker} ({left.size:,} bytes): {left.why}")
+        printer.hint(
+            f"not kept: {left.path} of worker {left.worker} ({left.size:,} bytes): {left.why}"
+        )
 
 
 @app.command(
@@ -212,9 +262,13 @@ def download(
 def code(
     connection: Connection,
     name: JobName,
-    folder: Annotated[str | None, Argument(metavar="[DIR]", help="A new folder. Default: NAME-code.")] = None,
+    folder: Annotated[
+        str | None, Argument(metavar="[DIR]", help="A new folder. Default: NAME-code.")
+    ] = None,
 ) -> None:
-    """Fetch the code that a job ran: the files of its snapshot, or of a job in place the commit and a patch."""
+    """Fetch the code that a job ran: the files of its snapshot, or of a job in
+    place the commit and a patch.
+    """
     from client_lib.client import get_job
 
     full = connection.job(name)["name"]
@@ -227,14 +281,20 @@ def code(
   client-lib diff train-x7k2m train-p4c9d -o json | jq .parts.packages
 """
 )
-def diff(connection: Connection, name: JobName, other: JobName, output: TextOrJson = "text") -> None:
-    """Show what differs between two jobs: code, arguments, variables, packages, hardware, last and best metrics.
+def diff(
+    connection: Connection, name: JobName, other: JobName, output: TextOrJson = "text"
+) -> None:
+    """Show what differs between two jobs: code, arguments, variables, packages, hardware, last and
+    best metrics.
 
-    Of jobs in place the uncommitted changes are compared. What was recorded of one job alone is left out.
+    Of jobs in place the uncommitted changes are compared. What was recorded of one job alone is
+    left out.
     """
     from client_lib.client import get_job
 
-    first, second = (get_job(connection.job(each)["name"], client=connection.api) for each in (name, other))
+    first, second = (
+        get_job(connection.job(each)["name"], client=connection.api) for each in (name, other)
+    )
     found = first.diff(second)
     if output == "json":
         printer.data_json(found._asdict())

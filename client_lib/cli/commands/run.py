@@ -1,7 +1,7 @@
 """`client-lib run` and `%%job`: a job in the foreground, and the cell of a notebook as a job.
 
-Ctrl-C at `submit -f` stops following. Here Ctrl-C, a closed terminal and SIGTERM cancel the job, and its output is
-shown to the end.
+Ctrl-C at `submit -f` stops following. Here Ctrl-C, a closed terminal and SIGTERM cancel the job,
+and its output is shown to the end.
 """
 
 import importlib
@@ -27,7 +27,9 @@ from client_lib.job import Job
 from client_lib.worker.plan import STDIN
 
 FILE = "cell.py"
-_ENDING = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_ENDING = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
 
 app = CommandApp()
 magic = CommandApp()
@@ -47,16 +49,23 @@ Exit code:
 """,
 )
 def run(
-    ctx: typer.Context, connection: Connection, config: ConfigOption = None, no_check: NoCheck = False, **values: Any
+    ctx: typer.Context,
+    connection: Connection,
+    config: ConfigOption = None,
+    no_check: NoCheck = False,
+    **values: Any,
 ) -> int:
     """Run SCRIPT in the foreground, as torchrun would.
 
-    Output as it comes; on this machine rank 0 reads this terminal (breakpoint() works on one process). Ctrl-C cancels
-    the job, with its grace period; a second one stops waiting for that. The job's record and its logs stay.
+    Output as it comes; on this machine rank 0 reads this terminal (breakpoint() works on one
+    process). Ctrl-C cancels the job, with its grace period; a second one stops waiting for that.
+    The job's record and its logs stay.
     """
     described = submit_steps.job_of(ctx, connection, config, values)
     os.environ.pop(STDIN, None)
-    if path := _stdin():  # it travels as a variable: the environment goes to servers of this machine alone
+    if (
+        path := _stdin()
+    ):  # it travels as a variable: the environment goes to servers of this machine alone
         os.environ[STDIN] = path
     job = described.job
     came: list[int] = []  # the signal that would have ended this program; a second one ends it
@@ -73,7 +82,9 @@ def run(
         threading.Thread(target=_cancel, args=(job,), name="client_lib-cancel").start()
 
     for signum in _ENDING:
-        if signal.getsignal(signum) is not signal.SIG_IGN:  # nohup and a shell's `&` make a program ignore it
+        if (
+            signal.getsignal(signum) is not signal.SIG_IGN
+        ):  # nohup and a shell's `&` make a program ignore it
             before[signum] = signal.signal(signum, on_signal)
     try:
         name = submit_steps.submit(described, not no_check).name
@@ -104,7 +115,9 @@ def _cancel(job: Job) -> None:
 
 
 def _exit_code(problem: JobFailed | JobCancelled, came: list[int]) -> int:
-    """The exit code of the first failing rank, or 128 + the signal of the rank or of this program, as in a shell."""
+    """The exit code of the first failing rank, or 128 + the signal of the rank or of
+    this program, as in a shell.
+    """
     if came:
         return 128 + came[0]
     if isinstance(problem, JobCancelled):
@@ -116,8 +129,8 @@ def _exit_code(problem: JobFailed | JobCancelled, came: list[int]) -> int:
 
 
 def _stdin() -> str | None:
-    """Standard input of rank 0: the terminal by its name, or the pipe or file of this program by way of /proc (Linux).
-    None: nothing can be read."""
+    """Standard input of rank 0: the terminal by its name, or the pipe or file of this program by
+    way of /proc (Linux). None: nothing can be read."""
     try:
         mode = os.fstat(0).st_mode
         if os.isatty(0):
@@ -138,7 +151,9 @@ def load_ipython_extension(shell: Any) -> None:
 
 @job_command(magic, "%%job")
 def _job_of_cell(ctx: typer.Context, connection: Connection, **values: Any) -> Job:
-    """Save the cell as SCRIPT (default: cell.py), run it as a job and print its lines until it has ended."""
+    """Save the cell as SCRIPT (default: cell.py), run it as a job and print its
+    lines until it has ended.
+    """
     script = Path(values["script"] or FILE)
     if script.suffix != ".py":
         ctx.fail(f"%%job saves the cell as SCRIPT, and {script} does not end in .py")
@@ -150,8 +165,8 @@ def _job_of_cell(ctx: typer.Context, connection: Connection, **values: Any) -> J
 
 
 def run_cell(line: str, cell: str) -> Job | None:
-    """Run a cell; None: only the help was asked for. Raises JobFailed and JobCancelled, the errors of `Job.submit`, and
-    IPython's UsageError for wrong options."""
+    """Run a cell; None: only the help was asked for. Raises JobFailed and JobCancelled, the errors
+    of `Job.submit`, and IPython's UsageError for wrong options."""
     try:
         try:
             words = shlex.split(line)

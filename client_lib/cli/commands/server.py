@@ -1,5 +1,6 @@
-"""`client-lib serve`, `server`, `ui`, `instances` and `doctor`: a server in the foreground, the local one in the
-background, tokens for one that many use; its pages, its instance types, and checks of it and its client.
+"""`client-lib serve`, `server`, `ui`, `instances` and `doctor`: a server in the foreground, the
+local one in the background, tokens for one that many use; its pages, its instance types, and checks
+of it and its client.
 """
 
 import html
@@ -19,7 +20,14 @@ from typer import Argument, Option
 
 from client_lib.cli import ExitCode, printer
 from client_lib.cli.connection import Connection, Json
-from client_lib.cli.parameters import CommandApp, JobOrAll, TableJsonOrName, TableOrJson, TextOrJson, require_command
+from client_lib.cli.parameters import (
+    CommandApp,
+    JobOrAll,
+    TableJsonOrName,
+    TableOrJson,
+    TextOrJson,
+    require_command,
+)
 from client_lib.errors import ClientLibError
 from client_lib.reports.table import aligned, stamp
 from client_lib.spec import paths
@@ -47,15 +55,21 @@ app.add_typer(group, name="server")
     context_settings={"ignore_unknown_options": True},
     add_help_option=False,  # `serve --help` is answered by the server, which knows its own flags
 )
-def serve(args: Annotated[list[str] | None, Argument(metavar="[ARGS]...", help="Flags of the server.")] = None) -> int:
-    """Run a server in the foreground, for this machine's user or for several; `serve --help` shows its options."""
+def serve(
+    args: Annotated[
+        list[str] | None, Argument(metavar="[ARGS]...", help="Flags of the server.")
+    ] = None,
+) -> int:
+    """Run a server in the foreground, for this machine's user or for several;
+    `serve --help` shows its options.
+    """
     return become_server("client-lib serve", args or ())
 
 
 def become_server(program: str, args: Sequence[str]) -> int:
-    """Replace this process by the server, so that signals reach it and the exit code is its own. Windows has no exec:
-    there the server is a child. `program` is its name in its help. Raises NotSupported naming the extra where the
-    server's libraries are missing."""
+    """Replace this process by the server, so that signals reach it and the exit code is its own.
+    Windows has no exec: there the server is a child. `program` is its name in its help. Raises
+    NotSupported naming the extra where the server's libraries are missing."""
     local_server.check_installed()
     line = [sys.executable, "-c", _START, program, *args]
     sys.stdout.flush()
@@ -74,15 +88,21 @@ def become_server(program: str, args: Sequence[str]) -> int:
 def ui(
     connection: Connection,
     name: JobOrAll = None,
-    browser: Annotated[bool, Option("--browser/--no-browser", help="Open a browser, or print the link.")] = True,
+    browser: Annotated[
+        bool, Option("--browser/--no-browser", help="Open a browser, or print the link.")
+    ] = True,
     output: TextOrJson = "text",
 ) -> None:
-    """Open the server's pages in a browser: jobs, logs, curves. The link logs you in and works once."""
+    """Open the server's pages in a browser: jobs, logs, curves. The link
+    logs you in and works once.
+    """
     job = "" if name is None else f"&job={quote(connection.job(name)['name'], safe='')}"
     link = connection.api.login_link()
     url = f"{connection.rest.endpoint.url.rstrip('/')}/{link.path}{job}"
     # elsewhere on Linux there is no browser, or one that would run in the terminal
-    has_screen = sys.platform != "linux" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
+    has_screen = (
+        sys.platform != "linux" or "DISPLAY" in os.environ or "WAYLAND_DISPLAY" in os.environ
+    )
     if output == "json":
         printer.data_json({"url": url, "expires_s": link.expires_s})
     elif not (browser and has_screen and _opened(url, connection.config.state_dir)):
@@ -91,10 +111,14 @@ def ui(
 
 
 def _opened(url: str, directory: Path | None) -> bool:
-    """Open the link by a file that leads to it: every account of this machine can read a browser's arguments."""
+    """Open the link by a file that leads to it: every account of this machine can
+    read a browser's arguments.
+    """
     try:
         file = make_private(directory or state_dir()) / "login.html"
-        write_file(str(file), f'<meta http-equiv="refresh" content="0;url={html.escape(url)}">\n'.encode())
+        write_file(
+            str(file), f'<meta http-equiv="refresh" content="0;url={html.escape(url)}">\n'.encode()
+        )
     except OSError:  # the link is printed
         return False
     return webbrowser.open(file.as_uri())
@@ -116,8 +140,18 @@ def instances(connection: Connection, output: TableJsonOrName = "table") -> None
     else:
         rows = []
         for kind in kinds:
-            free, size = kind.get("available"), (str(kind["gpus"]), f"{kind['cpu']:g}", f"{kind['memory_gib']:g} GiB")
-            rows.append((kind["name"], *size, "?" if free is None else str(free), kind.get("description", "")))
+            free, size = (
+                kind.get("available"),
+                (str(kind["gpus"]), f"{kind['cpu']:g}", f"{kind['memory_gib']:g} GiB"),
+            )
+            rows.append(
+                (
+                    kind["name"],
+                    *size,
+                    "?" if free is None else str(free),
+                    kind.get("description", ""),
+                )
+            )
         printer.table(("NAME", "GPUS", "CORES", "MEMORY", "FREE", "DESCRIPTION"), rows)
 
 
@@ -139,11 +173,13 @@ def doctor(
         Option(
             min=1,
             metavar="N",
-            help="Run the preflight of `submit --preflight` alone, as a job of N workers, and print what it finds.",
+            help="Run the preflight of `submit --preflight` alone, as a job of N workers, and "
+            "print what it finds.",
         ),
     ] = None,
     instance_type: Annotated[
-        str | None, Option("-i", "--instance-type", metavar="TEXT", help="Of the workers of --gang.")
+        str | None,
+        Option("-i", "--instance-type", metavar="TEXT", help="Of the workers of --gang."),
     ] = None,
     output: TableOrJson = "table",
 ) -> int:
@@ -158,7 +194,8 @@ def doctor(
         printer.data_json(checks)
     else:
         rows = [
-            (each["name"], "yes" if each["ok"] else "NO", each["message"], each.get("fix") or "") for each in checks
+            (each["name"], "yes" if each["ok"] else "NO", each["message"], each.get("fix") or "")
+            for each in checks
         ]
         printer.table(("CHECK", "OK", "MESSAGE", "FIX"), rows)
     return ExitCode.DONE if all(check["ok"] for check in checks) else ExitCode.FAILED
@@ -197,11 +234,17 @@ def _python() -> Json:
         return _check("python", False, problem.message, problem.hint)
     line = [path, "-c", _HAS_TORCH]
     try:
-        torch = subprocess.run(line, timeout=IMPORT_S, check=False, capture_output=True).returncode == 0
+        torch = (
+            subprocess.run(line, timeout=IMPORT_S, check=False, capture_output=True).returncode == 0
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return _check("python", False, f"jobs of this shell get {path}, which doesn't run: {error}", None)
+        return _check(
+            "python", False, f"jobs of this shell get {path}, which doesn't run: {error}", None
+        )
     fix = None if torch else f"{path} -m pip install torch, or activate the environment that has it"
-    return _check("python", torch, f"jobs of this shell get {path}, with{'' if torch else 'out'} torch", fix)
+    return _check(
+        "python", torch, f"jobs of this shell get {path}, with{'' if torch else 'out'} torch", fix
+    )
 
 
 def _checks(connection: Connection) -> list[Json]:
@@ -227,7 +270,9 @@ def _check(name: str, ok: bool, message: str, fix: str | None) -> Json:
 
 @group.callback()
 def server(ctx: typer.Context) -> None:
-    """The local server of this machine. It is started on demand, and ends by itself when it is idle."""
+    """The local server of this machine. It is started on demand, and ends
+    by itself when it is idle.
+    """
     require_command(ctx)
 
 
@@ -244,14 +289,27 @@ def status(output: TextOrJson = "text") -> int:
     """Show whether it runs, where it listens, and where it keeps its data."""
     running = local_server.find()
     directory = running.state_dir if running else state_dir()
-    facts: Json = {"running": running is not None, "state_dir": str(directory), "log": str(directory / SERVER_LOG)}
+    facts: Json = {
+        "running": running is not None,
+        "state_dir": str(directory),
+        "log": str(directory / SERVER_LOG),
+    }
     info: Json = {}
     if running:
         with suppress(ClientLibError):
             rest = Rest(lambda: running.endpoint, resolve(running.url), http_client.connect)
             info = rest.read(paths.INFO, "runtime", read_s=INFO_S, retry_s=0)
-        facts |= {"url": running.url, "pid": running.pid, "version": running.version, "started_at": running.started_at}
-        facts |= {"data_dir": running.data_dir, "answers": bool(info), "warm_pools": info.get("warm_pools", [])}
+        facts |= {
+            "url": running.url,
+            "pid": running.pid,
+            "version": running.version,
+            "started_at": running.started_at,
+        }
+        facts |= {
+            "data_dir": running.data_dir,
+            "answers": bool(info),
+            "warm_pools": info.get("warm_pools", []),
+        }
         facts["disk_mib"] = _disk_mib(Path(running.data_dir)) if running.data_dir else {}
         facts["memory_mib"] = None
         with suppress(OSError):  # there is no /proc
@@ -266,11 +324,19 @@ def status(output: TextOrJson = "text") -> int:
 
 def _show(facts: Json) -> None:
     shown = dict(facts)
-    pools, disk, memory = shown.pop("warm_pools", []), shown.pop("disk_mib", {}), shown.pop("memory_mib", None)
+    pools, disk, memory = (
+        shown.pop("warm_pools", []),
+        shown.pop("disk_mib", {}),
+        shown.pop("memory_mib", None),
+    )
     if "started_at" in shown:
         shown["started_at"] = stamp(shown["started_at"])
     said = {True: "yes", False: "no"}
-    rows = [(name.replace("_", " "), said.get(value, str(value))) for name, value in shown.items() if value is not None]
+    rows = [
+        (name.replace("_", " "), said.get(value, str(value)))
+        for name, value in shown.items()
+        if value is not None
+    ]
     if disk:
         parts = ", ".join(f"{name} {size}" for name, size in disk.items())
         rows.append(("disk", f"{sum(disk.values()):.1f} MiB: {parts}"))
@@ -279,7 +345,10 @@ def _show(facts: Json) -> None:
     for pool in pools:
         size = f", {pool['memory_mib']:.0f} MiB" if pool.get("memory_mib") is not None else ""
         used = f", {pool['launches']} workers so far, idle for {pool['idle_s']:.0f} s"
-        what = f"{pool['state']}, pid {pool['pid']}, {pool['modules']} modules{size}{used}, {pool['python']}"
+        what = (
+            f"{pool['state']}, pid {pool['pid']}, {pool['modules']} modules{size}{used}, "
+            f"{pool['python']}"
+        )
         rows.append(("warm pool", what))
     printer.data(aligned(rows))
     if not facts["running"]:
@@ -304,7 +373,10 @@ def _disk_mib(data: Path) -> dict[str, float]:
 @group.command()
 def stop(
     every: Annotated[
-        bool, Option("--all", help="Stop your servers with other state directories on this machine, too.")
+        bool,
+        Option(
+            "--all", help="Stop your servers with other state directories on this machine, too."
+        ),
     ] = False,
 ) -> None:
     """Stop it. Jobs keep running; the next command starts it again, and it finds them."""
@@ -346,6 +418,8 @@ def token(args: Annotated[list[str] | None, Argument(metavar="[ARGS]...")] = Non
 Exit code: 0 it is valid, 2 it isn't.
 """
 )
-def check(file: Annotated[str, Argument(help="YAML of a cluster, or TOML of a local server.")]) -> int:
+def check(
+    file: Annotated[str, Argument(help="YAML of a cluster, or TOML of a local server.")],
+) -> int:
     """Check a catalogue before a server gets it, and print all errors with their lines."""
     return become_server("client-lib server", ["check", "--", file])

@@ -1,4 +1,5 @@
-"""`client-lib exec`, `client-lib shell` and `client-lib port-forward`: sessions in a worker of a running job.
+"""`client-lib exec`, `client-lib shell` and `client-lib port-forward`: sessions in a worker of a
+running job.
 
 A session carries frames between the worker and this terminal, or a socket of this machine.
 """
@@ -38,7 +39,9 @@ _PAUSE_S = 1.0  # before bytes are sent again
 _JSON, _BYTES = {"Content-Type": "application/json"}, {"Content-Type": "application/octet-stream"}
 Request = Mapping[str, Any]  # a SessionRequest as JSON
 
-_Rank = Annotated[int | None, Option(min=0, help="Run on the worker of this rank, with its environment.")]
+_Rank = Annotated[
+    int | None, Option(min=0, help="Run on the worker of this rank, with its environment.")
+]
 _Worker = Annotated[int | None, Option(min=0, help="Number of the worker. Default: 0.")]
 
 
@@ -53,14 +56,16 @@ _Worker = Annotated[int | None, Option(min=0, help="Number of the worker. Defaul
 def exec_(
     connection: Connection,
     name: JobName,
-    command: Annotated[list[str], Argument(metavar="-- COMMAND...", help="The command and its arguments.")],
+    command: Annotated[
+        list[str], Argument(metavar="-- COMMAND...", help="The command and its arguments.")
+    ],
     rank: _Rank = None,
     worker: _Worker = None,
 ) -> int:
     """Run a command in a worker of a running job, in the working directory of its ranks.
 
-    The exit code is that of the command. The command gets a terminal if stdin and stdout are one, and ends with the
-    attempt.
+    The exit code is that of the command. The command gets a terminal if stdin and stdout are one,
+    and ends with the attempt.
     """
     return _attach(connection, name, {"argv": command, "rank": rank, "worker": worker})
 
@@ -71,8 +76,12 @@ def exec_(
   client-lib shell train-x7k2m --worker 1
 """
 )
-def shell(connection: Connection, name: JobOrNewest = None, rank: _Rank = None, worker: _Worker = None) -> int:
-    """Open a shell in a worker of a running job, in the working directory of its ranks. It ends with the attempt."""
+def shell(
+    connection: Connection, name: JobOrNewest = None, rank: _Rank = None, worker: _Worker = None
+) -> int:
+    """Open a shell in a worker of a running job, in the working directory of its ranks.
+    It ends with the attempt.
+    """
     return _attach(connection, name, {"rank": rank, "worker": worker})
 
 
@@ -91,7 +100,8 @@ def port_forward(
         str,
         Argument(
             metavar="[LOCAL:]PORT",
-            help="Port of the worker; LOCAL is the port of this machine (default: the same; 0: a free one).",
+            help="Port of the worker; LOCAL is the port of this machine (default: the same; 0: a "
+            "free one).",
         ),
     ],
     worker: _Worker = None,
@@ -116,7 +126,9 @@ def port_forward(
         printer.data_at_once(f"http://127.0.0.1:{own} is port {inner} of {job}; Ctrl-C ends this")
         while True:
             peer, _ = listening.accept()
-            threading.Thread(target=_carry, args=(Session(connection.rest, job, request), peer), daemon=True).start()
+            threading.Thread(
+                target=_carry, args=(Session(connection.rest, job, request), peer), daemon=True
+            ).start()
 
 
 def _carry(session: Session, peer: socket.socket) -> None:
@@ -134,8 +146,9 @@ def _carry(session: Session, peer: socket.socket) -> None:
 
 
 def _attach(connection: Connection, name: str | None, request: Request) -> int:
-    """Run a command in a worker, with a terminal if stdin and stdout are one; return its exit code. Ctrl-C goes to the
-    command; without a terminal, the second one ends the session. Raises as `Session.run`."""
+    """Run a command in a worker, with a terminal if stdin and stdout are one; return its exit code.
+    Ctrl-C goes to the command; without a terminal, the second one ends the session. Raises as
+    `Session.run`."""
     job = connection.job(name)["name"]
     has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
     if has_terminal:
@@ -202,7 +215,9 @@ class Session:
         self._ended = threading.Event()
 
     def send(self, data: bytes, *, at_once: bool = False) -> None:
-        """Send a frame, if the session goes on. `at_once`: drop it if others wait, as a handler of signals must."""
+        """Send a frame, if the session goes on. `at_once`: drop it if others wait, as
+        a handler of signals must.
+        """
         while not self._ended.is_set():
             try:
                 self._waiting.put(data, block=not at_once, timeout=_PAUSE_S)
@@ -223,8 +238,9 @@ class Session:
         threading.Thread(target=send, daemon=True).start()
 
     def run(self, show: Callable[[bytes, bytes], None]) -> int:
-        """Begin, and pass each piece of output to `show` with its kind (DATA, ERRORS) until the end; the exit code.
-        Raises Conflict: there is no session, and why; NotSupported: the server is too old; the errors of a call."""
+        """Begin, and pass each piece of output to `show` with its kind (DATA, ERRORS) until the
+        end; the exit code. Raises Conflict: there is no session, and why; NotSupported: the server
+        is too old; the errors of a call."""
         frames, begins = link.Frames(), json.dumps(self._request).encode()
         opened = self._rest.stream(self._path, headers=_JSON, read_s=link.SILENT_S, begins=begins)
         try:
@@ -253,7 +269,9 @@ class Session:
                     data = self._waiting.get(timeout=link.KEEP_S)
                 except queue.Empty:
                     data = link.frame(link.KEEP)
-                while len(data) < _SENT_MAX and not self._waiting.empty():  # no other thread takes from it
+                while (
+                    len(data) < _SENT_MAX and not self._waiting.empty()
+                ):  # no other thread takes from it
                     data += self._waiting.get()
             try:
                 put(params={"offset": offset}, body=data)

@@ -1,4 +1,6 @@
-"""`client-lib init` and `client-lib completion`, and the answers to a shell that completes a line."""
+"""`client-lib init` and `client-lib completion`, and the answers to a
+shell that completes a line.
+"""
 
 import io
 import os
@@ -51,7 +53,9 @@ app = CommandApp()
 """
 )
 def init(
-    folder: Annotated[Path, Argument(metavar="[FOLDER]", help="Made if it is missing. Default: this one.")] = Path(),
+    folder: Annotated[
+        Path, Argument(metavar="[FOLDER]", help="Made if it is missing. Default: this one.")
+    ] = Path(),
 ) -> None:
     """Write a first example into a folder: a train.py for several workers, and its job.yaml.
 
@@ -60,7 +64,8 @@ def init(
     present = [str(folder / name) for name in FILES if (folder / name).exists()]
     if present:
         raise InvalidRequest(
-            f"{' and '.join(present)} would be overwritten", hint="give another folder: client-lib init FOLDER"
+            f"{' and '.join(present)} would be overwritten",
+            hint="give another folder: client-lib init FOLDER",
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,16 +87,21 @@ def init(
 def completion(
     ctx: typer.Context,
     shell: Annotated[
-        Literal["bash", "zsh", "fish"] | None, Argument(metavar="[bash|zsh|fish]", help="Default: that of $SHELL.")
+        Literal["bash", "zsh", "fish"] | None,
+        Argument(metavar="[bash|zsh|fish]", help="Default: that of $SHELL."),
     ] = None,
 ) -> None:
     """Print the lines that make a shell complete commands, options and names of jobs."""
     wanted = shell or os.path.basename(os.environ.get("SHELL", ""))
     if wanted not in ("bash", "zsh", "fish"):
         ctx.fail("which shell? One of bash, zsh, fish")
-    printer.data(get_completion_script(prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE, shell=wanted))
+    printer.data(
+        get_completion_script(prog_name=PROGRAM, complete_var=COMPLETION_VARIABLE, shell=wanted)
+    )
     if sys.stdout.isatty():
-        printer.hint(f"append this to your shell's start-up file: {PROGRAM} completion {wanted} >> ...")
+        printer.hint(
+            f"append this to your shell's start-up file: {PROGRAM} completion {wanted} >> ..."
+        )
 
 
 def answer(command: Any, instruction: str) -> int:
@@ -100,8 +110,8 @@ def answer(command: Any, instruction: str) -> int:
     shell, _, action = instruction.partition("_")
     if action != "complete":
         return int(shell_complete(command, {}, PROGRAM, COMPLETION_VARIABLE, instruction))
-    # lines that client-lib 0.1 made by click (`bash_complete`, where typer has `complete_bash`) stand in the start-up
-    # files of users
+    # lines that client-lib 0.1 made by click (`bash_complete`, where typer has `complete_bash`)
+    # stand in the start-up files of users
     if shell == "fish":  # its COMP_CWORD is the word itself
         line, word = os.environ["COMP_WORDS"], os.environ["COMP_CWORD"]
         os.environ["COMP_CWORD"] = str(len(shlex.split(line)) - (1 if word else 0))

@@ -1,4 +1,6 @@
-"""`client-lib status`, `client-lib explain` and `client-lib stacks`: one job. Only what needs pydantic loads it."""
+"""`client-lib status`, `client-lib explain` and `client-lib stacks`: one job. Only
+what needs pydantic loads it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,13 @@ from typer import Option
 
 from client_lib.cli import printer
 from client_lib.cli.connection import Connection
-from client_lib.cli.parameters import CommandApp, JobGroupOrNewest, JobOrNewest, TextJsonOrName, TextOrJson
+from client_lib.cli.parameters import (
+    CommandApp,
+    JobGroupOrNewest,
+    JobOrNewest,
+    TextJsonOrName,
+    TextOrJson,
+)
 from client_lib.errors import Conflict, NotFound, NotSupported
 from client_lib.reports import table
 from client_lib.reports.table import Json
@@ -34,8 +42,12 @@ app = CommandApp()
 def status(
     connection: Connection,
     name: JobGroupOrNewest = None,
-    events: Annotated[bool, Option("--events", help="Show what happened to it so far, instead.")] = False,
-    verbose: Annotated[bool, Option("--verbose", "-v", help="Show what its time was used for, too.")] = False,
+    events: Annotated[
+        bool, Option("--events", help="Show what happened to it so far, instead.")
+    ] = False,
+    verbose: Annotated[
+        bool, Option("--verbose", "-v", help="Show what its time was used for, too.")
+    ] = False,
     output: TextJsonOrName = "text",
 ) -> None:
     """Show the state of a job, and its reason; of a failed job the report."""
@@ -46,7 +58,10 @@ def status(
             printer.data_json(found)
         else:
             fields = ("time", "attempt", "state", "reason", "message")
-            rows = [[table.stamp(event["time"]), *(str(event[field]) for field in fields[1:])] for event in found]
+            rows = [
+                [table.stamp(event["time"]), *(str(event[field]) for field in fields[1:])]
+                for event in found
+            ]
             printer.table([field.upper() for field in fields], rows)
     elif output == "json":
         printer.data_json(job)
@@ -68,7 +83,9 @@ def status(
 
 
 def job_lines(job: Json, now: datetime, used: str = "") -> list[str]:
-    """The lines of `status` for one job, without the report of a failure. `used`: what its time was used for."""
+    """The lines of `status` for one job, without the report of a failure. `used`:
+    what its time was used for.
+    """
     facts = [(name, text) for name, text in (*_facts(job, now), ("time", used)) if text]
     facts += [("notice", notice) for notice in job.get("notices", [])]
     width = max(len(name) for name, _ in facts)
@@ -79,13 +96,23 @@ def job_lines(job: Json, now: datetime, used: str = "") -> list[str]:
         for worker in workers:
             exit_code = worker.get("exit_code")
             ended = "" if exit_code is None else f"exit code {exit_code}"
-            parts = [str(worker["worker"]), worker["state"], ended, worker.get("host"), worker.get("message")]
+            parts = [
+                str(worker["worker"]),
+                worker["state"],
+                ended,
+                worker.get("host"),
+                worker.get("message"),
+            ]
             lines.append("  " + "  ".join(filter(None, parts)))
     return lines
 
 
 def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
-    spec, code, known = job["spec"], job.get("code", {}), [each.get("threads") for each in job.get("workers", [])]
+    spec, code, known = (
+        job["spec"],
+        job.get("code", {}),
+        [each.get("threads") for each in job.get("workers", [])],
+    )
     yield "name", job["name"]
     yield "state", table.state(job, now)
     yield "why", table.why(job)
@@ -94,7 +121,9 @@ def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
         yield "hint", (job.get("progress") or {}).get(hint) or ""
     yield "script", table.script(spec)
     yield "description", spec.get("job_desc") or ""
-    size = f"{spec.get('n_workers', 1)} x {spec.get('instance_type') or 'the default instance type'}"
+    size = (
+        f"{spec.get('n_workers', 1)} x {spec.get('instance_type') or 'the default instance type'}"
+    )
     processes = spec.get("processes_per_worker", "default")
     yield "workers", size if processes == "default" else f"{size}, {processes} processes each"
     if threads := next(filter(None, known), None):
@@ -120,22 +149,30 @@ def _facts(job: Json, now: datetime) -> Iterator[tuple[str, str]]:
 """
 )
 def explain(connection: Connection, name: JobOrNewest = None, output: TextOrJson = "text") -> None:
-    """Explain why a job waits, or why it failed: the reason, what happened before, and the next step."""
+    """Explain why a job waits, or why it failed: the reason, what happened
+    before, and the next step.
+    """
     from client_lib.job import Job
     from client_lib.reports import explanation
     from client_lib.spec.wire import JobInfo
 
     job = connection.job(name)
     info = JobInfo.model_validate(job)
-    changed = Job.of(connection.api, info).changed_since_success() if info.state is State.FAILED else ""
+    changed = (
+        Job.of(connection.api, info).changed_since_success() if info.state is State.FAILED else ""
+    )
     events = connection.api.job_events(job["name"])
     now = datetime.now(timezone.utc)
     if output == "json":
-        found = explanation.explained(info, events, now, explanation.SHELL).model_copy(update={"changed": changed})
+        found = explanation.explained(info, events, now, explanation.SHELL).model_copy(
+            update={"changed": changed}
+        )
         printer.data_json(found.model_dump(mode="json"))
     else:
         why = explanation.explain(info, events, now, explanation.SHELL)
-        printer.report([*why, *([explanation.Part("line", changed)] if changed else [])], sys.stdout)
+        printer.report(
+            [*why, *([explanation.Part("line", changed)] if changed else [])], sys.stdout
+        )
 
 
 @app.command(
@@ -151,7 +188,8 @@ def stacks(
     name: JobOrNewest = None,
     rank: Annotated[int | None, Option(min=0, help="Show every thread of this rank.")] = None,
     native: Annotated[
-        bool, Option("--native", help="Show the functions of C, too, by py-spy, if the workers have it.")
+        bool,
+        Option("--native", help="Show the functions of C, too, by py-spy, if the workers have it."),
     ] = False,
     output: TextOrJson = "text",
 ) -> None:
@@ -201,7 +239,9 @@ def _show_native(connection: Connection, taken: JobStacks, output: str, *, every
 
 
 def _native_stacks(connection: Connection, job: str, rank: int, pid: int) -> list[str]:
-    """The stacks of a process of a rank as py-spy prints them; it has to be installed in the worker."""
+    """The stacks of a process of a rank as py-spy prints them; it has to
+    be installed in the worker.
+    """
     from client_lib.cli.commands.sessions import Session
     from client_lib.worker import control as link
 
@@ -209,26 +249,32 @@ def _native_stacks(connection: Connection, job: str, rank: int, pid: int) -> lis
     session = Session(connection.rest, job, {"argv": [*PY_SPY, str(pid)], "rank": rank})
     session.send(link.frame(link.DATA))  # its stdin is empty
     try:
-        code = session.run(lambda kind, data: (errors if kind == link.ERRORS else output).extend(data))
+        code = session.run(
+            lambda kind, data: (errors if kind == link.ERRORS else output).extend(data)
+        )
     except Conflict as problem:
         if not problem.message.startswith(f"{PY_SPY[0]}: "):
             raise
         raise NotSupported(
             f"there is no py-spy for {process}: --native needs it in the worker",
-            hint="`pip install py-spy` in the job's environment or image; without --native nothing is needed",
+            hint="`pip install py-spy` in the job's environment or image; without --native nothing "
+            "is needed",
         ) from problem
     check_py_spy(code, errors.decode(errors="replace"), process)
     return output.decode(errors="replace").splitlines()
 
 
 def check_py_spy(code: int, errors: str, process: str) -> None:
-    """`code`: exit code of py-spy; `errors`: its stderr. Raises NotSupported: it has no right to trace; Conflict: it
-    failed."""
+    """`code`: exit code of py-spy; `errors`: its stderr. Raises NotSupported: it has no right to
+    trace; Conflict: it failed."""
     if "permission denied" in errors.lower():
         raise NotSupported(
             f"py-spy may not trace {process}",
-            hint="it needs the capability SYS_PTRACE in a pod, and kernel.yama.ptrace_scope=0 or root elsewhere; "
-            "without --native no right is needed",
+            hint="it needs the capability SYS_PTRACE in a pod, and kernel.yama.ptrace_scope=0 or "
+            "root elsewhere; without --native no right is needed",
         )
     if code:
-        raise Conflict(f"py-spy took no stacks of {process}: {(errors.strip() or f'exit code {code}').splitlines()[0]}")
+        raise Conflict(
+            f"py-spy took no stacks of {process}: "
+            f"{(errors.strip() or f'exit code {code}').splitlines()[0]}"
+        )

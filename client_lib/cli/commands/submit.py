@@ -60,47 +60,57 @@ def submit(
     config: ConfigOption = None,
     follow: Follow = False,
     collapse: CollapseFollowed = False,
-    dry_run: Annotated[bool, Option("--dry-run", help="Print what would be created; create nothing.")] = False,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Print what would be created; create nothing.")
+    ] = False,
     no_check: NoCheck = False,
-    group: Annotated[str | None, Option(metavar="NAME", help="Name of the group (--each, --each-file).")] = None,
+    group: Annotated[
+        str | None, Option(metavar="NAME", help="Name of the group (--each, --each-file).")
+    ] = None,
     each: Annotated[
         list[Any] | None,
         Option(
             parser=key_value,
             metavar="NAME=VALUES",
-            help="Submit one job for each value, as in lr=0.1,0.01 or seed=0..4. Several: for each combination. "
-            "The value replaces {lr} in ARGS; if ARGS has no {lr}, --lr 0.1 is appended.",
+            help="Submit one job for each value, as in lr=0.1,0.01 or seed=0..4. Several: for each "
+            "combination. The value replaces {lr} in ARGS; if ARGS has no {lr}, --lr 0.1 is "
+            "appended.",
         ),
     ] = None,
     each_file: Annotated[
         str | None,
         Option(
             metavar="FILE",
-            help="Submit one job for each row of a CSV file, whose first line names the arguments, or for each object "
-            "in a file FILE.jsonl. The values go into ARGS as those of --each.",
+            help="Submit one job for each row of a CSV file, whose first line names the arguments, "
+            "or for each object in a file FILE.jsonl. The values go into ARGS as those of "
+            "--each.",
         ),
     ] = None,
     max_parallel: Annotated[
         int | None, Option(min=1, metavar="N", help="Most jobs of the group that run at a time.")
     ] = None,
     stop_on_failure: Annotated[
-        bool, Option("--stop-on-failure", help="When a job of the group has FAILED, cancel the others.")
+        bool,
+        Option("--stop-on-failure", help="When a job of the group has FAILED, cancel the others."),
     ] = False,
     output: TextJsonOrName = "text",
     **values: Any,
 ) -> int:
     """Run SCRIPT as a job.
 
-    Options of client-lib stand before SCRIPT; all after it are the script's own. The line of a launcher that you know
-    (torchrun, accelerate launch, python -m torch.distributed.run, python) may stand in the place of SCRIPT: it is
-    translated into options of client-lib, shown, and refused where it contradicts them.
+    Options of client-lib stand before SCRIPT; all after it are the script's own. The line of a
+    launcher that you know (torchrun, accelerate launch, python -m torch.distributed.run, python)
+    may stand in the place of SCRIPT: it is translated into options of client-lib, shown, and
+    refused where it contradicts them.
     """
     if collapse and not follow:
         ctx.fail("--collapse is for the lines of -f; add -f, or use `client-lib logs --collapse`")
     described = submit_steps.job_of(ctx, connection, config, values)
     is_group = group or each or each_file or max_parallel or stop_on_failure
     if is_group and not (group and bool(each) != bool(each_file)):
-        ctx.fail("a group needs both --group NAME and one of --each NAME=VALUES and --each-file FILE")
+        ctx.fail(
+            "a group needs both --group NAME and one of --each NAME=VALUES and --each-file FILE"
+        )
     if group and dry_run:
         ctx.fail("--dry-run shows one job, without --group")
     if each and len(dict(each)) < len(each):
@@ -114,10 +124,16 @@ def submit(
             tried = {name: sweep.values(text) for name, text in each or ()}
         limits: dict[str, Any] = {"max_parallel": max_parallel, "stop_on_failure": stop_on_failure}
         with printer.progress("submitting"):
-            made = described.job.each(group, tried, **limits, python=described.python, check=not no_check)
+            made = described.job.each(
+                group, tried, **limits, python=described.python, check=not no_check
+            )
         size = made.last_info.size
         printer.hint(f'Group "{group}" created: {size} jobs, {group}-0 to {group}-{size - 1}')
-        shown = [job.last_info.model_dump(mode="json") for job in made if job.last_info] if output == "json" else []
+        shown = (
+            [job.last_info.model_dump(mode="json") for job in made if job.last_info]
+            if output == "json"
+            else []
+        )
         return _announce_group(connection, group, shown, output, follow)
     if dry_run:
         _print_manifest(described, output)
@@ -138,7 +154,11 @@ def submit(
 """,
 )
 def render(
-    ctx: typer.Context, connection: Connection, config: ConfigOption = None, output: YamlOrJson = "yaml", **values: Any
+    ctx: typer.Context,
+    connection: Connection,
+    config: ConfigOption = None,
+    output: YamlOrJson = "yaml",
+    **values: Any,
 ) -> None:
     """Show what a submit with these arguments would create; nothing is created.
 
@@ -148,8 +168,8 @@ def render(
 
 
 class _Resubmit(Command):
-    """Take the words behind `--` as the arguments of the script: typer can't tell `--` alone from no `--`. One word
-    without a NAME before it is the name, as in version 0.1.0."""
+    """Take the words behind `--` as the arguments of the script: typer can't tell `--` alone from
+    no `--`. One word without a NAME before it is the name, as in version 0.1.0."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- ARGS...]"]
@@ -188,11 +208,17 @@ def resubmit(
         Option(
             "--set",
             metavar="FIELD=VALUE",
-            help="Another value for a field: `n_workers=4`, `env_variables=LR=0.1`, `args=--lr`. Repeated for a list.",
+            help="Another value for a field: `n_workers=4`, `env_variables=LR=0.1`, `args=--lr`. "
+            "Repeated for a list.",
         ),
     ] = None,
     new_name: Annotated[
-        str | None, Option("--name", metavar="NAME", help="Name of the new job. Default: made from the script's name.")
+        str | None,
+        Option(
+            "--name",
+            metavar="NAME",
+            help="Name of the new job. Default: made from the script's name.",
+        ),
     ] = None,
     resume: Annotated[
         bool | None,
@@ -203,14 +229,18 @@ def resubmit(
             show_default=False,
         ),
     ] = None,
-    failed: Annotated[bool, Option("--failed", help="Of a group: only its jobs that are FAILED or CANCELLED.")] = False,
+    failed: Annotated[
+        bool, Option("--failed", help="Of a group: only its jobs that are FAILED or CANCELLED.")
+    ] = False,
     follow: Follow = False,
     output: TextJsonOrName = "text",
 ) -> int:
-    """Run a job again as a new one: the same code and spec, but for what `--set` and the arguments behind `--` change.
+    """Run a job again as a new one: the same code and spec, but for what `--set` and the arguments
+    behind `--` change.
 
-    Interpreter, environment and the values of secrets are those of this shell. If the old job has ended, and script,
-    arguments, flags and variables are unchanged, the new one starts with a copy of its checkpoints.
+    Interpreter, environment and the values of secrets are those of this shell. If the old job has
+    ended, and script, arguments, flags and variables are unchanged, the new one starts with a copy
+    of its checkpoints.
 
     In a group new jobs take the places of those that run again, as they were submitted.
     """
@@ -219,7 +249,10 @@ def resubmit(
         if changes or new_name or resume is not None or ctx.obj is not None:
             ctx.fail("a group runs again as it was submitted: it takes --failed, -f and -o alone")
         group = connection.api.resubmit_group(name, uuid.uuid4().hex, failed=failed)
-        printer.hint(f"`client-lib list {name}` shows the new jobs, `client-lib list {group.earlier}` the earlier ones")
+        printer.hint(
+            f"`client-lib list {name}` shows the new jobs, `client-lib list {group.earlier}` the "
+            "earlier ones"
+        )
         return _announce_group(connection, name, group.model_dump(mode="json"), output, follow)
     if failed:
         ctx.fail(f"--failed is for groups, and {found['name']} is a job")
@@ -234,7 +267,9 @@ def resubmit(
         changed |= with_arguments(spec, ctx.obj)
     with printer.progress("submitting"):
         python = submit_steps.find_python(os.environ)
-        job = client.resubmit(old, client=connection.api, new_name=new_name, python=python, resume=resume, **changed)
+        job = client.resubmit(
+            old, client=connection.api, new_name=new_name, python=python, resume=resume, **changed
+        )
         info = job.info()
     return _announce(job, info, output, follow)
 
@@ -243,9 +278,9 @@ def resubmit(
 
 
 def _announce(job: Job, info: JobInfo, output: str, follow: bool, collapse: bool = False) -> int:
-    """Print that the job was created, and with -f its logs until it has ended; return the exit code. Ctrl-C stops
-    following; the job keeps running. With -f stdout is for the job's own lines, unless a form was asked for. Raises
-    JobFailed or JobCancelled with the report."""
+    """Print that the job was created, and with -f its logs until it has ended; return the exit
+    code. Ctrl-C stops following; the job keeps running. With -f stdout is for the job's own lines,
+    unless a form was asked for. Raises JobFailed or JobCancelled with the report."""
     printer.count_submit()
     if output == "json":
         printer.data_json(info.model_dump(mode="json"))
@@ -268,8 +303,12 @@ def _announce(job: Job, info: JobInfo, output: str, follow: bool, collapse: bool
     return ExitCode.DONE
 
 
-def _announce_group(connection: Connection, name: str, created: Any, output: str, follow: bool) -> int:
-    """Print that the group was created (`-o json`: `created`), and with -f wait for its jobs; return the exit code."""
+def _announce_group(
+    connection: Connection, name: str, created: Any, output: str, follow: bool
+) -> int:
+    """Print that the group was created (`-o json`: `created`), and with -f wait for its
+    jobs; return the exit code.
+    """
     if output == "json":
         printer.data_json(created)
     elif output == "name" or not follow:
@@ -292,5 +331,7 @@ def manifest_text(manifest: Manifest) -> str:
     """YAML documents, below a comment which says that kubectl can't apply them."""
     import yaml
 
-    text = yaml.safe_dump_all(manifest.objects, sort_keys=False, allow_unicode=True, width=1000).rstrip()
+    text = yaml.safe_dump_all(
+        manifest.objects, sort_keys=False, allow_unicode=True, width=1000
+    ).rstrip()
     return f"{_VIEW}\n{text}" if manifest.runtime == "kubernetes" else text

@@ -1,12 +1,13 @@
-"""Keeps files that ranks write to their working directory for download, while the ranks run and at their end.
+"""Keeps files that ranks write to their working directory for download, while the ranks run and at
+their end.
 
     collector  scans: finds new and changed files, keeps them, forgets removed ones, reports those that cannot be kept
     store      keeps files in a directory of this machine, with a list, which the server reads, too
     http_store keeps them on a remote server
 
-Here are the globs that name the files. `*`, `?` and `[...]` match within one name, `**` any number of folders; a glob
-that matches a folder matches all files in it. Paths are relative, with slashes. (The standard library's `glob` walks by
-itself, and the `*` of its `fnmatch` also matches slashes.)
+Here are the globs that name the files. `*`, `?` and `[...]` match within one name, `**` any number
+of folders; a glob that matches a folder matches all files in it. Paths are relative, with slashes.
+(The standard library's `glob` walks by itself, and the `*` of its `fnmatch` also matches slashes.)
 """
 
 from fnmatch import fnmatchcase
@@ -18,7 +19,14 @@ _Parts = Tuple[str, ...]
 # caches, version control, environments; client_lib.submit.ignore adds names that code does not hold
 _NEVER = frozenset(
     (".git", ".hg", ".svn", ".venv", ".tox", ".nox", "node_modules", ".DS_Store")
-    + ("__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis", ".ipynb_checkpoints")
+    + (
+        "__pycache__",
+        ".mypy_cache",
+        ".ruff_cache",
+        ".pytest_cache",
+        ".hypothesis",
+        ".ipynb_checkpoints",
+    )
 )
 ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")  # files of a virtual environment
 

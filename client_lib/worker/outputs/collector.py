@@ -1,11 +1,13 @@
 """Scans the working directory for outputs: every minute while the ranks run, and at their end.
 
-Links are followed only within the directory: a link to a file inside counts as that file, any other is left out. A
-change is detected by size, times and inode: the kernel's change time cannot be set back.
+Links are followed only within the directory: a link to a file inside counts as that file, any other
+is left out. A change is detected by size, times and inode: the kernel's change time cannot be set
+back.
 
-Copying may take long, and the launcher must go on reading pipes and instructions: the scans run in a thread, which
-reports its end to the loop through a pipe, and starts after the ranks were forked. What the launcher forks later must
-take no lock that the thread may hold: it execs at once, or is a session, which resolves no names (session.py).
+Copying may take long, and the launcher must go on reading pipes and instructions: the scans run in
+a thread, which reports its end to the loop through a pipe, and starts after the ranks were forked.
+What the launcher forks later must take no lock that the thread may hold: it execs at once, or is a
+session, which resolves no names (session.py).
 """
 
 import _thread
@@ -15,18 +17,36 @@ import os
 import stat
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple, Union
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    Dict,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Tuple,
+    Union,
+)
 
 from client_lib.worker.directory import write_file
 from client_lib.worker.loop import Loop
 from client_lib.worker.outputs import ENVIRONMENT_MARKS, Patterns, never
-from client_lib.worker.outputs.store import BeingWritten, DirectoryStore, LeftOut, NotKept, SourceFile
+from client_lib.worker.outputs.store import (
+    BeingWritten,
+    DirectoryStore,
+    LeftOut,
+    NotKept,
+    SourceFile,
+)
 from client_lib.worker.plan import WorkerPlan
 
 if TYPE_CHECKING:
     from client_lib.worker.outputs.http_store import HttpStore
 
-LEAST_S = 5.0  # time for the last scan of a stopped worker, even if its ranks have used all of the grace
+# time for the last scan of a stopped worker, even if its ranks have used all of the grace
+LEAST_S = 5.0
 _DIGEST = 8  # bytes that stand for a file as it was: there may be 200 000
 _LEFT_OUT_MAX = 20  # in the report; the others are in the list of outputs
 SETTLED_S = 2.0  # a file that was changed more recently is probably still being written
@@ -56,10 +76,14 @@ class Found(NamedTuple):
 
 
 class FileFinder:
-    """Scans one working directory. Files that existed when the first one was made and are unchanged are not found."""
+    """Scans one working directory. Files that existed when the first one was made and
+    are unchanged are not found.
+    """
 
     def __init__(self, root: str, globs: List[str], memory: str) -> None:
-        """Call before anything runs. `memory`: a file with the first scan, for a launcher that replaces a dead one."""
+        """Call before anything runs. `memory`: a file with the first scan, for a launcher
+        that replaces a dead one.
+        """
         self.root = os.path.realpath(root)
         self._patterns = Patterns(globs)
         self._unread: Dict[str, OSError] = {}  # folders that the last scan could not read
@@ -79,11 +103,15 @@ class FileFinder:
         return found
 
     def could_see(self, path: str) -> bool:
-        """True if the last scan had found a file of this path. False: its folder could not be read."""
+        """True if the last scan had found a file of this path. False: its
+        folder could not be read.
+        """
         return not any(path.startswith(folder + "/") for folder in self._unread)
 
     def _walk(self) -> Iterator[Found]:
-        """Walk with an explicit stack: a script may nest folders deeper than Python's recursion limit."""
+        """Walk with an explicit stack: a script may nest folders deeper than
+        Python's recursion limit.
+        """
         waiting, self._unread = [""], {}
         while waiting:
             below = waiting.pop()
@@ -108,7 +136,9 @@ class FileFinder:
                         yield found
 
     def _file(self, entry: "os.DirEntry[str]", path: str) -> Optional[Found]:
-        """None: it is gone, a broken link, or a link to a folder, whose files are found by their own paths."""
+        """None: it is gone, a broken link, or a link to a folder, whose files are
+        found by their own paths.
+        """
         try:
             is_link = entry.is_symlink()
             if is_link and not entry.is_file():
@@ -125,11 +155,21 @@ class FileFinder:
         elif path != _shown(path):
             why_not = "its name is no UTF-8"
         executable = bool(status.st_mode & stat.S_IXUSR)
-        return Found(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, executable, why_not)
+        return Found(
+            path,
+            status.st_size,
+            status.st_mtime_ns,
+            status.st_ctime_ns,
+            status.st_ino,
+            executable,
+            why_not,
+        )
 
 
 def _digest(found: Found) -> bytes:
-    return hashlib.blake2b(repr(found).encode("utf-8", "surrogateescape"), digest_size=_DIGEST).digest()
+    return hashlib.blake2b(
+        repr(found).encode("utf-8", "surrogateescape"), digest_size=_DIGEST
+    ).digest()
 
 
 # --- one scan
@@ -149,15 +189,18 @@ class Sync:
         linkable: bool,
         check_time: Callable[[], None],
     ) -> None:
-        """`linkable`: the files never change after the end of the ranks. `check_time` is called between steps, and
-        raises LookInterrupted to end the scan; a final scan then leaves the rest out."""
+        """`linkable`: the files never change after the end of the ranks. `check_time` is called
+        between steps, and raises LookInterrupted to end the scan; a final scan then leaves the rest
+        out."""
         self._finder, self._store = finder, store
         self._linkable, self._check_time = linkable, check_time
         self._kept: Dict[str, _VERSION] = {}
         self._left_out: Dict[str, LeftOut] = {}
 
     def look(self, final: bool) -> None:
-        """Bring the store up to date. `final`: the ranks have ended. A file with an OSError waits for the next scan."""
+        """Bring the store up to date. `final`: the ranks have ended. A file with an
+        OSError waits for the next scan.
+        """
         found, at = self._finder.look(), 0
         try:
             removed = {*self._kept, *self._left_out}.difference(one.path for one in found)
@@ -177,8 +220,12 @@ class Sync:
             if not final:
                 raise
             late = [one for one in found[at:] if not self._is_kept(one)]
-            self._left_out.update((one.path, LeftOut(_shown(one.path), one.size, _NO_TIME)) for one in late)
-            with contextlib.suppress(LookInterrupted):  # the report has them even if the store does not answer
+            self._left_out.update(
+                (one.path, LeftOut(_shown(one.path), one.size, _NO_TIME)) for one in late
+            )
+            with contextlib.suppress(
+                LookInterrupted
+            ):  # the report has them even if the store does not answer
                 for one in late:
                     self._store.leave_out(*self._left_out[one.path])
 
@@ -195,10 +242,14 @@ class Sync:
         return self._kept.get(one.path) == one.version and one.path not in self._left_out
 
     def _keep(self, one: Found, final: bool) -> Optional[str]:
-        """Keep the newest version of a file, unless it is kept. Returns the reason why it can't be."""
+        """Keep the newest version of a file, unless it is kept. Returns
+        the reason why it can't be.
+        """
         if one.why_not or self._is_kept(one):
             return one.why_not
-        if not final and abs(time.time() - one.mtime_ns / 1e9) <= SETTLED_S:  # file systems may have another clock
+        if (
+            not final and abs(time.time() - one.mtime_ns / 1e9) <= SETTLED_S
+        ):  # file systems may have another clock
             return None
         try:
             path = os.path.realpath(os.path.join(self._finder.root, one.path))
@@ -206,7 +257,9 @@ class Sync:
             try:
                 at_rest = path if final and self._linkable else None
                 source = SourceFile(one.path, fd, one.executable, self._check_time, at_rest)
-                if not stat.S_ISREG(source.status.st_mode) or not path.startswith(self._finder.root + os.sep):
+                if not stat.S_ISREG(source.status.st_mode) or not path.startswith(
+                    self._finder.root + os.sep
+                ):
                     raise BeingWritten(one.path)  # replaced since it was found
                 self._store.keep(source)
             finally:
@@ -278,12 +331,20 @@ class Collector:
                     assert plan.outputs_to is not None
                     store: "Union[DirectoryStore, HttpStore]"
                     if os.path.isabs(plan.outputs_to):
-                        store = DirectoryStore(plan.outputs_to, plan.outputs_limit_bytes, plan.keep_free_bytes)
+                        store = DirectoryStore(
+                            plan.outputs_to, plan.outputs_limit_bytes, plan.keep_free_bytes
+                        )
                     else:
-                        from client_lib.worker.outputs.http_store import HttpStore  # here: pods alone send to a server
+                        from client_lib.worker.outputs.http_store import (
+                            HttpStore,
+                        )  # here: pods alone send to a server
 
-                        store = HttpStore(plan.outputs_to, plan.outputs_token, plan.outputs_ca, self._check_time)
-                    self._sync = Sync(self._finder, store, plan.snapshot is not None, self._check_time)
+                        store = HttpStore(
+                            plan.outputs_to, plan.outputs_token, plan.outputs_ca, self._check_time
+                        )
+                    self._sync = Sync(
+                        self._finder, store, plan.snapshot is not None, self._check_time
+                    )
                 self._sync.look(self._is_last)
                 self._problem = None
             except LookInterrupted:  # by the end of the ranks: the last scan follows
@@ -296,6 +357,8 @@ class Collector:
         os.write(self._tell, b".")
 
     def _check_time(self) -> None:
-        """Raises LookInterrupted: the ranks have ended since a scan began, or the time for the last one is over."""
+        """Raises LookInterrupted: the ranks have ended since a scan began, or the time
+        for the last one is over.
+        """
         if time.monotonic() > self._deadline if self._is_last else not self._running.locked():
             raise LookInterrupted

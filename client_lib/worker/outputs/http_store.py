@@ -6,7 +6,8 @@
     PUT <url>/<path>?size=S&left_out=WHY
     DELETE <url>/<path>
 
-Every request may be repeated. An unreachable server is retried, and an upload resumed, until the deadline of the scan.
+Every request may be repeated. An unreachable server is retried, and an upload resumed, until the
+deadline of the scan.
 """
 
 import os
@@ -18,7 +19,8 @@ from client_lib.worker.outputs.store import BLOCK, BeingWritten, SourceFile
 from client_lib.worker.server_connection import Rejected, RequestFailed, ServerConnection
 
 _PIECE = 8 * BLOCK  # one request; servers bound these
-_WAIT_S = 40.0  # more than other requests take: the server writes the piece to its disk before it answers
+# more than other requests take: the server writes the piece to its disk before it answers
+_WAIT_S = 40.0
 _PAUSE_S = 1.0
 _NO_ROOM = 507
 
@@ -29,9 +31,15 @@ class HttpStore:
     """Has the methods of DirectoryStore that a scan calls."""
 
     def __init__(
-        self, url: str, token: Optional[str], ca: Optional[str], check_time: Callable[[], None] = lambda: None
+        self,
+        url: str,
+        token: Optional[str],
+        ca: Optional[str],
+        check_time: Callable[[], None] = lambda: None,
     ) -> None:
-        """`url` has no slash at its end; `token`, `ca`: files. `check_time` raises before a try, to end the scan."""
+        """`url` has no slash at its end; `token`, `ca`: files. `check_time` raises
+        before a try, to end the scan.
+        """
         self._check_time = check_time
         headers = {"X-Pod-Uid": os.environ.get("CLIENT_LIB_POD_UID", "")}
         if token is not None:
@@ -50,7 +58,11 @@ class HttpStore:
         while have < source.size:
             before, piece = have, os.pread(source.fd, min(_PIECE, source.size - have), have)
             have = self._send(source.path, {**query, "offset": have}, piece) if piece else 0
-            if have <= before:  # the file is shorter now, or the bytes are of another version than the announced digest
+            if (
+                have <= before
+                # the file is shorter now, or the bytes are of another version than the announced
+                # digest
+            ):
                 raise BeingWritten(source.path)
 
     def leave_out(self, path: str, size: int, why: str) -> None:
@@ -63,9 +75,11 @@ class HttpStore:
         """Number of bytes that the server has; it skips those of the piece that it had before."""
         return self._ask("PUT", path, query, piece, lambda answer: int(answer["length"]))
 
-    def _ask(self, method: str, path: str, query: Dict[str, Any], body: bytes, read: Callable[[Any], T]) -> T:
-        """The answer as `read` takes it, retried until the deadline of the scan. Raises OSError with the reason of a
-        server that rejects the request, or has no room."""
+    def _ask(
+        self, method: str, path: str, query: Dict[str, Any], body: bytes, read: Callable[[Any], T]
+    ) -> T:
+        """The answer as `read` takes it, retried until the deadline of the scan. Raises OSError
+        with the reason of a server that rejects the request, or has no room."""
         target = "/%s?%s" % (quote(path), urlencode(query))
         while True:
             self._check_time()

@@ -7,9 +7,10 @@
         data/<sha256>                   the bytes; complete as soon as they have that name
         incoming/                       incomplete files
 
-Equal contents are kept once per worker. Files survive a crash of programs; after a loss of power the newest ones may be
-short, which their digest reveals. The list has appended lines of JSON, of which the last one of each path counts; there
-is one writer and any number of readers, and a last line without its end, which a crash has cut off, is ignored:
+Equal contents are kept once per worker. Files survive a crash of programs; after a loss of power
+the newest ones may be short, which their digest reveals. The list has appended lines of JSON, of
+which the last one of each path counts; there is one writer and any number of readers, and a last
+line without its end, which a crash has cut off, is ignored:
 
     {"path": "model.pt", "size": 12, "sha256": "...", "mtime": 1700000000.5, "executable": false}
     {"path": "tmp.pt", "gone": true}                      the script has removed it
@@ -25,7 +26,15 @@ from collections import Counter
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from client_lib.worker import disk
-from client_lib.worker.directory import Opener, locked, read_json, remove, write_all, write_file, write_json
+from client_lib.worker.directory import (
+    Opener,
+    locked,
+    read_json,
+    remove,
+    write_all,
+    write_file,
+    write_json,
+)
 
 BLOCK = 1024 * 1024
 INDEX = "index.jsonl"
@@ -57,7 +66,10 @@ class Index(NamedTuple):
     def text(self) -> bytes:
         """The shortest list that says this."""
         return b"".join([_line(**kept._asdict()) for kept in self.kept.values()]) + b"".join(
-            [_line(path=path, size=size, left_out=why) for path, size, why in self.left_out.values()]
+            [
+                _line(path=path, size=size, left_out=why)
+                for path, size, why in self.left_out.values()
+            ]
         )
 
 
@@ -78,7 +90,9 @@ def read_index(folder: str, opener: Optional[Opener] = None) -> Index:
         elif "left_out" in entry:
             index.left_out[path] = LeftOut(path, entry["size"], entry["left_out"])
         else:
-            index.kept[path] = Kept(path, entry["size"], entry["sha256"], entry["mtime"], entry["executable"])
+            index.kept[path] = Kept(
+                path, entry["size"], entry["sha256"], entry["mtime"], entry["executable"]
+            )
     return index
 
 
@@ -100,11 +114,16 @@ class BeingWritten(Exception):
 
 
 class SourceFile:
-    """One open file that is to be kept. `check_time` is called before each block, and raises to end the scan.
-    `at_rest`: its absolute path, if it will never change again."""
+    """One open file that is to be kept. `check_time` is called before each block, and raises to end
+    the scan. `at_rest`: its absolute path, if it will never change again."""
 
     def __init__(
-        self, path: str, fd: int, executable: bool, check_time: Callable[[], None], at_rest: Optional[str] = None
+        self,
+        path: str,
+        fd: int,
+        executable: bool,
+        check_time: Callable[[], None],
+        at_rest: Optional[str] = None,
     ) -> None:
         self.path, self.fd, self.executable, self.at_rest = path, fd, executable, at_rest
         self.status = os.fstat(fd)
@@ -112,8 +131,8 @@ class SourceFile:
         self._check_time = check_time
 
     def sha256(self, copy: Optional[int] = None) -> str:
-        """Digest of its bytes up to its size, which are also written to the descriptor `copy`. Raises BeingWritten if
-        it was changed meanwhile."""
+        """Digest of its bytes up to its size, which are also written to the descriptor `copy`.
+        Raises BeingWritten if it was changed meanwhile."""
         digest, position = hashlib.sha256(), 0
         while position < self.size:
             self._check_time()
@@ -131,10 +150,14 @@ class SourceFile:
 
 
 class DirectoryStore:
-    """The store of one worker in one attempt, on this machine: its only writer. Methods block, and raise OSError."""
+    """The store of one worker in one attempt, on this machine: its only writer. Methods
+    block, and raise OSError.
+    """
 
     def __init__(self, folder: str, limit_bytes: int, keep_free: int = 0) -> None:
-        """`folder`: `<job>/outputs/<attempt>.<worker>`; `limit_bytes`: of the job; `keep_free`: bytes of the disk."""
+        """`folder`: `<job>/outputs/<attempt>.<worker>`; `limit_bytes`: of the job;
+        `keep_free`: bytes of the disk.
+        """
         self._folder, self._limit, self._keep_free = folder, limit_bytes, keep_free
         self._taken = -1  # bytes of this worker in the file of sizes; -1: not known
         for name in (_DATA, _INCOMING):
@@ -143,11 +166,16 @@ class DirectoryStore:
         path = os.path.join(folder, INDEX)
         self._list = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         shortest = self.index.text()
-        if os.fstat(self._list).st_size != len(shortest):  # superseded lines, or a part of one after a crash
+        if os.fstat(self._list).st_size != len(
+            shortest
+        ):  # superseded lines, or a part of one after a crash
             try:
                 write_file(path, shortest, durable=True)
             except OSError:  # the disk is full: `forget` must make room, and needs whole lines only
-                os.ftruncate(self._list, os.pread(self._list, os.fstat(self._list).st_size, 0).rfind(b"\n") + 1)
+                os.ftruncate(
+                    self._list,
+                    os.pread(self._list, os.fstat(self._list).st_size, 0).rfind(b"\n") + 1,
+                )
             else:
                 os.close(self._list)
                 self._list = os.open(path, os.O_RDWR | os.O_APPEND)
@@ -161,7 +189,9 @@ class DirectoryStore:
         temporary = self.incoming(str(os.getpid()))
         remove(temporary)
         try:
-            if source.at_rest and source.status.st_nlink == 1:  # another name may be written by another program
+            if (
+                source.at_rest and source.status.st_nlink == 1
+            ):  # another name may be written by another program
                 with contextlib.suppress(OSError):  # another file system, or one without links
                     os.link(source.at_rest, temporary)
             if os.path.exists(temporary):
@@ -170,10 +200,15 @@ class DirectoryStore:
                 disk.check_room(self._folder, source.size, self._keep_free)
                 with open(temporary, "wb", buffering=0) as file:
                     sha256 = source.sha256(file.fileno())
-            self.adopt(Kept(source.path, source.size, sha256, source.status.st_mtime, source.executable), temporary)
+            self.adopt(
+                Kept(source.path, source.size, sha256, source.status.st_mtime, source.executable),
+                temporary,
+            )
         finally:
             remove(temporary)
-            self._take_room(self._bytes)  # less than `make_room` took if the content was kept before, or can't be now
+            self._take_room(
+                self._bytes
+            )  # less than `make_room` took if the content was kept before, or can't be now
 
     def leave_out(self, path: str, size: int, why: str) -> None:
         """Note the reason; a kept older version stays."""
@@ -204,8 +239,9 @@ class DirectoryStore:
         self._take_room(self._bytes - replaced + size)
 
     def _take_room(self, size: int) -> None:
-        """Set the bytes of this worker to `size`. If they grow, outputs of earlier attempts are removed to make room,
-        the oldest first. Raises NotKept: the limit of the job would be exceeded even so, and nothing changes."""
+        """Set the bytes of this worker to `size`. If they grow, outputs of earlier attempts are
+        removed to make room, the oldest first. Raises NotKept: the limit of the job would be
+        exceeded even so, and nothing changes."""
         if size == self._taken:
             return
         job, mine = os.path.split(self._folder)
@@ -254,7 +290,9 @@ class DirectoryStore:
                 remove(data_path(self._folder, before.sha256))
 
     def _append(self, line: bytes) -> None:
-        """Append to the list, before `index` says the same: a caller repeats what a full disk has refused."""
+        """Append to the list, before `index` says the same: a caller repeats
+        what a full disk has refused.
+        """
         size = os.fstat(self._list).st_size
         try:
             write_all(self._list, line)

@@ -1,8 +1,9 @@
 """The agent: process 1 of a pod. It controls the launcher there, for a server on another machine.
 
-It claims the worker, fetches the code, starts the launcher as its child and reports the launcher's state to the server.
-It sends the log by offset, keeps it in a spool while the server is unreachable, and exits when everything is delivered.
-Started as `python3 worker.pyz pod`. Every decision is the server's (server_stub.worker_gateway).
+It claims the worker, fetches the code, starts the launcher as its child and reports the launcher's
+state to the server. It sends the log by offset, keeps it in a spool while the server is
+unreachable, and exits when everything is delivered. Started as `python3 worker.pyz pod`. Every
+decision is the server's (server_stub.worker_gateway).
 
     agent               from the claim to the exit code, and the launcher; only its main thread decides
     settings            files and variables that the pod was started with, and the plan that they make
@@ -25,8 +26,8 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
 
 
 class Instruction(NamedTuple):
-    """Next step of the worker: wait, go, stop or exit. The main thread also gets `stacks`, to send those of the ranks,
-    and LEAVE: another pod owns the worker."""
+    """Next step of the worker: wait, go, stop or exit. The main thread also gets `stacks`, to send
+    those of the ranks, and LEAVE: another pod owns the worker."""
 
     do: str
     grace_s: Optional[float] = None
@@ -37,7 +38,9 @@ class Instruction(NamedTuple):
 
 
 AgentEvent = Union[Instruction, Message, None]
-"""Wakes the agent's main thread: an instruction, or an event of the launcher (control.py); None: a child has ended."""
+"""Wakes the agent's main thread: an instruction, or an event of the launcher
+(control.py); None: a child has ended.
+"""
 
 
 def warn(text: str) -> None:
@@ -47,7 +50,9 @@ def warn(text: str) -> None:
 
 
 class Backoff:
-    """Pauses between tries: 0.1, 0.2 ... 3 s, each shortened at random by up to a fifth, so that pods spread out."""
+    """Pauses between tries: 0.1, 0.2 ... 3 s, each shortened at random by up to a
+    fifth, so that pods spread out.
+    """
 
     def __init__(self) -> None:
         self._next_s = _FIRST_PAUSE_S
@@ -61,8 +66,9 @@ class Backoff:
 
 
 class AgentThread(threading.Thread):
-    """A thread that runs `work` until it returns. An error is logged, and `work` is called again after a pause: an
-    agent that lost a thread would stop reporting, and its job would wait for it."""
+    """A thread that runs `work` until it returns. An error is logged, and `work` is called again
+    after a pause: an agent that lost a thread would stop reporting, and its job would wait for it.
+    """
 
     def __init__(self, name: str, work: Callable[[], None]) -> None:
         super().__init__(name=name, daemon=True)

@@ -1,7 +1,8 @@
-"""The life of the agent: claim the worker, fetch the code, run the launcher, deliver, exit. The main thread decides.
+"""The life of the agent: claim the worker, fetch the code, run the launcher, deliver, exit. The
+main thread decides.
 
-Python compiles the zipapp at each start if its version is not the server's, 5 to 20 ms a module: modules for the end,
-or for few jobs, are imported where they are used.
+Python compiles the zipapp at each start if its version is not the server's, 5 to 20 ms a module:
+modules for the end, or for few jobs, are imported where they are used.
 """
 
 import os
@@ -16,13 +17,28 @@ from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Optional, Ty
 
 from client_lib.worker import control, directory, disk, outcome
 from client_lib.worker.control import ControlConnection
-from client_lib.worker.directory import Directory, last_line, read_json, renew, runner_file, sha256_of, write_json
+from client_lib.worker.directory import (
+    Directory,
+    last_line,
+    read_json,
+    renew,
+    runner_file,
+    sha256_of,
+    write_json,
+)
 from client_lib.worker.outcome import CannotStart, WorkerOutcome
 from client_lib.worker.plan import ELASTIC, WorkerPlan
 from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.log_carriers import ServerCarrier, Spool, StdoutCarrier
 from client_lib.worker.pod.server_channel import CONFLICT, Replaced, ServerChannel, ServerClient
-from client_lib.worker.pod.settings import FUNCTION_RUNNER, PodFiles, PodSettings, own_plan, read_plan, read_settings
+from client_lib.worker.pod.settings import (
+    FUNCTION_RUNNER,
+    PodFiles,
+    PodSettings,
+    own_plan,
+    read_plan,
+    read_settings,
+)
 from client_lib.worker.server_connection import Rejected, Unreachable
 from client_lib.worker.system import ended_children, out_of_memory_kills
 
@@ -35,7 +51,8 @@ T = TypeVar("T")
 LAUNCHER_LOST = "LauncherLost"  # a value of client_lib.spec.states.Reason
 STOPPED = 143  # exit code of a worker that was stopped: 128 + SIGTERM
 _POLL_S = 0.2  # between two checks of the spool's size
-_PRINT_S = 10.0  # longest time that stdout may take after the end: the server has the log in any case
+# longest time that stdout may take after the end: the server has the log in any case
+_PRINT_S = 10.0
 _DIGEST_TRIES = 3
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_POD_UID")  # to the launcher
 
@@ -83,7 +100,8 @@ class Agent:
         signal.signal(signal.SIGCHLD, lambda *_: self._events.put(None))  # wakes the main thread
         kills = out_of_memory_kills()
         os.makedirs(self._files.directory.path, exist_ok=True)
-        self._launcher.fork()  # before the first thread; it loads its modules while the server answers
+        # before the first thread; it loads its modules while the server answers
+        self._launcher.fork()
         try:
             self._until_answered(self._channel.claim)
             self._channel.start()
@@ -101,7 +119,9 @@ class Agent:
             return self._deliver(self._own_report(ended.reason, str(ended)))
         except OSError as error:
             reason = outcome.STORAGE_FULL if disk.is_full(error) else outcome.START_FAILED
-            return self._deliver(self._own_report(reason, "the worker could not be prepared: %s" % error))
+            return self._deliver(
+                self._own_report(reason, "the worker could not be prepared: %s" % error)
+            )
         self._follow()
         if self._replaced:
             return self._end_replaced()
@@ -113,7 +133,9 @@ class Agent:
         self._terminated = True
 
     def _end_replaced(self) -> int:
-        """Another pod owns the worker. The container of an elastic job stays: the kubelet would restart it forever."""
+        """Another pod owns the worker. The container of an elastic job stays: the kubelet
+        would restart it forever.
+        """
         while self._plan.type == ELASTIC and not self._terminated:
             time.sleep(_POLL_S)
         return directory.ALREADY_RAN
@@ -121,7 +143,9 @@ class Agent:
     # --- before anything runs
 
     def _until_answered(self, call: Callable[[], T]) -> T:
-        """The value of `call`, which is repeated while it raises Unreachable. Raises CannotStart, Replaced."""
+        """The value of `call`, which is repeated while it raises Unreachable.
+        Raises CannotStart, Replaced.
+        """
         backoff, warned = Backoff(), ""
         while True:
             try:
@@ -149,7 +173,9 @@ class Agent:
             self._told = event.do
 
     def _resume(self) -> None:
-        """Continue after the last pod of this worker, or the last start of this container, has ended."""
+        """Continue after the last pod of this worker, or the last start of
+        this container, has ended.
+        """
         if os.path.exists(self._files.directory.lock):
             renew(self._files.directory)
         try:
@@ -197,18 +223,28 @@ class Agent:
         os.unlink(fetched)
 
     def _input(self, what: str, sha256: Optional[str]) -> str:
-        """Path of the snapshot or the function. `sha256` None: the digest is not known, and any file is accepted."""
+        """Path of the snapshot or the function. `sha256` None: the digest is not known,
+        and any file is accepted.
+        """
         mounted = os.path.join(self._files.code, "snapshot.tar.gz" if what == "snapshot" else what)
         if not os.path.exists(mounted):
             return self._fetched(what, sha256)
         if sha256 is not None and sha256_of(mounted) != sha256:
-            raise CannotStart(outcome.CODE_FETCH, "the mounted %s does not have the digest that was submitted" % what)
+            raise CannotStart(
+                outcome.CODE_FETCH,
+                "the mounted %s does not have the digest that was submitted" % what,
+            )
         return mounted
 
     def _fetched(self, what: str, sha256: Optional[str]) -> str:
         if self._pod.server_url is None:
-            raise CannotStart(outcome.CODE_FETCH, "the %s is not mounted, and no server can give it" % what)
-        server, target = self._new_server(), os.path.join(self._files.directory.path, what + ".fetched")
+            raise CannotStart(
+                outcome.CODE_FETCH, "the %s is not mounted, and no server can give it" % what
+            )
+        server, target = (
+            self._new_server(),
+            os.path.join(self._files.directory.path, what + ".fetched"),
+        )
         for _ in range(_DIGEST_TRIES):
             try:
                 self._until_answered(lambda: server.fetch(what, target, self._check_stop))
@@ -217,7 +253,9 @@ class Agent:
                 raise CannotStart(outcome.CODE_FETCH, message) from rejected
             if sha256 is None or sha256_of(target) == sha256:
                 return target
-        raise CannotStart(outcome.CODE_FETCH, "the fetched %s does not have the digest that was submitted" % what)
+        raise CannotStart(
+            outcome.CODE_FETCH, "the fetched %s does not have the digest that was submitted" % what
+        )
 
     # --- while it runs
 
@@ -261,7 +299,9 @@ class Agent:
             self._channel.send_quiet(event["ranks"])
 
     def _look_after(self) -> None:
-        """Reap the children that have ended (the launcher, and the orphans of the pod), and bound the spool."""
+        """Reap the children that have ended (the launcher, and the orphans of the
+        pod), and bound the spool.
+        """
         for pid, status in ended_children():
             self._launcher.reaped(pid, status)
         carriers = filter(None, (self._to_stdout, self._to_server))
@@ -282,24 +322,36 @@ class Agent:
         status = self._launcher.status or 0
         if os.getpid() == 1:
             with suppress(ProcessLookupError):
-                os.kill(-1, signal.SIGKILL)  # every other process of the pod: the dead launcher has left them
+                os.kill(
+                    -1, signal.SIGKILL
+                )  # every other process of the pod: the dead launcher has left them
         signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
         how = "ended" if signal_number is None else "was killed by signal %d" % signal_number
         folder, said = self._files.directory.path, last_line(self._files.directory.output)
-        reason, message = LAUNCHER_LOST, "the launcher of worker %d %s without a report" % (self._pod.worker, how)
+        reason, message = (
+            LAUNCHER_LOST,
+            "the launcher of worker %d %s without a report" % (self._pod.worker, how),
+        )
         if disk.ended_program(folder, None if signal_number is None else -signal_number, said):
             reason = outcome.STORAGE_FULL
-            message = "the launcher of worker %d had no room on the disk of %s" % (self._pod.worker, folder)
+            message = "the launcher of worker %d had no room on the disk of %s" % (
+                self._pod.worker,
+                folder,
+            )
         elif signal_number == signal.SIGKILL and out_of_memory_kills() > kills:
             reason, said = outcome.OUT_OF_MEMORY, "its memory ran out"
         return self._own_report(reason, message + (": " + said if said else ""))
 
     def _deliver(self, report: Mapping[str, Any]) -> int:
-        """Send everything to the server, the report last; then wait until the server lets the worker exit."""
+        """Send everything to the server, the report last; then wait until the
+        server lets the worker exit.
+        """
         self._ended_at = time.monotonic()
         self._write_termination_message(report)
         self._carry_the_rest()
-        from client_lib.worker.function_runner import RESULTS  # a file for each rank, named by its number
+        from client_lib.worker.function_runner import (
+            RESULTS,
+        )  # a file for each rank, named by its number
 
         folder = os.path.join(self._files.directory.path, RESULTS)
         names = sorted(filter(str.isdigit, os.listdir(folder))) if os.path.isdir(folder) else []
@@ -312,8 +364,11 @@ class Agent:
                 self._note(self._next_event())
         if report["reason"] == outcome.CANCELLED:
             return STOPPED
-        # 0 for a completed worker, and for no other: the operator takes the master's 0 for the success of the job
-        return 0 if report["reason"] == outcome.COMPLETED else min(int(report["exit_code"]) or 1, 255)
+        # 0 for a completed worker, and for no other: the operator takes the master's 0 for the
+        # success of the job
+        return (
+            0 if report["reason"] == outcome.COMPLETED else min(int(report["exit_code"]) or 1, 255)
+        )
 
     def _carry_the_rest(self) -> None:
         to_server, to_stdout = self._to_server, self._to_stdout
@@ -346,7 +401,9 @@ class Agent:
 
 
 class LauncherProcess:
-    """The launcher: forked, as a new interpreter would load the same modules; controlled over sockets (control.py)."""
+    """The launcher: forked, as a new interpreter would load the same modules; controlled
+    over sockets (control.py).
+    """
 
     def __init__(self, directory: Directory, post: Callable[[AgentEvent], None]) -> None:
         """`post` gets the launcher's events, on another thread."""
@@ -360,8 +417,9 @@ class LauncherProcess:
         """The reason why it could not be forked, which can be reported after the claim."""
 
     def fork(self) -> None:
-        """Fork the process that becomes the launcher. It loads the launcher's modules and waits for `start`; it ends if
-        the agent ends before. To be called while this process has one thread."""
+        """Fork the process that becomes the launcher. It loads the launcher's modules and waits for
+        `start`; it ends if the agent ends before. To be called while this process has one thread.
+        """
         try:
             self._pid = os.fork()
         except OSError as error:
@@ -392,7 +450,11 @@ class LauncherProcess:
             os.environ.update(passed_on)
             from client_lib.worker.launcher import run_worker  # here: the agent goes on meanwhile
 
-            code = run_worker(self._directory.path, agent=self._launchers) if self._launchers.recv(1) else 0
+            code = (
+                run_worker(self._directory.path, agent=self._launchers)
+                if self._launchers.recv(1)
+                else 0
+            )
         except BaseException:  # noqa: BLE001  # the agent's callers must not continue in this process
             import traceback  # here: takes milliseconds
 

@@ -1,8 +1,9 @@
-"""The log on its way out of the pod: the spool, and the threads that carry it to the server and to stdout.
+"""The log on its way out of the pod: the spool, and the threads that carry it to the server and to
+stdout.
 
-The launcher's segments (format.py) are the spool. A segment that every reader is done with is deleted. Over a limit the
-oldest segments are deleted unread, and the next read reports a gap: the cluster would evict the pod if its volume were
-over-full.
+The launcher's segments (format.py) are the spool. A segment that every reader is done with is
+deleted. Over a limit the oldest segments are deleted unread, and the next read reports a gap: the
+cluster would evict the pod if its volume were over-full.
 """
 
 import os
@@ -17,8 +18,10 @@ from client_lib.worker.pod import AgentThread, Backoff, warn
 from client_lib.worker.pod.server_channel import ServerClient
 from client_lib.worker.server_connection import Rejected, RequestFailed
 
-_POLL_S = 0.1  # longest time a line waits before it is sent, and lower bound on the time between two requests
-_LATE_S = 5.0  # longest delay of an ended worker's report because of a log that the server can't take
+# longest time a line waits before it is sent, and lower bound on the time between two requests
+_POLL_S = 0.1
+# longest delay of an ended worker's report because of a log that the server can't take
+_LATE_S = 5.0
 _LARGE = 256 * 1024  # after a piece of this size more is probably waiting
 FULL = 0.8  # of the volume; the rest takes the lines that arrive between two checks
 _BLOCK = 1024 * 1024
@@ -39,7 +42,9 @@ class Spool:
         self._folder = folder
         self._limit = int(volume_bytes * FULL)
         self.begin = (0, 0)
-        """(seq, offset) of the first record: an earlier pod, or start, of this worker has delivered those before."""
+        """(seq, offset) of the first record: an earlier pod, or start, of this worker
+        has delivered those before.
+        """
 
     def read(self, at: int) -> Optional[LogPiece]:
         """The next records from this offset on; None: there are none now."""
@@ -58,7 +63,9 @@ class Spool:
         return None
 
     def tidy(self, done: int) -> int:
-        """Delete segments before the offset `done`, and the oldest over the limit. Returns the bytes deleted unread."""
+        """Delete segments before the offset `done`, and the oldest over the limit. Returns
+        the bytes deleted unread.
+        """
         existing = segments(self._folder)
         kept, dropped = sum(size for _, size in existing), 0
         for start, size in existing[:-1]:  # the launcher writes the last one
@@ -70,7 +77,9 @@ class Spool:
         return dropped
 
     def newest(self) -> int:
-        """A number that changes whenever a rank writes, even without a record: the launcher then touches the file."""
+        """A number that changes whenever a rank writes, even without a record: the
+        launcher then touches the file.
+        """
         existing = segments(self._folder)
         try:
             return os.stat(self._path(existing[-1][0])).st_mtime_ns if existing else 0
@@ -93,7 +102,9 @@ class Spool:
 
 
 class LogCarrier(AgentThread):
-    """Carries the log to one reader. After `finish` and `join` it is delivered, or the receiver takes no more."""
+    """Carries the log to one reader. After `finish` and `join` it is delivered, or
+    the receiver takes no more.
+    """
 
     def __init__(self, spool: Spool) -> None:
         super().__init__(type(self).__name__, self._carry)
@@ -118,12 +129,16 @@ class LogCarrier(AgentThread):
         self.done = sys.maxsize
 
     def _deliver(self, piece: LogPiece) -> bool:
-        """Deliver the piece, and set the position behind it. False: the receiver accepts no more."""
+        """Deliver the piece, and set the position behind it. False: the
+        receiver accepts no more.
+        """
         raise NotImplementedError
 
 
 class StdoutCarrier(LogCarrier):
-    """Prints the log for `kubectl logs` and for servers out of reach. A thread: a slow runtime delays nothing else."""
+    """Prints the log for `kubectl logs` and for servers out of reach. A thread: a slow
+    runtime delays nothing else.
+    """
 
     def _deliver(self, piece: LogPiece) -> bool:
         try:

@@ -1,8 +1,10 @@
-"""Starts and ends a gang without a server: the other workers connect to a port of worker 0, the start barrier.
+"""Starts and ends a gang without a server: the other workers connect to a port of worker 0, the
+start barrier.
 
-The counterpart of `server_channel` for pods that reach no server. Worker 0 counts the workers that are ready, starts
-all of them, stops the others when one fails, and stays until they have ended. The token proves that a pod belongs to
-the gang; the first pod that connects for a worker owns that worker. One JSON object per line:
+The counterpart of `server_channel` for pods that reach no server. Worker 0 counts the workers that
+are ready, starts all of them, stops the others when one fails, and stays until they have ended. The
+token proves that a pod belongs to the gang; the first pod that connects for a worker owns that
+worker. One JSON object per line:
 
     worker i -> worker 0   {"protocol": 1, "token": ..., "worker": i, "uid": ...}, then, after each change,
                            {"state": "preparing" | "ready" | "started" | "ended", "failed": false}
@@ -30,7 +32,8 @@ _CONNECT_S = 5.0
 class PeerChannel:
     """The same methods as ServerChannel, and the same events."""
 
-    silent_s = 0.0  # no server is waited for: the instruction to exit follows from the other workers
+    # no server is waited for: the instruction to exit follows from the other workers
+    silent_s = 0.0
 
     def __init__(self, pod: PodSettings, token: str, post: Callable[[AgentEvent], None]) -> None:
         self._pod, self._token, self._post = pod, token, post
@@ -54,7 +57,9 @@ class PeerChannel:
     def send_state(self, state: str) -> None:
         self._tell({**self._state, "state": state})
 
-    def deliver(self, report: Mapping[str, Any], results: List[str], _given_up: Callable[[], bool]) -> bool:
+    def deliver(
+        self, report: Mapping[str, Any], results: List[str], _given_up: Callable[[], bool]
+    ) -> bool:
         """Announce the end. The report reaches the cluster alone, as the termination message."""
         if results:
             warn("results of a function can't be delivered: no server is reachable from this pod")
@@ -81,13 +86,23 @@ class PeerChannel:
                     self._worker_0.shutdown(socket.SHUT_RDWR)  # ends the wait for instructions
 
     def _connect_to_barrier(self) -> None:
-        """Take instructions until this worker has ended. If it ends without a connection, try once to announce that."""
+        """Take instructions until this worker has ended. If it ends without a connection,
+        try once to announce that.
+        """
         backoff, address = Backoff(), (self._pod.master_addr, self._pod.barrier_port)
-        hello = {"protocol": PROTOCOL, "token": self._token, "worker": self._pod.worker, "uid": self._pod.uid}
+        hello = {
+            "protocol": PROTOCOL,
+            "token": self._token,
+            "worker": self._pod.worker,
+            "uid": self._pod.uid,
+        }
         while True:
             ended = self._state["state"] == "ended"
             # its name does not resolve yet, it does not listen yet, or it is gone
-            with suppress(OSError), socket.create_connection(address, timeout=_CONNECT_S) as worker_0:
+            with (
+                suppress(OSError),
+                socket.create_connection(address, timeout=_CONNECT_S) as worker_0,
+            ):
                 backoff.reset()
                 worker_0.sendall(encode(hello))
                 with self._lock:
@@ -111,28 +126,37 @@ def _connection(peer: socket.socket) -> ControlConnection:
 # --- the side of worker 0
 
 _LOST_S = 30.0  # a worker that has been disconnected for this long is not waited for
-# in this time the cluster notices the end of a worker: the end of the master deletes the log of pods that seem to run
+# in this time the cluster notices the end of a worker: the end of the master deletes the log of
+# pods that seem to run
 _NOTICE_S = 3.0
 
 
 class StartBarrier:
-    """The state of all workers, as worker 0 knows it. `instruct` gets the instructions of worker 0. Thread-safe."""
+    """The state of all workers, as worker 0 knows it. `instruct` gets the instructions
+    of worker 0. Thread-safe.
+    """
 
     def __init__(self, pod: PodSettings, token: str, instruct: Callable[[str], None]) -> None:
         self._pod, self._token, self._instruct = pod, token, instruct
         self._lock = threading.RLock()
         self._owners: Dict[int, str] = {0: pod.uid}
         self._states: Dict[int, Message] = {}
-        self._peers: Dict[int, socket.socket] = {}  # the other workers; those that have ended stay for a while
+        self._peers: Dict[
+            int, socket.socket
+        ] = {}  # the other workers; those that have ended stay for a while
         self._told: Dict[int, str] = {}
         self._open = False
 
     def listen(self) -> None:
-        """Serve the workers that connect to the port, in threads. Raises Unreachable: the port can't be listened on."""
+        """Serve the workers that connect to the port, in threads. Raises Unreachable: the
+        port can't be listened on.
+        """
         both, port = socket.has_dualstack_ipv6(), self._pod.barrier_port
         family = socket.AF_INET6 if both else socket.AF_INET
         try:
-            listener = socket.create_server(("", port), family=family, dualstack_ipv6=both, backlog=1024)
+            listener = socket.create_server(
+                ("", port), family=family, dualstack_ipv6=both, backlog=1024
+            )
         except OSError as error:
             raise Unreachable("port %d can't be listened on: %s" % (port, error)) from error
         AgentThread("barrier", partial(self._accept, listener)).start()
@@ -173,7 +197,10 @@ class StartBarrier:
     def _serve(self, peer: socket.socket) -> None:
         """Take messages from a worker until its connection ends, and forget it after a while."""
         worker: Optional[int] = None
-        with peer, suppress(OSError):  # disconnected, or (PermissionError) a peer without a valid token
+        with (
+            peer,
+            suppress(OSError),
+        ):  # disconnected, or (PermissionError) a peer without a valid token
             for message in iter(_connection(peer).receive, None):
                 if worker is not None:
                     self.update(worker, message)
@@ -183,16 +210,22 @@ class StartBarrier:
                     peer.sendall(encode({"do": LEAVE}))
                     return
         if worker is not None:
-            time.sleep(_NOTICE_S if self._states.get(worker, {}).get("state") == "ended" else _LOST_S)
+            time.sleep(
+                _NOTICE_S if self._states.get(worker, {}).get("state") == "ended" else _LOST_S
+            )
             with self._lock:
                 if self._peers.get(worker) is peer:
                     del self._peers[worker]
                     self._tell_all()
 
     def _admit(self, hello: Message, peer: socket.socket) -> Optional[int]:
-        """The worker that has connected; None: another pod owns it. Raises PermissionError: the token is not valid."""
+        """The worker that has connected; None: another pod owns it. Raises
+        PermissionError: the token is not valid.
+        """
         worker, uid = hello.get("worker"), str(hello.get("uid"))
-        known = hmac.compare_digest(str(hello.get("token")).encode(errors="replace"), self._token.encode())
+        known = hmac.compare_digest(
+            str(hello.get("token")).encode(errors="replace"), self._token.encode()
+        )
         if not known or not isinstance(worker, int) or not 0 < worker < self._pod.n_workers:
             raise PermissionError
         with self._lock:

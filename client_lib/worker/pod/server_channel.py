@@ -1,7 +1,8 @@
-"""Exchanges states and instructions with the server, in two threads with one connection each, next to the agent's work.
+"""Exchanges states and instructions with the server, in two threads with one connection each, next
+to the agent's work.
 
-One thread sends the worker's state whenever that changes. The other waits for instructions (a long poll), which is also
-the worker's sign of life. Stacks and sessions have threads of their own.
+One thread sends the worker's state whenever that changes. The other waits for instructions (a long
+poll), which is also the worker's sign of life. Stacks and sessions have threads of their own.
 """
 
 import json
@@ -19,7 +20,12 @@ from client_lib.worker.directory import remove
 from client_lib.worker.disk import is_full
 from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.settings import PodSettings
-from client_lib.worker.server_connection import Rejected, RequestFailed, ServerConnection, Unreachable
+from client_lib.worker.server_connection import (
+    Rejected,
+    RequestFailed,
+    ServerConnection,
+    Unreachable,
+)
 
 WAIT_S = 30.0  # of one long poll: shorter than proxies keep an idle connection
 _SOON_S = 1.0
@@ -46,29 +52,44 @@ class ServerClient(ServerConnection):
         super().__init__(pod.worker_url, ca_file, headers)
 
     def put_state(
-        self, state: str, signs_of_life: int, known: str, wait_s: float, stacks: str, quiet: Mapping[str, float]
+        self,
+        state: str,
+        signs_of_life: int,
+        known: str,
+        wait_s: float,
+        stacks: str,
+        quiet: Mapping[str, float],
     ) -> Instruction:
-        """Send the worker's state. Returns its instruction as soon as that is not `known`, or orders other stacks than
-        those with the mark `stacks`; at the latest after `wait_s`."""
+        """Send the worker's state. Returns its instruction as soon as that is not `known`, or
+        orders other stacks than those with the mark `stacks`; at the latest after `wait_s`."""
 
         def read(answer: Any) -> Instruction:
             do, grace_s = str(answer["do"]), answer.get("grace_s")
             return Instruction(
-                do, None if grace_s is None else float(grace_s), answer.get("stacks"), answer.get("session")
+                do,
+                None if grace_s is None else float(grace_s),
+                answer.get("stacks"),
+                answer.get("session"),
             )
 
         path = "/state?" + urlencode({"knows": known, "wait": "%g" % wait_s})
         says = {"state": state, "signs_of_life": signs_of_life, "stacks": stacks, "quiet": quiet}
-        return self.exchange("PUT", path, json.dumps({**says, "sessions": True}).encode(), read, wait_s)
+        return self.exchange(
+            "PUT", path, json.dumps({**says, "sessions": True}).encode(), read, wait_s
+        )
 
     def put_log(self, offset: int, records: bytes, gap: bool) -> Tuple[int, int]:
         """(length, durable) of the log that the server has stored."""
         path = "/log?offset=%d%s" % (offset, "&gap=1" if gap else "")
-        return self.exchange("PUT", path, records, lambda log: (int(log["length"]), int(log["durable"])))
+        return self.exchange(
+            "PUT", path, records, lambda log: (int(log["length"]), int(log["durable"]))
+        )
 
     def log_end(self) -> Tuple[int, int]:
         """(offset, seq) of the record that the server expects next."""
-        return self.exchange("PUT", "/log?offset=0", b"", lambda log: (int(log["length"]), int(log["next_seq"])))
+        return self.exchange(
+            "PUT", "/log?offset=0", b"", lambda log: (int(log["length"]), int(log["next_seq"]))
+        )
 
     def put_json(self, path: str, content: Mapping[str, Any]) -> None:
         self.exchange("PUT", path, json.dumps(content).encode(), lambda _: None)
@@ -83,15 +104,17 @@ class ServerClient(ServerConnection):
             self.exchange("PUT", "/results/" + os.path.basename(path), file, lambda _: None)
 
     def fetch(self, what: str, target: str, check_stop: Callable[[], None]) -> None:
-        """Write the snapshot or the function (`what`) to a file. `check_stop` is called for each block; an exception
-        that it raises ends the transfer. Raises OSError if the disk is full."""
+        """Write the snapshot or the function (`what`) to a file. `check_stop` is called for each
+        block; an exception that it raises ends the transfer. Raises OSError if the disk is full."""
         answer = self.call("GET", "/" + what)
         try:
             with open(target, "wb") as file:
                 for block in iter(lambda: answer.read(_BLOCK), b""):
                     check_stop()
                     file.write(block)
-            if answer.length:  # a read of a block takes the end of the connection for the end of the answer
+            if (
+                answer.length
+            ):  # a read of a block takes the end of the connection for the end of the answer
                 raise IncompleteRead(b"", answer.length)
         except (OSError, HTTPException) as error:
             self.close()
@@ -102,8 +125,8 @@ class ServerClient(ServerConnection):
 
 
 class ServerChannel:
-    """`post` is called on another thread with each new instruction, each order for stacks, and the loss of the worker.
-    `control_path` is the launcher's socket, which sessions use."""
+    """`post` is called on another thread with each new instruction, each order for stacks, and the
+    loss of the worker. `control_path` is the launcher's socket, which sessions use."""
 
     def __init__(
         self,
@@ -122,12 +145,16 @@ class ServerChannel:
         self._answered_at = time.monotonic()
 
     def claim(self) -> None:
-        """Become the owner of the worker; touch nothing of the job before. Raises Replaced; Unreachable: try again."""
+        """Become the owner of the worker; touch nothing of the job before. Raises
+        Replaced; Unreachable: try again.
+        """
         with closing(self._new_server()) as server:
             try:
                 server.put_state(self._state, 0, "", 0.0, "", {})
             except Rejected as rejected:
-                raise (Replaced if rejected.status == CONFLICT else Unreachable)(str(rejected)) from rejected
+                raise (Replaced if rejected.status == CONFLICT else Unreachable)(
+                    str(rejected)
+                ) from rejected
 
     def start(self) -> None:
         for run in (self._send_states, self._wait_for_instructions):
@@ -148,7 +175,9 @@ class ServerChannel:
         """Seconds since the server last answered."""
         return time.monotonic() - self._answered_at
 
-    def deliver(self, report: Mapping[str, Any], results: List[str], given_up: Callable[[], bool]) -> bool:
+    def deliver(
+        self, report: Mapping[str, Any], results: List[str], given_up: Callable[[], bool]
+    ) -> bool:
         """Send results, then the report; False: given up, or the server rejects the report."""
         server = self._new_server()
         for path in results:
@@ -156,7 +185,9 @@ class ServerChannel:
         return self._insist(lambda: server.put_json("/report", report), given_up)
 
     def send_stacks(self, processes: List[Any]) -> None:
-        """Send the ordered stacks in a thread. A failed send is not repeated: the server waits only for seconds."""
+        """Send the ordered stacks in a thread. A failed send is not repeated: the
+        server waits only for seconds.
+        """
         mark = self._stacks
 
         def send() -> None:
@@ -201,7 +232,9 @@ class ServerChannel:
         while True:
             known, began = (self._known, self._stacks), time.monotonic()
             answered = self._exchange(server, self._state, WAIT_S)
-            if answered and ((self._known, self._stacks) != known or time.monotonic() - began > _SOON_S):
+            if answered and (
+                (self._known, self._stacks) != known or time.monotonic() - began > _SOON_S
+            ):
                 backoff.reset()
             else:  # a server that shuts down answers at once, without news
                 backoff.sleep()
@@ -210,13 +243,17 @@ class ServerChannel:
         """False: there was no answer."""
         try:
             life = self._signs_of_life()
-            instruction = server.put_state(state, life, self._known, wait_s, self._stacks, self._quiet)
+            instruction = server.put_state(
+                state, life, self._known, wait_s, self._stacks, self._quiet
+            )
         except Unreachable:
             return False
         except Rejected as rejected:
             if rejected.status == CONFLICT:
                 self._post(Instruction(LEAVE))
-            elif rejected.status == _UNAUTHORIZED:  # the attempt was closed: the server expects nothing of this worker
+            elif (
+                rejected.status == _UNAUTHORIZED
+            ):  # the attempt was closed: the server expects nothing of this worker
                 self._post(Instruction(control.EXIT))
             return False
         self._answered_at = time.monotonic()
@@ -236,8 +273,14 @@ class ServerChannel:
 
 
 def _carry_session(new_server: Callable[[], ServerClient], mark: str, control_path: str) -> None:
-    """Take up the session with this mark, and return at its end, which may be an error of any connection."""
-    with closing(new_server()) as down, closing(new_server()) as up, suppress(OSError, RequestFailed, HTTPException):
+    """Take up the session with this mark, and return at its end, which may be
+    an error of any connection.
+    """
+    with (
+        closing(new_server()) as down,
+        closing(new_server()) as up,
+        suppress(OSError, RequestFailed, HTTPException),
+    ):
         sent = 0
 
         def send(data: bytes) -> None:

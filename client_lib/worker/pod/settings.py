@@ -1,4 +1,6 @@
-"""Files (mounted below /client-lib) and variables of a pod, read once at the start, and the plan that they make."""
+"""Files (mounted below /client-lib) and variables of a pod, read once at the start,
+and the plan that they make.
+"""
 
 import json
 import os
@@ -34,7 +36,9 @@ class PodSettings(NamedTuple):
     """Port on which worker 0 listens for the other workers if there is no server."""
     termination_log: str
     stay_s: float
-    """Longest wait of an ended worker for a server that does not answer; then undelivered data is lost with the pod."""
+    """Longest wait of an ended worker for a server that does not answer; then undelivered
+    data is lost with the pod.
+    """
     uid: str
     name: str
     master_addr: str
@@ -42,11 +46,15 @@ class PodSettings(NamedTuple):
     environment: Dict[str, str]
     """The container's own."""
     start: str = ""
-    """Differs for each start of the container: containers of an elastic job are restarted within their pod."""
+    """Differs for each start of the container: containers of an elastic job are
+    restarted within their pod.
+    """
 
     @property
     def worker_url(self) -> Optional[str]:
-        """The server's URL of this worker (client_lib.spec.paths.worker); None: no server is reachable."""
+        """The server's URL of this worker (client_lib.spec.paths.worker);
+        None: no server is reachable.
+        """
         if self.server_url is None:
             return None
         place = (self.server_url.rstrip("/"), quote(self.job, safe=""), self.attempt, self.worker)
@@ -65,7 +73,9 @@ class PodFiles:
 
     @property
     def authorities(self) -> Optional[str]:
-        """File of the certificate authorities that sign the server's certificate; None: those of the image."""
+        """File of the certificate authorities that sign the server's certificate;
+        None: those of the image.
+        """
         return self.ca if os.path.exists(self.ca) else None
 
 
@@ -80,7 +90,9 @@ def read_settings(files: PodFiles, environ: Mapping[str, str]) -> PodSettings:
     with open(files.pod, encoding="utf-8") as file:
         pod: Dict[str, Any] = json.load(file)
     if pod["protocol"] != PROTOCOL:
-        raise ValueError("this agent speaks protocol %d, the pod is of protocol %r" % (PROTOCOL, pod["protocol"]))
+        raise ValueError(
+            "this agent speaks protocol %d, the pod is of protocol %r" % (PROTOCOL, pod["protocol"])
+        )
     code = pod.get("code") or {}
     name = environ.get("CLIENT_LIB_POD_NAME") or environ.get("HOSTNAME") or socket.gethostname()
     return PodSettings(
@@ -111,7 +123,8 @@ FUNCTION_RUNNER = "function_runner.py"
 _OF_THE_POD = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _PREFIXES = ("PET_", "CLIENT_LIB_POD_")
 _SEGMENTS = 16  # per spool: one dropped segment costs a sixteenth of it
-_UNLIMITED = 2**62  # the spool has its own limit (log_carriers.py), and the server limits the job's log
+# the spool has its own limit (log_carriers.py), and the server limits the job's log
+_UNLIMITED = 2**62
 
 
 def own_plan(
@@ -121,9 +134,11 @@ def own_plan(
     snapshot: Optional[str] = None,
     function: Optional[Tuple[str, str]] = None,
 ) -> WorkerPlan:
-    """The launcher's plan. `snapshot`: path of the code. `function`: paths of the function and function_runner.py."""
-    # without what the operator and the pod's template set for the pod: ranks get numbers of their own, and torchrun
-    # would read PET_* as its options
+    """The launcher's plan. `snapshot`: path of the code. `function`: paths of the
+    function and function_runner.py.
+    """
+    # without what the operator and the pod's template set for the pod: ranks get numbers of their
+    # own, and torchrun would read PET_* as its options
     environment = {
         name: value
         for name, value in pod.environment.items()

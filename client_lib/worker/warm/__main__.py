@@ -1,6 +1,8 @@
-"""`python client_lib/worker/warm/__main__.py DESCRIPTOR CONFIG ROOM`: the pool's process. See pool.py.
+"""`python client_lib/worker/warm/__main__.py DESCRIPTOR CONFIG ROOM`: the pool's process. See
+pool.py.
 
-Run by path with the interpreter of the jobs, which may lack this package, and without flags, as ranks are.
+Run by path with the interpreter of the jobs, which may lack this package, and without flags, as
+ranks are.
 """
 
 import sys
@@ -20,7 +22,9 @@ def main() -> None:
     hidden = Hidden(_AT_START)
     from client_lib.worker.warm import pool
 
-    sys.path.remove(root)  # the first one: an installation of this package may follow later in the list
+    sys.path.remove(
+        root
+    )  # the first one: an installation of this package may follow later in the list
     pool.main(sys.argv, hidden)
 
 

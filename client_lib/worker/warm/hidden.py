@@ -1,12 +1,14 @@
 """Imports modules into the pool, hides them, and gives them back to the rank that imports them.
 
-A group is what one import loads in a process that has imported nothing else: its modules, the groups that it needs, and
-its effects: entries in dictionaries, lists and sets of other modules and of their classes (submodules of packages,
-registries, loggers, warnings filters, finders, caches), environment variables, calls at exit. After each import all of
-it is taken away: the next import, and each rank, begins in the state of a fresh interpreter. An import of a module that
-is not known yet, of another package, suspends the one that requests it and is learned as a group of its own.
+A group is what one import loads in a process that has imported nothing else: its modules, the
+groups that it needs, and its effects: entries in dictionaries, lists and sets of other modules and
+of their classes (submodules of packages, registries, loggers, warnings filters, finders, caches),
+environment variables, calls at exit. After each import all of it is taken away: the next import,
+and each rank, begins in the state of a fresh interpreter. An import of a module that is not known
+yet, of another package, suspends the one that requests it and is learned as a group of its own.
 
-The pool imports this module before all others. It imports nothing that a fresh interpreter has not imported itself.
+The pool imports this module before all others. It imports nothing that a fresh interpreter has not
+imported itself.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class ModuleGroup:
     def __init__(self, root: str = "") -> None:
         self.root = root
         self.modules: dict[str, Any] = {}
-        self.replaced: dict[str, Any] = {}  # modules that it puts in the place of those of other groups
+        self.replaced: dict[
+            str, Any
+        ] = {}  # modules that it puts in the place of those of other groups
         self.needs: list[ModuleGroup] = []  # groups that its import restores, in this order
         self.changes: list[Change] = []
         self.variables: dict[str, str] = {}  # of the environment, as it sets them
@@ -75,7 +79,9 @@ class Change:
         before, now = watched.copy, watched.container
         self._old, self._new = before.copy(), now.copy()
         self._around: tuple[list[Any], list[Any]] | None = None
-        """Entries that were put before and behind those of a list; None: they were changed in another way."""
+        """Entries that were put before and behind those of a list; None: they
+        were changed in another way.
+        """
         if isinstance(now, list):
             places = range(len(now) - len(before) + 1)
             first = next((at for at in places if all(map(_operator.is_, before, now[at:]))), -1)
@@ -85,8 +91,12 @@ class Change:
             self._old, self._new = before - now, now - before
         else:
             missing = object()
-            self._old = {key: value for key, value in before.items() if now.get(key, missing) is not value}
-            self._new = {key: value for key, value in now.items() if before.get(key, missing) is not value}
+            self._old = {
+                key: value for key, value in before.items() if now.get(key, missing) is not value
+            }
+            self._new = {
+                key: value for key, value in now.items() if before.get(key, missing) is not value
+            }
 
     def redo(self, noted: bool = True) -> None:
         """`noted`: change the copy, too."""
@@ -135,12 +145,15 @@ def containers(modules: Iterable[Any]) -> Iterator[Any]:
 
 
 class Hidden:
-    """A finder of hidden modules. While it learns, it hides what is imported; in a rank it gives it back."""
+    """A finder of hidden modules. While it learns, it hides what is imported;
+    in a rank it gives it back.
+    """
 
     def __init__(self, at_start: frozenset[str]) -> None:
         """`at_start`: names in sys.modules that every process has."""
         self.groups: list[ModuleGroup] = []
-        self.on_return: Callable[[list[ModuleGroup]], None] | None = None  # gets the groups that an import restored
+        # gets the groups that an import restored
+        self.on_return: Callable[[list[ModuleGroup]], None] | None = None
         self._at_start = at_start
         self._environment = dict(os.environ)
         self._group_of: dict[str, ModuleGroup] = {}
@@ -151,11 +164,20 @@ class Hidden:
         self._lock = _thread.RLock()
         for name in [name for name in sys.modules if not self._stays(name)]:
             del sys.modules[name]  # __future__, _operator: another copy does no harm
-        self._owned = {id(sys.modules), id(sys.path), id(sys.path_importer_cache), id(vars(os.environ)["_data"])}
+        self._owned = {
+            id(sys.modules),
+            id(sys.path),
+            id(sys.path_importer_cache),
+            id(vars(os.environ)["_data"]),
+        }
         sys.meta_path.insert(0, self)
         self._start = ModuleGroup()
-        self._start.watched = self._containers([sys.modules[name] for name in at_start - {"__main__"}])
-        self._running = [ModuleGroup()]  # imports that have not ended, the innermost one last; the first: this process
+        self._start.watched = self._containers(
+            [sys.modules[name] for name in at_start - {"__main__"}]
+        )
+        self._running = [
+            ModuleGroup()
+        ]  # imports that have not ended, the innermost one last; the first: this process
         atexit: Any = sys.modules.get("atexit") or self.module("atexit")
         self._atexit, self._register = atexit, atexit.register
         atexit.register = self._record_call_at_exit
@@ -168,18 +190,23 @@ class Hidden:
     # --- learning, in the pool
 
     def in_order(self, names: list[str]) -> Iterator[str]:
-        """The names to learn. `names` are in the order in which their imports ended in an earlier job. A module that
-        imports one that ended later is part of an import cycle: it may fail if it is imported first, and is learned
-        with that one. A module that its own package imports is learned with the package."""
+        """The names to learn. `names` are in the order in which their imports ended in an earlier
+        job. A module that imports one that ended later is part of an import cycle: it may fail if
+        it is imported first, and is learned with that one. A module that its own package imports is
+        learned with the package."""
         self._order = {name: number for number, name in enumerate(names)}
         for name, number in self._order.items():
             self._now = number
             packages = [name[:place] for place, letter in enumerate(name) if letter == "."]
-            if name not in self._group_of and all(self._order.get(package, 0) < number for package in packages):
+            if name not in self._group_of and all(
+                self._order.get(package, 0) < number for package in packages
+            ):
                 yield name
 
     def learn(self, name: str, judge: Callable[[str], None] | None = None) -> None:
-        """Import a module as a fresh process does, and hide it. `judge` is called before that, and may raise."""
+        """Import a module as a fresh process does, and hide it. `judge` is called
+        before that, and may raise.
+        """
         outer, group = self._running[-1], ModuleGroup(name.partition(".")[0])
         self._suspend(outer)
         self._running.append(group)
@@ -188,14 +215,21 @@ class Hidden:
             builtins.__import__(name)
             if judge:
                 judge(name)
-            group.watched = self._containers([*self._own(group).values(), *self._replaced(group).values()])
+            group.watched = self._containers(
+                [*self._own(group).values(), *self._replaced(group).values()]
+            )
         except BaseException as error:
             self._suspend(group)
             self._running.pop()
-            # also names that are no longer in sys.modules: the import system removes that of a module that failed
-            self._group_of = {known: its for known, its in self._group_of.items() if its is not group}
+            # also names that are no longer in sys.modules: the import system removes that of a
+            # module that failed
+            self._group_of = {
+                known: its for known, its in self._group_of.items() if its is not group
+            }
             self._resume(outer)
-            if not isinstance(error, Later):  # a failed import leaves in sys.modules what it has imported
+            if not isinstance(
+                error, Later
+            ):  # a failed import leaves in sys.modules what it has imported
                 for needed in group.needs:
                     self._apply(needed)
                 sys.modules.update(group.modules)
@@ -207,7 +241,9 @@ class Hidden:
         self._resume(outer)
 
     def end_learning(self) -> None:
-        """Learn nothing from now on. What this process imports later is taken away from a rank all the same."""
+        """Learn nothing from now on. What this process imports later is taken away
+        from a rank all the same.
+        """
         self._learning = False
         self._atexit.register = self._register
         for group in self.groups:
@@ -220,11 +256,15 @@ class Hidden:
         group.visible = False
         group.modules, group.replaced = self._own(group), self._replaced(group)
         visible = [self._start, *group.needs]
-        group.changes = [Change(held) for one in visible for held in one.watched if held.has_changed()]
+        group.changes = [
+            Change(held) for one in visible for held in one.watched if held.has_changed()
+        ]
         given = dict(self._environment)
         for needed in group.needs:
             given.update(needed.variables)
-        group.variables = {name: value for name, value in os.environ.items() if given.get(name) != value}
+        group.variables = {
+            name: value for name, value in os.environ.items() if given.get(name) != value
+        }
         for change in reversed(group.changes):
             change.undo(noted=False)
         self._take_away([name for name in sys.modules if not self._stays(name)], group.needs)
@@ -234,14 +274,24 @@ class Hidden:
     def _own(self, group: ModuleGroup) -> dict[str, Any]:
         """Modules in sys.modules that the import itself has loaded."""
         restored = {name for needed in group.needs for name in needed.modules}
-        return {n: module for n, module in sys.modules.items() if n not in restored and not self._stays(n)}
+        return {
+            n: module
+            for n, module in sys.modules.items()
+            if n not in restored and not self._stays(n)
+        }
 
     def _replaced(self, group: ModuleGroup) -> dict[str, Any]:
-        """Modules that the import has put in the place of those that it needs, as transformers does with itself."""
+        """Modules that the import has put in the place of those that it needs, as
+        transformers does with itself.
+        """
         before: dict[str, Any] = {}
         for needed in group.needs:
             before.update({**needed.modules, **needed.replaced})
-        return {n: sys.modules[n] for n, module in before.items() if sys.modules.get(n, module) is not module}
+        return {
+            n: sys.modules[n]
+            for n, module in before.items()
+            if sys.modules.get(n, module) is not module
+        }
 
     def _containers(self, modules: Iterable[Any]) -> list[Watched]:
         """Those of modules and of their classes which no module before them has."""
@@ -275,25 +325,38 @@ class Hidden:
         os.environ.update(group.variables)
         _forget_cached()
 
-    def _record_call_at_exit(self, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-        """Takes the place of atexit.register, also for packages that keep a reference to it. A call of the standard
-        library belongs to its module, which makes it once in a process; but for importlib: it calls compiled ones."""
+    def _record_call_at_exit(
+        self, function: Callable[..., Any], *arguments: Any, **named: Any
+    ) -> Any:
+        """Takes the place of atexit.register, also for packages that keep a reference to it. A call
+        of the standard library belongs to its module, which makes it once in a process; but for
+        importlib: it calls compiled ones."""
         if len(self._running) == 1 or not self._learning:
             return self._register(function, *arguments, **named)
         caller = self._group_of.get(sys._getframe(1).f_globals.get("__name__", ""))
-        group = caller if caller is not None and caller.standard and caller.root != "importlib" else self._running[-1]
+        group = (
+            caller
+            if caller is not None and caller.standard and caller.root != "importlib"
+            else self._running[-1]
+        )
         group.callbacks.append((function, arguments, named))
         return function
 
     # --- giving back
 
     def hide(self, environment: dict[str, str]) -> None:
-        """Take away all that was imported by this process, which has this environment from now on."""
+        """Take away all that was imported by this process, which has
+        this environment from now on.
+        """
         others = [name for name in sys.modules if name not in self._at_start]
         self._environment = environment
-        # a fork waits for a thread that restores a module: in the child nothing would release the lock. The import
-        # lock is taken before it, as by a thread that searches a module; a fork would otherwise take it afterwards
-        for acquire, release in ((self._lock.acquire, self._lock.release), (_imp.acquire_lock, _imp.release_lock)):
+        # a fork waits for a thread that restores a module: in the child nothing would release the
+        # lock. The import lock is taken before it, as by a thread that searches a module; a fork
+        # would otherwise take it afterwards
+        for acquire, release in (
+            (self._lock.acquire, self._lock.release),
+            (_imp.acquire_lock, _imp.release_lock),
+        ):
             os.register_at_fork(before=acquire, after_in_parent=release, after_in_child=release)
         self._atexit._clear()
         self._take_away(others, self._running[0].needs)
@@ -326,11 +389,14 @@ class Hidden:
         return None
 
     def _has_compiled(self) -> bool:
-        """True if an import that has not ended has loaded a compiled module. Few of them, and not torch's, can be
-        loaded once more in the same process."""
+        """True if an import that has not ended has loaded a compiled module. Few of them, and not
+        torch's, can be loaded once more in the same process."""
         running = [*self._own(self._running[-1]).values()]
         running += [module for group in self._running[1:-1] for module in group.modules.values()]
-        return any(str(getattr(getattr(each, "__spec__", None), "origin", "")).endswith(".so") for each in running)
+        return any(
+            str(getattr(getattr(each, "__spec__", None), "origin", "")).endswith(".so")
+            for each in running
+        )
 
     def module(self, name: str, spec: Any = None) -> Any:
         """A module that is known, or is learned now. `spec`: where it was found."""
@@ -356,7 +422,9 @@ class Hidden:
         for needed in group.needs:
             self._apply(needed)
         for name, module in group.modules.items():
-            sys.modules.setdefault(name, sys.modules["__main__"] if name == "__mp_main__" else module)
+            sys.modules.setdefault(
+                name, sys.modules["__main__"] if name == "__mp_main__" else module
+            )
         sys.modules.update(group.replaced)
         for change in group.changes:
             change.redo()
@@ -393,7 +461,10 @@ class _Loader:
         del spec
         if self._module is None:
             self._module = self._hidden.module(self._name, self._spec)
-            self._spec, self._names = getattr(self._module, "__spec__", None), _names_of_import(self._module)
+            self._spec, self._names = (
+                getattr(self._module, "__spec__", None),
+                _names_of_import(self._module),
+            )
         return self._module
 
     def exec_module(self, module: Any) -> None:
@@ -440,4 +511,8 @@ def is_standard(module: Any) -> bool:
     origin = getattr(getattr(module, "__spec__", None), "origin", None)
     if origin in ("built-in", "frozen"):
         return True
-    return isinstance(origin, str) and origin.startswith(STANDARD) and "-packages" + os.sep not in origin
+    return (
+        isinstance(origin, str)
+        and origin.startswith(STANDARD)
+        and "-packages" + os.sep not in origin
+    )

@@ -1,7 +1,8 @@
 """The pool's process (started by `__main__`): imports packages, then forks a launcher per request.
 
-Its arguments are DESCRIPTOR, CONFIG and ROOM. DESCRIPTOR is its end of a pair of sockets (SOCK_SEQPACKET, one JSON
-object per packet), inherited from the runtime: no other process can reach it, and the pool ends at its end of file.
+Its arguments are DESCRIPTOR, CONFIG and ROOM. DESCRIPTOR is its end of a pair of sockets
+(SOCK_SEQPACKET, one JSON object per packet), inherited from the runtime: no other process can reach
+it, and the pool ends at its end of file.
 CONFIG is a JSON file:
 
     python    the interpreter, as the jobs name it
@@ -17,10 +18,10 @@ CONFIG is a JSON file:
 
 Its environment holds MARKER with ROOM as value.
 
-A module is left out if it starts threads or processes, keeps a file open (ranks close all files of the pool), opens a
-GPU, changes the state of the interpreter (a script that does not import it must not see that), or imports code from
-outside of the installed packages (the user's own, whose edits must take effect). Its effects cannot be undone in this
-process: the pool starts again without it.
+A module is left out if it starts threads or processes, keeps a file open (ranks close all files of
+the pool), opens a GPU, changes the state of the interpreter (a script that does not import it must
+not see that), or imports code from outside of the installed packages (the user's own, whose edits
+must take effect). Its effects cannot be undone in this process: the pool starts again without it.
 """
 
 import builtins
@@ -80,12 +81,19 @@ class PoolProcess:
             names, refused = self._config["modules"], self._config["refused"]
             if len(refused) > _REFUSED_MAX:
                 names = names[: min(names.index(name) for name in refused if name in names)]
-            below = tuple(name + "." for name in refused)  # the import of a module begins with that of its package
-            preload([name for name in names if name not in refused and not name.startswith(below)], self._hidden)
+            below = tuple(
+                name + "." for name in refused
+            )  # the import of a module begins with that of its package
+            preload(
+                [name for name in names if name not in refused and not name.startswith(below)],
+                self._hidden,
+            )
         except Unfit as unfit:
             self._restart(unfit)
         self._hidden.end_learning()
-        self._warm = Warm(str(self._config["python"]), self._environment, self._hidden, self._packages)
+        self._warm = Warm(
+            str(self._config["python"]), self._environment, self._hidden, self._packages
+        )
         gc.collect()
         gc.freeze()
         count = sum(len(group.modules) for group in self._hidden.groups if not group.standard)
@@ -145,7 +153,9 @@ class PoolProcess:
             signal.set_wakeup_fd(-1)
             os.setsid()
             os.chdir(worker_dir)
-            output = os.open(Directory(worker_dir).output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            output = os.open(
+                Directory(worker_dir).output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600
+            )
             os.dup2(output, 1)
             os.dup2(output, 2)
             code = run_worker(worker_dir, self._warm, tell)
@@ -172,7 +182,9 @@ def main(argv: List[str], hidden: Hidden) -> NoReturn:
 
 
 def _kill_children() -> None:
-    """Kill what a refused import has started: it survives `_restart`, but the threads that could start more do not."""
+    """Kill what a refused import has started: it survives `_restart`, but the threads
+    that could start more do not.
+    """
     while system.has_children():
         for pid in system.below(os.getpid()):
             with contextlib.suppress(ProcessLookupError):  # its parent has reaped it
@@ -200,7 +212,11 @@ def preload(names: Sequence[str], hidden: Hidden) -> None:
         checked.update(new)
         foreign, now = next(filter(is_foreign, new), None), _interpreter_state()
         changed = ", ".join(part for part in _STATE_OF if initial[part] != now[part])
-        why = trouble() or (foreign and foreign + " is no installed package") or (changed and "it changes " + changed)
+        why = (
+            trouble()
+            or (foreign and foreign + " is no installed package")
+            or (changed and "it changes " + changed)
+        )
         if why:
             raise Unfit(name, why)
 
@@ -224,7 +240,10 @@ def trouble() -> Optional[str]:
         return "it starts threads"
     if system.has_children():
         return "it starts processes"
-    if any(target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri")) for target in system.open_files(os.getpid())):
+    if any(
+        target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri"))
+        for target in system.open_files(os.getpid())
+    ):
         return "it opens a GPU"
     return None
 
@@ -252,15 +271,26 @@ _STATE_OF: Dict[str, Callable[[], Any]] = {
         logging.root.manager.disable,
         logging.getLoggerClass(),
     ),
-    "signal handlers": lambda: {signum: signal.getsignal(signum) for signum in signal.valid_signals()},
+    "signal handlers": lambda: {
+        signum: signal.getsignal(signum) for signum in signal.valid_signals()
+    },
     "faulthandler": faulthandler.is_enabled,
-    "excepthook": lambda: (sys.excepthook, sys.displayhook, getattr(sys, "unraisablehook", None), threading.excepthook),
+    "excepthook": lambda: (
+        sys.excepthook,
+        sys.displayhook,
+        getattr(sys, "unraisablehook", None),
+        threading.excepthook,
+    ),
     "the way warnings are shown": lambda: (warnings.showwarning, warnings.formatwarning),
     "sys.path": lambda: (list(sys.path), list(sys.path_hooks)),
     "the open files": lambda: sorted(system.open_files(os.getpid())),
     "the standard streams": lambda: (sys.stdin, sys.stdout, sys.stderr),
     "builtins": lambda: sorted(vars(builtins)),
-    "the interpreter's limits": lambda: (sys.getrecursionlimit(), sys.getswitchinterval(), gc.get_threshold()),
+    "the interpreter's limits": lambda: (
+        sys.getrecursionlimit(),
+        sys.getswitchinterval(),
+        gc.get_threshold(),
+    ),
     "tracing": lambda: (sys.gettrace(), sys.getprofile()),
     "the locale": lambda: locale.setlocale(locale.LC_ALL),
     "the decimal context": _decimal,

@@ -35,13 +35,21 @@ Fingerprint = Dict[str, int]
 class Warm:
     """A pool as its launchers see it: decides whether ranks may be warm, and runs them."""
 
-    def __init__(self, python: str, environment: Dict[str, str], hidden: Hidden, packages: Fingerprint) -> None:
-        """`environment`: the one that the pool was started with; `packages`: what was installed then."""
+    def __init__(
+        self, python: str, environment: Dict[str, str], hidden: Hidden, packages: Fingerprint
+    ) -> None:
+        """`environment`: the one that the pool was started with;
+        `packages`: what was installed then.
+        """
         self._packages, self._hidden = packages, hidden
         names = frozenset(name.partition(".")[0] for name in hidden.names())
         self._pool = fit.PoolState(python, environment, names)
-        self._added = {name: value for name, value in os.environ.items() if environment.get(name) != value}
-        """Variables that the interpreter has set: LC_CTYPE, if the variables give it the locale "C"."""
+        self._added = {
+            name: value for name, value in os.environ.items() if environment.get(name) != value
+        }
+        """Variables that the interpreter has set: LC_CTYPE, if the
+        variables give it the locale "C".
+        """
         self._thread_counts: Optional[ThreadCounts] = ThreadCounts()
 
     def refusal(self, plan: WorkerPlan, processes: Sequence[Process]) -> Optional[str]:
@@ -59,8 +67,9 @@ class Warm:
         return None
 
     def run(self, argv: List[str], environment: Dict[str, str]) -> NoReturn:
-        """Take the part of exec in a new process that has its session, its working directory and its three streams:
-        run the script of `argv` (python, rank runner, script, arguments), and end."""
+        """Take the part of exec in a new process that has its session, its working directory and
+        its three streams: run the script of `argv` (python, rank runner, script, arguments), and
+        end."""
         try:
             os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
             for signum in signal.valid_signals():
@@ -90,7 +99,9 @@ class Warm:
         gc.enable()
 
     def _adapt(self, groups: List[ModuleGroup], environment: Dict[str, str]) -> None:
-        """Set what modules would have read at their import. Before the first package, a script has no threads."""
+        """Set what modules would have read at their import. Before the first
+        package, a script has no threads.
+        """
         back = {name for group in groups for name in group.modules}
         if self._thread_counts and not all(group.standard for group in groups):
             self._thread_counts.apply(environment)
@@ -105,29 +116,41 @@ class Warm:
             sys.modules["torch"].default_generator.seed()
             _set_torch(sys.modules["torch"], environment)
         if "matplotlib" in back and environment.get("MPLBACKEND"):
-            sys.modules["matplotlib"].rcParams["backend"] = environment["MPLBACKEND"]  # as its import does
+            sys.modules["matplotlib"].rcParams["backend"] = environment[
+                "MPLBACKEND"
+            ]  # as its import does
 
 
 def folders() -> Tuple[str, ...]:
     """Folders of installed packages on this interpreter's sys.path."""
-    return tuple(path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages"))
+    return tuple(
+        path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")
+    )
 
 
 def fingerprint(paths: Tuple[str, ...]) -> Fingerprint:
-    """A value that changes with every installation, upgrade or removal, but not with an edit inside of a package."""
+    """A value that changes with every installation, upgrade or removal, but not with an
+    edit inside of a package.
+    """
     found = {}
     for path in paths:
         with contextlib.suppress(OSError):
             for entry in os.scandir(path):
                 if entry.name.endswith(_MARKS):
-                    with contextlib.suppress(OSError):  # removed since the listing, or a link to nothing
+                    with contextlib.suppress(
+                        OSError
+                    ):  # removed since the listing, or a link to nothing
                         found[entry.path] = entry.stat().st_mtime_ns
     return found
 
 
 def given_environment() -> Dict[str, str]:
     entries = os.fsdecode(content("/proc/self/environ")).split("\0")
-    return {name: value for name, equals, value in (entry.partition("=") for entry in entries) if name and equals}
+    return {
+        name: value
+        for name, equals, value in (entry.partition("=") for entry in entries)
+        if name and equals
+    }
 
 
 class ThreadCounts:
@@ -142,7 +165,9 @@ class ThreadCounts:
             library = ctypes.CDLL(path)
             for name in _SETTERS:
                 if hasattr(library, name):
-                    (self._openmp if name.startswith("omp") else self._blas).append(getattr(library, name))
+                    (self._openmp if name.startswith("omp") else self._blas).append(
+                        getattr(library, name)
+                    )
 
     def apply(self, environment: Dict[str, str]) -> None:
         """Set the counts of a fresh process with this environment."""
@@ -157,17 +182,23 @@ class ThreadCounts:
 def _set_torch(torch: Any, environment: Dict[str, str]) -> None:
     """Set torch's own count, which it takes from MKL: at most the number of cores."""
     count = int(environment.get("MKL_NUM_THREADS") or environment.get("OMP_NUM_THREADS") or 0)
-    if torch.backends.mkl.is_available() and environment.get("MKL_DYNAMIC", "").lower() not in ("false", "0"):
+    if torch.backends.mkl.is_available() and environment.get("MKL_DYNAMIC", "").lower() not in (
+        "false",
+        "0",
+    ):
         siblings = "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list"
-        cores = {content(siblings % cpu) for cpu in os.sched_getaffinity(0)}  # physical ones; b"": not known
+        cores = {
+            content(siblings % cpu) for cpu in os.sched_getaffinity(0)
+        }  # physical ones; b"": not known
         count = count if b"" in cores else min(count, len(cores))
     if count and count != torch.get_num_threads():
         torch.set_num_threads(count)
 
 
 def relabel(argv: List[str], marker: str, value: str) -> None:
-    """Make ps and /proc show `argv`, cut to the room there is, and `marker=value` in place of the pool's `marker`. They
-    show the memory that exec filled for the pool, which was started with ROOM in both."""
+    """Make ps and /proc show `argv`, cut to the room there is, and `marker=value` in place of the
+    pool's `marker`. They show the memory that exec filled for the pool, which was started with ROOM
+    in both."""
     arg_start, arg_end, env_start, env_end = map(int, stat("/proc/self")[45:49])
     shown = b"".join(argument.encode("utf-8", "surrogateescape") + b"\0" for argument in argv)
     _overwrite(arg_start, shown, arg_end - arg_start)

@@ -16,7 +16,14 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from client_lib.errors import ClientLibError, InvalidRequest, NotFound, ServerError, Unauthorized, Unavailable
+from client_lib.errors import (
+    ClientLibError,
+    InvalidRequest,
+    NotFound,
+    ServerError,
+    Unauthorized,
+    Unavailable,
+)
 from client_lib.spec import paths
 from client_lib.spec.states import Reason
 from client_lib.spec.validation import refused
@@ -26,7 +33,10 @@ from server_stub.files.job_dirs import OpenFile
 log = logging.getLogger(__name__)
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    "default": {"model": ErrorBody, "description": "Any error: the client raises the class that `code` names."}
+    "default": {
+        "model": ErrorBody,
+        "description": "Any error: the client raises the class that `code` names.",
+    }
 }
 ARCHIVE, BYTES = "application/gzip", "application/octet-stream"
 
@@ -57,14 +67,17 @@ _FIRST_REASONS = {
 """The nearest reasons that the first clients know. They can't read an answer with another one."""
 
 _LIVE = {
-    "Cache-Control": "no-store, no-transform",  # no-transform: a proxy that compresses waits for more bytes
+    # no-transform: a proxy that compresses waits for more bytes
+    "Cache-Control": "no-store, no-transform",
     "X-Accel-Buffering": "no",  # nginx
     "X-Content-Type-Options": "nosniff",
 }
 
 
 class LiveResponse(StreamingResponse):
-    """Closes its stream when the reader disconnects, which frees what it holds; also before the first byte."""
+    """Closes its stream when the reader disconnects, which frees what it holds;
+    also before the first byte.
+    """
 
     def __init__(self, content: AsyncGenerator[bytes, None], media_type: str) -> None:
         super().__init__(content, media_type=media_type, headers=_LIVE)
@@ -76,8 +89,8 @@ class LiveResponse(StreamingResponse):
 
 
 class JsonText(Response):
-    """A text that is JSON already: stored jobs are sent without being parsed. Clients of version 0.1.0 get the nearest
-    reason that they know."""
+    """A text that is JSON already: stored jobs are sent without being parsed. Clients of version
+    0.1.0 get the nearest reason that they know."""
 
     media_type = "application/json"
 
@@ -85,9 +98,16 @@ class JsonText(Response):
         if Headers(scope=scope).get("user-agent") != _FIRST_CLIENT:
             return await super().__call__(scope, receive, send)
         content = bytes(self.body)
-        for reason, known in _FIRST_REASONS.items():  # a quote within a text is escaped: this is the field alone
-            content = content.replace(b'"reason":"%s"' % reason.encode(), b'"reason":"%s"' % known.encode())
-        return await Response(content, self.status_code, media_type=self.media_type)(scope, receive, send)
+        for (
+            reason,
+            known,
+        ) in _FIRST_REASONS.items():  # a quote within a text is escaped: this is the field alone
+            content = content.replace(
+                b'"reason":"%s"' % reason.encode(), b'"reason":"%s"' % known.encode()
+            )
+        return await Response(content, self.status_code, media_type=self.media_type)(
+            scope, receive, send
+        )
 
 
 class OpenFileResponse(FileResponse):
@@ -116,11 +136,13 @@ def add_error_handlers(
     http_error: Callable[[Request, HTTPException], Response],
     invalid_request: Callable[[Request, RequestValidationError], Response],
 ) -> None:
-    """Answer every exception of the handlers of `app`: our errors in this `form`, and by the two functions those of the
-    framework, such as the router's 404 and 405, and wrong parameters and bodies."""
+    """Answer every exception of the handlers of `app`: our errors in this `form`, and by the two
+    functions those of the framework, such as the router's 404 and 405, and wrong parameters and
+    bodies."""
 
     async def answer(request: Request, problem: Exception) -> Response:
-        cause = problem.__cause__ if isinstance(problem, HTTPException) else problem  # of a body that was not read
+        # of a body that was not read
+        cause = problem.__cause__ if isinstance(problem, HTTPException) else problem
         if isinstance(cause, ClientLibError):
             return form(cause)
         if isinstance(cause, ClientDisconnect):  # the access log shows 499, as nginx does
@@ -132,24 +154,47 @@ def add_error_handlers(
         if isinstance(problem, OSError):
             return form(out_of_files(problem))
         request_id = request.scope["request_id"]  # the log of the server has the traceback
-        return form(ServerError("the server had an error in this request", hint=f"see {request_id} in its log"))
+        return form(
+            ServerError(
+                "the server had an error in this request", hint=f"see {request_id} in its log"
+            )
+        )
 
-    for kind in (ClientLibError, HTTPException, RequestValidationError, ClientDisconnect, OSError, Exception):
+    for kind in (
+        ClientLibError,
+        HTTPException,
+        RequestValidationError,
+        ClientDisconnect,
+        OSError,
+        Exception,
+    ):
         app.add_exception_handler(kind, answer)
 
 
 def http_error(request: Request, problem: HTTPException) -> Response:
-    """Errors of the framework: 404 and 405 of the router, and 400 for a body that could not be read."""
+    """Errors of the framework: 404 and 405 of the router, and 400 for a
+    body that could not be read.
+    """
     path = request.url.path
     if problem.status_code == HTTPStatus.BAD_REQUEST:
-        return error(InvalidRequest(f"the body is no JSON object: {problem.__cause__ or problem.detail}"))
+        return error(
+            InvalidRequest(f"the body is no JSON object: {problem.__cause__ or problem.detail}")
+        )
     if problem.status_code == HTTPStatus.NOT_FOUND:
-        return error(NotFound(f"{paths.NO_SUCH_PATH} {path}", hint="docs/openapi.json lists the paths of this API"))
+        return error(
+            NotFound(
+                f"{paths.NO_SUCH_PATH} {path}", hint="docs/openapi.json lists the paths of this API"
+            )
+        )
     if problem.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         response = error(InvalidRequest(f"{path} does not know the method {request.method}"))
         # of all routes: the router names only the methods of the first one that matches
-        routes = [each for each in iter_route_contexts(request.app.routes) if each.path_regex.match(path)]
-        response.headers["Allow"] = ", ".join(sorted({name for route in routes for name in route.methods or ()}))
+        routes = [
+            each for each in iter_route_contexts(request.app.routes) if each.path_regex.match(path)
+        ]
+        response.headers["Allow"] = ", ".join(
+            sorted({name for route in routes for name in route.methods or ()})
+        )
     else:
         response = error(ServerError(HTTPStatus(problem.status_code).phrase))
     response.status_code = problem.status_code
@@ -168,19 +213,30 @@ def invalid_request(request: Request, problem: RequestValidationError) -> Respon
         elif finding["type"] == "missing":
             sentences.append(f"{place[1]} is missing")
         else:
-            sentences.append(f"{place[1]}={finding.get('input')!r}: {message[:1].lower()}{message[1:]}")
+            sentences.append(
+                f"{place[1]}={finding.get('input')!r}: {message[:1].lower()}{message[1:]}"
+            )
     unread = (each for each in in_body if not (each["loc"] or isinstance(each["input"], dict)))
     whole = next((each for each in in_body if each["type"] == "json_invalid"), next(unread, None))
     if whole is not None:  # the input itself is not shown: it may hold secrets
-        sentences.append(f"the body is no JSON object: {whole.get('ctx', {}).get('error', whole['msg'])}")
+        sentences.append(
+            f"the body is no JSON object: {whole.get('ctx', {}).get('error', whole['msg'])}"
+        )
     elif in_body:
-        sentences.append(refused(in_body, request.scope["route"].body_field.field_info.annotation).message)
+        sentences.append(
+            refused(in_body, request.scope["route"].body_field.field_info.annotation).message
+        )
     return error(InvalidRequest("\n".join(sentences)))
 
 
 def out_of_files(problem: OSError) -> Unavailable:
-    """The answer when the server can open no more files. Raises every other error again: it is a bug."""
+    """The answer when the server can open no more files. Raises every other
+    error again: it is a bug.
+    """
     if problem.errno not in (errno.EMFILE, errno.ENFILE):
         raise problem
     log.error("a request is refused: %s", problem)
-    return Unavailable("the server can open no more files", hint="try again; its limit is too low for its connections")
+    return Unavailable(
+        "the server can open no more files",
+        hint="try again; its limit is too low for its connections",
+    )

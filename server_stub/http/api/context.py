@@ -1,4 +1,6 @@
-"""The dependencies of request handlers: the parts of this server, the user, parameters that many operations share."""
+"""The dependencies of request handlers: the parts of this server, the user, parameters
+that many operations share.
+"""
 
 import asyncio
 from collections.abc import Iterator
@@ -65,13 +67,18 @@ CurrentUser = Annotated[User, Depends(current_user)]
 Owner = Annotated[
     str | None,
     Query(
-        description="Owner, for admins and where the server shares jobs; in a list `*`: all users; absent: the user of "
-        "the token."
+        description="Owner, for admins and where the server shares jobs; in a list `*`: all users; "
+        "absent: the user of the token."
     ),
 ]
-Offset = Annotated[int, Query(ge=0, le=2**53, description="Bytes sent before; repeated ones are dropped.")]
+Offset = Annotated[
+    int, Query(ge=0, le=2**53, description="Bytes sent before; repeated ones are dropped.")
+]
 Wait = Annotated[
-    float, Query(ge=0, le=WAIT_MAX_S, allow_inf_nan=False, description="Seconds to wait for something new.")
+    float,
+    Query(
+        ge=0, le=WAIT_MAX_S, allow_inf_nan=False, description="Seconds to wait for something new."
+    ),
 ]
 Number = Annotated[int, Path(ge=0, lt=10**9)]
 """Number of an attempt, a worker or a rank."""
@@ -95,13 +102,17 @@ OfPath = Annotated[Named, Depends(named)]
 
 
 async def refuse_unknown_parameters(request: Request) -> None:
-    """Raises InvalidRequest for a query parameter that the operation does not declare: a typo would be ignored."""
+    """Raises InvalidRequest for a query parameter that the operation does not
+    declare: a typo would be ignored.
+    """
     if not request.scope["query_string"]:
         return
     known = set(_query_parameters(request.scope["route"].dependant))
     for name in request.query_params:
         if name not in known:
-            there_are = f"there are: {', '.join(sorted(known))}" if known else "this path takes none"
+            there_are = (
+                f"there are: {', '.join(sorted(known))}" if known else "this path takes none"
+            )
             raise InvalidRequest(f"unknown parameter {name!r}; {there_are}")
 
 

@@ -1,4 +1,5 @@
-"""`/jobs`, `/groups` and `/snapshots`: submit, list, one job with its logs, outputs and what else belongs to it.
+"""`/jobs`, `/groups` and `/snapshots`: submit, list, one job with its logs, outputs and what else
+belongs to it.
 
 Workers upload outputs by `workers`.
 """
@@ -9,8 +10,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from fastapi import APIRouter, Header, Query
-from fastapi import Path as InPath
+from fastapi import APIRouter, Header, Path as InPath, Query
 from pydantic import AfterValidator, BeforeValidator, Field
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
@@ -22,13 +22,31 @@ from client_lib.spec.metrics import POINTS, POINTS_MAX, JobGoodput, JobMetrics
 from client_lib.spec.request import SHA256, GroupRequest, SessionRequest, SubmitRequest
 from client_lib.spec.stacks import JobStacks
 from client_lib.spec.states import State
-from server_stub.http.api.answers import ARCHIVE, BYTES, JsonText, LiveResponse, OpenFileResponse, raw_answer, raw_body
-from server_stub.http.api.context import JOB, WAIT_S, CurrentUser, JsonBody, Number, Offset, OfPath, Owner, Parts, Wait
+from server_stub.http.api.answers import (
+    ARCHIVE,
+    BYTES,
+    JsonText,
+    LiveResponse,
+    OpenFileResponse,
+    raw_answer,
+    raw_body,
+)
+from server_stub.http.api.context import (
+    JOB,
+    WAIT_S,
+    CurrentUser,
+    JsonBody,
+    Number,
+    Offset,
+    OfPath,
+    Owner,
+    Parts,
+    Wait,
+)
 from server_stub.logs.query import LogQuery
 from server_stub.logs.render import Frames, NdJson, Renderer, Text
 from server_stub.logs.search import answer_of, search
-from server_stub.logs.stream import logs as written_logs
-from server_stub.logs.stream import stream as stream_logs
+from server_stub.logs.stream import logs as written_logs, stream as stream_logs
 from server_stub.service import JobFilters
 from server_stub.service.lookup import User
 
@@ -58,7 +76,8 @@ _IdempotencyKey = Annotated[
         alias=paths.IDEMPOTENCY_KEY,
         min_length=1,
         max_length=255,
-        description="The same key and request: the same job or group (200); another request: 409 key_reused.",
+        description="The same key and request: the same job or group (200); another request: 409 "
+        "key_reused.",
     ),
 ]
 _State = Annotated[State, BeforeValidator(lambda text: text.upper())]
@@ -68,10 +87,15 @@ _State = Annotated[State, BeforeValidator(lambda text: text.upper())]
     paths.JOBS,
     status_code=201,
     response_model=wire.JobInfo,
-    responses={200: {"model": wire.JobInfo, "description": "The job of an earlier request with this key."}},
+    responses={
+        200: {"model": wire.JobInfo, "description": "The job of an earlier request with this key."}
+    },
 )
 async def submit_job(
-    parts: Parts, user: CurrentUser, order: Annotated[SubmitRequest, JsonBody], idempotency_key: _IdempotencyKey = None
+    parts: Parts,
+    user: CurrentUser,
+    order: Annotated[SubmitRequest, JsonBody],
+    idempotency_key: _IdempotencyKey = None,
 ) -> Response:
     """Accept a job. It is on disk before this answers."""
     text, created = await parts.service.submits.submit(user, order, idempotency_key)
@@ -81,7 +105,12 @@ async def submit_job(
 @router.post(
     paths.GROUPS,
     status_code=201,
-    responses={200: {"model": wire.GroupInfo, "description": "The group of an earlier request with this key."}},
+    responses={
+        200: {
+            "model": wire.GroupInfo,
+            "description": "The group of an earlier request with this key.",
+        }
+    },
 )
 async def submit_group(
     response: Response,
@@ -90,7 +119,9 @@ async def submit_group(
     order: Annotated[GroupRequest, JsonBody],
     idempotency_key: _IdempotencyKey = None,
 ) -> wire.GroupInfo:
-    """Accept many runs of one job. All of its members are on disk before this answers, or none is."""
+    """Accept many runs of one job. All of its members are on disk before
+    this answers, or none is.
+    """
     group, created = await parts.service.submits.submit_group(user, order, idempotency_key)
     response.status_code = 201 if created else 200
     return group
@@ -98,7 +129,9 @@ async def submit_group(
 
 @router.get(f"{paths.GROUPS}/{{name}}")
 async def get_group(parts: Parts, group: OfPath) -> wire.GroupInfo:
-    """The group, with the number of its members in each state; `GET /jobs?group=NAME` lists them."""
+    """The group, with the number of its members in each state;
+    `GET /jobs?group=NAME` lists them.
+    """
     return await parts.service.lookup.group(*group)
 
 
@@ -113,10 +146,14 @@ async def resubmit_group(
     parts: Parts,
     user: CurrentUser,
     name: str,
-    failed: Annotated[bool, Query(description="True: only members that are FAILED or CANCELLED.")] = False,
+    failed: Annotated[
+        bool, Query(description="True: only members that are FAILED or CANCELLED.")
+    ] = False,
     idempotency_key: _IdempotencyKey = None,
 ) -> wire.GroupInfo:
-    """Run members again that have ended. New ones take their places; the earlier ones move to the group `earlier`."""
+    """Run members again that have ended. New ones take their places; the earlier ones
+    move to the group `earlier`.
+    """
     return await parts.service.submits.resubmit_group(user, name, idempotency_key, failed=failed)
 
 
@@ -130,14 +167,19 @@ async def list_jobs(
     limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Jobs in a page.")] = PAGE,
     cursor: Annotated[str | None, Query(description="`next_cursor` of the previous page.")] = None,
     owner: Owner = None,
-    group: Annotated[str | None, Query(min_length=1, description="Only members of this group.")] = None,
+    group: Annotated[
+        str | None, Query(min_length=1, description="Only members of this group.")
+    ] = None,
     grouped: Annotated[
-        bool, Query(description="`groups` in the place of their members; with `name` and `owner` alone.")
+        bool,
+        Query(description="`groups` in the place of their members; with `name` and `owner` alone."),
     ] = False,
 ) -> Response:
     """The jobs of a user, newest first."""
     if grouped and (state or label or group):
-        raise InvalidRequest("grouped=true shows groups, to which state, label and group do not apply")
+        raise InvalidRequest(
+            "grouped=true shows groups, to which state, label and group do not apply"
+        )
     wanted = JobFilters(
         owners=None if owner is None else (owner,),
         states=None if state is None else (state,),
@@ -155,12 +197,16 @@ async def get_state_changes(
     after: Annotated[
         str | None,
         Query(
-            max_length=100, description="`cursor` of the previous response, if this one is to wait; absent: the newest."
+            max_length=100,
+            description="`cursor` of the previous response, if this one is to "
+            "wait; absent: the newest.",
         ),
     ] = None,
     wait: Wait = WAIT_S,
 ) -> wire.StateChanges:
-    """The jobs that have come into another state, of all that the user sees; with `after` as soon as there is one."""
+    """The jobs that have come into another state, of all that the user sees; with
+    `after` as soon as there is one.
+    """
     change = parts.service.lookup.state_changes(user, after, wait)
     found = await _unless_stopping(change, parts.stopping)
     return found or await parts.service.lookup.state_changes(user, after, 0)
@@ -175,7 +221,8 @@ async def get_job(
         Query(
             ge=-1,
             le=_VERSION_MAX,
-            description="Answer when the job's version is greater, or `wait` is over, or at once if the job is final.",
+            description="Answer when the job's version is greater, or `wait` is over, or at once if the "
+            "job is final.",
         ),
     ] = None,
     wait: Wait = WAIT_S,
@@ -219,31 +266,44 @@ async def get_request(parts: Parts, job: OfPath) -> Response:
     return JsonText(await parts.service.request(*job))
 
 
-@router.get(f"{JOB}/results/{{rank}}", response_class=FileResponse, responses=raw_answer(paths.RESULT))
+@router.get(
+    f"{JOB}/results/{{rank}}", response_class=FileResponse, responses=raw_answer(paths.RESULT)
+)
 async def get_result(parts: Parts, job: OfPath, rank: Number) -> FileResponse:
-    """The result of the job's function in this rank, or its exception. Unpickling it runs code of its author."""
+    """The result of the job's function in this rank, or its exception. Unpickling
+    it runs code of its author.
+    """
     found = await parts.service.lookup.find_result(job.user, job.name, rank, job.owner)
     return OpenFileResponse(found, media_type=paths.RESULT)
 
 
 @router.get(f"{JOB}/outputs")
 async def list_outputs(parts: Parts, job: OfPath) -> wire.OutputList:
-    """The files of the job that are kept, while it runs and afterwards, and those that are not kept."""
+    """The files of the job that are kept, while it runs and afterwards,
+    and those that are not kept.
+    """
     return await parts.service.outputs(*job)
 
 
-@router.get(f"{JOB}/outputs/{{path:path}}", response_class=FileResponse, responses=raw_answer(BYTES))
+@router.get(
+    f"{JOB}/outputs/{{path:path}}", response_class=FileResponse, responses=raw_answer(BYTES)
+)
 async def get_output(
     parts: Parts,
     job: OfPath,
     path: str,
     sha256: Annotated[
         str | None,
-        Query(pattern=SHA256, description="Only these bytes: the file may have been rewritten since it was listed."),
+        Query(
+            pattern=SHA256,
+            description="Only these bytes: the file may have been rewritten since it was listed.",
+        ),
     ] = None,
 ) -> FileResponse:
     """One of these files; `Range` is understood."""
-    found, digest = await parts.service.lookup.find_output(job.user, job.name, path, sha256, job.owner)
+    found, digest = await parts.service.lookup.find_output(
+        job.user, job.name, path, sha256, job.owner
+    )
     return OpenFileResponse(found, media_type=BYTES, headers={"ETag": f'"{digest}"'})
 
 
@@ -255,7 +315,9 @@ async def get_stacks(parts: Parts, job: OfPath) -> JobStacks:
 
 @router.get(f"{JOB}/provenance")
 async def get_provenance(parts: Parts, job: OfPath) -> wire.JobProvenance:
-    """The record of what the job ran: code, packages, hardware and images; for its owner and admins."""
+    """The record of what the job ran: code, packages, hardware and images;
+    for its owner and admins.
+    """
     return await parts.service.observer.provenance(*job)
 
 
@@ -265,22 +327,37 @@ async def get_job_metrics(
     job: OfPath,
     rank: Annotated[
         Annotated[int, Field(ge=0, lt=10**9)] | Literal["all", "workers"],
-        Query(description="Curves of this rank and of no rank, of `all` ranks, or of what each of the `workers` used."),
+        Query(
+            description="Curves of this rank and of no rank, of `all` ranks, or of what each of the "
+            "`workers` used."
+        ),
     ] = 0,
-    points: Annotated[int, Query(ge=4, le=POINTS_MAX, description="At most so many of each curve.")] = POINTS,
+    points: Annotated[
+        int, Query(ge=4, le=POINTS_MAX, description="At most so many of each curve.")
+    ] = POINTS,
     cache_control: Annotated[
-        str, Header(description="max-age=SECONDS, at most 5: an answer of that age will do, which costs less.")
+        str,
+        Header(
+            description="max-age=SECONDS, at most 5: an answer of that age "
+            "will do, which costs less."
+        ),
     ] = "",
 ) -> Response:
-    """The metrics that the job has printed, as curves, and its progress; for its owner and admins."""
+    """The metrics that the job has printed, as curves, and its progress;
+    for its owner and admins.
+    """
     max_age = re.search(r"\bmax-age=(\d{1,9})", cache_control)
     age_s = float(max_age[1]) if max_age else 0.0
-    return JsonText(await parts.service.observer.metrics(job.user, job.name, rank, points, job.owner, age_s))
+    return JsonText(
+        await parts.service.observer.metrics(job.user, job.name, rank, points, job.owner, age_s)
+    )
 
 
 @router.get(f"{JOB}/goodput")
 async def get_job_goodput(parts: Parts, job: OfPath) -> JobGoodput:
-    """The use of the job's time: waiting, starting, steps, lag, checkpoints, and so on; for its owner and admins."""
+    """The use of the job's time: waiting, starting, steps, lag, checkpoints, and so on;
+    for its owner and admins.
+    """
     return await parts.service.observer.goodput(*job)
 
 
@@ -294,7 +371,9 @@ async def cancel_job(parts: Parts, job: OfPath) -> Response:
 async def delete_job(
     parts: Parts,
     job: OfPath,
-    force: Annotated[bool, Query(description="True: a running job is stopped and then removed.")] = False,
+    force: Annotated[
+        bool, Query(description="True: a running job is stopped and then removed.")
+    ] = False,
 ) -> wire.Answer:
     """Remove the job with its logs and events; 409 while it runs, unless forced."""
     return wire.Answer(message=await parts.service.delete(*job, force=force))
@@ -309,8 +388,8 @@ def _missing(sha256: str) -> NotFound:
 
 @router.head(_SNAPSHOT, response_class=Response)
 async def has_snapshot(parts: Parts, user: CurrentUser, sha256: str) -> Response:
-    """200 if this user has uploaded the archive, else 404. A user who may only read it gets 404, too, because a submit
-    needs an upload by the same user."""
+    """200 if this user has uploaded the archive, else 404. A user who may only read it gets 404,
+    too, because a submit needs an upload by the same user."""
     archive = parts.snapshots.find(sha256, user.name)
     if archive is None:
         raise _missing(sha256)
@@ -319,7 +398,9 @@ async def has_snapshot(parts: Parts, user: CurrentUser, sha256: str) -> Response
 
 @router.get(_SNAPSHOT, response_class=FileResponse, responses=raw_answer(ARCHIVE))
 async def get_snapshot(parts: Parts, user: CurrentUser, sha256: str) -> FileResponse:
-    """The archive, for users who uploaded it, for admins, and for everyone where the server shares jobs."""
+    """The archive, for users who uploaded it, for admins, and for everyone
+    where the server shares jobs.
+    """
     return FileResponse(readable(parts, user, sha256), media_type=ARCHIVE)
 
 
@@ -343,7 +424,9 @@ def readable(parts: Parts, user: User, sha256: str) -> Path:
 async def put_snapshot(
     request: Request, response: Response, parts: Parts, user: CurrentUser, sha256: str
 ) -> wire.Answer:
-    """Upload the archive, a tar.gz whose bytes have this digest. Sending it again is harmless (200)."""
+    """Upload the archive, a tar.gz whose bytes have this digest. Sending
+    it again is harmless (200).
+    """
     announced = int(request.headers.get("Content-Length", 0))
     if not await parts.snapshots.put(sha256, user.name, request.stream(), announced):
         response.status_code = 200
@@ -354,21 +437,30 @@ async def put_snapshot(
 # Each is two streams of frames (client_lib.worker.control): the answer to its POST, and the bodies of PUTs.
 
 _SESSION = f"{JOB}/sessions/{{session}}"
-_SessionId = Annotated[str, InPath(pattern="^[0-9a-f]{32}$", description="Chosen by the client, at random.")]
+_SessionId = Annotated[
+    str, InPath(pattern="^[0-9a-f]{32}$", description="Chosen by the client, at random.")
+]
 
 
 @router.post(_SESSION, response_class=StreamingResponse, responses=raw_answer(BYTES))
 async def begin_session(
     parts: Parts, job: OfPath, session: _SessionId, wanted: Annotated[SessionRequest, JsonBody]
 ) -> StreamingResponse:
-    """Begin a session in a worker of the running job, for its owner and admins. The session ends with this answer."""
+    """Begin a session in a worker of the running job, for its owner and admins. The
+    session ends with this answer.
+    """
     pieces = await parts.service.sessions.begin(job.user, job.name, session, wanted, job.owner)
     return LiveResponse(pieces, BYTES)
 
 
 @router.put(_SESSION, openapi_extra=raw_body(BYTES))
 async def put_session(
-    request: Request, parts: Parts, user: CurrentUser, name: str, session: _SessionId, offset: Offset = 0
+    request: Request,
+    parts: Parts,
+    user: CurrentUser,
+    name: str,
+    session: _SessionId,
+    offset: Offset = 0,
 ) -> wire.Answer:
     """Send bytes to a session of this user."""
     del name
@@ -385,8 +477,9 @@ async def put_session(
     response_class=StreamingResponse,
     responses={
         200: {
-            "description": "The log. Frames, for readers that resume, are described in client_lib.spec.paths. "
-            "Frames and NDJSON carry a heartbeat every 15 s; text has none: each byte would be part of a line.",
+            "description": "The log. Frames, for readers that resume, are described in "
+            "client_lib.spec.paths. Frames and NDJSON carry a heartbeat every 15 s; text has "
+            "none: each byte would be part of a line.",
             "content": {
                 "text/plain": {"schema": {"type": "string"}},
                 paths.NDJSON: {"schema": {"type": "string"}},
@@ -417,4 +510,6 @@ def _renderer(accept: str, query: LogQuery) -> tuple[str, Renderer]:
         return paths.LOG_FRAMES, Frames()
     if paths.NDJSON in accept:
         return paths.NDJSON, NdJson()
-    return "text/plain; charset=utf-8", Text(prefix=len(query.ranks) != 1, timestamps=query.timestamps)
+    return "text/plain; charset=utf-8", Text(
+        prefix=len(query.ranks) != 1, timestamps=query.timestamps
+    )

@@ -1,4 +1,6 @@
-"""The server itself: info, doctor, instance types, render; and in `probes` its health and metrics."""
+"""The server itself: info, doctor, instance types, render; and in
+`probes` its health and metrics.
+"""
 
 import asyncio
 import re
@@ -12,7 +14,15 @@ from client_lib import __version__
 from client_lib.errors import Forbidden, NotSupported, Unavailable
 from client_lib.spec import paths
 from client_lib.spec.request import SubmitRequest
-from client_lib.spec.wire import Check, DoctorReport, InstanceTypes, LoginIssuer, LoginLink, Manifest, ServerInfo
+from client_lib.spec.wire import (
+    Check,
+    DoctorReport,
+    InstanceTypes,
+    LoginIssuer,
+    LoginLink,
+    Manifest,
+    ServerInfo,
+)
 from server_stub.http import metrics
 from server_stub.http.api.context import CurrentUser, JsonBody, Parts
 from server_stub.http.auth import LINK_S
@@ -23,7 +33,9 @@ _PLACE = re.compile(r"(?:\w[\w+.-]*://|(?<![\w./])/)[^\s,;()'\"]*[^\s,;()'\":.]"
 router = APIRouter()
 probes = APIRouter(
     default_response_class=Response,
-    responses={200: {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}},
+    responses={
+        200: {"description": "Text.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    },
 )
 
 
@@ -42,14 +54,18 @@ async def get_info(parts: Parts, user: CurrentUser) -> ServerInfo:
 
 @router.post(paths.LOGIN_LINKS, status_code=201)
 async def add_login_link(request: Request, parts: Parts, user: CurrentUser) -> LoginLink:
-    """A link to the pages of this server that logs a browser in as the user of the token. It works once."""
+    """A link to the pages of this server that logs a browser in as the user of
+    the token. It works once.
+    """
     header = request.headers.get("authorization")
     if header is None:
         raise Forbidden(
             f"a login link of {user.name} can't be made with a cookie",
             hint="send the token in the Authorization header",
         )
-    return LoginLink(path=f"login?code={parts.logins.new_link(bearer(header), user)}", expires_s=LINK_S)
+    return LoginLink(
+        path=f"login?code={parts.logins.new_link(bearer(header), user)}", expires_s=LINK_S
+    )
 
 
 @router.get(paths.LOGIN, openapi_extra={"security": []})
@@ -57,26 +73,41 @@ async def get_login(parts: Parts) -> LoginIssuer:
     """The issuer of the tokens that this server takes, for a client without a token."""
     oidc = parts.users.tokens().oidc
     if oidc is None:
-        raise NotSupported("this server has no login by an issuer", hint="its operator gives you a token")
+        raise NotSupported(
+            "this server has no login by an issuer", hint="its operator gives you a token"
+        )
     client_id = oidc.client_id or oidc.audience
     of_client = client_id == oidc.audience  # an ID token is always for the client that asked
-    return LoginIssuer(issuer=oidc.issuer, client_id=client_id, token="id_token" if of_client else "access_token")
+    return LoginIssuer(
+        issuer=oidc.issuer, client_id=client_id, token="id_token" if of_client else "access_token"
+    )
 
 
 @router.get(paths.DOCTOR)
 async def get_doctor(parts: Parts, user: CurrentUser) -> DoctorReport:
-    """Problems of the server, and the fix for each; paths and addresses are shown to admins only."""
+    """Problems of the server, and the fix for each; paths and addresses
+    are shown to admins only.
+    """
     report = await parts.service.doctor()
     if (issuer := parts.users.tokens().oidc) is not None:
         from server_stub.http import oidc
 
         report.checks.append(await asyncio.to_thread(oidc.check, issuer.issuer))
-    return report if user.admin else DoctorReport(checks=[_for_users(check) for check in report.checks])
+    return (
+        report
+        if user.admin
+        else DoctorReport(checks=[_for_users(check) for check in report.checks])
+    )
 
 
 def _for_users(check: Check) -> Check:
     if check.name == "database":  # messages of its driver contain hosts and users
-        return Check(name=check.name, ok=check.ok, message="answers" if check.ok else "does not answer", fix=check.fix)
+        return Check(
+            name=check.name,
+            ok=check.ok,
+            message="answers" if check.ok else "does not answer",
+            fix=check.fix,
+        )
     fix = None if check.fix is None else without_places(check.fix)
     return Check(name=check.name, ok=check.ok, message=without_places(check.message), fix=fix)
 
@@ -90,11 +121,15 @@ def without_places(text: str) -> str:
 async def get_instance_types(parts: Parts, user: CurrentUser) -> InstanceTypes:
     """The part of the catalogue that the user may use, with what is free now."""
     known = parts.service.runtime.instance_types()
-    return InstanceTypes(instance_types=[each for each in known if user.team is None or user.team.offers(each.name)])
+    return InstanceTypes(
+        instance_types=[each for each in known if user.team is None or user.team.offers(each.name)]
+    )
 
 
 @router.post(paths.RENDER)
-async def render(parts: Parts, user: CurrentUser, order: Annotated[SubmitRequest, JsonBody]) -> Manifest:
+async def render(
+    parts: Parts, user: CurrentUser, order: Annotated[SubmitRequest, JsonBody]
+) -> Manifest:
     """The plan or manifest that a submit of this request would create. Nothing is created."""
     return parts.service.render(user, order)
 

@@ -1,8 +1,10 @@
-"""Endpoints of workers on other machines (pods), by the token of their attempt; see `server_stub.worker_gateway`.
+"""Endpoints of workers on other machines (pods), by the token of their attempt; see
+`server_stub.worker_gateway`.
 
-Each request names the pod that sends it: the first pod owns the worker's place in this attempt, and another one gets
-409 and must start nothing; in an elastic job it may replace a lost one. The protocol has a number; a server answers
-the one it knows, and ignores what a newer worker adds to it.
+Each request names the pod that sends it: the first pod owns the worker's place in this attempt, and
+another one gets 409 and must start nothing; in an elastic job it may replace a lost one. The
+protocol has a number; a server answers the one it knows, and ignores what a newer worker adds to
+it.
 """
 
 from pathlib import Path
@@ -48,32 +50,53 @@ async def calling_worker(
     attempt: Number,
     worker: Number,
     pod_uid: Annotated[
-        str, Header(alias=paths.POD_UID, description="The pod; the first owns the worker's place, another gets 409.")
+        str,
+        Header(
+            alias=paths.POD_UID,
+            description="The pod; the first owns the worker's place, another gets 409.",
+        ),
     ] = "",
-    pod_name: Annotated[str | None, Header(alias=paths.POD_NAME, description="Name of the pod, for people.")] = None,
+    pod_name: Annotated[
+        str | None, Header(alias=paths.POD_NAME, description="Name of the pod, for people.")
+    ] = None,
     pod_start: Annotated[
-        str, Header(alias=paths.POD_START, description="Changes with each start of the container, as in elastic jobs.")
+        str,
+        Header(
+            alias=paths.POD_START,
+            description="Changes with each start of the container, as in elastic jobs.",
+        ),
     ] = "",
     protocol: Annotated[
-        str, Header(alias=paths.WORKER_PROTOCOL, description=f"This server knows: {', '.join(sorted(PROTOCOLS))}.")
+        str,
+        Header(
+            alias=paths.WORKER_PROTOCOL,
+            description=f"This server knows: {', '.join(sorted(PROTOCOLS))}.",
+        ),
     ] = "",
 ) -> CallingWorker:
     """The sender of a request.
 
     Raises:
         Forbidden: the path is not of this token's attempt; NotFound: there is no such worker.
-        Conflict: another pod owns the worker; InvalidRequest: no pod is named, or the protocol is unknown.
+        Conflict: another pod owns the worker; InvalidRequest: no pod is named, or the protocol is
+            unknown.
     """
     opened = cast(OpenAttempt, request.scope["attempt"])
     opened.check(name, attempt)
     if protocol not in PROTOCOLS:
         raise InvalidRequest(
-            f"{paths.WORKER_PROTOCOL}={protocol[:20]!r}: this server knows {', '.join(sorted(PROTOCOLS))}",
-            hint="the launcher and the server must be of versions that are at most two minors apart",
+            f"{paths.WORKER_PROTOCOL}={protocol[:20]!r}: this server knows "
+            f"{', '.join(sorted(PROTOCOLS))}",
+            hint="the launcher and the server must be of versions that are at most two minors "
+            "apart",
         )
     if not 0 < len(pod_uid) <= _UID_MAX:
-        raise InvalidRequest(f"{paths.POD_UID} has {len(pod_uid)} characters; 1 to {_UID_MAX} are allowed")
-    return CallingWorker(opened, await opened.worker(worker, pod_uid, pod_name, pod_start[:_UID_MAX]))
+        raise InvalidRequest(
+            f"{paths.POD_UID} has {len(pod_uid)} characters; 1 to {_UID_MAX} are allowed"
+        )
+    return CallingWorker(
+        opened, await opened.worker(worker, pod_uid, pod_name, pod_start[:_UID_MAX])
+    )
 
 
 Caller = Annotated[CallingWorker, Depends(calling_worker)]
@@ -84,10 +107,14 @@ async def put_worker_state(
     parts: Parts,
     caller: Caller,
     state: Annotated[WorkerSays, JsonBody],
-    knows: Annotated[str, Query(description="The order that the worker has; another one is answered at once.")] = "",
+    knows: Annotated[
+        str, Query(description="The order that the worker has; another one is answered at once.")
+    ] = "",
     wait: Wait = 0.0,
 ) -> WorkerOrder:
-    """Report the state of a worker and get its order: with `wait` as soon as the order has changed."""
+    """Report the state of a worker and get its order: with `wait` as soon
+    as the order has changed.
+    """
     attempt, worker = caller
     worker.note_activity(state.signs_of_life, state.quiet)
     await attempt.report_state(worker, state.state)
@@ -99,29 +126,39 @@ async def put_worker_state(
 async def put_worker_log(
     request: Request,
     caller: Caller,
-    offset: Annotated[int, Query(ge=0, le=_OFFSET_MAX, description="Of the body in the worker's log.")] = 0,
+    offset: Annotated[
+        int, Query(ge=0, le=_OFFSET_MAX, description="Of the body in the worker's log.")
+    ] = 0,
     gap: Annotated[
-        bool, Query(description="Records before `offset` that the server lacks are counted as lost.")
+        bool,
+        Query(description="Records before `offset` that the server lacks are counted as lost."),
     ] = False,
 ) -> LogLengths:
-    """Append whole records to a worker's log. Records that the server has are skipped; if some before them are missing,
-    none is taken, and the response has the offset to continue from. An empty body asks for that offset."""
+    """Append whole records to a worker's log. Records that the server has are skipped; if some
+    before them are missing, none is taken, and the response has the offset to continue from. An
+    empty body asks for that offset."""
     return await caller.worker.take_log(offset, await request.body(), gap=gap)
 
 
 @router.put(f"{paths.WORKERS}/report")
-async def put_worker_report(request: Request, caller: Caller, report: Annotated[WorkerReport, JsonBody]) -> Answer:
+async def put_worker_report(
+    request: Request, caller: Caller, report: Annotated[WorkerReport, JsonBody]
+) -> Answer:
     """Report how the worker ended. The first report is kept."""
     try:
         whole = parse(await request.body())
     except ValueError as error:
-        raise InvalidRequest(f"the report of worker {report.worker} can't be read: {error}") from error
+        raise InvalidRequest(
+            f"the report of worker {report.worker} can't be read: {error}"
+        ) from error
     await caller.attempt.take_report(caller.worker, whole)
     return Answer(message="the report is stored")
 
 
 class WorkerStacks(BaseModel):
-    """The processes of a worker with their stacks, as its launcher has written them (client_lib.worker.stacks)."""
+    """The processes of a worker with their stacks, as its launcher has written them
+    (client_lib.worker.stacks).
+    """
 
     mark: str
     """Mark of the order."""
@@ -135,7 +172,11 @@ async def put_worker_stacks(caller: Caller, taken: Annotated[WorkerStacks, JsonB
     return Answer(message="the stacks were received")
 
 
-@router.get(f"{paths.WORKERS}/sessions/{{mark}}", response_class=StreamingResponse, responses=raw_answer(BYTES))
+@router.get(
+    f"{paths.WORKERS}/sessions/{{mark}}",
+    response_class=StreamingResponse,
+    responses=raw_answer(BYTES),
+)
 async def get_worker_session(caller: Caller, mark: str) -> StreamingResponse:
     """Take up a session: a line of JSON with its request, then the bytes of the user."""
     caller.worker.sessions.end(mark)
@@ -143,7 +184,9 @@ async def get_worker_session(caller: Caller, mark: str) -> StreamingResponse:
 
 
 @router.put(f"{paths.WORKERS}/sessions/{{mark}}", openapi_extra=raw_body(BYTES))
-async def put_worker_session(request: Request, caller: Caller, mark: str, offset: Offset = 0) -> Answer:
+async def put_worker_session(
+    request: Request, caller: Caller, mark: str, offset: Offset = 0
+) -> Answer:
     """Send bytes to the user of a session; an empty body ends it."""
     await caller.worker.sessions.end(mark).take(offset, await request.body())
     return Answer(message="the bytes were passed on")
@@ -152,7 +195,9 @@ async def put_worker_session(request: Request, caller: Caller, mark: str, offset
 @router.put(f"{paths.WORKERS}/results/{{rank}}", openapi_extra=raw_body(paths.RESULT))
 async def put_worker_result(request: Request, parts: Parts, caller: Caller, rank: Number) -> Answer:
     """Upload the result of a function in one rank of the worker."""
-    await caller.attempt.take_result(caller.worker, rank, request.stream(), parts.settings.max_snapshot_bytes)
+    await caller.attempt.take_result(
+        caller.worker, rank, request.stream(), parts.settings.max_snapshot_bytes
+    )
     return Answer(message=f"the result of rank {rank} is stored")
 
 
@@ -163,15 +208,24 @@ async def put_worker_output(
     caller: Caller,
     path: str,
     size: Annotated[int, Query(ge=0, le=_OFFSET_MAX, description="Bytes of the whole file.")] = 0,
-    sha256: Annotated[str | None, Query(pattern=SHA256, description="Digest of the whole file.")] = None,
-    mtime: Annotated[float, Query(ge=-_TIME_MAX, le=_TIME_MAX, allow_inf_nan=False, description="Unix seconds.")] = 0.0,
+    sha256: Annotated[
+        str | None, Query(pattern=SHA256, description="Digest of the whole file.")
+    ] = None,
+    mtime: Annotated[
+        float, Query(ge=-_TIME_MAX, le=_TIME_MAX, allow_inf_nan=False, description="Unix seconds.")
+    ] = 0.0,
     executable: Annotated[bool, Query()] = False,
     offset: Annotated[
         int,
-        Query(ge=0, le=_OFFSET_MAX, description="Of the body in the file. An empty body asks how much the server has."),
+        Query(
+            ge=0,
+            le=_OFFSET_MAX,
+            description="Of the body in the file. An empty body asks how much the server has.",
+        ),
     ] = 0,
     left_out: Annotated[
-        str | None, Query(description="Why the file is not kept; then only `size` is read beside it.")
+        str | None,
+        Query(description="Why the file is not kept; then only `size` is read beside it."),
     ] = None,
 ) -> OutputLength:
     """Upload a piece of a file; the response has the length of what the server has of it."""
@@ -209,7 +263,9 @@ async def get_worker_function(caller: Caller) -> FileResponse:
     return _file(caller.attempt.group.function, BYTES)
 
 
-@router.get(f"{paths.WORKERS}/inputs", response_class=StreamingResponse, responses=raw_answer(ARCHIVE))
+@router.get(
+    f"{paths.WORKERS}/inputs", response_class=StreamingResponse, responses=raw_answer(ARCHIVE)
+)
 async def get_worker_inputs(caller: Caller) -> StreamingResponse:
     """The outputs of the jobs that this one waited for, and the results of functions."""
     if caller.attempt.group.inputs is None:

@@ -1,6 +1,8 @@
-"""Pages at `/`, `/jobs/NAME`, `/server`, `/login` and `/static`. Links are relative: a proxy may put a prefix in front.
+"""Pages at `/`, `/jobs/NAME`, `/server`, `/login` and `/static`. Links are relative: a proxy may
+put a prefix in front.
 
-A page needs the cookie of a login; its forms carry the token of the login's pages, and answer with a redirect.
+A page needs the cookie of a login; its forms carry the token of the login's pages, and answer with
+a redirect.
 """
 
 import asyncio
@@ -26,7 +28,14 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from client_lib.errors import ClientLibError, Forbidden, InvalidRequest, NotFound, TooLarge, Unauthorized
+from client_lib.errors import (
+    ClientLibError,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    TooLarge,
+    Unauthorized,
+)
 from client_lib.reports import difference
 from client_lib.reports.difference import JobDiff, Ran
 from client_lib.spec.job import MASK
@@ -50,10 +59,17 @@ _FIELDS = 20
 _DIGITS = 9  # of a number in a form
 _POINTS = 1000  # of a curve whose best value is compared
 _COMPARED_MAX = 50  # files
-_COMPARED_BYTES, _COMPARED_LINES = 64 * 1024, 5000  # of a file whose lines are compared: it takes up to 0.1 s
-_threads = ThreadPoolExecutor(2, thread_name_prefix="code")  # an archive takes seconds; others need the shared threads
+_COMPARED_BYTES, _COMPARED_LINES = (
+    64 * 1024,
+    5000,
+)  # of a file whose lines are compared: it takes up to 0.1 s
+_threads = ThreadPoolExecutor(
+    2, thread_name_prefix="code"
+)  # an archive takes seconds; others need the shared threads
 HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+    ),
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
 }
@@ -83,9 +99,13 @@ class Pages:
         ]
         layers = [
             Middleware(BaseHTTPMiddleware, dispatch=_with_headers),
-            Middleware(Guard, bodies=self._parts.bodies, error=answers.error, max_body_bytes=FORM_MAX_BYTES),
+            Middleware(
+                Guard, bodies=self._parts.bodies, error=answers.error, max_body_bytes=FORM_MAX_BYTES
+            ),
         ]
-        return Starlette(routes=routes, middleware=layers, exception_handlers=dict.fromkeys(_ERRORS, _error))
+        return Starlette(
+            routes=routes, middleware=layers, exception_handlers=dict.fromkeys(_ERRORS, _error)
+        )
 
     def _for_user(self, handler: Callable[[Request, Named], Awaitable[Response]]) -> Endpoint:
         """Only for those who are logged in; others get the form of the login."""
@@ -107,7 +127,9 @@ class Pages:
         if request.method == "POST":
             if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
                 raise Forbidden("this form was sent by a page of another site")
-            value = self._logins.log_in((await _form(request, LOGIN_MAX_BYTES)).get("token", "").strip())
+            value = self._logins.log_in(
+                (await _form(request, LOGIN_MAX_BYTES)).get("token", "").strip()
+            )
         elif code:
             value = self._logins.log_in(None, code)
         else:
@@ -126,19 +148,33 @@ class Pages:
     async def _jobs(self, request: Request, of: Named) -> Response:
         query = {key: value for key, value in request.query_params.items() if value}
         service, opened, members = self._parts.service, query.pop("open", ""), []
-        page = json.loads(await service.page(of.user, views.filters(query), JOBS, query.get("cursor")))
+        page = json.loads(
+            await service.page(of.user, views.filters(query), JOBS, query.get("cursor"))
+        )
         if any(f"{group['owner']}/{group['name']}" == opened for group in page["groups"]):
             owner, _, name = opened.rpartition("/")
             wanted = views.filters({"owner": owner, "group": name})
             members = json.loads(await service.page(of.user, wanted, MEMBERS, None))["jobs"]
         rows = views.rows(page, opened, members)
-        return _page(request, "jobs.html", rows=rows, next_cursor=page["next_cursor"], query=query, opened=opened)
+        return _page(
+            request,
+            "jobs.html",
+            rows=rows,
+            next_cursor=page["next_cursor"],
+            query=query,
+            opened=opened,
+        )
 
     async def _job(self, request: Request, of: Named) -> Response:
         service, info = self._parts.service, await self._info(of)
         events = EventList.model_validate_json(await service.lookup.events(*of)).events
-        shown = views.job(info, events, datetime.now(timezone.utc)) | dict(await service.outputs(*of))
-        types = [each.name for each in (await server.get_instance_types(self._parts, of.user)).instance_types]
+        shown = views.job(info, events, datetime.now(timezone.utc)) | dict(
+            await service.outputs(*of)
+        )
+        types = [
+            each.name
+            for each in (await server.get_instance_types(self._parts, of.user)).instance_types
+        ]
         return _page(request, "job.html", **shown, types=types, key=secrets.token_hex(16))
 
     async def _info(self, of: Named) -> JobInfo:
@@ -146,25 +182,39 @@ class Pages:
 
     async def _code(self, request: Request, of: Named) -> Response:
         """The code of a job, with the text of one file."""
-        service, info, file = self._parts.service, await self._info(of), request.query_params.get("file", "")
+        service, info, file = (
+            self._parts.service,
+            await self._info(of),
+            request.query_params.get("file", ""),
+        )
         if not isinstance(info.code, CodeSnapshot):
             ran = (await service.observer.provenance(*of)).submitted
             script = (await service.lookup.find(*of)).row.script_path
             in_place = os.path.dirname(script) if script else (await service.outputs(*of)).in_place
             return _page(request, "code.html", job=info, ran=ran, in_place=in_place, files=[])
         wanted = {file or info.code.script or ""}
-        found = await _in_thread(read_files, readable(self._parts, of.user, info.code.sha256), wanted)
+        found = await _in_thread(
+            read_files, readable(self._parts, of.user, info.code.sha256), wanted
+        )
         chosen = next((each for each in found if each.name in wanted), None)
         if file and chosen is None:
             raise NotFound(f"the code of job {of.name} has no file {file}")
         return _page(request, "code.html", job=info, files=found, chosen=chosen)
 
     async def _difference(self, request: Request, of: Named) -> Response:
-        """Changes from the job `with` to this one; without `with`, from the last success to a failed one."""
+        """Changes from the job `with` to this one; without `with`, from the
+        last success to a failed one.
+        """
         second = await self._ran(of)
         other = request.query_params.get("with") or second.provenance.last_success
-        diff = await self._compared(of.user, await self._ran(of._replace(name=other)), second) if other else None
-        return _page(request, "difference.html", name=of.name, owner=of.owner or of.user.name, diff=diff)
+        diff = (
+            await self._compared(of.user, await self._ran(of._replace(name=other)), second)
+            if other
+            else None
+        )
+        return _page(
+            request, "difference.html", name=of.name, owner=of.owner or of.user.name, diff=diff
+        )
 
     async def _ran(self, of: Named) -> Ran:
         observer = self._parts.service.observer
@@ -177,7 +227,9 @@ class Pages:
     async def _compared(self, user: User, first: Ran, second: Ran) -> JobDiff:
         before, after, more = first.info.code, second.info.code, 0
         if isinstance(before, CodeSnapshot) and isinstance(after, CodeSnapshot) and before != after:
-            with suppress(ClientLibError):  # of another user, or too large: only the digests are compared
+            with suppress(
+                ClientLibError
+            ):  # of another user, or too large: only the digests are compared
                 archives = [readable(self._parts, user, each.sha256) for each in (before, after)]
                 old, new, more = await _in_thread(_texts, archives)
                 first, second = first._replace(texts=old), second._replace(texts=new)
@@ -185,7 +237,9 @@ class Pages:
         if not more:
             return found
         one_or_more = "1 more file that differs" if more == 1 else f"{more} more files that differ"
-        return found._replace(parts={**found.parts, "not compared": [f"{one_or_more}: a page shows {_COMPARED_MAX}"]})
+        return found._replace(
+            parts={**found.parts, "not compared": [f"{one_or_more}: a page shows {_COMPARED_MAX}"]}
+        )
 
     async def _server(self, request: Request, of: Named) -> Response:
         parts = self._parts
@@ -196,9 +250,14 @@ class Pages:
             "errors": parts.traffic.answers(least_status=500),
             "free_bytes": parts.service.room.free,
         }
-        info, report = await server.get_info(parts, of.user), await server.get_doctor(parts, of.user)
+        info, report = (
+            await server.get_info(parts, of.user),
+            await server.get_doctor(parts, of.user),
+        )
         types = (await server.get_instance_types(parts, of.user)).instance_types
-        return _page(request, "server.html", info=info, checks=report.checks, types=types, figures=figures)
+        return _page(
+            request, "server.html", info=info, checks=report.checks, types=types, figures=figures
+        )
 
     async def _act(self, request: Request, of: Named) -> Response:
         service, name = self._parts.service, of.name
@@ -210,14 +269,17 @@ class Pages:
             return RedirectResponse("../../", 303)
         elif action == "resubmit":
             changes = _changes(form)
-            # of a double click the second one finds the job of the first; other arguments are another job
+            # of a double click the second one finds the job of the first; other arguments are
+            # another job
             drawn = json.dumps([form["key"], name, changes]).encode() if form.get("key") else None
             key = f"page-{hashlib.sha256(drawn).hexdigest()}" if drawn else None
             text = await service.submits.resubmit(of.user, name, changes, key)
             name = json.loads(text)["name"]
         else:
             raise NotFound(f"there is no page {request.scope['path']}")
-        return RedirectResponse(f"../{quote(name, '')}?owner={quote(of.owner or of.user.name, '')}", 303)
+        return RedirectResponse(
+            f"../{quote(name, '')}?owner={quote(of.owner or of.user.name, '')}", 303
+        )
 
 
 async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
@@ -225,12 +287,15 @@ async def _in_thread(function: Callable[..., T], *arguments: Any) -> T:
 
 
 def _texts(archives: Sequence[Path]) -> tuple[dict[str, str], dict[str, str], int]:
-    """The texts of the files that differ between two snapshots, and how many more such files there are."""
+    """The texts of the files that differ between two snapshots, and how many
+    more such files there are.
+    """
     old, new = [{each.name: each for each in read_files(archive)} for archive in archives]
     differ = [each for each in sorted({*old, *new}) if old.get(each) != new.get(each)]
     names = differ[:_COMPARED_MAX]
     first, second = [
-        {each.name: _text(each) for each in read_files(archive, names) if each.name in names} for archive in archives
+        {each.name: _text(each) for each in read_files(archive, names) if each.name in names}
+        for archive in archives
     ]
     return first, second, len(differ) - len(names)
 
@@ -252,7 +317,11 @@ async def _error(request: Request, problem: Exception) -> Response:
         return Response(status_code=499)
     if isinstance(problem, OSError):
         problem = answers.out_of_files(problem)
-    known = problem if isinstance(problem, ClientLibError) else NotFound(f"there is no page {request.scope['path']}")
+    known = (
+        problem
+        if isinstance(problem, ClientLibError)
+        else NotFound(f"there is no page {request.scope['path']}")
+    )
     template = "login.html" if isinstance(known, Unauthorized) else "error.html"
     return _page(request, template, known.http_status, problem=known)
 
@@ -265,16 +334,22 @@ def _page(request: Request, template: str, status: int = 200, **view: object) ->
         "user": user,
         "now": datetime.now(timezone.utc),
     }
-    return HTMLResponse(views.render(template, **shared, **view), status, {"Cache-Control": "no-store"})
+    return HTMLResponse(
+        views.render(template, **shared, **view), status, {"Cache-Control": "no-store"}
+    )
 
 
 async def _form(request: Request, most: int = FORM_MAX_BYTES) -> dict[str, str]:
-    """The fields of the form that was sent, with plain ends of lines. Raises TooLarge, InvalidRequest."""
+    """The fields of the form that was sent, with plain ends of lines. Raises
+    TooLarge, InvalidRequest.
+    """
     body = await request.body()
     if len(body) > most:
         raise TooLarge(f"the form is larger than the {most} bytes that this page takes")
     try:
-        fields = parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_FIELDS)
+        fields = parse_qsl(
+            body.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_FIELDS
+        )
     except ValueError as error:
         raise InvalidRequest(f"the form has more than {_FIELDS} fields") from error
     return {name: value.replace("\r\n", "\n") for name, value in fields}
@@ -287,25 +362,35 @@ def _changes(form: Mapping[str, str]) -> dict[str, Any]:
         try:
             found["args"] = shlex.split(form["args"])
         except ValueError as error:
-            raise InvalidRequest(f"args: {error}: {form['args']!r}", hint="quote it as in a shell") from error
+            raise InvalidRequest(
+                f"args: {error}: {form['args']!r}", hint="quote it as in a shell"
+            ) from error
     if "n_workers" in form:
         if not form["n_workers"].isdecimal() or len(form["n_workers"]) > _DIGITS:
-            raise InvalidRequest(f"n_workers: {form['n_workers'][: _DIGITS + 1]!r} is no number of workers")
+            raise InvalidRequest(
+                f"n_workers: {form['n_workers'][: _DIGITS + 1]!r} is no number of workers"
+            )
         found["n_workers"] = int(form["n_workers"])
     if "instance_type" in form:
         found["instance_type"] = form["instance_type"] or None
     if "env_variables" in form and form["env_variables"] != form.get("env_variables_before"):
-        found["env_variables"] = _variables(form["env_variables"], form.get("env_variables_before", ""))
+        found["env_variables"] = _variables(
+            form["env_variables"], form.get("env_variables_before", "")
+        )
     return found
 
 
 def _variables(text: str, before: str) -> dict[str, str]:
-    """The variables of an edited text; of a line that was there before, the stored value is kept, whatever its type."""
+    """The variables of an edited text; of a line that was there before, the stored value
+    is kept, whatever its type.
+    """
     found, kept = {}, set(before.split("\n"))
     for line in filter(str.strip, text.split("\n")):
         name, is_variable, value = line.partition("=")
         if not is_variable:
-            raise InvalidRequest(f"env_variables: {line!r} is no variable", hint="write NAME=value, one per line")
+            raise InvalidRequest(
+                f"env_variables: {line!r} is no variable", hint="write NAME=value, one per line"
+            )
         found[name.strip()] = MASK if line in kept else value
     return found
 
@@ -313,5 +398,7 @@ def _variables(text: str, before: str) -> dict[str, str]:
 async def _with_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
     response = await call_next(request)
     response.headers.update(HEADERS)
-    response.headers.setdefault("Cache-Control", "no-cache")  # of static files: browsers ask again, by their ETag
+    response.headers.setdefault(
+        "Cache-Control", "no-cache"
+    )  # of static files: browsers ask again, by their ETag
     return response

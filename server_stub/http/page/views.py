@@ -1,6 +1,7 @@
 """Views of jobs: models of the API in, HTML out. Pure.
 
-Sentences are those of `client-lib explain` and `client-lib list`; the next steps name what the page has.
+Sentences are those of `client-lib explain` and `client-lib list`; the next steps name what the page
+has.
 """
 
 import html
@@ -40,7 +41,9 @@ SPELLING = {
 
 def _with_code(text: str) -> str:
     """A sentence as HTML, in which what stands between backticks is code."""
-    return do_mark_safe(re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(table.without_colours(text))))
+    return do_mark_safe(
+        re.sub("`([^`]+)`", r"<code>\1</code>", html.escape(table.without_colours(text)))
+    )
 
 
 _ENVIRONMENT = jinja2.Environment(
@@ -48,7 +51,9 @@ _ENVIRONMENT = jinja2.Environment(
     autoescape=True,
     trim_blocks=True,
     lstrip_blocks=True,
-    finalize=lambda value: table.without_colours(value) if type(value) is str else value,  # no Markup
+    finalize=lambda value: (
+        table.without_colours(value) if type(value) is str else value
+    ),  # no Markup
 )
 _ENVIRONMENT.filters["with_code"] = _with_code
 _ENVIRONMENT.globals.update(table=table, words=shlex.join, states=list(State))
@@ -60,7 +65,9 @@ def render(template: str, **view: object) -> str:
 
 
 def filters(query: Mapping[str, str]) -> JobFilters:
-    """The jobs that the form of the table asks for. Raises InvalidRequest: an unknown state, or too many labels."""
+    """The jobs that the form of the table asks for. Raises InvalidRequest: an unknown
+    state, or too many labels.
+    """
     state, words = query.get("state"), query.get("q", "").split()
     if state not in (None, *State):
         raise InvalidRequest(f"state={state!r} is not known", hint=f"there are: {', '.join(State)}")
@@ -68,7 +75,8 @@ def filters(query: Mapping[str, str]) -> JobFilters:
     if len(labels) > LABELS_MAX:
         raise InvalidRequest(f"{len(labels)} labels are searched for; at most {LABELS_MAX} are")
     return JobFilters(
-        group=query.get("group") or (None if query.keys() & {"q", "state"} else ""),  # a search finds members too
+        group=query.get("group")
+        or (None if query.keys() & {"q", "state"} else ""),  # a search finds members too
         owners=(query["owner"],) if "owner" in query else None,
         states=(State(state),) if state else None,
         labels=dict(word.split("=", 1) for word in labels),
@@ -76,8 +84,12 @@ def filters(query: Mapping[str, str]) -> JobFilters:
     )
 
 
-def rows(page: Mapping[str, Any], opened: str, members: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The jobs and groups of a JobPage, newest first; below the group `opened` (OWNER/NAME) stand its members."""
+def rows(
+    page: Mapping[str, Any], opened: str, members: Sequence[Mapping[str, Any]]
+) -> list[Mapping[str, Any]]:
+    """The jobs and groups of a JobPage, newest first; below the group `opened`
+    (OWNER/NAME) stand its members.
+    """
     both = [*page["jobs"], *map(table.group_as_job, page.get("groups", []))]
     found: list[Mapping[str, Any]] = []
     for each in sorted(both, key=lambda each: each["created_at"], reverse=True):
@@ -91,7 +103,9 @@ def job(info: JobInfo, events: Sequence[Event], now: datetime) -> dict[str, Any]
     """The page of one job."""
     return {
         "job": info.model_dump(mode="json"),
-        "spec": info.spec.model_dump(mode="json", exclude_defaults=True, exclude={"name", "env_variables"}),
+        "spec": info.spec.model_dump(
+            mode="json", exclude_defaults=True, exclude={"name", "env_variables"}
+        ),
         "summary": explanation.explain(info, events, now, SPELLING)[0].text,
         "advice": explanation.advice(info, SPELLING),
         "failure": explanation.failure_report(info)[1:] if info.state is State.FAILED else [],
@@ -102,20 +116,31 @@ def job(info: JobInfo, events: Sequence[Event], now: datetime) -> dict[str, Any]
 
 
 def variables(values: Mapping[str, object]) -> str:
-    """Variables as a form has them, NAME=value in each line; `***` stands for what is no text of one line."""
-    shown = {name: MASK if value is None or {*"\r\n"} & {*str(value)} else value for name, value in values.items()}
+    """Variables as a form has them, NAME=value in each line; `***` stands for
+    what is no text of one line.
+    """
+    shown = {
+        name: MASK if value is None or {*"\r\n"} & {*str(value)} else value
+        for name, value in values.items()
+    }
     return "".join(f"{name}={value}\n" for name, value in sorted(shown.items()))
 
 
 def bars(events: Sequence[Event], end: datetime) -> list[dict[str, Any]]:
-    """The timeline: a bar for each stretch of one state in one attempt, in thousandths of the whole time."""
-    starts = [next(same) for _, same in groupby(events, key=lambda event: (event.attempt, event.state))]
+    """The timeline: a bar for each stretch of one state in one attempt, in
+    thousandths of the whole time.
+    """
+    starts = [
+        next(same) for _, same in groupby(events, key=lambda event: (event.attempt, event.state))
+    ]
     ends = [*(event.time for event in starts[1:]), end]
     whole = max((end - starts[0].time).total_seconds(), 0.001) if starts else 1.0
     found = []
     for event, until in zip(starts, ends, strict=False):
         seconds = max((until - event.time).total_seconds(), 0.0)
-        x = min(max(1000 * (event.time - starts[0].time).total_seconds() / whole, 0), 997)  # clocks may be set
+        x = min(
+            max(1000 * (event.time - starts[0].time).total_seconds() / whole, 0), 997
+        )  # clocks may be set
         width = min(max(1000 * seconds / whole, 3), 1000 - x)
         found.append({"event": event, "seconds": seconds, "x": x, "width": width})
     return found

@@ -1,8 +1,10 @@
-"""Requests to the Kubernetes API, raw JSON in and raw JSON out, and watches. The one module that imports `kubernetes`.
+"""Requests to the Kubernetes API, raw JSON in and raw JSON out, and watches. The one module that
+imports `kubernetes`.
 
-The library reads kubeconfigs and service accounts, refreshes their tokens and makes the TLS connections. Its models,
-retries and watches are not used, because they differ between its releases (tested: 35.0.0 and 37.0.2). Every request
-blocks: make it with `call_in_thread`, `call_until_answered` or in a `StreamThread`.
+The library reads kubeconfigs and service accounts, refreshes their tokens and makes the TLS
+connections. Its models, retries and watches are not used, because they differ between its releases
+(tested: 35.0.0 and 37.0.2). Every request blocks: make it with `call_in_thread`,
+`call_until_answered` or in a `StreamThread`.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 THREADS = 16
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
 """Pauses before a request is repeated: each is twice as long as the one before."""
-FEW_TRIES = 8  # 45 s: an API server does not know its users and custom resources at once after its start
+# 45 s: an API server does not know its users and custom resources at once after its start
+FEW_TRIES = 8
 WATCH_S = 50  # time limit of one watch at the API server
 SILENCE_S = 65.0  # a watch without data for longer has a dead connection
 RELIST_S = 900.0  # a new list finds changes that a watch has lost
@@ -73,7 +76,14 @@ class Api:
         self._pool: urllib3.PoolManager = client.ApiClient(configuration).rest_client.pool_manager
         self.host = str(configuration.host)
 
-    def request(self, method: str, path: str, body: Any = None, query: Query | None = None, accept: str = JSON) -> Any:
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        query: Query | None = None,
+        accept: str = JSON,
+    ) -> Any:
         """The JSON of the response. A PATCH is a strategic merge. Raises ApiError."""
         text = self._send(method, path, body, query, accept).data
         try:
@@ -85,7 +95,9 @@ class Api:
         return self.request("GET", path, query=query)
 
     def create(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Create an object in a collection and return its metadata. A field unknown to the cluster is an error."""
+        """Create an object in a collection and return its metadata. A field unknown
+        to the cluster is an error.
+        """
         return self.request("POST", path, body, {"fieldValidation": "Strict"}, accept=METADATA)
 
     def text(self, path: str, query: Query | None = None) -> bytes:
@@ -96,16 +108,25 @@ class Api:
         return Stream(self._send("GET", path, None, query, stream_s=read_s))
 
     def _send(
-        self, method: str, path: str, body: Any, query: Query | None, accept: str = JSON, stream_s: float | None = None
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        query: Query | None,
+        accept: str = JSON,
+        stream_s: float | None = None,
     ) -> urllib3.BaseHTTPResponse:
         """The response with its content; with `stream_s` its content is not read yet."""
         url = self.host + path + ("?" + urlencode(query) if query else "")
         kind = STRATEGIC_MERGE if method == "PATCH" else JSON
         headers = {"Accept": accept, "Content-Type": kind, "User-Agent": "client-lib-server"}
         try:
-            settings: Mapping[str, Any] = self._configuration.auth_settings()  # renews an expired token
+            # renews an expired token
+            settings: Mapping[str, Any] = self._configuration.auth_settings()
         except _UNUSABLE as error:
-            raise ApiError(0, f"the credentials for {self.host} can't be renewed: {error}") from error
+            raise ApiError(
+                0, f"the credentials for {self.host} can't be renewed: {error}"
+            ) from error
         headers |= {setting["key"]: str(setting["value"]) for setting in settings.values()}
         try:
             response = self._pool.request(
@@ -135,7 +156,9 @@ class Api:
 
 
 class Stream:
-    """Lines of a response, as they arrive. Ends when the server ends it, on a lost connection, or after `abort`."""
+    """Lines of a response, as they arrive. Ends when the server ends it, on a lost
+    connection, or after `abort`.
+    """
 
     def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
         self._response = response
@@ -149,7 +172,9 @@ class Stream:
                 if len(rest) > _LINE_MAX:
                     raise ApiError(0, f"a line of more than {_LINE_MAX} bytes")
         except (urllib3.exceptions.HTTPError, OSError, AttributeError):
-            return  # limit of a proxy, restart of the API server, silence, `abort`: the normal ends of a watch
+            # limit of a proxy, restart of the API server, silence, `abort`: the normal ends of a
+            # watch
+            return
         finally:
             self._response.close()
 
@@ -162,8 +187,9 @@ class Stream:
 
 
 class StreamThread(threading.Thread):
-    """A thread, made on an event loop, that reads one stream of the API after another and can be stopped at any moment,
-    also while a stream is silent. Its `run` must return soon after `stopping` is set."""
+    """A thread, made on an event loop, that reads one stream of the API after another and can be
+    stopped at any moment, also while a stream is silent. Its `run` must return soon after
+    `stopping` is set."""
 
     def __init__(self, api: Api, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -197,14 +223,16 @@ _threads = ThreadPoolExecutor(THREADS, thread_name_prefix="kubernetes")
 
 
 async def call_in_thread(call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-    """Execute a blocking request in a thread and return its result. The pool is separate from asyncio's own, so that a
-    slow API server cannot delay writing worker reports to disk."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, lambda: call(*args, **options))
+    """Execute a blocking request in a thread and return its result. The pool is separate from
+    asyncio's own, so that a slow API server cannot delay writing worker reports to disk."""
+    return await asyncio.get_running_loop().run_in_executor(
+        _threads, lambda: call(*args, **options)
+    )
 
 
 def find(api: Api, path: str, *, may_be_hidden: bool = False) -> Any:
-    """The object at `path`; None if it does not exist, or if it `may_be_hidden` and this server may not read it. Raises
-    ApiError."""
+    """The object at `path`; None if it does not exist, or if it `may_be_hidden` and this server may
+    not read it. Raises ApiError."""
     try:
         return api.get(path)
     except ApiError as error:
@@ -216,12 +244,14 @@ def find(api: Api, path: str, *, may_be_hidden: bool = False) -> Any:
 def serves(api: Api, api_version: str, plural: str) -> bool:
     """True if the cluster has such objects. Raises ApiError."""
     served = find(api, f"/apis/{api_version}", may_be_hidden=True)
-    return served is not None and plural in [each.get("name") for each in served.get("resources", [])]
+    return served is not None and plural in [
+        each.get("name") for each in served.get("resources", [])
+    ]
 
 
 async def call_until_answered(call: Callable[[], T], refusals: float = math.inf) -> T:
-    """Execute a request in a thread, again after each ApiError, for steps that must not be left out. Raises ApiError:
-    this server has been refused the right (403) so many times."""
+    """Execute a request in a thread, again after each ApiError, for steps that must not be left
+    out. Raises ApiError: this server has been refused the right (403) so many times."""
     pause_s = FIRST_PAUSE_S
     while True:
         try:
@@ -236,8 +266,8 @@ async def call_until_answered(call: Callable[[], T], refusals: float = math.inf)
 
 
 def connect(kubeconfig: Path | None, context: str | None) -> Api:
-    """Connect as the user of a kubeconfig; without one as the service account of this pod, else as `kubectl` would.
-    Raises ServerError: there is no usable configuration."""
+    """Connect as the user of a kubeconfig; without one as the service account of this pod, else as
+    `kubectl` would. Raises ServerError: there is no usable configuration."""
     configuration = client.Configuration()
     try:
         if kubeconfig is None and context is None and _in_cluster():
@@ -251,8 +281,10 @@ def connect(kubeconfig: Path | None, context: str | None) -> Api:
             )
     except _UNUSABLE as error:
         raise ServerError(
-            f"no Kubernetes cluster can be reached with {kubeconfig or 'the default kubeconfig'}: {error}",
-            hint="CLIENT_LIB_SERVER_KUBECONFIG and CLIENT_LIB_SERVER_KUBE_CONTEXT choose one; a pod needs neither",
+            f"no Kubernetes cluster can be reached with {kubeconfig or 'the default kubeconfig'}: "
+            f"{error}",
+            hint="CLIENT_LIB_SERVER_KUBECONFIG and CLIENT_LIB_SERVER_KUBE_CONTEXT choose one; a "
+            "pod needs neither",
         ) from error
     return Api(configuration)
 
@@ -276,15 +308,16 @@ def _in_cluster() -> bool:
 
 
 class ObjectWatch(StreamThread, Generic[T]):
-    """Lists one kind of object and then watches its changes: `path` of its collection, `query` with selectors.
+    """Lists one kind of object and then watches its changes: `path` of its collection, `query` with
+    selectors.
 
-    `read` parses an object, in this thread; it returns None for one that does not matter. The result goes to the event
-    loop on which the watch was made: to `take_list` with all others that exist, to `put` after a change, to `gone` with
-    its last state after its deletion.
+    `read` parses an object, in this thread; it returns None for one that does not matter. The
+    result goes to the event loop on which the watch was made: to `take_list` with all others that
+    exist, to `put` after a change, to `gone` with its last state after its deletion.
 
-    The API server limits the time of a watch, and SILENCE_S ends one with a dead connection. Bookmarks renew the
-    resourceVersion; after an expired one (410) all objects are listed again. A pause follows every round without
-    progress.
+    The API server limits the time of a watch, and SILENCE_S ends one with a dead connection.
+    Bookmarks renew the resourceVersion; after an expired one (410) all objects are listed again. A
+    pause follows every round without progress.
     """
 
     def __init__(
@@ -299,7 +332,9 @@ class ObjectWatch(StreamThread, Generic[T]):
         *,
         may_be_absent: bool = False,
     ) -> None:
-        """`may_be_absent`: it is no problem if the cluster has no such kind, or does not let this server see it."""
+        """`may_be_absent`: it is no problem if the cluster has no such kind, or does
+        not let this server see it.
+        """
         super().__init__(api, f"watch {path.rpartition('/')[2]}")
         self._path, self._query, self._may_be_absent = path, query, may_be_absent
         self._read, self._take_list, self._put, self._gone = read, take_list, put, gone
@@ -327,13 +362,19 @@ class ObjectWatch(StreamThread, Generic[T]):
                 self.stopping.wait(pause_s * random.uniform(0.5, 1.0))
 
     def _round(self) -> bool:
-        """List the objects if that is due, then make one watch. Returns True if it made progress."""
+        """List the objects if that is due, then make one watch. Returns
+        True if it made progress.
+        """
         begun = time.monotonic()
         if self._version is None or begun - self._listed_at > RELIST_S:
             self._version = self._list()
             self._listed_at = begun
             self.problem = None
-        query = self._query | {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_S)}
+        query = self._query | {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_S),
+        }
         query["resourceVersion"] = self._version
         changed = False
         for line in self._lines(self._path, query, SILENCE_S):
@@ -343,7 +384,9 @@ class ObjectWatch(StreamThread, Generic[T]):
             except (ValueError, KeyError, TypeError):
                 continue  # the connection broke within a line
             if kind == "ERROR":
-                raise ApiError(int(found.get("code", 500)), str(found.get("message", "the watch failed")))
+                raise ApiError(
+                    int(found.get("code", 500)), str(found.get("message", "the watch failed"))
+                )
             changed, self._version = True, str(found["metadata"]["resourceVersion"])
             if kind != "BOOKMARK" and (read := self._read(found)) is not None:
                 self._call_on_loop(self._gone if kind == "DELETED" else self._put, read)
@@ -356,8 +399,15 @@ class ObjectWatch(StreamThread, Generic[T]):
             page = self._api.get(self._path, query)
             try:
                 objects += page.get("items") or []
-                following, version = page["metadata"].get("continue"), page["metadata"]["resourceVersion"]
-            except (AttributeError, LookupError, TypeError) as error:  # of a proxy; the watch must outlast it
+                following, version = (
+                    page["metadata"].get("continue"),
+                    page["metadata"]["resourceVersion"],
+                )
+            except (
+                AttributeError,
+                LookupError,
+                TypeError,
+            ) as error:  # of a proxy; the watch must outlast it
                 raise ApiError(0, f"it is no list of objects: {str(page)[:100]}") from error
             if not following:
                 found = [read for each in objects if (read := self._read(each)) is not None]

@@ -1,4 +1,6 @@
-"""One namespace of a cluster: the requests for objects, what all attempts share, and the watches of its inventory."""
+"""One namespace of a cluster: the requests for objects, what all attempts share, and the
+watches of its inventory.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,13 @@ from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.api import METADATA, Api, ApiError, ObjectWatch, find, serves
 from server_stub.runtimes.kube.catalogue import Needs
 from server_stub.runtimes.kube.observe import ending
-from server_stub.runtimes.kube.observe.inventory import Inventory, Workload, parse_event, parse_pod, parse_workload
+from server_stub.runtimes.kube.observe.inventory import (
+    Inventory,
+    Workload,
+    parse_event,
+    parse_pod,
+    parse_workload,
+)
 from server_stub.runtimes.kube.pod_log import PodLogs
 from server_stub.runtimes.kube.queues import Queues
 from server_stub.runtimes.kube.render import Objects
@@ -25,9 +33,13 @@ from server_stub.worker_gateway.attempt import OpenAttempt, WorkerGroup, WorkerR
 
 REMOVALS_AT_ONCE = 4
 _OURS = {"labelSelector": f"{names.MANAGED_BY}={names.OURS}"}
-_SHOWN = "Scheduled Created Started Killing SuccessfulCreate SuccessfulCreatePod SuccessfulCreateService"
+_SHOWN = (
+    "Scheduled Created Started Killing SuccessfulCreate SuccessfulCreatePod SuccessfulCreateService"
+)
 """Reasons of events whose content is in the status of a pod, too."""
-_EVENTS = {"fieldSelector": ",".join(f"reason!={reason}" for reason in _SHOWN.split())}  # events have no labels
+_EVENTS = {
+    "fieldSelector": ",".join(f"reason!={reason}" for reason in _SHOWN.split())
+}  # events have no labels
 _SHARING_TRIES = 5
 
 
@@ -35,7 +47,9 @@ class NameTaken(Exception):
     """An object of that name exists and belongs to another attempt."""
 
     def __init__(self, name: str, by: names.AttemptKey | None) -> None:
-        """`by`: the attempt of another job of this server, as two users may give their jobs one name; None: unknown."""
+        """`by`: the attempt of another job of this server, as two users may give their
+        jobs one name; None: unknown.
+        """
         super().__init__(name)
         self.by = by
 
@@ -45,10 +59,12 @@ class BeingDeleted(Exception):
 
 
 class ObjectsApi:
-    """Requests that create, find and delete the objects of attempts in one namespace. They block; none is repeated.
+    """Requests that create, find and delete the objects of attempts in one namespace. They block;
+    none is repeated.
 
-    The workload is created first and owns the other objects from their creation, so that its deletion removes all of
-    them whatever happens in between. A pod whose ConfigMap is created a moment later waits for it.
+    The workload is created first and owns the other objects from their creation, so that its
+    deletion removes all of them whatever happens in between. A pod whose ConfigMap is created a
+    moment later waits for it.
     """
 
     def __init__(self, api: Api, namespace: str, kind: WorkloadKind) -> None:
@@ -65,22 +81,36 @@ class ObjectsApi:
         }
 
     def create_workload(self, workload: Object, owned: Iterable[Object] = ()) -> Object:
-        """Create the workload, or find the one that an earlier try created, and return at least its metadata.
+        """Create the workload, or find the one that an earlier try created, and return at least its
+        metadata.
 
-        `owned`: the objects that its pods mount. Those of an earlier workload of that name must be gone, or the new
-        pods could mount them, and so must be what its operator applied, and its pods, or they would mount the new
-        objects and be found by the name of the new pods. Raises ApiError, NameTaken, BeingDeleted.
+        `owned`: the objects that its pods mount. Those of an earlier workload of that name must be
+        gone, or the new pods could mount them, and so must be what its operator applied, and its
+        pods, or they would mount the new objects and be found by the name of the new pods. Raises
+        ApiError, NameTaken, BeingDeleted.
         """
-        left = self._left_of_earlier(workload, owned, self._kind.applied) if self._kind.applied else None
+        left = (
+            self._left_of_earlier(workload, owned, self._kind.applied)
+            if self._kind.applied
+            else None
+        )
         if left is not None and self._find(workload) is None:  # else `_create_or_find` decides
             raise BeingDeleted(left)
         return self._create_or_find(workload)
 
-    def _left_of_earlier(self, workload: Object, owned: Iterable[Object], applied: Applied) -> str | None:
+    def _left_of_earlier(
+        self, workload: Object, owned: Iterable[Object], applied: Applied
+    ) -> str | None:
         """Describe what has the name of the workload already; None: nothing has."""
         name = workload["metadata"]["name"]
-        selected = {"labelSelector": f"{applied.label}={name}", "resourceVersion": "0"}  # cheap: a cache
-        if find(self._api, f"{self._applied}/{name}") or self._api.get(f"{self._core}/pods", selected)["items"]:
+        selected = {
+            "labelSelector": f"{applied.label}={name}",
+            "resourceVersion": "0",
+        }  # cheap: a cache
+        if (
+            find(self._api, f"{self._applied}/{name}")
+            or self._api.get(f"{self._core}/pods", selected)["items"]
+        ):
             return f"what is left of an earlier {_name(workload)}"
         return next((_name(each) for each in owned if self._find(each) is not None), None)
 
@@ -93,8 +123,9 @@ class ObjectsApi:
                 raise
 
     def creations(self, objects: Objects, workload: Mapping[str, Any]) -> list[Callable[[], None]]:
-        """Calls that create all objects which the pods mount, owned by the workload. Make them at the same time: a pod
-        that finds nothing to mount loses a second. Each raises ApiError, NameTaken, BeingDeleted."""
+        """Calls that create all objects which the pods mount, owned by the workload. Make them at
+        the same time: a pod that finds nothing to mount loses a second. Each raises ApiError,
+        NameTaken, BeingDeleted."""
         meta = workload["metadata"]
         owner = {"apiVersion": self._kind.api_version, "kind": self._kind.name}
         owner |= {"name": meta["name"], "uid": meta["uid"]}
@@ -103,7 +134,9 @@ class ObjectsApi:
 
     def _create_owned(self, wanted: Object, owner: dict[str, Any]) -> None:
         found = self._create_or_find(_owned_by(wanted, owner))
-        if owner["uid"] not in [each["uid"] for each in _owners(found)]:  # an earlier workload's, and deleted with it
+        if owner["uid"] not in [
+            each["uid"] for each in _owners(found)
+        ]:  # an earlier workload's, and deleted with it
             raise BeingDeleted(_name(wanted))
 
     def _create_or_find(self, wanted: Object) -> Object:
@@ -113,21 +146,30 @@ class ObjectsApi:
             if error.status != 409:
                 raise
         found = self._find(wanted)
-        if found is None or found["metadata"].get("deletionTimestamp") or _has_lost_its_owner(found, wanted):
+        if (
+            found is None
+            or found["metadata"].get("deletionTimestamp")
+            or _has_lost_its_owner(found, wanted)
+        ):
             raise BeingDeleted(_name(wanted))
         theirs, mine = map(_attempt_of, (found, wanted))
         if theirs != mine:
-            of_another_job = theirs is not None and mine is not None and theirs.job_id != mine.job_id
+            of_another_job = (
+                theirs is not None and mine is not None and theirs.job_id != mine.job_id
+            )
             raise NameTaken(_name(wanted), theirs if of_another_job else None)
         return found
 
     def _find(self, wanted: Object) -> Object | None:
-        found: Object | None = find(self._api, f"{self._collections[wanted['kind']]}/{wanted['metadata']['name']}")
+        found: Object | None = find(
+            self._api, f"{self._collections[wanted['kind']]}/{wanted['metadata']['name']}"
+        )
         return found
 
     def _share(self, launcher: Object, owner: dict[str, Any]) -> None:
-        """Add the owner to the launcher ConfigMap, or create it with this owner: after the first job it exists, but the
-        deletion of its last owner may remove it in between. Raises ApiError; BeingDeleted: it comes and goes."""
+        """Add the owner to the launcher ConfigMap, or create it with this owner: after the first
+        job it exists, but the deletion of its last owner may remove it in between. Raises ApiError;
+        BeingDeleted: it comes and goes."""
         path, name = self._collections["ConfigMap"], launcher["metadata"]["name"]
         patch = {"metadata": {"ownerReferences": [owner]}}
         add = partial(self._api.request, "PATCH", f"{path}/{name}", patch, accept=METADATA)
@@ -147,16 +189,20 @@ class ObjectsApi:
         return found if found is not None and found["metadata"]["uid"] == uid else None
 
     def find_own(self, name: str, key: names.AttemptKey) -> Object | None:
-        """The workload with this name and of this attempt; None: it does not exist. Raises ApiError."""
+        """The workload with this name and of this attempt; None: it does
+        not exist. Raises ApiError.
+        """
         found: Object | None = find(self._api, f"{self.workloads}/{name}")
         return found if found is not None and _attempt_of(found) == key else None
 
     def delete_workload(self, name: str, uid: str, *, in_background: bool = False) -> None:
-        """Begin to delete the workload with all objects that it owns; a missing one is no error. Raises ApiError.
+        """Begin to delete the workload with all objects that it owns; a missing one is no error.
+        Raises ApiError.
 
-        By default its pods are deleted first, so that its name is free only when none of them runs, if its operator
-        permits that. `in_background` is for a workload whose pods have ended: it is deleted before them, and the
-        garbage collector makes a third of the requests (its limit: see `objects`).
+        By default its pods are deleted first, so that its name is free only when none of them runs,
+        if its operator permits that. `in_background` is for a workload whose pods have ended: it is
+        deleted before them, and the garbage collector makes a third of the requests (its limit: see
+        `objects`).
         """
         policy = "Background" if in_background or self._applied else "Foreground"
         body = {"propagationPolicy": policy, "preconditions": {"uid": uid}}
@@ -186,7 +232,10 @@ def _owners(found: Mapping[str, Any]) -> list[dict[str, str]]:
 def _has_lost_its_owner(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """True if its owner was an earlier workload with the name of the current owner."""
     uids = {(each["kind"], each["name"]): each["uid"] for each in _owners(wanted)}
-    return any(uids.get((each["kind"], each["name"]), each["uid"]) != each["uid"] for each in _owners(found))
+    return any(
+        uids.get((each["kind"], each["name"]), each["uid"]) != each["uid"]
+        for each in _owners(found)
+    )
 
 
 @dataclass(frozen=True)
@@ -197,7 +246,9 @@ class Cluster:
     options: ClusterOptions
     """`options.kind`: of the workloads of new attempts, and of what `objects` finds and deletes."""
     kinds: tuple[WorkloadKind, ...]
-    """Kinds of all workloads that may exist, as an operator may change `job_kind` while jobs run."""
+    """Kinds of all workloads that may exist, as an operator may change
+    `job_kind` while jobs run.
+    """
     registry: WorkerRegistry
     objects: ObjectsApi
     inventory: Inventory
@@ -205,27 +256,39 @@ class Cluster:
     queues: Queues
     ended: set[names.AttemptKey] = field(default_factory=set)
     """Attempts that have ended and whose objects are still there."""
-    removal_turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(REMOVALS_AT_ONCE))
-    """Admits removals of attempts that have ended, in the order of their requests. One for all namespaces, as they have
-    one garbage collector."""
+    removal_turns: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(REMOVALS_AT_ONCE)
+    )
+    """Admits removals of attempts that have ended, in the order of their requests. One for all
+    namespaces, as they have one garbage collector."""
 
     @classmethod
     def of(
-        cls, api: Api, options: ClusterOptions, registry: WorkerRegistry, others: Sequence[WorkloadKind] = ()
+        cls,
+        api: Api,
+        options: ClusterOptions,
+        registry: WorkerRegistry,
+        others: Sequence[WorkloadKind] = (),
     ) -> Cluster:
-        """Make the parts for workloads of `options.kind`, and of `others` that exist already. Makes no request."""
+        """Make the parts for workloads of `options.kind`, and of `others` that exist
+        already. Makes no request.
+        """
         objects = ObjectsApi(api, options.namespace, options.kind)
         logs = PodLogs(api, options.namespace, registry)
         inventory = Inventory()
         queues = Queues(api, options.namespace, inventory)
-        return cls(api, options, (options.kind, *others), registry, objects, inventory, logs, queues)
+        return cls(
+            api, options, (options.kind, *others), registry, objects, inventory, logs, queues
+        )
 
     @property
     def kind(self) -> WorkloadKind:
         return self.options.kind
 
     def of_kind(self, name: str | None) -> Cluster:
-        """The cluster for an attempt whose workload has this kind; None, or a kind that is unknown: a new attempt."""
+        """The cluster for an attempt whose workload has this kind; None, or a kind that
+        is unknown: a new attempt.
+        """
         kind = next((each for each in self.kinds if each.name == name), self.kind)
         if kind is self.kind:
             return self
@@ -239,7 +302,9 @@ class Cluster:
         return replace(found, kinds=self.kinds, ended=self.ended, removal_turns=self.removal_turns)
 
     def with_kind_there(self) -> Cluster:
-        """The cluster with the first kind that it has; itself if it has none. Blocks. Raises ApiError."""
+        """The cluster with the first kind that it has; itself if it has
+        none. Blocks. Raises ApiError.
+        """
         there = [kind for kind in self.kinds if serves(self.api, kind.api_version, kind.plural)]
         return self.of_kind(there[0].name) if there else self
 
@@ -247,23 +312,39 @@ class Cluster:
         """Name of the workload of an attempt; with `owner` its second choice."""
         return names.object_name(attempt.job_name, attempt.number, owner, self.kind.name_max)
 
-    def watches(self, workloads_listed: Callable[[str, list[Workload]], None]) -> list[ObjectWatch[Any]]:
-        """Watches that keep the inventory up to date; each list of workloads goes, with the name of their kind, to
-        `workloads_listed` instead."""
+    def watches(
+        self, workloads_listed: Callable[[str, list[Workload]], None]
+    ) -> list[ObjectWatch[Any]]:
+        """Watches that keep the inventory up to date; each list of workloads goes, with the name of
+        their kind, to `workloads_listed` instead."""
         api, core, seen = self.api, f"/api/v1/namespaces/{self.options.namespace}", self.inventory
         pod, pods_listed = partial(parse_pod, kinds=self.kinds), partial(seen.take_list, "Pod")
         found: list[ObjectWatch[Any]] = [
             ObjectWatch(api, f"{core}/pods", _OURS, pod, pods_listed, seen.put, seen.gone),
-            ObjectWatch(api, f"{core}/events", _EVENTS, parse_event, seen.list_events, seen.put_event, seen.event_gone),
+            ObjectWatch(
+                api,
+                f"{core}/events",
+                _EVENTS,
+                parse_event,
+                seen.list_events,
+                seen.put_event,
+                seen.event_gone,
+            ),
         ]
         for kind in self.kinds:
             path, absent = kind.collection(self.options.namespace), len(self.kinds) > 1
             read, listed = partial(parse_workload, kind=kind), partial(workloads_listed, kind.name)
-            found.append(ObjectWatch(api, path, _OURS, read, listed, seen.put, seen.gone, may_be_absent=absent))
+            found.append(
+                ObjectWatch(
+                    api, path, _OURS, read, listed, seen.put, seen.gone, may_be_absent=absent
+                )
+            )
         return found
 
     def register(self, attempt: Attempt, changed: Callable[[], None]) -> OpenAttempt:
-        """Let the workers of an attempt connect. `changed` is called after each of their reports."""
+        """Let the workers of an attempt connect. `changed` is called
+        after each of their reports.
+        """
         needed, after = self.needs(attempt.spec), attempt.after
 
         async def archive() -> Iterator[bytes]:
@@ -275,8 +356,13 @@ class Cluster:
             job_name=attempt.job_name,
             attempt=attempt.number,
             folder=attempt_dir(attempt.job_dir, attempt.number),
-            workers=tuple(worker_dir(attempt.job_dir, attempt.number, each) for each in range(attempt.spec.n_workers)),
-            processes_per_worker=needed.processes if needed else 1,  # without needs no worker is started
+            workers=tuple(
+                worker_dir(attempt.job_dir, attempt.number, each)
+                for each in range(attempt.spec.n_workers)
+            ),
+            processes_per_worker=needed.processes
+            if needed
+            else 1,  # without needs no worker is started
             snapshot=attempt.snapshot,
             function=attempt.function,
             inputs=archive if after else None,
@@ -286,7 +372,9 @@ class Cluster:
         return self.registry.open(group, changed)
 
     def needs(self, spec: JobSpec) -> Needs | None:
-        """Needs of a job. None: the catalogue has lost the instance type since the job was accepted."""
+        """Needs of a job. None: the catalogue has lost the instance type
+        since the job was accepted.
+        """
         try:
             return self.options.catalogue.needs(spec)
         except ClientLibError:

@@ -10,7 +10,12 @@ from client_lib.spec.job import JobSpec
 from client_lib.spec.wire import Check
 from server_stub.runtimes import checked
 from server_stub.runtimes.kube.api import Api, ApiError, find, serves
-from server_stub.runtimes.kube.catalogue import ClusterCatalogue, InstanceType, Placement, Toleration
+from server_stub.runtimes.kube.catalogue import (
+    ClusterCatalogue,
+    InstanceType,
+    Placement,
+    Toleration,
+)
 from server_stub.runtimes.kube.observe.messages import amount, quantity
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.kube.workload import POD_GROUPS, ClusterOptions, WorkloadKind
@@ -30,7 +35,9 @@ def checks(api: Api, cluster: ClusterOptions, others: Iterable[ClusterOptions] =
             found.append(check)  # keeps those before an error
         for other in others:
             for check in _in_namespace(api, other):
-                found.append(check.model_copy(update={"name": f"{check.name} in {other.namespace}"}))
+                found.append(
+                    check.model_copy(update={"name": f"{check.name} in {other.namespace}"})
+                )
     except ApiError as error:
         fix = "check the kubeconfig, and whether the cluster is up"
         found.append(checked("cluster", f"{api.host}: {error.message}", fix))
@@ -40,7 +47,9 @@ def checks(api: Api, cluster: ClusterOptions, others: Iterable[ClusterOptions] =
 def _checks(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
     catalogue, url = cluster.catalogue, cluster.settings.worker_server_url
     version = api.get("/version").get("gitVersion", "?")
-    yield checked("cluster", f"{api.host} answers, Kubernetes {version}, namespace {cluster.namespace}")
+    yield checked(
+        "cluster", f"{api.host} answers, Kubernetes {version}, namespace {cluster.namespace}"
+    )
     yield from _in_namespace(api, cluster)
     if catalogue.gang.scheduler != "none":
         yield _gangs(api, cluster)
@@ -53,13 +62,18 @@ def _checks(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
         yield checked("volumes", "; ".join(parts))
     open_ = "pods of other jobs reach those of a job: network.isolated is false in the catalogue"
     isolated = (
-        "the pods of a job are reached by each other and this server alone, if the cluster's network plugin enforces "
-        "NetworkPolicies, which this check can't find out"
+        "the pods of a job are reached by each other and this server alone, if the cluster's "
+        "network plugin enforces NetworkPolicies, which this check can't find out"
     )
     yield checked("network", isolated if catalogue.network.isolated else open_)
-    unreached = "workers can't reach this server: their logs come from the cluster, which loses lines of fast output"
+    unreached = (
+        "workers can't reach this server: their logs come from the cluster, which loses lines of "
+        "fast output"
+    )
     fix = None if url else "CLIENT_LIB_SERVER_WORKER_SERVER_URL, the URL of this server for pods"
-    yield checked("worker connection", f"workers send their logs to {url}" if url else unreached, fix)
+    yield checked(
+        "worker connection", f"workers send their logs to {url}" if url else unreached, fix
+    )
 
 
 def _in_namespace(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
@@ -76,25 +90,39 @@ def _in_namespace(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
         return  # the check of the operator reports it
     message = f"Kueue takes {kind.name}s: jobs may name a queue"
     if not queued:
-        message = f"Kueue takes no {kind.name}s: a job that names a queue is refused; to change that, add "
+        message = (
+            f"Kueue takes no {kind.name}s: a job that names a queue is refused; to change that, "
+            "add "
+        )
         message += f"{kind.kueue_framework} to integrations.frameworks of its configuration"
     yield checked("queues", message)
 
 
 def _permissions(api: Api, cluster: ClusterOptions) -> Check:
     required = needed(cluster.kind)
-    answers = {each: api.request("POST", _REVIEWS, each.review(cluster.namespace)) for each in required | OPTIONAL}
-    lacking = sorted(each for each, answer in answers.items() if not answer.get("status", {}).get("allowed"))
+    answers = {
+        each: api.request("POST", _REVIEWS, each.review(cluster.namespace))
+        for each in required | OPTIONAL
+    }
+    lacking = sorted(
+        each for each, answer in answers.items() if not answer.get("status", {}).get("allowed")
+    )
     missing = [str(each) for each in lacking if each in required]
     if not missing:
         optional = f", but for what is optional: {', '.join(map(str, lacking))}" if lacking else ""
         return checked("permissions", f"all there{optional}")
     if len(missing) == len(required):
         may_not = "may do nothing"
-        fix = "create the namespace if it is missing, and apply k8s/base/role.yaml in it, as docs/kubernetes.md shows"
+        fix = (
+            "create the namespace if it is missing, and apply k8s/base/role.yaml in it, as "
+            "docs/kubernetes.md shows"
+        )
     else:
         may_not = f"may not {', '.join(missing)}"
-        fix = "grant what k8s/base/role.yaml has: `kubectl apply -k` of the server's overlay, or to its user by hand"
+        fix = (
+            "grant what k8s/base/role.yaml has: `kubectl apply -k` of the server's overlay, or to "
+            "its user by hand"
+        )
     return checked("permissions", f"the server {may_not} in namespace {cluster.namespace}", fix)
 
 
@@ -103,10 +131,16 @@ def _gangs(api: Api, cluster: ClusterOptions) -> Check:
     if not serves(api, POD_GROUPS[gang], "podgroups"):
         product = "Volcano" if gang == "volcano" else "scheduler-plugins"
         fix = f"install {product} in the cluster, or remove gang.scheduler from the catalogue"
-        return checked("gang scheduling", f"the cluster has no resource type PodGroup of {POD_GROUPS[gang]}", fix)
+        return checked(
+            "gang scheduling",
+            f"the cluster has no resource type PodGroup of {POD_GROUPS[gang]}",
+            fix,
+        )
     if problem := cluster.kind.gang_problem(api):
         return checked("gang scheduling", *problem)
-    return checked("gang scheduling", f"{gang}: each job has a PodGroup, and its pods get nodes together")
+    return checked(
+        "gang scheduling", f"{gang}: each job has a PodGroup, and its pods get nodes together"
+    )
 
 
 def _pod_security(api: Api, cluster: ClusterOptions) -> Check:
@@ -128,14 +162,22 @@ def _pod_security(api: Api, cluster: ClusterOptions) -> Check:
 def _catalogue(api: Api, catalogue: ClusterCatalogue) -> Check:
     listed = find(api, "/api/v1/nodes", may_be_hidden=True)
     if listed is None:
-        return checked("catalogue", "not compared with the nodes: the server may not list them (k8s/base/nodes.yaml)")
+        return checked(
+            "catalogue",
+            "not compared with the nodes: the server may not list them (k8s/base/nodes.yaml)",
+        )
     nodes = [node for node in listed["items"] if not (node.get("spec") or {}).get("unschedulable")]
     misfits = {each.name: misfit(each, catalogue, nodes) for each in catalogue.instance_types}
     wrong = [f"{name}: {why}" for name, why in misfits.items() if why]
     if wrong:
-        fix = "correct the catalogue; or ignore this if an autoscaler adds such nodes when they are needed"
+        fix = (
+            "correct the catalogue; or ignore this if an autoscaler adds such nodes when they are "
+            "needed"
+        )
         return checked("catalogue", f"no node could take a worker of {'; '.join(wrong)}", fix)
-    return checked("catalogue", f"each of {len(misfits)} instance types fits one of {len(nodes)} nodes")
+    return checked(
+        "catalogue", f"each of {len(misfits)} instance types fits one of {len(nodes)} nodes"
+    )
 
 
 # --- rights: k8s/base/role.yaml and nodes.yaml grant exactly these (a test compares them)
@@ -151,11 +193,20 @@ class Permission(NamedTuple):
     def review(self, namespace: str) -> dict[str, Any]:
         """The SelfSubjectAccessReview that checks this right."""
         resource, _, part = self.resource.partition("/")
-        attributes = {"group": self.group, "resource": resource, "subresource": part, "verb": self.verb}
+        attributes = {
+            "group": self.group,
+            "resource": resource,
+            "subresource": part,
+            "verb": self.verb,
+        }
         if resource not in ("nodes", "clusterqueues"):
             attributes["namespace"] = namespace
         spec = {"resourceAttributes": attributes}
-        return {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
+        return {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": spec,
+        }
 
     def __str__(self) -> str:
         return f"{self.verb} {self.resource}"
@@ -177,7 +228,11 @@ def needed(kind: WorkloadKind) -> frozenset[Permission]:
     verbs |= {(kind.group, plural): ("create",) for plural in kind.bases.values()}
     if kind.applied:
         verbs[kind.applied.group, kind.applied.plural] = ("get",)
-    return frozenset(Permission(group, resource, verb) for (group, resource), each in verbs.items() for verb in each)
+    return frozenset(
+        Permission(group, resource, verb)
+        for (group, resource), each in verbs.items()
+        for verb in each
+    )
 
 
 OPTIONAL = frozenset(
@@ -189,27 +244,42 @@ OPTIONAL = frozenset(
         Permission("visibility.kueue.x-k8s.io", "localqueues/pendingworkloads", "get"),
     }
 )
-"""Rights without which `doctor` checks less, or a job does not tell its place in a queue; everything else works."""
+"""Rights without which `doctor` checks less, or a job does not tell its place in a
+queue; everything else works.
+"""
 
 
 # --- nodes: entries of the catalogue that no node fits, even if it were idle; without affinity, quotas and volumes
 
 
-def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[Json]) -> str | None:
+def misfit(
+    instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[Json]
+) -> str | None:
     """Message why none of these nodes could take a worker of this type; None: one could."""
     place = catalogue.placement(instance)
     keys = {key for key in (instance.together, instance.spread) if key is not None}
     labels = [(node, node["metadata"].get("labels") or {}) for node in nodes]
-    labelled = [node for node, has in labels if place.node_selector.items() <= has.items() and keys <= has.keys()]
+    labelled = [
+        node
+        for node, has in labels
+        if place.node_selector.items() <= has.items() and keys <= has.keys()
+    ]
     if not labelled:
-        listed = ", ".join([*(f"{key}={value}" for key, value in place.node_selector.items()), *sorted(keys)])
+        listed = ", ".join(
+            [*(f"{key}={value}" for key, value in place.node_selector.items()), *sorted(keys)]
+        )
         return f"no node has the labels {listed}" if listed else "there is no node that takes pods"
     untainted = [node for node in labelled if not _refusing_taints(node, place)]
     if not untainted:
-        taints = {taint.get("key", "") for node in labelled for taint in _refusing_taints(node, place)}
+        taints = {
+            taint.get("key", "") for node in labelled for taint in _refusing_taints(node, place)
+        }
         return f"its nodes have taints that it does not tolerate: {', '.join(sorted(taints))}"
     need = catalogue.needs(JobSpec(script="x.py", instance_type=instance.name))
-    wanted = {"cpu": need.cpu_m / 1000, "memory": float(need.memory_mib * 2**20)}  # in cores, bytes and devices
+    wanted = {
+        "cpu": need.cpu_m / 1000,
+        "memory": float(need.memory_mib * 2**20),
+    }  # in cores, bytes and devices
     wanted["ephemeral-storage"] = float(storage.disk_request_mib(need) * 2**20)
     if need.gpus:
         wanted[instance.gpu_resource] = float(need.gpus)
@@ -223,17 +293,27 @@ def misfit(instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[
 
     nearest = min(untainted, key=lambda node: len(lacks(node)))
     gives = f"{nearest['metadata']['name']} gives"
-    why = [f"{amount(name, wanted[name])}, and {gives} {amount(name, has)}" for name, has in lacks(nearest).items()]
+    why = [
+        f"{amount(name, wanted[name])}, and {gives} {amount(name, has)}"
+        for name, has in lacks(nearest).items()
+    ]
     return f"it wants {'; '.join(why)}" if why else None
 
 
 def _refusing_taints(node: Json, place: Placement) -> list[Json]:
     taints = (node.get("spec") or {}).get("taints") or ()
     refusing = [taint for taint in taints if taint.get("effect") in ("NoSchedule", "NoExecute")]
-    return [taint for taint in refusing if not any(_tolerates(each, taint) for each in place.tolerations)]
+    return [
+        taint
+        for taint in refusing
+        if not any(_tolerates(each, taint) for each in place.tolerations)
+    ]
 
 
 def _tolerates(toleration: Toleration, taint: Json) -> bool:
-    if toleration.effect not in (None, taint.get("effect")) or toleration.key not in (None, taint.get("key")):
+    if toleration.effect not in (None, taint.get("effect")) or toleration.key not in (
+        None,
+        taint.get("key"),
+    ):
         return False
     return toleration.operator == "Exists" or (toleration.value or "") == taint.get("value", "")

@@ -1,7 +1,9 @@
-"""One attempt on a cluster: creates its objects, follows it to its end, tells the service about it, and removes it.
+"""One attempt on a cluster: creates its objects, follows it to its end, tells the service about it,
+and removes it.
 
-Level-triggered: after each change the whole state is evaluated again, so a restart of the server is no special case.
-`observe` and `runtimes.verdict` interpret the state, `objects` changes the cluster.
+Level-triggered: after each change the whole state is evaluated again, so a restart of the server is
+no special case. `observe` and `runtimes.verdict` interpret the state, `objects` changes the
+cluster.
 """
 
 import asyncio
@@ -18,10 +20,24 @@ from server_stub.files import outputs
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, is_set_within, verdict
 from server_stub.runtimes.kube import names
-from server_stub.runtimes.kube.api import FEW_TRIES, FIRST_PAUSE_S, LONGEST_PAUSE_S, ApiError, call_in_thread, serves
+from server_stub.runtimes.kube.api import (
+    FEW_TRIES,
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    ApiError,
+    call_in_thread,
+    serves,
+)
 from server_stub.runtimes.kube.cluster import Cluster
 from server_stub.runtimes.kube.objects import LOOK_AGAIN_S, AttemptObjects, Record
-from server_stub.runtimes.kube.observe import ClusterState, Interpretation, ending, messages, observe, taken_away
+from server_stub.runtimes.kube.observe import (
+    ClusterState,
+    Interpretation,
+    ending,
+    messages,
+    observe,
+    taken_away,
+)
 from server_stub.runtimes.kube.observe.inventory import WorkerPod
 from server_stub.runtimes.kube.observe.messages import Blocker
 from server_stub.runtimes.verdict import Stage, Step, Verdict
@@ -36,15 +52,18 @@ FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 900.0
 
 
 class Gang:
-    """The workers of one attempt. `report` gets each observation of it that differs from the one before; the last one
-    is its end."""
+    """The workers of one attempt. `report` gets each observation of it that differs from the one
+    before; the last one is its end."""
 
     _objects: AttemptObjects
     _workers: OpenAttempt
     """The workers as this server knows them. Both are set by `run`."""
 
     def __init__(
-        self, attempt: Attempt, in_namespace: Callable[[str | None], Cluster], report: Callable[[Observation], None]
+        self,
+        attempt: Attempt,
+        in_namespace: Callable[[str | None], Cluster],
+        report: Callable[[Observation], None],
     ) -> None:
         """`in_namespace` returns the cluster with a namespace; None: with that of the server."""
         self._attempt, self._in_namespace, self._report = attempt, in_namespace, report
@@ -62,7 +81,9 @@ class Gang:
         self._first_failed: Stage | None = None
         """Stage of the first worker that failed: ENDED or LOST."""
         self._taken_away: tuple[Reason, str] | None = None
-        """First reason seen why pods were taken away, before the operator and this server remove the rest."""
+        """First reason seen why pods were taken away, before the operator and
+        this server remove the rest.
+        """
         self._since: dict[Literal["unexplained", "incomplete"], float] = {}
         """Times since which the attempt is so, see `_lasts_s`."""
         self._log_drain = ending.LogDrain()
@@ -71,12 +92,16 @@ class Gang:
         self._read_tails: set[str] = set()
         self._losses = ending.Losses(attempt.spec)
         self._taken_back, self._taken_back_because = 0, ""
-        """Number of times that `_take_back` has removed its objects, and the reason of the last one."""
+        """Number of times that `_take_back` has removed its objects, and
+        the reason of the last one.
+        """
 
     # --- life cycle
 
     async def run(self) -> None:
-        """Continue from the current state to the end, and until no object is left on the cluster."""
+        """Continue from the current state to the end, and until no
+        object is left on the cluster.
+        """
         if not self._attempt.never_started:
             self._record = await asyncio.to_thread(Record.read, self._folder, self._key)
         if self._record.namespace is not None:
@@ -86,7 +111,9 @@ class Gang:
         cluster.inventory.follow(self._key, self._changed.set)
         try:
             self._workers = cluster.register(self._attempt, self._changed.set)
-            if self._record.uid is None and self._record.name is not None:  # a killed server was taking it back
+            if (
+                self._record.uid is None and self._record.name is not None
+            ):  # a killed server was taking it back
                 await self._objects.uid_of_own()
                 await self._release_pods()
             while self._record.end is None:
@@ -98,7 +125,9 @@ class Gang:
             self._workers.release()
             self._tell(self._record.end)
             cluster.ended.add(self._key)
-            await self._objects.remove_after_end(self._pods if self._record.removed_because is None else None)
+            await self._objects.remove_after_end(
+                self._pods if self._record.removed_because is None else None
+            )
             cluster.registry.close(*self._key)
         finally:
             cluster.ended.discard(self._key)
@@ -123,7 +152,9 @@ class Gang:
     # --- creation
 
     async def _create(self) -> Observation | None:
-        """Create the objects. None: they exist, or existed and are gone. Otherwise the end without them."""
+        """Create the objects. None: they exist, or existed and are gone.
+        Otherwise the end without them.
+        """
         if self._record.removed_because is not None:
             return None
         if self._record.kind is None:
@@ -144,7 +175,9 @@ class Gang:
                 break
             self._changed.clear()
             self._wait(blocked)
-            if not self.stopped:  # during the try, or while the UID was written: that change is cleared
+            if (
+                not self.stopped
+            ):  # during the try, or while the UID was written: that change is cleared
                 await self._pause(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         else:
@@ -156,11 +189,17 @@ class Gang:
         return None
 
     async def _takes_other_kind(self) -> bool:
-        """Take the kind of workload that this server has found since the attempt began, if the cluster lacks the one
-        before: it may not have answered when this server started."""
-        old, cluster, is_there = self._cluster.kind, self._in_namespace(self._cluster.options.namespace), True
+        """Take the kind of workload that this server has found since the attempt began, if the
+        cluster lacks the one before: it may not have answered when this server started."""
+        old, cluster, is_there = (
+            self._cluster.kind,
+            self._in_namespace(self._cluster.options.namespace),
+            True,
+        )
         with contextlib.suppress(ApiError):
-            is_there = cluster.kind is old or await call_in_thread(serves, cluster.api, old.api_version, old.plural)
+            is_there = cluster.kind is old or await call_in_thread(
+                serves, cluster.api, old.api_version, old.plural
+            )
         if is_there:
             return False
         self._cluster = cluster
@@ -177,7 +216,9 @@ class Gang:
             whole = await self._state()
             all_workers = observe(whole)
             stopping = self.stopped or self._record.removed_because is not None
-            state, seen = self._losses.without_lost(whole, all_workers, began=self._workers.begun, stopping=stopping)
+            state, seen = self._losses.without_lost(
+                whole, all_workers, began=self._workers.begun, stopping=stopping
+            )
             self._remember(state, seen)
             if self._record.removed_because is None:
                 await self._act(state, seen)
@@ -186,7 +227,9 @@ class Gang:
             await self._fetch_tails(whole, all_workers)
             removed = self._record.removed_because is not None
             counted = whole if removed else state
-            over = ending.is_over(counted, seen, removed=removed) and not self._may_be_explained(seen)
+            over = ending.is_over(counted, seen, removed=removed) and not self._may_be_explained(
+                seen
+            )
             if over and self._log_drain.is_over(counted, _now()):
                 return await self._end(state, seen)
             if self._record.uid is None:
@@ -217,24 +260,35 @@ class Gang:
         return self._stuck_pods.mark(self._cluster.inventory.pods(self._key), _now())
 
     def _remember(self, state: ClusterState, seen: Interpretation) -> None:
-        """Keep what a later state may not show any more: why pods went away, and which worker failed first."""
+        """Keep what a later state may not show any more: why pods went away, and
+        which worker failed first.
+        """
         job_deleted = state.workload is not None and state.workload.deleting
         touched = job_deleted or any(pod.gone or pod.deleting for pod in state.pods)
         failed = [worker for worker in seen.workers if worker.failed]
-        if self._losses.bounds is not None and not failed:  # the attempt goes on without pods taken away earlier
+        if (
+            self._losses.bounds is not None and not failed
+        ):  # the attempt goes on without pods taken away earlier
             self._taken_away = None
-        preempted = state.workload is not None and state.workload.suspended  # may be seen after its pods end
+        # may be seen after its pods end
+        preempted = state.workload is not None and state.workload.suspended
         if touched and self._record.removed_because is None:
             if preempted:
                 self._taken_away = None
             self._taken_away = self._why_taken_away(state)
-        if self._losses.bounds is None and ending.takes_a_worker(state.pods, state.views):  # no other pod replaces it
-            self._workers.stop(self._attempt.spec.grace_s)  # the kubelet stops that pod itself, unless it is dead
+        if self._losses.bounds is None and ending.takes_a_worker(
+            state.pods, state.views
+        ):  # no other pod replaces it
+            self._workers.stop(
+                self._attempt.spec.grace_s
+            )  # the kubelet stops that pod itself, unless it is dead
         if failed and self._first_failed is None:
             self._first_failed = failed[0].stage
 
     def _why_taken_away(self, state: ClusterState) -> tuple[Reason, str]:
-        return self._taken_away or taken_away(state, f"{self._cluster.kind.name} {self._objects.name}")
+        return self._taken_away or taken_away(
+            state, f"{self._cluster.kind.name} {self._objects.name}"
+        )
 
     async def _act(self, state: ClusterState, seen: Interpretation) -> None:
         """Remove the attempt or take it back if the state requires it."""
@@ -248,7 +302,9 @@ class Gang:
             if self._may_be_explained(seen):
                 return
             await self._fetch_tails(state, seen)
-            await self._remove(*((Reason.CANCELLED, "stopped") if self.stopped else self._why_taken_away(state)))
+            await self._remove(
+                *((Reason.CANCELLED, "stopped") if self.stopped else self._why_taken_away(state))
+            )
         elif blocker.permanent and not self._losses.missing:
             await self._remove(blocker.reason, blocker.message)
         elif hung := ending.hung(seen, state.views):
@@ -259,13 +315,21 @@ class Gang:
             else:  # none of its ranks has run
                 await self._take_back(seen, "prepared, and not started", why)
         elif self._lasts_s("incomplete", starting and blocker.counts_toward_timeout) >= timeout_s:
-            await self._take_back(seen, f"not complete within {timeout_s / 60:.3g} min", blocker.message)
+            await self._take_back(
+                seen, f"not complete within {timeout_s / 60:.3g} min", blocker.message
+            )
 
     def _may_be_explained(self, seen: Interpretation) -> bool:
-        """True if workers report a stop that this server did not order: the watch brings the reason in a moment."""
+        """True if workers report a stop that this server did not order: the watch
+        brings the reason in a moment.
+        """
         reports = [worker.report or {} for worker in seen.workers if worker.failed]
-        cancelled = bool(reports) and all(report.get("reason") == Reason.CANCELLED for report in reports)
-        known = self.stopped or self._taken_away is not None or self._record.removed_because is not None
+        cancelled = bool(reports) and all(
+            report.get("reason") == Reason.CANCELLED for report in reports
+        )
+        known = (
+            self.stopped or self._taken_away is not None or self._record.removed_because is not None
+        )
         unexplained = cancelled and not known
         return self._lasts_s("unexplained", unexplained) < EXPLAINED_S and unexplained
 
@@ -280,7 +344,9 @@ class Gang:
         if self._log_drain.is_near or "unexplained" in self._since:
             return 1.0
         workload = self._objects.workload
-        due = [_now() + (QUEUE_LOOK_S if workload is not None and workload.suspended else LOOK_AGAIN_S)]
+        due = [
+            _now() + (QUEUE_LOOK_S if workload is not None and workload.suspended else LOOK_AGAIN_S)
+        ]
         if "incomplete" in self._since:
             due.append(self._since["incomplete"] + self._cluster.options.catalogue.gang.timeout_s)
         if self._stuck_pods.next_due is not None:
@@ -292,32 +358,47 @@ class Gang:
     async def _remove(self, reason: Reason, message: str) -> None:
         """Begin to delete the workload; its pods get a SIGTERM and their grace period."""
         uid, name = self._objects.uid, self._objects.name
-        await self._write(replace(self._record, uid=uid, name=name, removed_because=(reason, message)))
+        await self._write(
+            replace(self._record, uid=uid, name=name, removed_because=(reason, message))
+        )
         await self._delete()
 
     async def _delete(self) -> None:
-        """Order the deletion. If that takes DELETE_S, the attempt is followed first: it may end nevertheless."""
-        if self._losses.bounds is not None:  # prevents that the registry admits a new pod for one that is being deleted
+        """Order the deletion. If that takes DELETE_S, the attempt is followed
+        first: it may end nevertheless.
+        """
+        if (
+            self._losses.bounds is not None
+        ):  # prevents that the registry admits a new pod for one that is being deleted
             self._workers.stop(self._attempt.spec.grace_s)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._objects.delete(), DELETE_S)
 
     async def _delete_again(self) -> None:
-        """Order the deletion that the cluster has not taken: it was refused, or this server was killed before."""
+        """Order the deletion that the cluster has not taken: it was refused, or this
+        server was killed before.
+        """
         workload = self._objects.workload
         if workload is not None and not workload.deleting:
             await self._delete()
 
     async def _take_back(self, seen: Interpretation, what: str, why: str) -> None:
-        """Release its pods, so that two gangs with half of their pods each do not wait for each other."""
-        self._wait(Blocker(Reason.UNSCHEDULABLE, f"{what} ({why}); it is taken back and queued again"), seen.infos)
+        """Release its pods, so that two gangs with half of their pods each
+        do not wait for each other.
+        """
+        self._wait(
+            Blocker(Reason.UNSCHEDULABLE, f"{what} ({why}); it is taken back and queued again"),
+            seen.infos,
+        )
         self._taken_back, self._taken_back_because = self._taken_back + 1, f"{what}: {why}"
-        await self._write(replace(self._record, uid=None))  # a missing workload with a UID would be an end
+        await self._write(
+            replace(self._record, uid=None)
+        )  # a missing workload with a UID would be an end
         await self._release_pods()
 
     async def _release_pods(self) -> None:
-        """Remove the objects of an attempt that is taken back, and forget its workers. After a stop the attempt ends:
-        the pod of a lost node may be there for ever."""
+        """Remove the objects of an attempt that is taken back, and forget its workers. After a stop
+        the attempt ends: the pod of a lost node may be there for ever."""
         await self._delete()
         while not self._objects.are_removed():
             if self.stopped:
@@ -343,7 +424,9 @@ class Gang:
             await self._pause(until - _now())
 
     async def _fetch_tails(self, state: ClusterState, seen: Interpretation) -> None:
-        """Read the logs of workers that died without a report; all logs if pods can't reach this server."""
+        """Read the logs of workers that died without a report; all logs if
+        pods can't reach this server.
+        """
         if self._cluster.options.settings.worker_server_url is None:
             await self._cluster.logs.read_out(self._key, state.pods)
             return
@@ -359,7 +442,9 @@ class Gang:
             self._told = seen
             self._report(seen)
 
-    def _wait(self, why: Blocker, infos: tuple[WorkerInfo, ...] = (), notes: tuple[str, ...] = ()) -> None:
+    def _wait(
+        self, why: Blocker, infos: tuple[WorkerInfo, ...] = (), notes: tuple[str, ...] = ()
+    ) -> None:
         """Report that the attempt waits, and why."""
         self._tell(self._observation("waiting", why.reason, why.message, infos, notes))
 
@@ -368,13 +453,19 @@ class Gang:
         views, n_workers = self._workers.views(), self._attempt.spec.n_workers
         silent = messages.silent(ending.silent(seen, views, NOTICED_S), n_workers, NOTICED_S)
         stages = {worker.stage for worker in seen.workers}
-        waits_for_logs = stages == {Stage.ENDED} and not any(worker.failed for worker in seen.workers)
+        waits_for_logs = stages == {Stage.ENDED} and not any(
+            worker.failed for worker in seen.workers
+        )
         if waits_for_logs or (stages <= {Stage.STARTED, Stage.ENDED} and Stage.STARTED in stages):
             lost = {view.worker: view.missing for view in views}
-            rest = "every rank has ended, the rest of the logs is on its way" if waits_for_logs else ""
+            rest = (
+                "every rank has ended, the rest of the logs is on its way" if waits_for_logs else ""
+            )
             missing = verdict.who_is_missing(self._losses.missing, n_workers)
             message = _joined(missing, silent, rest, messages.lost_lines(lost, n_workers))
-            found = self._observation("running", Reason.RUNNING, message, seen.infos, self._notes(seen, lost))
+            found = self._observation(
+                "running", Reason.RUNNING, message, seen.infos, self._notes(seen, lost)
+            )
             self._tell(replace(found, quiet=verdict.quiet(seen.workers)))
         elif silent or Stage.STARTED not in stages:
             message = _joined(seen.blocker.message, silent)
@@ -382,7 +473,9 @@ class Gang:
 
     async def _end(self, state: ClusterState, seen: Interpretation) -> Observation:
         because = self._record.removed_because or self._why_taken_away(state)
-        why = ending.why(seen, because, stopped=self.stopped, lost_first=self._first_failed is Stage.LOST)
+        why = ending.why(
+            seen, because, stopped=self.stopped, lost_first=self._first_failed is Stage.LOST
+        )
         if self._hung is not None and not self.stopped:
             why = self._hung
         self._cluster.queues.ended(self._attempt.spec.queue_name, state.pods)
@@ -401,7 +494,11 @@ class Gang:
 
     def _notes(self, seen: Interpretation, lost_lines: Mapping[int, int]) -> tuple[str, ...]:
         images = (f"{RAN_IMAGE}{image}" for image in seen.images)
-        return (*seen.unknown, *images, *ending.notes(self._attempt, lost_lines, self._cluster.options))
+        return (
+            *seen.unknown,
+            *images,
+            *ending.notes(self._attempt, lost_lines, self._cluster.options),
+        )
 
     def _observation(
         self,
@@ -411,8 +508,14 @@ class Gang:
         infos: tuple[WorkerInfo, ...] = (),
         notes: tuple[str, ...] = (),
     ) -> Observation:
-        if infos and phase != "waiting" and self._attempt.spec.env_variables.get("OMP_NUM_THREADS") is None:
-            threads = threads_with(self._needs.cores, self._needs.processes) if self._needs else None
+        if (
+            infos
+            and phase != "waiting"
+            and self._attempt.spec.env_variables.get("OMP_NUM_THREADS") is None
+        ):
+            threads = (
+                threads_with(self._needs.cores, self._needs.processes) if self._needs else None
+            )
             infos = tuple(info.model_copy(update={"threads": threads}) for info in infos)
         return Observation(*self._key, phase, reason, message, infos, notes=notes)
 

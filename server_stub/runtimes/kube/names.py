@@ -1,7 +1,8 @@
-"""Names of the objects of an attempt, the labels by which they are found, and the paths of a pod. Pure.
+"""Names of the objects of an attempt, the labels by which they are found, and the paths of a pod.
+Pure.
 
-`render` writes them and `observe` parses them. Names are deterministic, so a submit that is repeated after a crash
-finds its own objects.
+`render` writes them and `observe` parses them. Names are deterministic, so a submit that is
+repeated after a crash finds its own objects.
 """
 
 import hashlib
@@ -15,18 +16,24 @@ ATTEMPT = "client-lib.io/attempt"
 JOB_NAME = "client-lib.io/job-name"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OURS = "client-lib"
-"""Value of MANAGED_BY. `app.kubernetes.io/managed-by=client-lib` selects all objects of all servers in a namespace."""
+"""Value of MANAGED_BY. `app.kubernetes.io/managed-by=client-lib` selects all objects of
+all servers in a namespace.
+"""
 QUEUE = "kueue.x-k8s.io/queue-name"
 PROBE = "client-lib-probe"
 """Name of workloads of dry runs, and of their queue."""
 
 
-def object_name(job_name: str, attempt: int, owner: str | None = None, longest: int = NAME_MAX) -> str:
-    """Name of the workload: the name of the job; for attempt n > 1 `name[:42]-<4 hex of the name>-r<n>`, with less of
-    the name if n has more digits. At most `longest` characters: the operator appends for example `-worker-9997`, and a
-    label has 63. A longer name of a job is shortened to `name[:...]-<4 hex of the name>`.
+def object_name(
+    job_name: str, attempt: int, owner: str | None = None, longest: int = NAME_MAX
+) -> str:
+    """Name of the workload: the name of the job; for attempt n > 1
+    `name[:42]-<4 hex of the name>-r<n>`, with less of the name if n has more digits. At most
+    `longest` characters: the operator appends for example `-worker-9997`, and a label has 63. A
+    longer name of a job is shortened to `name[:...]-<4 hex of the name>`.
 
-    With `owner`, if another user's job has that name: `name[:43]-<6 hex of owner and name>`, then `-r<n>`.
+    With `owner`, if another user's job has that name: `name[:43]-<6 hex of owner and name>`, then
+    `-r<n>`.
     """
     if attempt == 1 and owner is None and len(job_name) <= longest:
         return job_name
@@ -40,15 +47,16 @@ def _hex(text: str) -> str:
 
 
 PLAN, CODE, SECRET, ENVIRONMENT, POLICY = "-plan", "-code", "-worker", "-env", "-network"
-"""Endings after the name of the workload: of the ConfigMaps with the plan and with the code, of the Secrets with the
-workers' token and with the variables of the ranks, and of the NetworkPolicy."""
+"""Endings after the name of the workload: of the ConfigMaps with the plan and with the code, of the
+Secrets with the workers' token and with the variables of the ranks, and of the NetworkPolicy."""
 
 
 def launcher_name(launcher: bytes, job_id: str) -> str:
     """Name of the ConfigMap with this zipapp, which some jobs share.
 
-    Sharing it between all jobs is too expensive: each change of the object writes all of its owners, and the garbage
-    collector checks every other owner when one is deleted, so that n deletions cost n * n requests.
+    Sharing it between all jobs is too expensive: each change of the object writes all of its
+    owners, and the garbage collector checks every other owner when one is deleted, so that n
+    deletions cost n * n requests.
     """
     return f"client-lib-launcher-{hashlib.sha256(launcher).hexdigest()[:12]}-{job_id[:2]}"
 
@@ -77,7 +85,8 @@ _TAKEN = (ROOT, "/dev", "/proc", "/sys", "/etc", "/bin", "/lib", "/usr")
 
 
 def is_free(path: str, more: Sequence[str] = ()) -> bool:
-    """True if a volume may be mounted at `path`: the container itself needs neither it nor a folder below it.
+    """True if a volume may be mounted at `path`: the container itself needs neither it nor a folder
+    below it.
 
     `more` are further folders that are not free.
     """

@@ -1,10 +1,12 @@
-"""The objects of one attempt on the cluster: their creation and their removal, and the record of them on disk.
+"""The objects of one attempt on the cluster: their creation and their removal, and the record of
+them on disk.
 
-A try whose response was lost may have created them nevertheless: the next try finds them by their name. Attempts that
-have ended are removed a few at a time: the garbage collector of a cluster makes 40 requests/s in total (twice the
-kube-controller-manager's --kube-api-qps, 20 by default), of which each deleted object needs two. With many deletions at
-once it forgets which owners are gone and asks for them repeatedly; and an attempt that is deleted while it runs would
-wait for all that have ended.
+A try whose response was lost may have created them nevertheless: the next try finds them by their
+name. Attempts that have ended are removed a few at a time: the garbage collector of a cluster makes
+40 requests/s in total (twice the kube-controller-manager's --kube-api-qps, 20 by default), of which
+each deleted object needs two. With many deletions at once it forgets which owners are gone and asks
+for them repeatedly; and an attempt that is deleted while it runs would wait for all that have
+ended.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ from server_stub.runtimes.kube.workload import Object, is_missing
 
 SUCCEEDED_PODS_S = 30.0  # pods that succeeded end by themselves in less
 TURN_S = 30.0
-"""Longest time that one removal may block others, while it is refused or a foreign finalizer holds its objects."""
+"""Longest time that one removal may block others, while it is refused or a foreign
+finalizer holds its objects.
+"""
 LOOK_AGAIN_S = 15.0
 RECORD = "attempt.json"
 FIRST_KIND = "PyTorchJob"
@@ -43,40 +47,50 @@ FIRST_KIND = "PyTorchJob"
 
 @dataclass(frozen=True)
 class Record:
-    """The state of an attempt, `attempt.json` in its directory. A record with a UID means that the workload was
-    created: if it is missing now, it was deleted, and it is not created again. After a record with an end only the
-    removal of the objects is left."""
+    """The state of an attempt, `attempt.json` in its directory. A record with a UID means that the
+    workload was created: if it is missing now, it was deleted, and it is not created again. After a
+    record with an end only the removal of the objects is left."""
 
     uid: str | None = None
     """UID of the workload; None: none was created yet, as far as is known."""
     name: str | None = None
-    """Name of the workload, which is the second choice if another user's job has the first. Without a UID: of one that
-    is being removed, as the attempt is taken back."""
+    """Name of the workload, which is the second choice if another user's job has the first. Without
+    a UID: of one that is being removed, as the attempt is taken back."""
     removed_because: tuple[Reason, str] | None = None
-    """Reason and message of the deletion of the workload by this server, written before the deletion."""
+    """Reason and message of the deletion of the workload by this server,
+    written before the deletion.
+    """
     end: Observation | None = None
     """The final observation of the attempt."""
     kind: str | None = None
     """Kind of the workload, written before the first try to create it; None: none was tried."""
     namespace: str | None = None
-    """Namespace of the workload, written with its kind, as the request may be unreadable later. None: none was tried,
-    or an earlier version has written this."""
+    """Namespace of the workload, written with its kind, as the request may be unreadable later.
+    None: none was tried, or an earlier version has written this."""
 
     @staticmethod
     def read(folder: Path, key: AttemptKey) -> Record:
-        """The record of an attempt; an empty one without a file. Raises ServerError: damaged, or of a later version."""
+        """The record of an attempt; an empty one without a file. Raises ServerError:
+        damaged, or of a later version.
+        """
         path = str(folder / RECORD)
         data = read_json(path) or {}
         if data.get("uid") is not None:
             data.setdefault("kind", FIRST_KIND)
         try:
             if end := data.get("end"):
-                data["end"] = {"job_id": key.job_id, "attempt": key.attempt, "phase": "ended"} | _of_this_version(end)
+                data["end"] = {
+                    "job_id": key.job_id,
+                    "attempt": key.attempt,
+                    "phase": "ended",
+                } | _of_this_version(end)
             return _RECORD.validate_python(data)
         except ValidationError as error:
             wrong = error.errors(include_url=False)[0]
             place = ".".join(map(str, wrong["loc"]))
-            raise ServerError(f"the record {path} can't be read: {place}={wrong['input']!r}") from error
+            raise ServerError(
+                f"the record {path} can't be read: {place}={wrong['input']!r}"
+            ) from error
         except (AttributeError, LookupError, TypeError, ValueError) as error:
             raise ServerError(f"the record {path} can't be read: end={data['end']!r}") from error
 
@@ -91,10 +105,14 @@ _RECORD = TypeAdapter(Record)
 
 
 def _of_this_version(end: dict[str, Any]) -> dict[str, Any]:
-    """An end that an earlier version has written: it named the notes otherwise, and had the ends of all ranks."""
+    """An end that an earlier version has written: it named the notes otherwise, and
+    had the ends of all ranks.
+    """
     known = {"notes": end.get("remarks", ())} | end
     if ranks := end.get("ranks"):
-        known["started_at"] = min((rank["started_at"] for rank in ranks if rank["started_at"]), default=None)
+        known["started_at"] = min(
+            (rank["started_at"] for rank in ranks if rank["started_at"]), default=None
+        )
     if isinstance(first := end.get("first_failing"), list):
         worker, rank = first
         code = rank["exit_code"] if rank["signal"] is None else 128 + rank["signal"]
@@ -104,19 +122,25 @@ def _of_this_version(end: dict[str, Any]) -> dict[str, Any]:
 
 
 class AttemptObjects:
-    """The objects of one attempt, of whose workload `known` has the UID. `changed` is set after each change of the
-    inventory."""
+    """The objects of one attempt, of whose workload `known` has the UID. `changed` is set after
+    each change of the inventory."""
 
-    def __init__(self, attempt: Attempt, cluster: Cluster, known: Record, changed: asyncio.Event) -> None:
+    def __init__(
+        self, attempt: Attempt, cluster: Cluster, known: Record, changed: asyncio.Event
+    ) -> None:
         self._attempt, self._cluster, self._changed = attempt, cluster, changed
         self._key = AttemptKey(attempt.job_id, attempt.number)
         self.uid = known.uid
         """UID of the workload; None: there is none, as far as is known."""
         self.name = known.name or cluster.name_of(attempt)
-        """Name of the workload: the first choice, or the second if another user's job has the first."""
+        """Name of the workload: the first choice, or the second if another
+        user's job has the first.
+        """
         self._second_name = cluster.name_of(attempt, attempt.owner)
         self._may_exist = not attempt.never_started
-        """True if an earlier server process, or a try without a response, may have created the workload."""
+        """True if an earlier server process, or a try without a response, may
+        have created the workload.
+        """
         self._rendered: Objects | None = None
 
     # --- creation
@@ -125,14 +149,25 @@ class AttemptObjects:
         """Create the objects. None: they exist, or existed and are gone."""
         kind, may_move = self._cluster.kind, self.name != self._second_name
         try:
-            look = may_move and self._may_exist and self.uid is None  # the first name may be free again now
-            if look and await call_in_thread(self._cluster.objects.find_own, self._second_name, self._key) is not None:
+            # the first name may be free again now
+            look = may_move and self._may_exist and self.uid is None
+            if (
+                look
+                and await call_in_thread(
+                    self._cluster.objects.find_own, self._second_name, self._key
+                )
+                is not None
+            ):
                 self.name, may_move = self._second_name, False
             if self._rendered is None or self._rendered.workload["metadata"]["name"] != self.name:
-                token = self._cluster.registry.token(*self._key)  # not in the thread: it may make the key of all tokens
+                token = self._cluster.registry.token(
+                    *self._key
+                )  # not in the thread: it may make the key of all tokens
                 self._rendered = await asyncio.to_thread(self._render, token)
             await self._create_all(self._rendered)
-        except ClientLibError as error:  # the spec was valid when it was accepted: the catalogue has changed
+        except (
+            ClientLibError
+        ) as error:  # the spec was valid when it was accepted: the catalogue has changed
             return Blocker(Reason.START_FAILED, error.message, permanent=True)
         except ApiError as error:
             base = self._rendered.base if self._rendered is not None else None
@@ -143,17 +178,23 @@ class AttemptObjects:
         except BeingDeleted as error:
             return Blocker(Reason.QUEUED, f"waits until {error}, which is being deleted, is gone")
         except NameTaken as error:
-            if error.by is not None and may_move and self.uid is None:  # else what a pod mounts has a taken name
+            if (
+                error.by is not None and may_move and self.uid is None
+            ):  # else what a pod mounts has a taken name
                 self.name = self._second_name
                 return await self.try_to_create()
             if error.by is not None and error.by in self._cluster.ended:
-                return Blocker(Reason.QUEUED, f"waits until {error}, of a job that has ended, is gone")
+                return Blocker(
+                    Reason.QUEUED, f"waits until {error}, of a job that has ended, is gone"
+                )
             text = f"{error} is there already, and not of this job: give the job another name"
             return Blocker(Reason.START_FAILED, text, permanent=True)
         return None
 
     async def uid_of_own(self) -> str | None:
-        """UID of the workload of this attempt, if it exists, also after tries that failed, or before any."""
+        """UID of the workload of this attempt, if it exists, also after tries
+        that failed, or before any.
+        """
         for name in (self.name, self._second_name):
             if self.uid is None and self._may_exist:
                 find = partial(self._cluster.objects.find_own, name, self._key)
@@ -164,11 +205,15 @@ class AttemptObjects:
 
     def _render(self, token: str) -> Objects:
         attempt, options = self._attempt, self._cluster.options
-        payload = {name: path.read_bytes() for name, path in payload_files(attempt, options).items()}
+        payload = {
+            name: path.read_bytes() for name, path in payload_files(attempt, options).items()
+        }
         return render(attempt, options, token, payload, self.name)
 
     async def _create_base(self, base: Object) -> Blocker:
-        """Create what the workload is based on. Its operator knows it a moment later, so the workload waits."""
+        """Create what the workload is based on. Its operator knows it a moment
+        later, so the workload waits.
+        """
         name, operator = f"{base['kind']} {base['metadata']['name']}", self._cluster.kind.operator
         try:
             await call_in_thread(self._cluster.objects.create_base, base)
@@ -179,7 +224,9 @@ class AttemptObjects:
     async def _create_all(self, objects: Objects) -> None:
         api = self._cluster.objects
         if self.uid is None:
-            workload = await call_in_thread(api.create_workload, objects.workload, objects.own.values())
+            workload = await call_in_thread(
+                api.create_workload, objects.workload, objects.own.values()
+            )
             known = parse_workload(workload, self._cluster.kind)
             if known is not None:
                 self.uid = known.uid
@@ -189,7 +236,9 @@ class AttemptObjects:
             if found is None:  # it existed and is gone: the gang notices it
                 return
             workload = found
-        await asyncio.gather(*(call_in_thread(create) for create in api.creations(objects, workload)))
+        await asyncio.gather(
+            *(call_in_thread(create) for create in api.creations(objects, workload))
+        )
 
     # --- removal
 
@@ -197,14 +246,20 @@ class AttemptObjects:
         """Begin to delete the workload with all that it owns."""
         if self.uid is not None:
             delete = self._cluster.objects.delete_workload
-            await call_until_answered(partial(delete, self.name, self.uid, in_background=in_background))
+            await call_until_answered(
+                partial(delete, self.name, self.uid, in_background=in_background)
+            )
 
     async def are_gone(self) -> bool:
-        """True if the workload was deleted; its absence from the inventory alone may be a late watch."""
+        """True if the workload was deleted; its absence from the inventory
+        alone may be a late watch.
+        """
         if self.uid is None or not self._cluster.inventory.is_listed(self._cluster.kind.name):
             return False
         try:
-            return await call_in_thread(self._cluster.objects.find_by_uid, self.name, self.uid) is None
+            return (
+                await call_in_thread(self._cluster.objects.find_by_uid, self.name, self.uid) is None
+            )
         except ApiError:
             return False
 
@@ -214,7 +269,9 @@ class AttemptObjects:
         return self._cluster.inventory.workload(self._key, self.uid)
 
     def are_removed(self) -> bool:
-        """True if the watches show neither the workload nor a pod of it any more, or there was none."""
+        """True if the watches show neither the workload nor a pod of it
+        any more, or there was none.
+        """
         inventory = self._cluster.inventory
         gone = self.workload is None and all(pod.gone for pod in inventory.pods(self._key))
         return self.uid is None or (gone and inventory.is_listed(self._cluster.kind.name))
@@ -230,7 +287,8 @@ class AttemptObjects:
     async def remove_after_end(self, pods: Callable[[], Sequence[WorkerPod]] | None) -> None:
         """Delete the objects of an ended attempt and wait until they are gone.
 
-        `pods` returns pods that succeeded and are given time to end; None: the workload is being deleted already.
+        `pods` returns pods that succeeded and are given time to end; None: the workload is being
+        deleted already.
         """
         loop = asyncio.get_running_loop()
         until, pods_ended, ordered = loop.time() + SUCCEEDED_PODS_S, False, False

@@ -1,8 +1,9 @@
-"""Logs from the Kubernetes API: the tail of a worker that died without a report, and all logs if pods can't reach this
-server.
+"""Logs from the Kubernetes API: the tail of a worker that died without a report, and all logs if
+pods can't reach this server.
 
-`pods/log` loses lines when the kubelet rotates the file, so it is only the fallback. It contains the same records that
-a worker sends. They go to the same WorkerRegistry, which skips records that it has.
+`pods/log` loses lines when the kubelet rotates the file, so it is only the fallback. It contains
+the same records that a worker sends. They go to the same WorkerRegistry, which skips records that
+it has.
 """
 
 import asyncio
@@ -48,10 +49,16 @@ class PodLogs:
         """Read the end of the log of a pod that ended, if its node still answers."""
         if pod.unanswered:
             return
-        query: Query = {"container": pod.main.name, "tailLines": TAIL_LINES, "limitBytes": TAIL_BYTES}
+        query: Query = {
+            "container": pod.main.name,
+            "tailLines": TAIL_LINES,
+            "limitBytes": TAIL_BYTES,
+        }
         for number in range(TAIL_TRIES):
             try:
-                await self._append(key, pod, await call_in_thread(self._api.text, self._path(pod), query))
+                await self._append(
+                    key, pod, await call_in_thread(self._api.text, self._path(pod), query)
+                )
                 return
             except ApiError as error:
                 if error.status in (400, 404):  # there is none
@@ -60,7 +67,9 @@ class PodLogs:
             await asyncio.sleep(2.0**number)
 
     def follow(self, key: AttemptKey, pods: Iterable[WorkerPod]) -> None:
-        """Start reading the log of each pod whose container runs or ran. Calling it again does no harm."""
+        """Start reading the log of each pod whose container runs or ran.
+        Calling it again does no harm.
+        """
         for pod in pods:
             begun = pod.main.running_since is not None or pod.main.ended is not None
             if begun and not pod.gone and (key, pod.uid) not in self._readers:
@@ -73,9 +82,11 @@ class PodLogs:
         return await attempt.append(pod.worker, pod.uid, records) if attempt else 0
 
     async def read_out(self, key: AttemptKey, pods: Iterable[WorkerPod]) -> None:
-        """Wait until the logs of the pods that have ended are read to their end, before the pods are deleted.
+        """Wait until the logs of the pods that have ended are read to their end, before the pods
+        are deleted.
 
-        After READ_OUT_S the rest is given up. No more records of these pods arrive after it returns.
+        After READ_OUT_S the rest is given up. No more records of these pods arrive after it
+        returns.
         """
         over = [pod.uid for pod in pods if pod.over and not pod.gone and not pod.unanswered]
         readers = [self._readers[key, uid] for uid in over if (key, uid) in self._readers]
@@ -111,21 +122,30 @@ class PodLogReader(StreamThread):
         self._call_on_loop(self.done.set)
 
     def _is_read(self) -> bool:
-        """Read streams until one brings nothing new. Returns True if the log is complete, False if a pause is due.
+        """Read streams until one brings nothing new. Returns True if the log is complete, False if
+        a pause is due.
 
-        A stream may end for any reason; the log is complete only if the container had ended before the last stream.
+        A stream may end for any reason; the log is complete only if the container had ended before
+        the last stream.
         """
         while True:
             last_round = self.last_round.is_set()
             handover = LogHandover(self._append, self._loop)
             try:
-                for line in self._lines(self._path, {"container": self._pod.main.name, "follow": "true"}, SILENCE_S):
+                for line in self._lines(
+                    self._path, {"container": self._pod.main.name, "follow": "true"}, SILENCE_S
+                ):
                     handover.add(line)
                 new = handover.finish()
             except ApiError as error:
                 return error.status == 404
-            except (ClientLibError, OSError) as error:  # the disk is full; what was stored is skipped the next time
-                _log.warning("the log of %s can't be stored, and is read again: %s", self._pod.name, error)
+            except (
+                ClientLibError,
+                OSError,
+            ) as error:  # the disk is full; what was stored is skipped the next time
+                _log.warning(
+                    "the log of %s can't be stored, and is read again: %s", self._pod.name, error
+                )
                 self.stopping.wait(DISK_PAUSE_S)
                 return False
             if not new:
@@ -135,8 +155,8 @@ class PodLogReader(StreamThread):
 class LogHandover:
     """Hands lines from a thread to the event loop, in order and one batch at a time.
 
-    Lines that arrive while a batch is on its way form the next batch. The API sends the log of a busy container line by
-    line, and a call of the event loop for each line would be far too slow.
+    Lines that arrive while a batch is on its way form the next batch. The API sends the log of a
+    busy container line by line, and a call of the event loop for each line would be far too slow.
     """
 
     def __init__(self, append: Append, loop: asyncio.AbstractEventLoop) -> None:
@@ -159,7 +179,9 @@ class LogHandover:
             self.finish()
 
     def finish(self) -> int:
-        """Wait until all lines have arrived, and return how many records were new. Raises what `append` raised."""
+        """Wait until all lines have arrived, and return how many records were new.
+        Raises what `append` raised.
+        """
         if sending := self._sending:
             sending.result()
         return self._new

@@ -1,6 +1,7 @@
 """PyTorchJob of the Kubeflow training operator as a kind of workload.
 
-Sources: training-operator v1.9.4, pkg/apis/kubeflow.org/v1/common_types.go and pkg/controller.v1/pytorch/envvar.go.
+Sources: training-operator v1.9.4, pkg/apis/kubeflow.org/v1/common_types.go and
+pkg/controller.v1/pytorch/envvar.go.
 """
 
 import re
@@ -12,14 +13,22 @@ from client_lib.spec.wire import Check
 from server_stub.runtimes import checked
 from server_stub.runtimes.kube.api import Api, ApiError, find, serves
 from server_stub.runtimes.kube.names import PROBE, QUEUE
-from server_stub.runtimes.kube.workload import Object, Problem, WorkloadKind, WorkloadPlan, rank_variables
+from server_stub.runtimes.kube.workload import (
+    Object,
+    Problem,
+    WorkloadKind,
+    WorkloadPlan,
+    rank_variables,
+)
 from server_stub.runtimes.verdict import elastic_bounds
 
 DEPLOYMENT = "/apis/apps/v1/namespaces/kubeflow/deployments/training-operator"
 OLDEST = (1, 9)
 INSTALL = "kubectl apply --server-side -k k8s/third-party/training-operator"
 ELASTIC = "client-lib.io/elastic"
-"""Label of the pods of an elastic job: to the operator all of them are workers, and none is a master."""
+"""Label of the pods of an elastic job: to the operator all of them are
+workers, and none is a master.
+"""
 REPLICA_TYPE = "training.kubeflow.org/replica-type"
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
 
@@ -29,7 +38,8 @@ class PyTorchJob(WorkloadKind):
     group = "kubeflow.org"
     version = "v1"
     plural = "pytorchjobs"
-    container = "pytorch"  # the operator's webhook refuses a replica without a container of this name
+    # the operator's webhook refuses a replica without a container of this name
+    container = "pytorch"
     operator = "training operator"
     kueue_framework = "kubeflow.org/pytorchjob"
     conditions: Mapping[str, Reason | None] = {
@@ -38,21 +48,31 @@ class PyTorchJob(WorkloadKind):
     }
 
     def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
-        run: Object = {"cleanPodPolicy": "Running"}  # the default leaves pods running after the end; All deletes logs
-        spec: Object = {"nprocPerNode": str(plan.processes)}  # "auto" would be a process for each core of the host
+        run: Object = {
+            "cleanPodPolicy": "Running"
+        }  # the default leaves pods running after the end; All deletes logs
+        spec: Object = {
+            "nprocPerNode": str(plan.processes)
+        }  # "auto" would be a process for each core of the host
         bounds = elastic_bounds(plan.spec)
         least = n_workers = plan.spec.n_workers
-        if bounds is None:  # worker 0 is the master: the operator announces none in a job with workers only
+        if (
+            bounds is None
+        ):  # worker 0 is the master: the operator announces none in a job with workers only
             run["backoffLimit"] = 0
             replicas = {"Master": _replica(1, "Never", plan.template({}, ()))}
             if n_workers > 1:
                 replicas["Worker"] = _replica(n_workers - 1, "Never", plan.template({}, ()))
-        else:  # workers only: the operator replaces a lost one, and the end of one is not the end of all
+        else:
+            # workers only: the operator replaces a lost one, and the end of one is not the end of
+            # all
             least = bounds.least
-            template = plan.template({ELASTIC: "true"}, rank_variables(REPLICA_INDEX, f"{plan.name}-worker-0"))
+            template = plan.template(
+                {ELASTIC: "true"}, rank_variables(REPLICA_INDEX, f"{plan.name}-worker-0")
+            )
             replicas = {"Worker": _replica(n_workers, "OnFailure", template)}
-            # For readers, and for the operator, which then takes the first success of a worker for the success of the
-            # job. The agents in the pods read the plan instead.
+            # For readers, and for the operator, which then takes the first success of a worker for
+            # the success of the job. The agents in the pods read the plan instead.
             spec["elasticPolicy"] = {
                 "rdzvBackend": "c10d",
                 "minReplicas": least,
@@ -64,10 +84,14 @@ class PyTorchJob(WorkloadKind):
         if plan.gang_scheduler != "none":  # the operator names the scheduler in the pods
             queue = {"queue": plan.volcano_queue} if plan.volcano_queue else {}
             run["schedulingPolicy"] = {"minAvailable": least, **queue}
-        return self.object(plan.metadata, {**spec, "runPolicy": run, "pytorchReplicaSpecs": replicas}), None
+        return self.object(
+            plan.metadata, {**spec, "runPolicy": run, "pytorchReplicaSpecs": replicas}
+        ), None
 
     def probe(self, _namespace: str, labels: Mapping[str, str]) -> Object:
-        replica = _replica(1, "Never", {"spec": {"containers": [{"name": self.container, "image": "none"}]}})
+        replica = _replica(
+            1, "Never", {"spec": {"containers": [{"name": self.container, "image": "none"}]}}
+        )
         spec = {"runPolicy": {"suspend": False}, "pytorchReplicaSpecs": {"Master": replica}}
         return self.object({"name": PROBE, "labels": dict(labels)}, spec)
 
@@ -76,15 +100,20 @@ class PyTorchJob(WorkloadKind):
         if not index.isdigit():
             return None
         masters = 0 if ELASTIC in labels else 1
-        return {"master": 0, "worker": int(index) + masters}.get(labels.get(REPLICA_TYPE, "").lower())
+        return {"master": 0, "worker": int(index) + masters}.get(
+            labels.get(REPLICA_TYPE, "").lower()
+        )
 
     def parts(self, name: str) -> tuple[str, ...]:
         return (f"PodGroup/{name}",)
 
     def is_queued(self, api: Api, namespace: str) -> bool:
-        """True if Kueue queues PyTorchJobs. Its presence alone is not enough: its integration kubeflow.org/pytorchjob
-        is off by default since 0.19, and a suspended job would then never start."""
-        return bool(self.dry_run(api, namespace, {QUEUE: PROBE})["spec"]["runPolicy"].get("suspend"))
+        """True if Kueue queues PyTorchJobs. Its presence alone is not enough: its integration
+        kubeflow.org/pytorchjob is off by default since 0.19, and a suspended job would then never
+        start."""
+        return bool(
+            self.dry_run(api, namespace, {QUEUE: PROBE})["spec"]["runPolicy"].get("suspend")
+        )
 
     def check(self, api: Api, namespace: str) -> Check:
         """The operator is installed, new enough and ready, and accepts a PyTorchJob."""
@@ -95,29 +124,44 @@ class PyTorchJob(WorkloadKind):
         if version and _numbers(version) < OLDEST:
             return checked(self.operator, f"{version} runs; 1.9 or newer is needed", INSTALL)
         if deployment is not None and not (deployment.get("status") or {}).get("readyReplicas"):
-            return checked(self.operator, "none of its pods is ready", "kubectl -n kubeflow describe pods")
+            return checked(
+                self.operator, "none of its pods is ready", "kubectl -n kubeflow describe pods"
+            )
         try:
             self.dry_run(api, namespace)
         except ApiError as error:
             message = f"it refuses a {self.name}: {error.message}"
             return checked(self.operator, message, "kubectl -n kubeflow get pods")
-        return checked(self.operator, f"{version or 'one of an unknown version'} runs and takes a {self.name}")
+        return checked(
+            self.operator, f"{version or 'one of an unknown version'} runs and takes a {self.name}"
+        )
 
     def restricted_problem(self, api: Api) -> Problem | None:
-        """Problem if the operator adds its default init container, which is not admitted by `restricted`."""
+        """Problem if the operator adds its default init container, which is not
+        admitted by `restricted`.
+        """
         deployment = find(api, DEPLOYMENT, may_be_hidden=True)
         if deployment is None or _has_flag(deployment, "init-container-template-file"):
             return None
-        if any(mount.get("mountPath") == "/etc/config" for mount in _container(deployment).get("volumeMounts") or []):
+        if any(
+            mount.get("mountPath") == "/etc/config"
+            for mount in _container(deployment).get("volumeMounts") or []
+        ):
             return None  # its template is there
-        problem = "the operator puts its own init container before workers, which a `restricted` namespace refuses"
+        problem = (
+            "the operator puts its own init container before workers, which a `restricted` "
+            "namespace refuses"
+        )
         return problem, f"{INSTALL}, which gives it another one"
 
     def gang_problem(self, api: Api) -> Problem | None:
         deployment = find(api, DEPLOYMENT, may_be_hidden=True)
         if deployment is None or _has_flag(deployment, "gang-scheduler-name"):
             return None
-        return "the operator makes no PodGroups", "start it with --gang-scheduler-name and the name of the scheduler"
+        return (
+            "the operator makes no PodGroups",
+            "start it with --gang-scheduler-name and the name of the scheduler",
+        )
 
 
 PYTORCHJOB = PyTorchJob()
@@ -142,7 +186,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _has_flag(deployment: Any, flag: str) -> bool:
     container = _container(deployment)
-    return any(flag in each for each in [*(container.get("command") or []), *(container.get("args") or [])])
+    return any(
+        flag in each for each in [*(container.get("command") or []), *(container.get("args") or [])]
+    )
 
 
 def _container(deployment: Any) -> Any:

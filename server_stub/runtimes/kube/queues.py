@@ -1,6 +1,7 @@
 """Asks Kueue about the queues in which jobs wait, and describes the place of a job there.
 
-Sources: Kueue 0.18, apis/visibility/v1beta2/types.go (the order) and apis/kueue/v1beta2 (LocalQueue, ClusterQueue).
+Sources: Kueue 0.18, apis/visibility/v1beta2/types.go (the order) and apis/kueue/v1beta2
+(LocalQueue, ClusterQueue).
 """
 
 import asyncio
@@ -46,15 +47,17 @@ class LocalQueue:
 
 
 class Queues:
-    """The queues of Kueue in one namespace, and how long the jobs of each ran. All waiting jobs of a queue share one
-    answer. Used on the event loop only."""
+    """The queues of Kueue in one namespace, and how long the jobs of each ran. All waiting jobs of
+    a queue share one answer. Used on the event loop only."""
 
     def __init__(self, api: Api, namespace: str, inventory: Inventory) -> None:
         self._api, self._namespace, self._inventory = api, namespace, inventory
         self._seen: dict[str, tuple[float, LocalQueue]] = {}
         """Queues by name, with the time at which each was read."""
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        self._earlier_s: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=EARLIER_MAX))
+        self._earlier_s: defaultdict[str, deque[float]] = defaultdict(
+            partial(deque, maxlen=EARLIER_MAX)
+        )
 
     async def place(self, workload: Workload | None, *, gpus: bool) -> str:
         """The place of a suspended workload in its queue, in words; empty if it has none."""
@@ -64,8 +67,16 @@ class Queues:
             found = await self._look(workload.queue)
         left_s = None
         if workload.uid in found.waiting:
-            admitted = [each for each in self._inventory.workloads() if each.queue == found.name and not each.suspended]
-            ages = [age for each in admitted if (age := _age_s(self._inventory.pods(each.key))) is not None]
+            admitted = [
+                each
+                for each in self._inventory.workloads()
+                if each.queue == found.name and not each.suspended
+            ]
+            ages = [
+                age
+                for each in admitted
+                if (age := _age_s(self._inventory.pods(each.key))) is not None
+            ]
             left_s = wait_s(found.waiting.index(workload.uid), ages, self._earlier_s[found.name])
         return describe(found, workload.uid, gpus=gpus, left_s=left_s)
 
@@ -93,10 +104,18 @@ class Queues:
             if error.status == 403:
                 return LocalQueue(name)
             if error.status == 404 and name in error.message:
-                return LocalQueue(name, f"namespace {self._namespace} has no LocalQueue of this name")
+                return LocalQueue(
+                    name, f"namespace {self._namespace} has no LocalQueue of this name"
+                )
             raise
-        backed_by = (local.get("spec") or {}).get("clusterQueue")  # Kueue admits a queue without one
-        cluster = find(self._api, f"{KUEUE}/clusterqueues/{backed_by}", may_be_hidden=True) if backed_by else None
+        backed_by = (local.get("spec") or {}).get(
+            "clusterQueue"
+        )  # Kueue admits a queue without one
+        cluster = (
+            find(self._api, f"{KUEUE}/clusterqueues/{backed_by}", may_be_hidden=True)
+            if backed_by
+            else None
+        )
         path = f"{VISIBILITY}/namespaces/{self._namespace}/localqueues/{name}/pendingworkloads"
         return parse(name, local, cluster, find(self._api, path, may_be_hidden=True))
 
@@ -110,24 +129,38 @@ def _age_s(pods: Iterable[WorkerPod]) -> float | None:
 
 
 def parse(name: str, local: Json, cluster: Json | None, pending: Json | None) -> LocalQueue:
-    """The queue of this LocalQueue. `cluster`, `pending`: its ClusterQueue and its waiting workloads; None: this server
-    can't see them."""
-    waiting = (pending or {}).get("items") or ()  # Kueue's workloads, each owned by the object for which it was made
+    """The queue of this LocalQueue. `cluster`, `pending`: its ClusterQueue and its waiting
+    workloads; None: this server can't see them."""
+    waiting = (pending or {}).get(
+        "items"
+    ) or ()  # Kueue's workloads, each owned by the object for which it was made
     spec, status = ((cluster or {}).get(part) or {} for part in ("spec", "status"))
-    total = _sums((each for group in spec.get("resourceGroups") or () for each in group["flavors"]), "nominalQuota")
+    total = _sums(
+        (each for group in spec.get("resourceGroups") or () for each in group["flavors"]),
+        "nominalQuota",
+    )
     used = _sums(status.get("flavorsReservation") or (), "total")
     return LocalQueue(
         name=name,
         problem=_inactive(local) or _inactive(cluster or {}),
-        waiting=[str(owners[0]["uid"]) for each in waiting if (owners := each["metadata"].get("ownerReferences"))],
-        quota={resource: (used.get(resource, 0.0), amount) for resource, amount in total.items() if amount},
+        waiting=[
+            str(owners[0]["uid"])
+            for each in waiting
+            if (owners := each["metadata"].get("ownerReferences"))
+        ],
+        quota={
+            resource: (used.get(resource, 0.0), amount)
+            for resource, amount in total.items()
+            if amount
+        },
     )
 
 
 def describe(queue: LocalQueue, uid: str, *, gpus: bool, left_s: float | None) -> str:
     """`3rd of 7 in queue team-a; 4 of 8 GPUs of the quota are in use; about 12 min`.
 
-    `uid` is the UID of the workload, `gpus` True if it needs any, `left_s` the estimated time until it starts.
+    `uid` is the UID of the workload, `gpus` True if it needs any, `left_s` the estimated time until
+    it starts.
     """
     if queue.problem:
         return messages.shortened(f"queue {queue.name} lets no job start: {queue.problem}")
@@ -140,14 +173,17 @@ def describe(queue: LocalQueue, uid: str, *, gpus: bool, left_s: float | None) -
 
 
 def wait_s(ahead: int, ages_s: Iterable[float], earlier_s: Sequence[float]) -> float | None:
-    """Estimated time until a job starts before which `ahead` others start; None: not enough is known.
+    """Estimated time until a job starts before which `ahead` others start; None: not enough is
+    known.
 
-    Every job that ends is taken to let the next one start. `ages_s`: how long the jobs of the queue run by now.
-    `earlier_s`: how long those ran that have ended.
+    Every job that ends is taken to let the next one start. `ages_s`: how long the jobs of the queue
+    run by now. `earlier_s`: how long those ran that have ended.
     """
     ends = []
     for age_s in ages_s if earlier_s else ():
-        longer = [each for each in earlier_s if each > age_s]  # without any it is taken to start now
+        longer = [
+            each for each in earlier_s if each > age_s
+        ]  # without any it is taken to start now
         ends.append(median(longer) - age_s if longer else median(earlier_s))
     if not ends:
         return None
@@ -158,13 +194,20 @@ def wait_s(ahead: int, ages_s: Iterable[float], earlier_s: Sequence[float]) -> f
 
 
 def _in_use(quota: Mapping[str, tuple[float, float]], *, gpus: bool) -> Iterator[str]:
-    """Message about the resource that the job waits for: GPUs, or the one of which the largest part is used."""
-    fractions = {name: used / total for name, (used, total) in quota.items() if name.endswith("/gpu") is gpus}
+    """Message about the resource that the job waits for: GPUs, or the one of which
+    the largest part is used.
+    """
+    fractions = {
+        name: used / total for name, (used, total) in quota.items() if name.endswith("/gpu") is gpus
+    }
     if fractions:
         name = max(fractions, key=lambda each: fractions[each])
         used, total = quota[name]
         number, unit = messages.amount(name, total).split(" ", 1)
-        yield f"{messages.amount(name, used).split(' ')[0]} of {number} {unit} of the quota are in use"
+        yield (
+            f"{messages.amount(name, used).split(' ')[0]} of {number} {unit} of the quota are in "
+            "use"
+        )
 
 
 def _inactive(queue: Json) -> str:

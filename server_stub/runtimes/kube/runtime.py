@@ -1,7 +1,8 @@
 """The Kubernetes runtime: watches its namespaces and runs each attempt as a gang of pods.
 
-`assemble` makes it from the settings of the server. server_stub.runtimes.Runtime documents the methods. They run on the
-event loop's thread; the watches and all requests run in threads of their own.
+`assemble` makes it from the settings of the server. server_stub.runtimes.Runtime documents the
+methods. They run on the event loop's thread; the watches and all requests run in threads of their
+own.
 """
 
 import asyncio
@@ -23,7 +24,13 @@ from client_lib.worker import zipapp_build
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, Tasks, checked
 from server_stub.runtimes.kube import doctor
-from server_stub.runtimes.kube.api import ApiError, ObjectWatch, call_in_thread, connect, default_namespace
+from server_stub.runtimes.kube.api import (
+    ApiError,
+    ObjectWatch,
+    call_in_thread,
+    connect,
+    default_namespace,
+)
 from server_stub.runtimes.kube.catalogue import file as catalogue_file
 from server_stub.runtimes.kube.check import check
 from server_stub.runtimes.kube.cluster import Cluster
@@ -43,21 +50,30 @@ DISK_PAUSE_S = 5.0
 KEPT_CATALOGUE = "catalogue.yaml"
 """Copy of the last valid catalogue, in the data directory."""
 _UNREACHED = "pods of jobs can't reach this server: it has no worker_server_url"
-_OLD_CATALOGUE = "the file of the catalogue is not valid, and an earlier one is used; `client-lib doctor` has the error"
-_CORRECT = "correct the file until `client-lib server check FILE` finds no error, and start the server again"
+_OLD_CATALOGUE = (
+    "the file of the catalogue is not valid, and an earlier one is used; `client-lib doctor` has "
+    "the error"
+)
+_CORRECT = (
+    "correct the file until `client-lib server check FILE` finds no error, and start the server "
+    "again"
+)
 
 _log = logging.getLogger(__name__)
 
 
 class KubeRuntime:
-    """Runs attempts in the namespaces of teams, or that of the server; it creates objects of one kind, and goes on with
-    those of others."""
+    """Runs attempts in the namespaces of teams, or that of the server; it creates objects of one
+    kind, and goes on with those of others."""
 
     name = "kubernetes"
 
-    def __init__(self, cluster: Cluster, catalogue_problem: str = "", namespaces: Collection[str] = ()) -> None:
-        """`cluster`: the namespace of the server. `catalogue_problem`: why an earlier catalogue is used; '': none is.
-        `namespaces`: those of teams, in which an earlier server process may have left objects."""
+    def __init__(
+        self, cluster: Cluster, catalogue_problem: str = "", namespaces: Collection[str] = ()
+    ) -> None:
+        """`cluster`: the namespace of the server. `catalogue_problem`: why an earlier catalogue is
+        used; '': none is. `namespaces`: those of teams, in which an earlier server process may have
+        left objects."""
         self._own, self._of_teams = cluster.options.namespace, namespaces
         self._clusters = {self._own: cluster}
         self._catalogue_problem = catalogue_problem
@@ -71,8 +87,8 @@ class KubeRuntime:
         return self._clusters[self._own]
 
     def _in(self, namespace: str | None) -> Cluster:
-        """The namespace of an attempt. One that is new is watched from now on, so that jobs of a team that the users
-        file no longer has are found again."""
+        """The namespace of an attempt. One that is new is watched from now on, so that jobs of a
+        team that the users file no longer has are found again."""
         wanted = namespace or self._own
         if wanted not in self._clusters:
             self._clusters[wanted] = self._cluster.in_namespace(wanted)
@@ -81,7 +97,9 @@ class KubeRuntime:
 
     # --- before anything runs
 
-    def check(self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None) -> list[str]:
+    def check(
+        self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None
+    ) -> list[str]:
         return check(spec, owner, submitter, self._in(namespace).options)
 
     async def why_hidden(self, spec: JobSpec, owner: str, path: str) -> str | None:
@@ -90,7 +108,10 @@ class KubeRuntime:
         return f"the workers of this server do not see the folder {path} of the submitter"
 
     def render(self, attempt: Attempt) -> Manifest:
-        return Manifest(runtime=self.name, objects=masked(render(attempt, self._in(attempt.namespace).options, MASK)))
+        return Manifest(
+            runtime=self.name,
+            objects=masked(render(attempt, self._in(attempt.namespace).options, MASK)),
+        )
 
     # --- life cycle
 
@@ -108,8 +129,8 @@ class KubeRuntime:
             watch.start()
 
     async def _look_around(self, namespace: str) -> None:
-        """Find out which kind of workload the cluster has, and if jobs may name a queue. Repeated, as an operator or a
-        Kueue may be installed later."""
+        """Find out which kind of workload the cluster has, and if jobs may name a queue. Repeated,
+        as an operator or a Kueue may be installed later."""
         cluster = self._clusters[namespace]
         try:
             if cluster.options.catalogue.job_kind == "auto":
@@ -117,9 +138,18 @@ class KubeRuntime:
             found = await call_in_thread(cluster.kind.is_queued, cluster.api, namespace)
         except ApiError as error:
             if error.status in (403, 404):
-                _log.error("namespace %s takes no %s of this server: %s", namespace, cluster.kind.name, error)
+                _log.error(
+                    "namespace %s takes no %s of this server: %s",
+                    namespace,
+                    cluster.kind.name,
+                    error,
+                )
             else:
-                _log.warning("what namespace %s takes is unknown; the server asks again later: %s", namespace, error)
+                _log.warning(
+                    "what namespace %s takes is unknown; the server asks again later: %s",
+                    namespace,
+                    error,
+                )
             found = bool(cluster.options.kueue)
         self._clusters[namespace] = replace(cluster, options=replace(cluster.options, kueue=found))
 
@@ -129,8 +159,8 @@ class KubeRuntime:
         await self._tasks.close()
 
     def _workloads_listed(self, namespace: str, kind: str, workloads: Sequence[Workload]) -> None:
-        """Take the list over, and remove those whose attempt is recorded as ended: an earlier server process did not
-        remove them, or this one had no rights to find them."""
+        """Take the list over, and remove those whose attempt is recorded as ended: an earlier
+        server process did not remove them, or this one had no rights to find them."""
         cluster = self._clusters[namespace]
         cluster.inventory.take_list(kind, workloads)
         self._tasks.begin(self._look_around(namespace))
@@ -159,8 +189,8 @@ class KubeRuntime:
         self._tasks.begin(self._to_its_end(key, attempt))
 
     async def _to_its_end(self, key: AttemptKey, attempt: Attempt) -> None:
-        """Run the gang, and again after each error: a full disk of the server must not end a job on the cluster, and an
-        attempt without a gang would keep its nodes for ever."""
+        """Run the gang, and again after each error: a full disk of the server must not end a job on
+        the cluster, and an attempt without a gang would keep its nodes for ever."""
         try:
             while True:
                 gang = self._gangs[key]
@@ -169,8 +199,17 @@ class KubeRuntime:
                     return
                 except Exception as error:  # noqa: BLE001
                     unexpected = None if isinstance(error, OSError) else error
-                    _log.error("job %s, attempt %d: %s", attempt.job_name, attempt.number, error, exc_info=unexpected)
-                    why = f"the server had an error in this attempt, and tries again: {type(error).__name__}: {error}"
+                    _log.error(
+                        "job %s, attempt %d: %s",
+                        attempt.job_name,
+                        attempt.number,
+                        error,
+                        exc_info=unexpected,
+                    )
+                    why = (
+                        "the server had an error in this attempt, and tries again: "
+                        f"{type(error).__name__}: {error}"
+                    )
                     self._sink(Observation(*key, "waiting", Reason.SERVER_ERROR, why, notes=(why,)))
                 await asyncio.sleep(DISK_PAUSE_S)
                 again = replace(attempt, never_started=False)
@@ -194,7 +233,9 @@ class KubeRuntime:
         found = self._cluster.registry.find(job_id, attempt)
         return await found.stacks(STACKS_S) if found else []
 
-    async def begin_session(self, job_id: str, attempt: int, request: Mapping[str, Any]) -> socket.socket:
+    async def begin_session(
+        self, job_id: str, attempt: int, request: Mapping[str, Any]
+    ) -> socket.socket:
         if self._cluster.options.settings.worker_server_url is None:
             raise Conflict(_UNREACHED)
         found = self._cluster.registry.find(job_id, attempt)
@@ -221,24 +262,37 @@ class KubeRuntime:
         return [*found, *(checked("cluster", problem, fix) for problem in problems)]
 
 
-def assemble(settings: Settings, registry: WorkerRegistry, namespaces: Collection[str]) -> KubeRuntime:
-    """Make the runtime; makes no request to the cluster. `namespaces`: those of the teams, beside that of the server.
+def assemble(
+    settings: Settings, registry: WorkerRegistry, namespaces: Collection[str]
+) -> KubeRuntime:
+    """Make the runtime; makes no request to the cluster. `namespaces`: those of the teams, beside
+    that of the server.
 
     Raises InvalidRequest: a file is missing or wrong; ServerError: there is no usable kubeconfig.
     """
-    catalogue, problem = catalogue_file.load_or_kept(settings.catalogue, settings.data_dir / KEPT_CATALOGUE)
+    catalogue, problem = catalogue_file.load_or_kept(
+        settings.catalogue, settings.data_dir / KEPT_CATALOGUE
+    )
     if problem:
         _log.error("%s", problem)
-    namespace = settings.kube_namespace or default_namespace(settings.kubeconfig, settings.kube_context)
-    chosen, other = (TRAINJOB, PYTORCHJOB) if catalogue.job_kind == "trainjob" else (PYTORCHJOB, TRAINJOB)
+    namespace = settings.kube_namespace or default_namespace(
+        settings.kubeconfig, settings.kube_context
+    )
+    chosen, other = (
+        (TRAINJOB, PYTORCHJOB) if catalogue.job_kind == "trainjob" else (PYTORCHJOB, TRAINJOB)
+    )
     try:
-        server_ca = settings.worker_server_ca.read_text() if settings.worker_server_ca is not None else None
+        server_ca = (
+            settings.worker_server_ca.read_text() if settings.worker_server_ca is not None else None
+        )
     except OSError as error:
         wrong = f"worker_server_ca={settings.worker_server_ca} can't be read: {error.strerror}"
         raise InvalidRequest(wrong) from error
     with tempfile.TemporaryDirectory() as folder:
         launcher = Path(folder) / "worker.pyz"
         zipapp_build.build(str(launcher))
-        options = ClusterOptions(settings, chosen, catalogue, namespace, launcher.read_bytes(), server_ca)
+        options = ClusterOptions(
+            settings, chosen, catalogue, namespace, launcher.read_bytes(), server_ca
+        )
     api = connect(settings.kubeconfig, settings.kube_context)
     return KubeRuntime(Cluster.of(api, options, registry, [other]), problem, namespaces)

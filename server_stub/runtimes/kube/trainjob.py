@@ -1,11 +1,12 @@
-"""TrainJob of Kubeflow Trainer 2.2 or newer as a kind of workload, and the TrainingRuntime below it.
+"""TrainJob of Kubeflow Trainer 2.2 or newer as a kind of workload, and the TrainingRuntime below
+it.
 
-A TrainJob patches the pod template of a TrainingRuntime, and can't patch all of its fields: the others, such as the
-PriorityClass, are fields of the runtime. A runtime is named by the hash of its content, and jobs with the same content
-share it.
+A TrainJob patches the pod template of a TrainingRuntime, and can't patch all of its fields: the
+others, such as the PriorityClass, are fields of the runtime. A runtime is named by the hash of its
+content, and jobs with the same content share it.
 
-Sources: Kubeflow Trainer v2.3.0, pkg/apis/trainer/v1alpha1/trainjob_types.go and pkg/runtime/core/trainingruntime.go;
-JobSet v0.12.0.
+Sources: Kubeflow Trainer v2.3.0, pkg/apis/trainer/v1alpha1/trainjob_types.go and
+pkg/runtime/core/trainingruntime.go; JobSet v0.12.0.
 """
 
 import hashlib
@@ -44,7 +45,9 @@ VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 MANAGER = "client-lib.io/server"
 """Key of the patches, each of which has one."""
 REPLACED = 1_000_000
-"""Number of lost pods of an elastic job that are replaced; the server ends the attempt long before."""
+"""Number of lost pods of an elastic job that are replaced; the server
+ends the attempt long before.
+"""
 _PATCHED = {
     "volumes",
     "securityContext",
@@ -56,7 +59,16 @@ _PATCHED = {
     "imagePullSecrets",
 }
 """Fields of a pod that a TrainJob may set."""
-_BY_TRAINER = {"name", "image", "command", "env", "envFrom", "resources", "securityContext", "volumeMounts"}
+_BY_TRAINER = {
+    "name",
+    "image",
+    "command",
+    "env",
+    "envFrom",
+    "resources",
+    "securityContext",
+    "volumeMounts",
+}
 """Fields of the container that a TrainJob may set, by its trainer or a patch."""
 
 
@@ -68,13 +80,23 @@ class TrainJob(WorkloadKind):
     container = CONTAINER
     operator = "Kubeflow Trainer"
     kueue_framework = "trainer.kubeflow.org/trainjob"
-    conditions: Mapping[str, Reason | None] = {"Suspended": None, "Complete": None, "Failed": Reason.LAUNCHER_LOST}
-    name_max = 63 - len("-node-0-9999-abcde")  # JobSet refuses it if a pod's name were longer than a label may be
-    applied = Applied("jobset.x-k8s.io", "v1alpha2", "jobsets", label="jobset.sigs.k8s.io/jobset-name")
+    conditions: Mapping[str, Reason | None] = {
+        "Suspended": None,
+        "Complete": None,
+        "Failed": Reason.LAUNCHER_LOST,
+    }
+    name_max = 63 - len(
+        "-node-0-9999-abcde"
+    )  # JobSet refuses it if a pod's name were longer than a label may be
+    applied = Applied(
+        "jobset.x-k8s.io", "v1alpha2", "jobsets", label="jobset.sigs.k8s.io/jobset-name"
+    )
     bases: Mapping[str, str] = {RUNTIME: "trainingruntimes"}
 
     def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
-        template = plan.template({}, rank_variables(INDEX, f"{plan.name}-{REPLICATED_JOB}-0-0.{plan.name}"))
+        template = plan.template(
+            {}, rank_variables(INDEX, f"{plan.name}-{REPLICATED_JOB}-0-0.{plan.name}")
+        )
         container = template["spec"]["containers"][0]
         fixed = {key: value for key, value in template["spec"].items() if key not in _PATCHED}
         of_container = {key: value for key, value in container.items() if key not in _BY_TRAINER}
@@ -85,11 +107,17 @@ class TrainJob(WorkloadKind):
         if plan.gang_scheduler != "none":
             runtime_spec["podGroupPolicy"] = {plan.gang_scheduler: {}}
         if plan.volcano_queue:
-            runtime_spec["template"]["metadata"] = {"annotations": {VOLCANO_QUEUE: plan.volcano_queue}}
+            runtime_spec["template"]["metadata"] = {
+                "annotations": {VOLCANO_QUEUE: plan.volcano_queue}
+            }
         runtime = self._runtime(plan.metadata["namespace"], runtime_spec)
         given = {each["name"] for each in container["env"]}
-        from_secret = [  # of `envFrom`, which a TrainJob lacks; `env` takes precedence, as it does there
-            {"name": name, "valueFrom": {"secretKeyRef": {"name": source["secretRef"]["name"], "key": name}}}
+        # of `envFrom`, which a TrainJob lacks; `env` takes precedence, as it does there
+        from_secret = [
+            {
+                "name": name,
+                "valueFrom": {"secretKeyRef": {"name": source["secretRef"]["name"], "key": name}},
+            }
             for source in container.get("envFrom", ())
             for name in plan.secret_variables
             if name not in given
@@ -121,13 +149,19 @@ class TrainJob(WorkloadKind):
 
     def worker_of(self, labels: Mapping[str, str]) -> int | None:
         index = labels.get(INDEX, "")
-        return int(index) if labels.get(REPLICATED_JOB_LABEL) == REPLICATED_JOB and index.isdigit() else None
+        return (
+            int(index)
+            if labels.get(REPLICATED_JOB_LABEL) == REPLICATED_JOB and index.isdigit()
+            else None
+        )
 
     def parts(self, name: str) -> tuple[str, ...]:
         return f"JobSet/{name}", f"Job/{name}-{REPLICATED_JOB}-0", f"PodGroup/{name}"
 
     def is_queued(self, api: Api, namespace: str) -> bool:
-        """True if Kueue queues TrainJobs. Creates the TrainingRuntime of the probe, which jobs use, too."""
+        """True if Kueue queues TrainJobs. Creates the TrainingRuntime of the
+        probe, which jobs use, too.
+        """
         tries, runtime = _NOTICED_TRIES, self._plain_runtime(namespace)
         while True:
             try:
@@ -144,7 +178,11 @@ class TrainJob(WorkloadKind):
         if not serves(api, self.api_version, self.plural):
             return checked(self.operator, f"the cluster has no resource type {self.name}", INSTALL)
         if not serves(api, "jobset.x-k8s.io/v1alpha2", "jobsets"):
-            return checked(self.operator, "the cluster has no resource type JobSet, which Trainer needs", INSTALL)
+            return checked(
+                self.operator,
+                "the cluster has no resource type JobSet, which Trainer needs",
+                INSTALL,
+            )
         try:
             self.dry_run(api, namespace)
         except ApiError as error:
@@ -155,12 +193,18 @@ class TrainJob(WorkloadKind):
 
     def _runtime(self, namespace: str, spec: Object) -> Object:
         digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()
-        metadata = {"name": f"client-lib-{digest[:10]}", "namespace": namespace, "labels": {MANAGED_BY: OURS}}
+        metadata = {
+            "name": f"client-lib-{digest[:10]}",
+            "namespace": namespace,
+            "labels": {MANAGED_BY: OURS},
+        }
         return self.object(metadata, spec, RUNTIME)
 
     def _plain_runtime(self, namespace: str) -> Object:
         """The TrainingRuntime of a TrainJob that sets nothing but a container, for `probe`."""
-        return self._runtime(namespace, _job_set({"containers": [{"name": CONTAINER}]}, elastic=False))
+        return self._runtime(
+            namespace, _job_set({"containers": [{"name": CONTAINER}]}, elastic=False)
+        )
 
     def _reference(self, runtime: Object) -> Object:
         return {"apiGroup": self.group, "kind": RUNTIME, "name": runtime["metadata"]["name"]}
@@ -170,21 +214,30 @@ TRAINJOB = TrainJob()
 
 
 def _job_set(pod: Object, *, elastic: bool) -> Object:
-    """Spec of a runtime: one Job, whose pods have their numbers. In an elastic one a lost pod is replaced when it has
-    ended; in any other the first that fails ends all."""
-    retry: Object = {"backoffLimit": REPLACED, "podReplacementPolicy": "Failed"} if elastic else {"backoffLimit": 0}
+    """Spec of a runtime: one Job, whose pods have their numbers. In an elastic one a lost pod is
+    replaced when it has ended; in any other the first that fails ends all."""
+    retry: Object = (
+        {"backoffLimit": REPLACED, "podReplacementPolicy": "Failed"}
+        if elastic
+        else {"backoffLimit": 0}
+    )
     job = {
         "name": REPLICATED_JOB,
         "template": {
             "metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}},
-            "spec": {**retry, "template": {"spec": {"restartPolicy": "OnFailure" if elastic else "Never", **pod}}},
+            "spec": {
+                **retry,
+                "template": {"spec": {"restartPolicy": "OnFailure" if elastic else "Never", **pod}},
+            },
         },
     }
     return {"mlPolicy": {"numNodes": 1}, "template": {"spec": {"replicatedJobs": [job]}}}
 
 
 def _patches(template: Object, container: Object) -> list[Object]:
-    """Patches of the runtime. A patch takes one mount of each volume, so there are as many as a volume has mounts."""
+    """Patches of the runtime. A patch takes one mount of each volume, so there are as
+    many as a volume has mounts.
+    """
     rounds: dict[int, list[Object]] = defaultdict(list, {0: []})
     times = Counter[str]()
     for mount in container["volumeMounts"]:
@@ -193,8 +246,13 @@ def _patches(template: Object, container: Object) -> list[Object]:
     first, *more = rounds.values()
     pod = {key: value for key, value in template["spec"].items() if key in _PATCHED}
     security = container["securityContext"]
-    own = {**pod, "containers": [{"name": CONTAINER, "securityContext": security, "volumeMounts": first}]}
-    rest = [{"spec": {"containers": [{"name": CONTAINER, "volumeMounts": mounts}]}} for mounts in more]
+    own = {
+        **pod,
+        "containers": [{"name": CONTAINER, "securityContext": security, "volumeMounts": first}],
+    }
+    rest = [
+        {"spec": {"containers": [{"name": CONTAINER, "volumeMounts": mounts}]}} for mounts in more
+    ]
     return [_patch(number, each) for number, each in enumerate([{**template, "spec": own}, *rest])]
 
 

@@ -1,8 +1,8 @@
-"""The interface of a kind of Kubernetes object that runs the pods of an attempt, such as PyTorchJob, and the options of
-a cluster, of which the kind is one.
+"""The interface of a kind of Kubernetes object that runs the pods of an attempt, such as
+PyTorchJob, and the options of a cluster, of which the kind is one.
 
-Everything that differs between such kinds is a member of `WorkloadKind`. The rest of the runtime works with any kind;
-`assemble` in `runtime` chooses one.
+Everything that differs between such kinds is a member of `WorkloadKind`. The rest of the runtime
+works with any kind; `assemble` in `runtime` chooses one.
 """
 
 import re
@@ -25,7 +25,10 @@ Problem = tuple[str, str]
 """A problem of the cluster, and its fix."""
 MASTER_PORT = 23456
 """Default of the training operator for its container port `pytorchjob-port`."""
-SCHEDULERS: Mapping[GangScheduler, str] = {"volcano": "volcano", "coscheduling": "scheduler-plugins-scheduler"}
+SCHEDULERS: Mapping[GangScheduler, str] = {
+    "volcano": "volcano",
+    "coscheduling": "scheduler-plugins-scheduler",
+}
 """Default names of the schedulers, in `schedulerName` of pods."""
 POD_GROUPS: Mapping[GangScheduler, str] = {
     "volcano": "scheduling.volcano.sh/v1beta1",
@@ -56,7 +59,9 @@ class WorkloadPlan:
 
 
 def rank_variables(index_label: str, master: str) -> list[Object]:
-    """The variables with the index and the master, for pods that get neither from their operator."""
+    """The variables with the index and the master, for pods that get
+    neither from their operator.
+    """
     index = {"fieldRef": {"fieldPath": f"metadata.labels['{index_label}']"}}
     return [
         {"name": "RANK", "valueFrom": index},
@@ -66,8 +71,8 @@ def rank_variables(index_label: str, master: str) -> list[Object]:
 
 
 def is_missing(base: Object, message: str) -> bool:
-    """True if a workload was refused with this message because its base is missing. The webhooks of Trainer and of
-    Kueue quote the name of the base in their own ways."""
+    """True if a workload was refused with this message because its base is missing. The webhooks of
+    Trainer and of Kueue quote the name of the base in their own ways."""
     return re.search(rf"{base['metadata']['name']}[\"'] not found", message) is not None
 
 
@@ -99,20 +104,25 @@ class WorkloadKind(ABC):
     kueue_framework: str
     """Name of its integration in the configuration of Kueue."""
     conditions: Mapping[str, Reason | None]
-    """Its conditions, by type: reason why the attempt has ended, or None if the condition ends none."""
+    """Its conditions, by type: reason why the attempt has ended, or None
+    if the condition ends none.
+    """
     name_max: int = NAME_MAX
-    """Longest name of one of its objects; the names of pods and services that its operator makes are longer."""
+    """Longest name of one of its objects; the names of pods and services that its
+    operator makes are longer.
+    """
     applied: Applied | None = None
-    """Its operator applies an object of the same name again and again, even while its own object waits for the deletion
-    of the pods. So its object is deleted before its pods, and its name is free only when nothing is left of an earlier
-    one."""
+    """Its operator applies an object of the same name again and again, even while its own object
+    waits for the deletion of the pods. So its object is deleted before its pods, and its name is
+    free only when nothing is left of an earlier one."""
     bases: Mapping[str, str] = {}
     """Kinds of the objects on which its objects are based, with their plurals."""
 
     @abstractmethod
     def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
-        """Make the object for an attempt, and the one on which it is based: that one must exist before, is named by its
-        content, and is shared by other workloads. None: it is based on nothing."""
+        """Make the object for an attempt, and the one on which it is based: that one must exist
+        before, is named by its content, and is shared by other workloads. None: it is based on
+        nothing."""
 
     @abstractmethod
     def probe(self, namespace: str, labels: Mapping[str, str]) -> Object:
@@ -120,15 +130,21 @@ class WorkloadKind(ABC):
 
     @abstractmethod
     def worker_of(self, labels: Mapping[str, str]) -> int | None:
-        """Index of the worker whose pod has these labels; None: the pod belongs to no object of this kind."""
+        """Index of the worker whose pod has these labels; None: the pod belongs
+        to no object of this kind.
+        """
 
     @abstractmethod
     def parts(self, name: str) -> tuple[str, ...]:
-        """Objects that its operator makes for the one with this name, as `Kind/name`: their events concern it."""
+        """Objects that its operator makes for the one with this name, as
+        `Kind/name`: their events concern it.
+        """
 
     @abstractmethod
     def is_queued(self, api: Api, namespace: str) -> bool:
-        """True if a Kueue takes its objects in a namespace: it suspends each that names a queue, until its turn."""
+        """True if a Kueue takes its objects in a namespace: it suspends each that
+        names a queue, until its turn.
+        """
 
     @abstractmethod
     def check(self, api: Api, namespace: str) -> Check:
@@ -148,7 +164,12 @@ class WorkloadKind(ABC):
 
     def object(self, metadata: Object, spec: Object, kind: str | None = None) -> Object:
         """An object of this kind, or of another kind of its group."""
-        return {"apiVersion": self.api_version, "kind": kind or self.name, "metadata": metadata, "spec": spec}
+        return {
+            "apiVersion": self.api_version,
+            "kind": kind or self.name,
+            "metadata": metadata,
+            "spec": spec,
+        }
 
     def collection(self, namespace: str, plural: str | None = None) -> str:
         """Path of its objects in the API, or of those with another plural of its group."""
@@ -163,14 +184,16 @@ class WorkloadKind(ABC):
     def dry_run(self, api: Api, namespace: str, labels: Mapping[str, str] | None = None) -> Object:
         """The probe after all webhooks, not created. Raises ApiError if it would be refused."""
         query = {"dryRun": "All", "fieldValidation": "Strict"}
-        answer: Object = api.request("POST", self.collection(namespace), self.probe(namespace, labels or {}), query)
+        answer: Object = api.request(
+            "POST", self.collection(namespace), self.probe(namespace, labels or {}), query
+        )
         return answer
 
 
 @dataclass(frozen=True)
 class ClusterOptions:
-    """The server's settings, and facts about the cluster that the runtime has found out: what decides which objects are
-    created there."""
+    """The server's settings, and facts about the cluster that the runtime has found out: what
+    decides which objects are created there."""
 
     settings: Settings
     kind: WorkloadKind
@@ -181,7 +204,9 @@ class ClusterOptions:
     launcher: bytes = field(repr=False)
     """The zipapp of the worker launcher (client_lib.worker.zipapp_build)."""
     server_ca: str | None = None
-    """Certificates (PEM) of the authority that signed the server's certificate; None: those of the image."""
+    """Certificates (PEM) of the authority that signed the server's certificate;
+    None: those of the image.
+    """
     kueue: bool | None = False
-    """True if a Kueue takes the workloads of this namespace, so that jobs may give a `queue_name`; None: the server has
-    not asked yet."""
+    """True if a Kueue takes the workloads of this namespace, so that jobs may give a `queue_name`;
+    None: the server has not asked yet."""

@@ -20,16 +20,20 @@ from server_stub.settings import Settings
 
 @dataclass(frozen=True)
 class LocalOptions:
-    """The server's settings, and the programs of this machine that the runtime starts. The runtime reads no environment
-    and no file of settings itself."""
+    """The server's settings, and the programs of this machine that the runtime starts. The runtime
+    reads no environment and no file of settings itself."""
 
     settings: Settings
     nvidia_smi: str = "nvidia-smi"
     """Program that lists the GPUs, looked for on PATH. A machine without it has none."""
     python: str = sys.executable
-    """Interpreter of the worker launchers, which need the standard library only, and of requests that name none."""
+    """Interpreter of the worker launchers, which need the standard library only, and
+    of requests that name none.
+    """
     accounts: Callable[[], Mapping[str, str]] | None = None
-    """Returns the name of the account under which each user's jobs run; None: all run under that of the server."""
+    """Returns the name of the account under which each user's jobs run; None: all run
+    under that of the server.
+    """
 
     @property
     def warm(self) -> bool:

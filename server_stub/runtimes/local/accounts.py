@@ -1,16 +1,17 @@
-"""The accounts of this machine under which the jobs of users run, if the server runs as root, and the folders of such
-jobs in the data directory:
+"""The accounts of this machine under which the jobs of users run, if the server runs as root, and
+the folders of such jobs in the data directory:
 
     <data>, jobs, jobs/<id>, attempts, attempts/<n>, workers   the server's, mode 0711: no account lists or changes them
     workers/<n>, outputs, checkpoints, environments/<uid>      the account's, mode 0700
     attempts/<n>/code.tar.gz, function                         the account's copies of what the client has uploaded
 
-The processes of a worker run under the account that owns the worker's folder. Only the server can change the folder
-above it, so a restarted server can rely on this owner to find the account of a running job. If the owner is root, as in
-a data directory of an earlier version, the processes run under the account of the server.
+The processes of a worker run under the account that owns the worker's folder. Only the server can
+change the folder above it, so a restarted server can rely on this owner to find the account of a
+running job. If the owner is root, as in a data directory of an earlier version, the processes run
+under the account of the server.
 
-The server follows no link in the account's folders (`files.job_dirs`). Programs that write there, such as the copy of
-checkpoints, have the rights of the account.
+The server follows no link in the account's folders (`files.job_dirs`). Programs that write there,
+such as the copy of checkpoints, have the rights of the account.
 """
 
 import contextlib
@@ -35,10 +36,15 @@ from server_stub.files.outputs import OUTPUTS
 from server_stub.runtimes import CHECKPOINTS, Attempt
 
 _WAY_OUT = (
-    'make it (useradd), name another one in the users file (account = "..."), or start with --insecure-shared-uid'
+    'make it (useradd), name another one in the users file (account = "..."), or start with '
+    "--insecure-shared-uid"
 )
-READ_S = 5.0  # in which an account must have read files: their file system may not answer, as one of FUSE can
-_CAN_READ = 'while IFS= read -r path; do [ -r "$path" ] && { [ ! -d "$path" ] || [ -x "$path" ]; }; printf %s $?; done'
+# in which an account must have read files: their file system may not answer, as one of FUSE can
+READ_S = 5.0
+_CAN_READ = (
+    'while IFS= read -r path; do [ -r "$path" ] && { [ ! -d "$path" ] || [ -x "$path" ]; }; '
+    "printf %s $?; done"
+)
 _ENTERED = ("jobs", "environments")
 _USAGE = 2  # exit code of a launcher without arguments
 
@@ -57,7 +63,9 @@ class Account(NamedTuple):
 
     @property
     def rights(self) -> dict[str, Any]:
-        """Arguments for subprocess: the new process has the rights of this account, and no others."""
+        """Arguments for subprocess: the new process has the rights of
+        this account, and no others.
+        """
         return {"user": self.uid, "group": self.gid, "extra_groups": self.groups, "umask": 0o022}
 
     def own(self, path: Path) -> None:
@@ -67,8 +75,8 @@ class Account(NamedTuple):
     def run(
         self, command: list[str], limit_s: float | None = None, stdin: str = ""
     ) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, with the rights of the account and nothing of the server's environment. Raises
-        subprocess.TimeoutExpired: it was killed after `limit_s`."""
+        """Run a command to its end, with the rights of the account and nothing of the server's
+        environment. Raises subprocess.TimeoutExpired: it was killed after `limit_s`."""
         environment = {"PATH": os.defpath, "LC_ALL": "C"} | self.environment
         return subprocess.run(
             command,
@@ -83,8 +91,9 @@ class Account(NamedTuple):
         )
 
     def can_read(self, paths: Sequence[str]) -> list[bool]:
-        """Find out for each path if the account can read this file, or list and enter this folder; those that take
-        longer than READ_S count as unreadable. Waits for one process, as a user may name many paths."""
+        """Find out for each path if the account can read this file, or list and enter this folder;
+        those that take longer than READ_S count as unreadable. Waits for one process, as a user may
+        name many paths."""
         lines = "".join(path.replace("\n", "?") + "\n" for path in paths)
         try:
             codes = self.run(["/bin/sh", "-c", _CAN_READ], READ_S, lines).stdout if paths else ""
@@ -125,13 +134,15 @@ def owner_of(folder: Path) -> Account | None:
 def of_user(user: str, names: Mapping[str, str]) -> Account:
     """The account of one user. Raises InvalidRequest: the user has none."""
     if user not in names:
-        raise InvalidRequest(f"the users file has no user {user}, so there is no account for the job")
+        raise InvalidRequest(
+            f"the users file has no user {user}, so there is no account for the job"
+        )
     return of_users({user: names[user]})[user]
 
 
 def of_users(names: Mapping[str, str]) -> dict[str, Account]:
-    """The account of each user. `names`: user -> name of the account. Raises InvalidRequest: there is no such account,
-    it is root, or two users have the same."""
+    """The account of each user. `names`: user -> name of the account. Raises InvalidRequest: there
+    is no such account, it is root, or two users have the same."""
     accounts: dict[str, Account] = {}
     missing = []
     for user, name in names.items():
@@ -146,7 +157,9 @@ def of_users(names: Mapping[str, str]) -> dict[str, Account]:
         if account.uid == 0:
             raise InvalidRequest(f"the jobs of {user} would run as root", hint=_WAY_OUT)
         if (other := users.setdefault(account.uid, user)) != user:
-            raise InvalidRequest(f"{other} and {user} have the same account, {account.name}", hint=_WAY_OUT)
+            raise InvalidRequest(
+                f"{other} and {user} have the same account, {account.name}", hint=_WAY_OUT
+            )
     return accounts
 
 
@@ -165,7 +178,9 @@ def open_data_dir(data_dir: Path) -> None:
             os.chmod(entry.path, stat.S_IMODE(entry.stat().st_mode) & 0o700)
     for folder in (data_dir / name for name in _ENTERED):
         _let_enter(folder)
-        for entry in os.scandir(folder):  # of an earlier version, or of a server that did not separate its users
+        for entry in os.scandir(
+            folder
+        ):  # of an earlier version, or of a server that did not separate its users
             if not entry.is_symlink() and entry.stat().st_mode & 0o066:
                 os.chmod(entry.path, 0o700)
     data_dir.chmod(0o711)
@@ -182,8 +197,8 @@ def with_own_copies(attempt: Attempt) -> Attempt:
 
 
 def prepare(attempt: Attempt, plan: WorkerPlan, account: Account) -> None:
-    """Make all folders but those of the workers. Files of an interrupted start are removed. Raises OSError, also if
-    fewer bytes of the disk would stay free than the plan says."""
+    """Make all folders but those of the workers. Files of an interrupted start are removed. Raises
+    OSError, also if fewer bytes of the disk would stay free than the plan says."""
     folder = attempt_dir(attempt.job_dir, attempt.number)
     if folder.exists():
         shutil.rmtree(folder)
@@ -213,8 +228,9 @@ def _let_enter(folder: Path) -> None:
 
 
 def give(folder: Path, account: Account) -> None:
-    """Make a folder of the account. A folder that the server, or a job that ran as root, has made becomes that of the
-    account with all files in it. Raises PermissionError: it belongs to another account."""
+    """Make a folder of the account. A folder that the server, or a job that ran as root, has made
+    becomes that of the account with all files in it. Raises PermissionError: it belongs to another
+    account."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     owner = folder.lstat().st_uid
@@ -222,7 +238,9 @@ def give(folder: Path, account: Account) -> None:
         return
     if owner != os.geteuid():
         raise PermissionError(
-            errno.EPERM, f"the folder belongs to uid {owner}, and the account {account.name} can't use it", folder
+            errno.EPERM,
+            f"the folder belongs to uid {owner}, and the account {account.name} can't use it",
+            folder,
         )
     for _, folders, files, descriptor in os.fwalk(folder):
         for name in (*folders, *files):
@@ -232,7 +250,9 @@ def give(folder: Path, account: Account) -> None:
 
 
 def _make_checkpoints(attempt: Attempt, account: Account, keep_free: int) -> None:
-    """Make the folder for checkpoints, at the first start with a copy of those of an earlier job."""
+    """Make the folder for checkpoints, at the first start with a copy
+    of those of an earlier job.
+    """
     checkpoints = attempt.job_dir / CHECKPOINTS
     if source := checkpoints_to_copy(attempt, checkpoints):
         _let_enter(source.parent)
@@ -243,24 +263,32 @@ def _make_checkpoints(attempt: Attempt, account: Account, keep_free: int) -> Non
         give(incomplete, account)
         copied = account.run(["cp", "-a", f"{source}/.", str(incomplete)])
         if copied.returncode:
-            raise OSError(f"the checkpoints of the job before can't be copied: {copied.stderr.strip()}")
+            raise OSError(
+                f"the checkpoints of the job before can't be copied: {copied.stderr.strip()}"
+            )
         incomplete.rename(checkpoints)
     give(checkpoints, account)
 
 
 def _copy(source: Path, target: Path, account: Account, keep_free: int) -> None:
     disk.check_room(str(target.parent), source.stat().st_size, keep_free)
-    with open(source, "rb") as file, open(target, "xb", opener=lambda path, flags: os.open(path, flags, 0o400)) as copy:
+    with (
+        open(source, "rb") as file,
+        open(target, "xb", opener=lambda path, flags: os.open(path, flags, 0o400)) as copy,
+    ):
         shutil.copyfileobj(file, copy)
     account.own(target)
 
 
 def checkpoints_to_copy(attempt: Attempt, checkpoints: Path) -> Path | None:
-    """The folder that `checkpoints` begins as a copy of; None: there is none, or `checkpoints` exists. Raises
-    FileNotFoundError: the job that the user names in `checkpoint_from` was deleted."""
+    """The folder that `checkpoints` begins as a copy of; None: there is none, or `checkpoints`
+    exists. Raises FileNotFoundError: the job that the user names in `checkpoint_from` was deleted.
+    """
     source = attempt.checkpoints_from
     if source is None or attempt.spec.checkpoint_dir is not None or checkpoints.exists():
         return None
     if attempt.spec.checkpoint_from is not None and not source.parent.exists():
-        raise FileNotFoundError(f"the checkpoints of {attempt.checkpoints_name} are gone: that job was deleted")
+        raise FileNotFoundError(
+            f"the checkpoints of {attempt.checkpoints_name} are gone: that job was deleted"
+        )
     return source if source.is_dir() else None

@@ -1,5 +1,5 @@
-"""One running attempt: all of its launchers, started all or none, followed to the end of the last. `runtimes.verdict`
-decides."""
+"""One running attempt: all of its launchers, started all or none, followed to the end of the last.
+`runtimes.verdict` decides."""
 
 import asyncio
 import shutil
@@ -31,7 +31,8 @@ from server_stub.worker_gateway.sessions import worker_of
 from server_stub.worker_gateway.worker import StackDump
 
 SLOW_START_S = 0.5  # an attempt that takes longer to start reports that it is starting
-UNPACKING_S = 0.5  # a launcher without ranks that has not stopped by then is killed: it may be unpacking an archive
+# a launcher without ranks that has not stopped by then is killed: it may be unpacking an archive
+UNPACKING_S = 0.5
 TOO_LATE_S = 15.0  # time that a returning worker has to end by itself after the others have ended
 ASK_AGAIN_S = 1.0  # pause before the database, which did not answer, is asked again
 NO_ANSWER_S = 10.0  # after the grace period, the launcher itself is killed
@@ -41,9 +42,9 @@ RECORD = "attempt.json"  # in the directory of an attempt
 
 @dataclass(frozen=True)
 class Record:
-    """`attempt.json` in the directory of an attempt, written before its first launcher starts: with it, a restarted
-    server looks for the workers; without it, the attempt waits in the queue. It holds the resources of the attempt, so
-    that they are not handed out twice."""
+    """`attempt.json` in the directory of an attempt, written before its first launcher starts: with
+    it, a restarted server looks for the workers; without it, the attempt waits in the queue. It
+    holds the resources of the attempt, so that they are not handed out twice."""
 
     boot_id: str
     workers: int
@@ -69,7 +70,9 @@ class Gang:
         pool: WarmPool | None = None,
         never_warm: str | None = None,
     ):
-        """`pool`: the warm pool that forks its launchers, if it can. `never_warm`: the reason why no pool can."""
+        """`pool`: the warm pool that forks its launchers, if it can. `never_warm`:
+        the reason why no pool can.
+        """
         self.attempt = attempt
         self.record = started
         self._host, self._python, self._report = host, python, report
@@ -78,7 +81,9 @@ class Gang:
         self._directory = attempt_dir(attempt.job_dir, attempt.number)
         self._returned_path = str(self._directory / "returned.json")
         self._launchers = [
-            Launcher(worker_dir(attempt.job_dir, attempt.number, number), number, host, self._changed)
+            Launcher(
+                worker_dir(attempt.job_dir, attempt.number, number), number, host, self._changed
+            )
             for number in range(started.workers)
         ]
         self._elastic = verdict.elastic_bounds(attempt.spec)
@@ -92,7 +97,9 @@ class Gang:
         self._stopped = False
         """The service has stopped it before any worker failed."""
         self._lost_first = False
-        """The first worker that failed lost its launcher: that caused the failures of the others."""
+        """The first worker that failed lost its launcher: that caused
+        the failures of the others.
+        """
         self._graces: set[float] = set()
         """Grace periods of the stops so far."""
         self._timers: list[asyncio.TimerHandle] = []
@@ -101,7 +108,9 @@ class Gang:
     # --- from start to end
 
     async def start(self, plans: Sequence[WorkerPlan], account: Account | None = None) -> None:
-        """Write all files, start all launchers, follow them to the end. `account`: runs them; None: the server's."""
+        """Write all files, start all launchers, follow them to the end. `account`: runs
+        them; None: the server's.
+        """
         after: Sequence[Sequence[Source]] | None = None
         try:
             while self.attempt.after and after is None and not self._stopped:
@@ -114,7 +123,12 @@ class Gang:
         except OSError as error:
             for launcher in self._launchers:
                 disk.give_up(launcher.files.reserve)
-            self._end(Verdict(Reason(reason_of(error, START_FAILED)), f"the attempt could not be prepared: {error}"))
+            self._end(
+                Verdict(
+                    Reason(reason_of(error, START_FAILED)),
+                    f"the attempt could not be prepared: {error}",
+                )
+            )
             return
         await self._run(self._launchers)
 
@@ -126,14 +140,18 @@ class Gang:
             self._end(verdict.verdict(self._workers, self._stopped, self._lost_first))
             return
         self._began = self._launchers[0].has_begun()
-        self._returned = {int(worker): times for worker, times in (read_json(self._returned_path) or {}).items()}
+        self._returned = {
+            int(worker): times for worker, times in (read_json(self._returned_path) or {}).items()
+        }
         await self._run([launcher for launcher in self._launchers if not launcher.was_launched()])
 
     async def _run(self, unlaunched: Sequence[Launcher]) -> None:
         self._later(SLOW_START_S, self._report_starting)
         try:
             await asyncio.to_thread(self._spawn, await self._fork(unlaunched))
-            followed = asyncio.gather(*(self._follow(number) for number in range(len(self._launchers))))
+            followed = asyncio.gather(
+                *(self._follow(number) for number in range(len(self._launchers)))
+            )
             await asyncio.to_thread(_make_durable, self._directory)
             self._may_go = True
             self._changed()
@@ -174,7 +192,12 @@ class Gang:
             return False
         return number in self._survived and self._returned.get(number, 0) < self._elastic.returns
 
-    def _prepare(self, plans: Sequence[WorkerPlan], account: Account | None, after: Sequence[Sequence[Source]]) -> None:
+    def _prepare(
+        self,
+        plans: Sequence[WorkerPlan],
+        account: Account | None,
+        after: Sequence[Sequence[Source]],
+    ) -> None:
         if account is not None:
             accounts.prepare(self.attempt, plans[0], account)
         else:
@@ -204,7 +227,9 @@ class Gang:
         if self._pool is None or self._stopped:
             return list(launchers)
         pool = self._pool
-        failures = await asyncio.gather(*(pool.launch(launcher.files.path) for launcher in launchers))
+        failures = await asyncio.gather(
+            *(pool.launch(launcher.files.path) for launcher in launchers)
+        )
         self._pool_failed = next(filter(None, failures), None)
         return [launcher for launcher, failed in zip(launchers, failures, strict=True) if failed]
 
@@ -213,7 +238,9 @@ class Gang:
         """The reason why its ranks were not forked from its warm pool; None: they were."""
         if self._pool_failed:
             return f"the warm pool could not be used: {self._pool_failed}"
-        return next((worker.fresh_because for worker in self._workers if worker.fresh_because), None)
+        return next(
+            (worker.fresh_because for worker in self._workers if worker.fresh_because), None
+        )
 
     def _spawn(self, launchers: Sequence[Launcher]) -> None:
         for launcher in launchers:
@@ -226,7 +253,9 @@ class Gang:
         return self._last is not None and self._last.phase == "ended"
 
     async def give_up(self, why: str) -> None:
-        """End every process at once, and report the end: an error of the server prevents that it is followed."""
+        """End every process at once, and report the end: an error of the server
+        prevents that it is followed.
+        """
         for timer in self._timers:
             timer.cancel()
         await asyncio.gather(*(launcher.destroy() for launcher in self._launchers))
@@ -277,16 +306,24 @@ class Gang:
             for launcher in self._launchers:
                 if launcher.worker.stage is Stage.READY:
                     launcher.instruct(control.order(control.GO))
-        if self._returned and counted[0].stage is Stage.ENDED:  # the gang does not need them any more
+        if (
+            self._returned and counted[0].stage is Stage.ENDED
+        ):  # the gang does not need them any more
             for number in self._returned:
                 if not self._launchers[number].worker.stage.over:
                     stop = control.order(control.STOP, grace_s=self.attempt.spec.grace_s)
                     self._later(TOO_LATE_S, partial(self._launchers[number].instruct, stop))
         starting = [worker for worker in counted if worker.stage in (Stage.STARTING, Stage.READY)]
-        missing = {*self._survived, *(worker.number for worker in starting if worker.number in self._returned)}
+        missing = {
+            *self._survived,
+            *(worker.number for worker in starting if worker.number in self._returned),
+        }
         runs = any(worker.stage is Stage.STARTED for worker in counted)
         if runs and not self._stopped and len(starting) == len(missing - self._survived):
-            message, quiet = verdict.who_is_missing(missing, len(self._launchers)), verdict.quiet(self._workers)
+            message, quiet = (
+                verdict.who_is_missing(missing, len(self._launchers)),
+                verdict.quiet(self._workers),
+            )
             why = self.fresh_because if self._pool is not None else self._never_warm
             notes = () if why is None else (f"its processes were started, not forked: {why}",)
             self._observe("running", Reason.RUNNING, message, quiet=quiet, notes=notes)
@@ -298,7 +335,9 @@ class Gang:
         self._graces.add(grace_s)
         for launcher in self._launchers:
             launcher.instruct(control.order(control.STOP, grace_s=None if of_peer else grace_s))
-            if launcher.worker.stage is Stage.STARTING:  # it may be unpacking; without ranks there is no grace
+            if (
+                launcher.worker.stage is Stage.STARTING
+            ):  # it may be unpacking; without ranks there is no grace
                 self._later(UNPACKING_S, launcher.kill)
             self._later(grace_s + NO_ANSWER_S, launcher.kill)
 
@@ -310,7 +349,9 @@ class Gang:
     def _report_starting(self) -> None:
         ready = sum(worker.stage is not Stage.STARTING for worker in self._workers)
         if ready < len(self._workers) and not self._graces:
-            self._observe("waiting", Reason.STARTING, f"{ready} of {len(self._workers)} workers are prepared")
+            self._observe(
+                "waiting", Reason.STARTING, f"{ready} of {len(self._workers)} workers are prepared"
+            )
 
     def _end(self, end: Verdict, conflicts: tuple[str, ...] = ()) -> None:
         self._observe(
@@ -326,10 +367,18 @@ class Gang:
 
     def _observe(self, phase: Phase, reason: Reason, message: str, **known: Any) -> None:
         """`known`: further fields of Observation."""
-        self._tell(phase, reason, message, workers=tuple(worker.info() for worker in self._workers), **known)
+        self._tell(
+            phase,
+            reason,
+            message,
+            workers=tuple(worker.info() for worker in self._workers),
+            **known,
+        )
 
     def _tell(self, phase: Phase, reason: Reason, message: str, **known: Any) -> None:
-        seen = Observation(self.attempt.job_id, self.attempt.number, phase, reason, message, **known)
+        seen = Observation(
+            self.attempt.job_id, self.attempt.number, phase, reason, message, **known
+        )
         if seen != self._last:
             self._last = seen
             self._report(seen)
@@ -339,17 +388,23 @@ class Gang:
 
 
 def read_record(attempt_dir: Path) -> Record | None:
-    """None: the attempt was never started. Raises ServerError: it was, and the file can't be read."""
+    """None: the attempt was never started. Raises ServerError: it was,
+    and the file can't be read.
+    """
     path = attempt_dir / RECORD
     if (data := read_json(str(path))) is None and not path.exists():
         return None
     try:
-        return Record(**(data or {}) | {"grant": tuple(tuple(gpus) for gpus in (data or {})["grant"])})
+        return Record(
+            **(data or {}) | {"grant": tuple(tuple(gpus) for gpus in (data or {})["grant"])}
+        )
     except (KeyError, TypeError) as error:
         raise ServerError(f"the record {path} can't be read: {type(error).__name__}") from error
 
 
 def _make_durable(attempt_dir: Path) -> None:
-    """Return when the record would survive a power cut: ranks start only then, or they could start twice."""
+    """Return when the record would survive a power cut: ranks start only then,
+    or they could start twice.
+    """
     for path in (attempt_dir / RECORD, attempt_dir, attempt_dir.parent, attempt_dir.parent.parent):
         sync(path)

@@ -1,5 +1,5 @@
-"""This machine as a place for jobs: the meaning of a request on it (refusal, notices, needs, plans of the workers), its
-free resources, and checks of it, with a fix for each problem."""
+"""This machine as a place for jobs: the meaning of a request on it (refusal, notices, needs, plans
+of the workers), its free resources, and checks of it, with a fix for each problem."""
 
 import os
 import shutil
@@ -69,22 +69,38 @@ class Host:
         return plan.manifest(plans, attempt, wanted)
 
     def account(self, user: str) -> Account | None:
-        """The account that runs the jobs of a user; None: this server's. Raises InvalidRequest: the user has none."""
+        """The account that runs the jobs of a user; None: this server's. Raises
+        InvalidRequest: the user has none.
+        """
         names = self._options.accounts
         return accounts.of_user(user, names()) if names else None
 
     def plans(
-        self, attempt: Attempt, wanted: Needs, granted: Grant, master_port: int, account: Account | None
+        self,
+        attempt: Attempt,
+        wanted: Needs,
+        granted: Grant,
+        master_port: int,
+        account: Account | None,
     ) -> list[WorkerPlan]:
         """One plan per worker. Raises InvalidRequest: the conda environment is gone."""
         prefix = self._conda_prefix(attempt.spec, attempt.submitter, account)
         if account is not None:
             attempt = accounts.with_own_copies(attempt)
         return plan.worker_plans(
-            attempt, wanted, granted, master_port, self.machine, self._options, conda_prefix=prefix, account=account
+            attempt,
+            wanted,
+            granted,
+            master_port,
+            self.machine,
+            self._options,
+            conda_prefix=prefix,
+            account=account,
         )
 
-    def _conda_prefix(self, spec: JobSpec, submitter: Submitter, account: Account | None) -> Path | None:
+    def _conda_prefix(
+        self, spec: JobSpec, submitter: Submitter, account: Account | None
+    ) -> Path | None:
         if spec.conda_env is None:
             return None
         return find_prefix(spec.conda_env, submitter.environment, submitter.working_dir, account)
@@ -95,7 +111,10 @@ class Host:
         handed_out = frozenset[int]().union(*(record.gpus for record in running))
         others = [gpu for gpu in self.gpus.known if gpu.index not in handed_out]
         failure = self.gpus.failure
-        why = {gpu.index: f"GPU {gpu.index}: {failure}" if failure else gpu.held(GPU_HELD_MIB) for gpu in others}
+        why = {
+            gpu.index: f"GPU {gpu.index}: {failure}" if failure else gpu.held(GPU_HELD_MIB)
+            for gpu in others
+        }
         held = {index: clause for index, clause in why.items() if clause is not None}
         return Capacity(
             gpus=len(self.gpus.known),
@@ -109,10 +128,14 @@ class Host:
 
     def instance_types(self, running: Sequence[Record]) -> Sequence[InstanceType]:
         capacity = self.capacity(running)
-        on_cpu = max(capacity.max_cpu_jobs - capacity.cpu_jobs, 0)  # also of types whose GPUs this machine lacks
+        on_cpu = max(
+            capacity.max_cpu_jobs - capacity.cpu_jobs, 0
+        )  # also of types whose GPUs this machine lacks
         return [
             InstanceType(
-                available=len(capacity.free_gpus) // size.gpus if size.gpus and capacity.gpus else on_cpu,
+                available=len(capacity.free_gpus) // size.gpus
+                if size.gpus and capacity.gpus
+                else on_cpu,
                 **size.model_dump(exclude={"gpu_memory_gib"}),
             )
             for size in self._catalogue.instance_types
@@ -121,9 +144,14 @@ class Host:
     # --- checks
 
     def diagnose(self, running: Sequence[Record]) -> list[Check]:
-        """One result per check, good or bad. The service checks the data directory, the database and the retention."""
+        """One result per check, good or bad. The service checks the data directory, the
+        database and the retention.
+        """
         capacity = self.capacity(running)
-        jobs = f"{capacity.cpu_jobs} of {capacity.max_cpu_jobs} jobs without GPUs run; {self.machine.cores} cores"
+        jobs = (
+            f"{capacity.cpu_jobs} of {capacity.max_cpu_jobs} jobs without GPUs run; "
+            f"{self.machine.cores} cores"
+        )
         return [
             self._check_gpus(capacity),
             self._check_memory(),
@@ -137,7 +165,9 @@ class Host:
         if self.gpus.failure is not None:
             return checked("gpus", self.gpus.failure, "run nvidia-smi by hand; reload the driver")
         if shutil.which(self._options.nvidia_smi) is None:
-            return checked("gpus", f"none: there is no {self._options.nvidia_smi} here; jobs run on the CPU")
+            return checked(
+                "gpus", f"none: there is no {self._options.nvidia_smi} here; jobs run on the CPU"
+            )
         if capacity.held_gpus:
             message = "; ".join(clause for _, clause in sorted(capacity.held_gpus.items()))
             return checked("gpus", message, "end those processes: their GPUs are not handed out")
@@ -147,14 +177,22 @@ class Host:
         free = number("/proc/meminfo", b"MemAvailable:") * 1024 / GIB
         if not free:  # macOS
             return checked("memory", f"{self.machine.memory_gib:.1f} GiB")
-        fix = None if free >= MEMORY_LEAST_GIB else "end what holds it, or run fewer processes per worker"
-        return checked("memory", f"{free:.1f} of {self.machine.memory_gib:.1f} GiB are available", fix)
+        fix = (
+            None
+            if free >= MEMORY_LEAST_GIB
+            else "end what holds it, or run fewer processes per worker"
+        )
+        return checked(
+            "memory", f"{free:.1f} of {self.machine.memory_gib:.1f} GiB are available", fix
+        )
 
     def _check_launcher(self) -> Check:
         python = self._options.python
         if shutil.which(python) is None:
             fix = "restart the server with the environment that has client-lib"
-            return checked("worker launcher", f"runs with {python}, which is not there any more", fix)
+            return checked(
+                "worker launcher", f"runs with {python}, which is not there any more", fix
+            )
         return checked("worker launcher", f"runs with {python}")
 
     def _check_accounts(self) -> Check:
@@ -168,7 +206,9 @@ class Host:
         bad = [why for account in found if (why := account.why_unusable(folder, python))]
         if bad:
             return checked("accounts", "; ".join(bad), "let these accounts enter all folders above")
-        return checked("accounts", f"the jobs of {len(found)} users run under accounts of their own")
+        return checked(
+            "accounts", f"the jobs of {len(found)} users run under accounts of their own"
+        )
 
 
 def _check_shared_memory() -> Check:
@@ -177,7 +217,11 @@ def _check_shared_memory() -> Check:
     size = os.statvfs(_SHM)
     free = size.f_bavail * size.f_frsize / GIB
     message = f"{free:.1f} of {size.f_blocks * size.f_frsize / GIB:.1f} GiB of {_SHM} are free"
-    fix = None if free >= SHM_LEAST_GIB else f"a larger {_SHM} (docker run --shm-size=8g), or num_workers=0"
+    fix = (
+        None
+        if free >= SHM_LEAST_GIB
+        else f"a larger {_SHM} (docker run --shm-size=8g), or num_workers=0"
+    )
     return checked("shared memory", message, fix)
 
 
@@ -185,31 +229,46 @@ def _check_shared_memory() -> Check:
 
 
 def _can_read(account: Account | None, paths: Sequence[str]) -> list[bool]:
-    """Find out for each path if the processes of a job can read it; the server itself may see more."""
+    """Find out for each path if the processes of a job can read it; the
+    server itself may see more.
+    """
     return [os.path.exists(path) for path in paths] if account is None else account.can_read(paths)
 
 
 def find_prefix(
-    env: str, environment: Mapping[str, str], working_dir: str | None, account: Account | None = None
+    env: str,
+    environment: Mapping[str, str],
+    working_dir: str | None,
+    account: Account | None = None,
 ) -> Path:
-    """The folder of the environment called `env`, or at the path `env`, as the submitter's conda would find it. Nothing
-    is run: conda's own Python takes a second to start. Raises InvalidRequest, with the folders that were searched."""
+    """The folder of the environment called `env`, or at the path `env`, as the submitter's conda
+    would find it. Nothing is run: conda's own Python takes a second to start. Raises
+    InvalidRequest, with the folders that were searched."""
     looked = list(_candidates(env, environment, working_dir))
-    for prefix in compress(looked, _can_read(account, [str(prefix / "bin" / "python") for prefix in looked])):
+    for prefix in compress(
+        looked, _can_read(account, [str(prefix / "bin" / "python") for prefix in looked])
+    ):
         return prefix
     raise InvalidRequest(
         f"conda_env={env!r}: no such environment on this machine; looked for bin/python in "
-        + (", ".join(map(str, looked)) or "no folder, as the submitter's environment names no conda"),
+        + (
+            ", ".join(map(str, looked))
+            or "no folder, as the submitter's environment names no conda"
+        ),
         hint="give the environment's path, as `conda env list` shows it",
     )
 
 
-def _candidates(env: str, environment: Mapping[str, str], working_dir: str | None) -> Iterator[Path]:
+def _candidates(
+    env: str, environment: Mapping[str, str], working_dir: str | None
+) -> Iterator[Path]:
     if os.sep in env or env.startswith("~"):
         home = environment.get("HOME", "~")
         yield Path(working_dir or "/", home + env[1:] if env.startswith("~/") else env)
         return
-    roots = dict[Path, None]()  # installations: of the conda in use, of the active environment, of micromamba
+    roots = dict[
+        Path, None
+    ]()  # installations: of the conda in use, of the active environment, of micromamba
     if "CONDA_EXE" in environment:
         roots[Path(environment["CONDA_EXE"]).parent.parent] = None
     if "CONDA_PREFIX" in environment:
@@ -219,7 +278,9 @@ def _candidates(env: str, environment: Mapping[str, str], working_dir: str | Non
         roots[Path(environment["MAMBA_ROOT_PREFIX"])] = None
     if env in ("base", "root"):
         yield from roots
-    folders = environment.get("CONDA_ENVS_DIRS", environment.get("CONDA_ENVS_PATH", "")).split(os.pathsep)
+    folders = environment.get("CONDA_ENVS_DIRS", environment.get("CONDA_ENVS_PATH", "")).split(
+        os.pathsep
+    )
     yield from (Path(folder, env) for folder in folders if folder)
     yield from (root / "envs" / env for root in roots)
     if "HOME" in environment:
@@ -227,8 +288,8 @@ def _candidates(env: str, environment: Mapping[str, str], working_dir: str | Non
 
 
 def check_volumes(volumes: Sequence[str], account: Account | None = None) -> list[str]:
-    """Notices for volumes. Nothing is mounted on one machine, so the path must be a folder of this machine. Raises
-    InvalidRequest: not of the form `name:path[:ro]`, or no such folder."""
+    """Notices for volumes. Nothing is mounted on one machine, so the path must be a folder of this
+    machine. Raises InvalidRequest: not of the form `name:path[:ro]`, or no such folder."""
     notices = []
     parsed = [fields.parse_volume(volume) for volume in volumes]
     found = _can_read(account, [f"{path}/." for _, path, _ in parsed])
@@ -239,5 +300,7 @@ def check_volumes(volumes: Sequence[str], account: Account | None = None) -> lis
                 hint=f"create {path}, or leave the volume out",
             )
         if read_only:
-            notices.append(f"volume {name!r}: {path} is this machine's own folder; `ro` is not enforced")
+            notices.append(
+                f"volume {name!r}: {path} is this machine's own folder; `ro` is not enforced"
+            )
     return notices

@@ -1,12 +1,14 @@
-"""The runtime's side of one worker launcher (`client_lib.worker`): started or found again, followed to its end; and the
-processes that a dead one has left, which are killed.
+"""The runtime's side of one worker launcher (`client_lib.worker`): started or found again, followed
+to its end; and the processes that a dead one has left, which are killed.
 
-A launcher is alive if its connection is open or its lock is held; a pid alone proves nothing. Another process belongs
-to a worker if its environment holds the worker's marker, or if it belongs to a recorded group whose leader has the
-recorded start time. (macOS shows environments through ps only.)
+A launcher is alive if its connection is open or its lock is held; a pid alone proves nothing.
+Another process belongs to a worker if its environment holds the worker's marker, or if it belongs
+to a recorded group whose leader has the recorded start time. (macOS shows environments through ps
+only.)
 
-If the worker's folder belongs to another account than that of this server, only processes of that account are killed.
-They write the records themselves, so a record could name any process of the machine.
+If the worker's folder belongs to another account than that of this server, only processes of that
+account are killed. They write the records themselves, so a record could name any process of the
+machine.
 """
 
 import asyncio
@@ -26,7 +28,15 @@ from typing import Any, TypeGuard
 from client_lib.errors import Conflict
 from client_lib.spec.states import Reason
 from client_lib.worker import control, disk
-from client_lib.worker.directory import ALREADY_RUNS, MARKER, Directory, is_held, last_line, launcher_command, read_json
+from client_lib.worker.directory import (
+    ALREADY_RUNS,
+    MARKER,
+    Directory,
+    is_held,
+    last_line,
+    launcher_command,
+    read_json,
+)
 from client_lib.worker.outcome import START_FAILED
 from client_lib.worker.preparation import reason_of
 from client_lib.worker.report import Report, storable
@@ -39,15 +49,17 @@ from server_stub.worker_gateway import report as reports
 from server_stub.worker_gateway.worker import StackDump, quiet_since
 
 LAUNCHER_SWEEPS = sys.platform == "linux" and os.environ.get("CLIENT_LIB_PORTABLE") != "1"
-"""A launcher that has reported has ended all of its descendants (child subreaper). On other systems it finds process
-groups only, and the runtime kills the rest."""
+"""A launcher that has reported has ended all of its descendants (child subreaper). On other systems
+it finds process groups only, and the runtime kills the rest."""
 _PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "CLIENT_LIB_PORTABLE", OPEN_FILES)
 
 
 class Launcher:
     """Controls one launcher. `changed` is called after each change of `worker`."""
 
-    def __init__(self, directory: Path, number: int, host: str, changed: Callable[[], None]) -> None:
+    def __init__(
+        self, directory: Path, number: int, host: str, changed: Callable[[], None]
+    ) -> None:
         self.worker = WorkerStatus(number, Stage.STARTING, host)
         self._path = directory
         self.files = Directory(str(directory))
@@ -70,8 +82,8 @@ class Launcher:
         return os.path.exists(self.files.processes)
 
     def spawn(self, python: str) -> None:
-        """Start the launcher; blocks for a millisecond. If one runs already, the new one exits at once. `follow`
-        reports a failure to start."""
+        """Start the launcher; blocks for a millisecond. If one runs already, the new one exits at
+        once. `follow` reports a failure to start."""
         try:
             account = owner_of(self._path)
             environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
@@ -86,14 +98,17 @@ class Launcher:
                     stderr=output,
                     cwd=self.files.path,
                     env=environment,
-                    start_new_session=True,  # it outlives the server, and no Ctrl-C of a terminal reaches it
+                    # it outlives the server, and no Ctrl-C of a terminal reaches it
+                    start_new_session=True,
                     **account.rights if account else {},
                 )
         except OSError as error:
             self._spawn_error = error
 
     def instruct(self, line: bytes) -> None:
-        """Send it now or as soon as there is a connection, and again after a reconnect (instructions may repeat)."""
+        """Send it now or as soon as there is a connection, and again after a reconnect
+        (instructions may repeat).
+        """
         if line not in self._instructions:
             self._instructions.append(line)
             if self._writer is not None:
@@ -171,8 +186,8 @@ class Launcher:
             await asyncio.sleep(pause)
 
     def lose_with_machine(self) -> None:
-        """Read the report after a reboot of the machine. The worker is lost if there is none, or if it says that the
-        worker was stopped, because the shutdown of the machine did that."""
+        """Read the report after a reboot of the machine. The worker is lost if there is none, or if
+        it says that the worker was stopped, because the shutdown of the machine did that."""
         report = self._report()
         disk.give_up(self.files.reserve)
         if report is not None and report["reason"] != Reason.CANCELLED:
@@ -198,7 +213,9 @@ class Launcher:
         return None
 
     def _connect(self) -> socket.socket:
-        """A connection to a launcher of the folder's owner. Raises ConnectionRefusedError: it is another account's."""
+        """A connection to a launcher of the folder's owner. Raises
+        ConnectionRefusedError: it is another account's.
+        """
         connection = control.connect(self.files.control)
         owner = _other_owner(self._path)
         if owner is not None:
@@ -243,9 +260,15 @@ class Launcher:
         if event == control.STACKS:
             self._stacks_taken.set()
         elif event == control.QUIET:
-            with suppress(ValueError, TypeError, AttributeError):  # processes of the job may send anything
-                told = {int(rank): float(seconds) for rank, seconds in message.get("ranks", {}).items()}
-                self._become(self.worker.stage, quiet=quiet_since(told, self.worker.quiet, time.monotonic()))
+            with suppress(
+                ValueError, TypeError, AttributeError
+            ):  # processes of the job may send anything
+                told = {
+                    int(rank): float(seconds) for rank, seconds in message.get("ranks", {}).items()
+                }
+                self._become(
+                    self.worker.stage, quiet=quiet_since(told, self.worker.quiet, time.monotonic())
+                )
         elif event == control.STARTED:
             self._takes_stacks = bool(message.get("stacks"))
             known = {name: message.get(name) for name in ("fresh_because", "threads")}
@@ -262,7 +285,9 @@ class Launcher:
             return None
 
     async def _sweep(self, *, of_launcher: bool = False) -> None:
-        """Return when no process of the worker is alive. `of_launcher`: the launcher lives, and is killed, too."""
+        """Return when no process of the worker is alive. `of_launcher`: the launcher
+        lives, and is killed, too.
+        """
         for pause in _pauses():
             with suppress(OSError):  # this process has too many open files
                 if of_launcher:
@@ -272,7 +297,11 @@ class Launcher:
             await asyncio.sleep(pause)
 
     def _failure(self) -> tuple[Reason, str]:
-        who, error, code = f"the launcher of worker {self.worker.number}", self._spawn_error, self._exit_code
+        who, error, code = (
+            f"the launcher of worker {self.worker.number}",
+            self._spawn_error,
+            self._exit_code,
+        )
         if error is not None:
             return Reason(reason_of(error, START_FAILED)), f"{who} could not be started: {error}"
         if not self.was_launched() and code is None:
@@ -296,8 +325,9 @@ class Launcher:
 
 
 def _pauses() -> Iterator[float]:
-    """Seconds between two checks of a starting launcher: 1 ms for the first 100 ms, then more, up to 0.2 s. No event on
-    all systems announces a new socket; a launcher needs about 20 ms to open its."""
+    """Seconds between two checks of a starting launcher: 1 ms for the first 100 ms, then more, up
+    to 0.2 s. No event on all systems announces a new socket; a launcher needs about 20 ms to open
+    its."""
     waited = 0.0
     while True:
         pause = min(max(0.001, waited / 20), 0.2)
@@ -318,7 +348,9 @@ def leftovers(worker_dir: Path) -> list[int]:
 
 
 def kill_leftovers(worker_dir: Path) -> list[int]:
-    """Send SIGKILL to all of them, and return them. Repeat until none is found: a process may start another."""
+    """Send SIGKILL to all of them, and return them. Repeat until none is found: a
+    process may start another.
+    """
     found, owner = leftovers(worker_dir), _other_owner(worker_dir)
     for group in [record["pgid"] for record in _recorded(worker_dir) if record.get("pid") in found]:
         if owner is None:
@@ -356,17 +388,27 @@ def _kill(pid: int, owner: int | None) -> None:
 def _recorded(worker_dir: Path) -> list[dict[str, Any]]:
     """The ranks' {pid, pgid, start_time}; empty before they start."""
     records = read_json(Directory(str(worker_dir)).processes, opener(worker_dir)) or {}
-    return [record for record in records.values() if isinstance(record, dict) and _is_pid(record.get("pgid"))]
+    return [
+        record
+        for record in records.values()
+        if isinstance(record, dict) and _is_pid(record.get("pgid"))
+    ]
 
 
 def _lives(record: Mapping[str, Any]) -> bool:
-    """True if the process with this {pid, start_time} lives; the job may have written any record."""
+    """True if the process with this {pid, start_time} lives; the job
+    may have written any record.
+    """
     pid, started = record.get("pid"), record.get("start_time")
-    return _is_pid(pid) and started is not None and start_time(pid) == started and not _is_zombie(pid)
+    return (
+        _is_pid(pid) and started is not None and start_time(pid) == started and not _is_zombie(pid)
+    )
 
 
 def _is_pid(number: object) -> TypeGuard[int]:
-    """True for a pid that the kernel can have given to a process of a job: 0 and 1 name groups of other processes."""
+    """True for a pid that the kernel can have given to a process of a job: 0 and 1 name
+    groups of other processes.
+    """
     return isinstance(number, int) and 1 < number < 2**31
 
 
@@ -375,17 +417,23 @@ def _is_zombie(pid: int) -> bool:
     if sys.platform == "linux":
         return stat(f"/proc/{pid}")[:1] in ([], ["Z"], ["X"])
     command = ["ps", "-o", "stat=", "-p", str(pid)]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()[:1] in ("", "Z")
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()[
+        :1
+    ] in ("", "Z")
 
 
 def _marked(worker_dir: str) -> list[int]:
     if sys.platform == "linux":
         return marked(MARKER, worker_dir)
     # without /proc; `ps -E` shows the environment after the command
-    answer = subprocess.run(["ps", "-axEww", "-o", "pid=,command="], capture_output=True, text=True, check=False).stdout
+    answer = subprocess.run(
+        ["ps", "-axEww", "-o", "pid=,command="], capture_output=True, text=True, check=False
+    ).stdout
     return find_in_ps(answer, f"{MARKER}={worker_dir}")
 
 
 def find_in_ps(answer: str, marker: str) -> list[int]:
     """The pids of lines that contain `marker` as a separate word."""
-    return [int(line.split(None, 1)[0]) for line in answer.splitlines() if f" {marker} " in f"{line} "]
+    return [
+        int(line.split(None, 1)[0]) for line in answer.splitlines() if f" {marker} " in f"{line} "
+    ]

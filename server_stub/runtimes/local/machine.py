@@ -1,5 +1,5 @@
-"""This machine: its cores and memory, read once; its GPUs with the processes that hold their memory, as nvidia-smi
-lists them; and its ports, of which each job gets one."""
+"""This machine: its cores and memory, read once; its GPUs with the processes that hold their
+memory, as nvidia-smi lists them; and its ports, of which each job gets one."""
 
 import asyncio
 import os
@@ -42,9 +42,13 @@ class Machine:
 
 
 def look() -> Machine:
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = content("/sys/fs/cgroup/memory.max").strip()  # there is no such file without cgroup v2 or in the root group
+    limit = content(
+        "/sys/fs/cgroup/memory.max"
+    ).strip()  # there is no such file without cgroup v2 or in the root group
     if limit.isdigit():  # of this process's control group (a container)
         memory = min(memory, int(limit))
     loopback = "lo0" if sys.platform == "darwin" else "lo"
@@ -63,7 +67,10 @@ class GpuProcess:
 
     def __str__(self) -> str:
         program = f" ({self.program})" if self.program else ""
-        return f"pid {self.pid}{program} holds {'memory' if self.used_mib is None else _amount(self.used_mib)}"
+        return (
+            f"pid {self.pid}{program} holds "
+            f"{'memory' if self.used_mib is None else _amount(self.used_mib)}"
+        )
 
 
 @dataclass(frozen=True)
@@ -77,14 +84,18 @@ class Gpu:
     holders: tuple[GpuProcess, ...] = ()
 
     def held(self, least_mib: int) -> str | None:
-        """A clause that names the processes which hold at least `least_mib` of it; None: no process does. For a GPU
-        that is not handed out: its holders are foreign processes."""
+        """A clause that names the processes which hold at least `least_mib` of it; None: no process
+        does. For a GPU that is not handed out: its holders are foreign processes."""
         heavy = [h for h in self.holders if h.used_mib is None or h.used_mib >= least_mib]
         if heavy:
             return f"GPU {self.index}: " + ", ".join(map(str, heavy))
         if not self.holders and self.used_mib >= max(least_mib, self.memory_mib // 20):
-            # processes of other containers and users are not always listed; a driver alone takes less than a twentieth
-            return f"GPU {self.index}: {_amount(self.used_mib)} are in use by a process that nvidia-smi does not list"
+            # processes of other containers and users are not always listed; a driver alone takes
+            # less than a twentieth
+            return (
+                f"GPU {self.index}: {_amount(self.used_mib)} are in use by a process that "
+                "nvidia-smi does not list"
+            )
         return None
 
 
@@ -93,13 +104,21 @@ def _amount(mib: int) -> str:
 
 
 def parse(gpus: str, processes: str, name_of: Callable[[int], str]) -> list[Gpu]:
-    """The GPUs in nvidia-smi's two answers (csv,noheader,nounits of GPU_FIELDS and PROCESS_FIELDS), by index.
-    `name_of`: the program of a pid; "": unknown. Raises ValueError for a line of another form."""
+    """The GPUs in nvidia-smi's two answers (csv,noheader,nounits of GPU_FIELDS and PROCESS_FIELDS),
+    by index. `name_of`: the program of a pid; "": unknown. Raises ValueError for a line of another
+    form."""
     holders: dict[str, list[GpuProcess]] = {}
     for uuid, pid, used in _rows(processes, 3):
         holders.setdefault(uuid, []).append(GpuProcess(int(pid), _number(used), name_of(int(pid))))
     found = [
-        Gpu(int(index), uuid, name, _number(total) or 0, _number(used) or 0, tuple(holders.get(uuid, ())))
+        Gpu(
+            int(index),
+            uuid,
+            name,
+            _number(total) or 0,
+            _number(used) or 0,
+            tuple(holders.get(uuid, ())),
+        )
         for index, uuid, name, total, used in _rows(gpus, 5)
     ]
     return sorted(found, key=lambda gpu: gpu.index)
@@ -119,12 +138,21 @@ def _number(cell: str) -> int | None:
 
 
 def visible(gpus: Sequence[Gpu], names: Sequence[str] | None) -> list[Gpu]:
-    """The GPUs with these names of CUDA_VISIBLE_DEVICES, where an unknown one ends the list; None: all."""
+    """The GPUs with these names of CUDA_VISIBLE_DEVICES, where an unknown one
+    ends the list; None: all.
+    """
     if names is None:
         return list(gpus)
     chosen: list[Gpu] = []
     for name in names:
-        gpu = next((g for g in gpus if name == str(g.index) or (name[:4] == "GPU-" and g.uuid.startswith(name))), None)
+        gpu = next(
+            (
+                g
+                for g in gpus
+                if name == str(g.index) or (name[:4] == "GPU-" and g.uuid.startswith(name))
+            ),
+            None,
+        )
         if gpu is None:
             break
         if gpu not in chosen:
@@ -140,7 +168,9 @@ class Gpus:
         self._asked_at = float("-inf")
         self.known: list[Gpu] = []
         self.failure: str | None = None
-        """The reason why nvidia-smi failed last. The GPUs known before stay known, but are not handed out."""
+        """The reason why nvidia-smi failed last. The GPUs known before stay
+        known, but are not handed out.
+        """
 
     async def look(self) -> None:
         """Update `known`, at most once a second. Never raises: see `failure`."""
@@ -149,7 +179,8 @@ class Gpus:
         program = shutil.which(self._program)
         try:
             if program is not None:
-                # one after the other: cancelling one when the other fails would leave its pipe to a loop that may close
+                # one after the other: cancelling one when the other fails would leave its pipe to a
+                # loop that may close
                 gpus = await _answer(program, f"--query-gpu={GPU_FIELDS}")
                 processes = await _answer(program, f"--query-compute-apps={PROCESS_FIELDS}")
                 self.known = parse(gpus, processes, _program_of)
@@ -164,7 +195,9 @@ def _program_of(pid: int) -> str:
 
 
 async def _answer(program: str, query: str) -> str:
-    """The output of nvidia-smi. Raises OSError: it can't be started, fails, or gives no answer in time."""
+    """The output of nvidia-smi. Raises OSError: it can't be started, fails,
+    or gives no answer in time.
+    """
     try:
         child = await asyncio.create_subprocess_exec(
             program,
@@ -183,9 +216,13 @@ async def _answer(program: str, query: str) -> str:
     finally:
         if child.returncode is None:
             with suppress(ProcessLookupError):
-                os.kill(child.pid, signal.SIGKILL)  # child.kill() may take the exit status away from who waits for it
+                os.kill(
+                    child.pid, signal.SIGKILL
+                )  # child.kill() may take the exit status away from who waits for it
         with suppress(asyncio.TimeoutError):  # a process stuck in the driver never ends
-            await asyncio.wait_for(child.communicate(), _END_S)  # closes its pipe, which another process may hold open
+            await asyncio.wait_for(
+                child.communicate(), _END_S
+            )  # closes its pipe, which another process may hold open
     text = output.decode("utf-8", "replace")
     if child.returncode:
         raise OSError(f"{program} ended with {child.returncode}: {text.strip()}")
@@ -201,12 +238,16 @@ def ephemeral_range() -> tuple[int, int]:
         first, last = _LINUX_RANGE.read_text("ascii").split()
     except FileNotFoundError:
         command = ["sysctl", "-n", "net.inet.ip.portrange.first", "net.inet.ip.portrange.last"]
-        first, last = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        first, last = subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.split()
     return int(first), int(last)
 
 
 def outside(ephemeral: tuple[int, int]) -> list[int]:
-    """All ports that jobs may get: those outside of the ephemeral range, or all if there are none."""
+    """All ports that jobs may get: those outside of the ephemeral range,
+    or all if there are none.
+    """
     every = range(_FIRST, _LAST + 1)
     return [port for port in every if not ephemeral[0] <= port <= ephemeral[1]] or list(every)
 
@@ -229,21 +270,27 @@ def is_free(port: int) -> bool:
 
 
 class Ports:
-    """The MASTER_PORTs of this server's jobs: free, outside the ephemeral range, reserved for one job of this machine.
+    """The MASTER_PORTs of this server's jobs: free, outside the ephemeral range, reserved for one
+    job of this machine.
 
-    Any outgoing connection could take a port of the ephemeral range between our choice and its use by rank 0. Another
-    server could choose the same port in that time, so each port is reserved on the machine: the server binds the UDP
-    port of the same number while the job runs. The kernel gives this port to one process of any user at a time, and
-    frees it when the server dies; the TCP port stays free for rank 0.
+    Any outgoing connection could take a port of the ephemeral range between our choice and its use
+    by rank 0. Another server could choose the same port in that time, so each port is reserved on
+    the machine: the server binds the UDP port of the same number while the job runs. The kernel
+    gives this port to one process of any user at a time, and frees it when the server dies; the TCP
+    port stays free for rank 0.
     """
 
     def __init__(self) -> None:
         self._reserved: dict[Hashable, tuple[int, socket.socket | None]] = {}
-        """Holder -> port, and the UDP socket that reserves it; None: another process has that one."""
+        """Holder -> port, and the UDP socket that reserves it; None:
+        another process has that one.
+        """
         self._usable: list[int] = []
 
     def reserve(self, holder: Hashable) -> int:
-        """A free port, reserved for this holder until `release`. Raises Unavailable if there is none."""
+        """A free port, reserved for this holder until `release`. Raises
+        Unavailable if there is none.
+        """
         self._usable = self._usable or outside(ephemeral_range())
         taken = {port for port, _ in self._reserved.values()}
         for port in in_turn(self._usable, holder):
@@ -254,8 +301,9 @@ class Ports:
         raise Unavailable("no TCP port of this machine is free for MASTER_PORT")
 
     def hold(self, holder: Hashable, port: int) -> None:
-        """Reserve the port of a job that was found again, or that the user chose. Another server may have reserved it,
-        too: then a rank fails to listen on it, and its report names the holder."""
+        """Reserve the port of a job that was found again, or that the user chose. Another server
+        may have reserved it, too: then a rank fails to listen on it, and its report names the
+        holder."""
         if self._reserved.get(holder, (None, None))[0] != port:
             self.release(holder)
             self._reserved[holder] = port, _lock(port)

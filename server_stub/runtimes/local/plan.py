@@ -12,8 +12,7 @@ from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
 from server_stub.files.job_dirs import inputs_dir
 from server_stub.files.outputs import folder
-from server_stub.runtimes import CHECKPOINTS, Attempt
-from server_stub.runtimes import plan as common
+from server_stub.runtimes import CHECKPOINTS, Attempt, plan as common
 from server_stub.runtimes.local import LocalOptions
 from server_stub.runtimes.local.accounts import Account
 from server_stub.runtimes.local.machine import Machine
@@ -35,7 +34,11 @@ def worker_plans(
 ) -> list[WorkerPlan]:
     """One plan per worker, worker 0 first. `account`: runs the job; None: that of the server."""
     spec, settings = attempt.spec, options.settings
-    interpreter = str(conda_prefix / "bin" / "python") if conda_prefix else attempt.submitter.python or options.python
+    interpreter = (
+        str(conda_prefix / "bin" / "python")
+        if conda_prefix
+        else attempt.submitter.python or options.python
+    )
     environments = settings.data_dir.absolute() / "environments"
     if account is not None:  # no account runs what another one has installed
         environments /= str(account.uid)
@@ -65,7 +68,9 @@ def worker_plans(
             gpus=[str(index) for index in gpus],
             processes_per_worker=needs.processes_with(len(gpus)),
             record_imports=warm and worker == 0,
-            log_file=plan.log_file if worker == 0 or plan.snapshot else None,  # in place all share one file
+            log_file=plan.log_file
+            if worker == 0 or plan.snapshot
+            else None,  # in place all share one file
             outputs=(kept := common.output_globs(attempt, worker)),
             outputs_to=str(folder(attempt.job_dir, attempt.number, worker)) if kept else None,
         )
@@ -107,27 +112,47 @@ def checkpoint_dir(attempt: Attempt) -> Path:
 
 
 def _environment(
-    attempt: Attempt, conda_prefix: Path | None, account: Account | None, machine: Machine, options: LocalOptions
+    attempt: Attempt,
+    conda_prefix: Path | None,
+    account: Account | None,
+    machine: Machine,
+    options: LocalOptions,
 ) -> dict[str, str]:
-    """The submitter's environment, as with torchrun, then the spec's. The launcher removes stale variables."""
-    inherited = {"GLOO_SOCKET_IFNAME": machine.loopback}  # otherwise gloo resolves this host's name, and may hang
+    """The submitter's environment, as with torchrun, then the spec's. The
+    launcher removes stale variables.
+    """
+    inherited = {
+        "GLOO_SOCKET_IFNAME": machine.loopback
+    }  # otherwise gloo resolves this host's name, and may hang
     inherited |= attempt.submitter.environment
     inherited["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's numbering, which our indices use
     if account is not None:
         inherited |= account.environment
     if conda_prefix is not None:  # as after its activation
-        inherited = {key: value for key, value in inherited.items() if key not in ("VIRTUAL_ENV", "PYTHONHOME")}
-        inherited["PATH"] = os.pathsep.join(filter(None, [str(conda_prefix / "bin"), inherited.get("PATH", "")]))
+        inherited = {
+            key: value
+            for key, value in inherited.items()
+            if key not in ("VIRTUAL_ENV", "PYTHONHOME")
+        }
+        inherited["PATH"] = os.pathsep.join(
+            filter(None, [str(conda_prefix / "bin"), inherited.get("PATH", "")])
+        )
         inherited |= {"CONDA_PREFIX": str(conda_prefix), "CONDA_DEFAULT_ENV": conda_prefix.name}
-    given = {k: v for k, v in attempt.spec.environment().items() if k != VISIBLE}  # applied when GPUs are granted
+    given = {
+        k: v for k, v in attempt.spec.environment().items() if k != VISIBLE
+    }  # applied when GPUs are granted
     payload, limit = attempt.function, options.settings.max_snapshot_bytes
-    function = {function_runner.PAYLOAD: str(payload), function_runner.LIMIT: str(limit)} if payload else {}
+    function = (
+        {function_runner.PAYLOAD: str(payload), function_runner.LIMIT: str(limit)}
+        if payload
+        else {}
+    )
     return inherited | given | attempt.secret_values | function
 
 
 def manifest(plans: Sequence[WorkerPlan], attempt: Attempt, needs: Needs) -> Manifest:
-    """The plans without values of secrets, without the submitter's own environment, and with placeholders for values
-    that are chosen at the start."""
+    """The plans without values of secrets, without the submitter's own environment, and with
+    placeholders for values that are chosen at the start."""
     inherited = attempt.submitter.environment
     masked = attempt.spec.masked().environment() | dict.fromkeys(attempt.secret_values, MASK)
     objects = []
@@ -135,10 +160,15 @@ def manifest(plans: Sequence[WorkerPlan], attempt: Attempt, needs: Needs) -> Man
         ours = {k: v for k, v in plan.environment.items() if k not in inherited}
         shown = plan._asdict() | {
             "environment": dict(sorted((ours | masked).items())),
-            "inherited_variables": f"{len(inherited)} of the submitter's own environment, not shown",
+            "inherited_variables": (
+                f"{len(inherited)} of the submitter's own environment, not shown"
+            ),
         }
         if needs.wants_gpus:
-            shown["gpus"] = f"{len(plan.gpus or ())} of GPU {', '.join(map(str, needs.allowed))}, chosen at the start"
+            shown["gpus"] = (
+                f"{len(plan.gpus or ())} of GPU {', '.join(map(str, needs.allowed))}, chosen at "
+                "the start"
+            )
         if own_port(attempt.spec) is None:
             shown["master_port"] = "a free one, chosen at the start"
         objects.append(shown)

@@ -1,7 +1,8 @@
-"""The local runtime: the waiting and the running attempts, and the resources that are handed out to them.
+"""The local runtime: the waiting and the running attempts, and the resources that are handed out to
+them.
 
-All methods run on the event loop's thread, so nothing here needs a lock. `scheduling` decides, `host` holds the
-resources, and one running attempt is a `gang`.
+All methods run on the event loop's thread, so nothing here needs a lock. `scheduling` decides,
+`host` holds the resources, and one running attempt is a `gang`.
 """
 
 import asyncio
@@ -30,14 +31,18 @@ from server_stub.runtimes.local.scheduling import Grant, Key, Waiting
 from server_stub.runtimes.local.warm import WarmPools
 from server_stub.worker_gateway.worker import StackDump
 
-PAUSE_PER_WAITING_S = 5e-5  # before the queue is decided, which takes a hundredth of it: many submits share a decision
-LOOK_AGAIN_S = 3.0  # interval at which GPUs held by foreign processes are checked: their release is no event
+# before the queue is decided, which takes a hundredth of it: many submits share a decision
+PAUSE_PER_WAITING_S = 5e-5
+# interval at which GPUs held by foreign processes are checked: their release is no event
+LOOK_AGAIN_S = 3.0
 
 _log = logging.getLogger(__name__)
 
 
 class LocalRuntime:
-    """Runs attempts as processes of this machine. See server_stub.runtimes.Runtime for the promises."""
+    """Runs attempts as processes of this machine. See
+    server_stub.runtimes.Runtime for the promises.
+    """
 
     name = "local"
 
@@ -56,7 +61,9 @@ class LocalRuntime:
 
     # --- before anything runs
 
-    def check(self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None) -> list[str]:
+    def check(
+        self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None
+    ) -> list[str]:
         del namespace
         return self._host.check(spec, owner, submitter)
 
@@ -65,7 +72,10 @@ class LocalRuntime:
         account = self._host.account(owner)
         if account is None or all(await asyncio.to_thread(account.can_read, [path])):
             return None
-        return f"jobs of {owner} run under the account {account.name} of the server's machine, which can't read {path}"
+        return (
+            f"jobs of {owner} run under the account {account.name} of the server's machine, which "
+            f"can't read {path}"
+        )
 
     def render(self, attempt: Attempt) -> Manifest:
         return self._host.render(attempt)
@@ -91,12 +101,18 @@ class LocalRuntime:
         if key in self._waiting or key in self._gangs:
             return
         try:
-            started = None if attempt.never_started else read_record(attempt_dir(attempt.job_dir, attempt.number))
+            started = (
+                None
+                if attempt.never_started
+                else read_record(attempt_dir(attempt.job_dir, attempt.number))
+            )
         except ServerError as error:
             self._tasks.begin(self._end_unrecorded(attempt, error.message))
             return
         if started is not None:
-            gang = Gang(attempt, started, self._host.machine.host, self._options.python, self._report)
+            gang = Gang(
+                attempt, started, self._host.machine.host, self._options.python, self._report
+            )
             self._run(key, gang, gang.adopt(self._host.machine.boot_id))
             return
         try:
@@ -122,16 +138,21 @@ class LocalRuntime:
             return None
         written = 0
         for worker in range(gang.record.workers):
-            with suppress(OSError):  # a segment was removed since the listing, or no file can be opened
+            with suppress(
+                OSError
+            ):  # a segment was removed since the listing, or no file can be opened
                 for segment in log_dir(gang.attempt.job_dir, attempt, worker).glob("*"):
-                    written += segment.stat().st_mtime_ns  # samples of the launcher do not change these times
+                    # samples of the launcher do not change these times
+                    written += segment.stat().st_mtime_ns
         return written
 
     async def stacks(self, job_id: str, attempt: int) -> list[StackDump]:
         gang = self._gangs.get((job_id, attempt))
         return [] if gang is None else await gang.stacks()
 
-    async def begin_session(self, job_id: str, attempt: int, request: Mapping[str, Any]) -> socket.socket:
+    async def begin_session(
+        self, job_id: str, attempt: int, request: Mapping[str, Any]
+    ) -> socket.socket:
         gang = self._gangs.get((job_id, attempt))
         if gang is None:
             raise Conflict("its attempt has ended")
@@ -140,7 +161,9 @@ class LocalRuntime:
     # --- admission
 
     def _admit_soon(self) -> None:
-        """Admit after this turn of the loop: attempts found again must hold their resources before others start."""
+        """Admit after this turn of the loop: attempts found again must hold their
+        resources before others start.
+        """
         if not self._admitting and self._sink is not None and self._waiting:
             self._admitting = True
             self._tasks.begin(self._admit())
@@ -148,7 +171,9 @@ class LocalRuntime:
     async def _admit(self) -> None:
         try:
             await asyncio.sleep(len(self._waiting) * PAUSE_PER_WAITING_S)
-            if self._host.gpus.known and any(waiting.needs.wants_gpus for waiting in self._waiting.values()):
+            if self._host.gpus.known and any(
+                waiting.needs.wants_gpus for waiting in self._waiting.values()
+            ):
                 await self._host.gpus.look()
             self._admitting = False
             self._admit_now()
@@ -203,19 +228,27 @@ class LocalRuntime:
         self._run(key, gang, self._start(gang, attempt, plans, account))
 
     def _own_port(self, attempt: Attempt) -> int | None:
-        """The MASTER_PORT that the user chose. Raises Conflict: another job of this server has it."""
+        """The MASTER_PORT that the user chose. Raises Conflict: another
+        job of this server has it.
+        """
         port = plan.own_port(attempt.spec)
         for gang in self._gangs.values():
             if gang.record.master_port == port and not gang.over:
                 other = gang.attempt
-                named = f"job {other.job_name}" if other.owner == attempt.owner else "another user's job"
+                named = (
+                    f"job {other.job_name}"
+                    if other.owner == attempt.owner
+                    else "another user's job"
+                )
                 raise Conflict(
-                    f"MASTER_PORT={port} is held by {named}: wait for its end, or leave MASTER_PORT out, and each job "
-                    "gets a port of its own"
+                    f"MASTER_PORT={port} is held by {named}: wait for its end, or leave "
+                    "MASTER_PORT out, and each job gets a port of its own"
                 )
         return port
 
-    async def _start(self, gang: Gang, attempt: Attempt, plans: Sequence[WorkerPlan], account: Account | None) -> None:
+    async def _start(
+        self, gang: Gang, attempt: Attempt, plans: Sequence[WorkerPlan], account: Account | None
+    ) -> None:
         """Run the attempt to its end; the warm pool learns from each job that may use it."""
         first, folder = plans[0], str(worker_dir(attempt.job_dir, attempt.number, 0))
         self._warm.job_began(first, folder)
@@ -237,7 +270,9 @@ class LocalRuntime:
         self._admit_soon()
 
     async def _end_unrecorded(self, attempt: Attempt, why: str) -> None:
-        """End the processes of an attempt whose record is damaged: the resources that they hold are unknown."""
+        """End the processes of an attempt whose record is damaged: the resources
+        that they hold are unknown.
+        """
         for folder in sorted((attempt_dir(attempt.job_dir, attempt.number) / "workers").glob("*")):
             await Launcher(folder, 0, self._host.machine.host, lambda: None).destroy()
         self._report_end((attempt.job_id, attempt.number), Reason.SERVER_ERROR, why)
@@ -256,7 +291,9 @@ class LocalRuntime:
             self._report(Observation(*waiting.key, "waiting", Reason.QUEUED, why))
 
     def _report_end(self, key: Key, reason: Reason, message: str) -> None:
-        """Report the end of an attempt that never ran, in the next turn of the loop: after `submit` or `stop`."""
+        """Report the end of an attempt that never ran, in the next turn of the loop:
+        after `submit` or `stop`.
+        """
         seen = Observation(*key, "ended", reason, message, ended_at=datetime.now(timezone.utc))
         asyncio.get_running_loop().call_soon(self._report, seen)
 

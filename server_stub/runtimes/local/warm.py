@@ -1,11 +1,14 @@
-"""The warm pools of this machine: one per interpreter, started with the modules that scripts have imported.
+"""The warm pools of this machine: one per interpreter, started with the modules that scripts have
+imported.
 
-The first job that could use a pool starts fresh. The pool is started when that job ends, with the modules that it has
-imported, so that it costs the job nothing; a pool for a job that still runs after `GUESS_AFTER_S` starts with a guess.
-Modules that later scripts import are added to the list, which outlives the server. Used on one event loop.
+The first job that could use a pool starts fresh. The pool is started when that job ends, with the
+modules that it has imported, so that it costs the job nothing; a pool for a job that still runs
+after `GUESS_AFTER_S` starts with a guess. Modules that later scripts import are added to the list,
+which outlives the server. Used on one event loop.
 
-A pool's process (`client_lib.worker.warm`) is reachable only over its end of a pair of sockets, so that no other user
-of this machine can make it fork. It ends with this server; the launchers forked from it continue.
+A pool's process (`client_lib.worker.warm`) is reachable only over its end of a pair of sockets, so
+that no other user of this machine can make it fork. It ends with this server; the launchers forked
+from it continue.
 """
 
 from __future__ import annotations
@@ -34,8 +37,10 @@ from server_stub.runtimes.local.launcher import LAUNCHER_SWEEPS
 
 GUESS = ("numpy", "torch", "torch.distributed")
 GUESS_AFTER_S = 10.0
-MISFITS_MAX = 2  # successive jobs that a pool did not suit; then the pool is replaced by one for such jobs
-WORTH_A_RESTART = 20  # new modules that justify a new pool; one module of a new package does so, too
+# successive jobs that a pool did not suit; then the pool is replaced by one for such jobs
+MISFITS_MAX = 2
+# new modules that justify a new pool; one module of a new package does so, too
+WORTH_A_RESTART = 20
 MODULES_MAX = 6000
 _IDLE_S = 1800.0  # a pool ends after so many seconds without a request
 _LEFT_OUT = frozenset({"client_lib", "server_stub", "_distutils_hack", "pip", "_pytest", "pytest"})
@@ -56,7 +61,9 @@ class _Interpreter:
 
     @property
     def living(self) -> list[WarmPool]:
-        return [pool for pool in (self.pool, self.next) if pool is not None and pool.state != "ended"]
+        return [
+            pool for pool in (self.pool, self.next) if pool is not None and pool.state != "ended"
+        ]
 
     def read(self) -> dict[str, Any]:
         return {"modules": [], "refused": {}} | (read_json(str(self.config)) or {})
@@ -83,13 +90,17 @@ class WarmPools:
     @property
     def any_ready(self) -> bool:
         """A pool is ready, for any interpreter."""
-        return any(known.pool and known.pool.state == "ready" for known in self._interpreters.values())
+        return any(
+            known.pool and known.pool.state == "ready" for known in self._interpreters.values()
+        )
 
     def job_began(self, plan: WorkerPlan, worker_dir: str) -> None:
         """A job that could use a pool was started."""
         known = self._interpreter(plan)
         if known and not known.guess and not known.living:
-            known.guess = asyncio.get_running_loop().call_later(GUESS_AFTER_S, self._guess, known, plan, worker_dir)
+            known.guess = asyncio.get_running_loop().call_later(
+                GUESS_AFTER_S, self._guess, known, plan, worker_dir
+            )
 
     def job_ended(self, plan: WorkerPlan, worker_dir: str, *, fitted: bool) -> None:
         """`fitted`: there was no pool, or it suited the job."""
@@ -114,7 +125,12 @@ class WarmPools:
     def _interpreter(self, plan: WorkerPlan) -> _Interpreter | None:
         """None: the plan may use no pool, or none could start its ranks."""
         python = plan.python
-        if not plan.record_imports or python is None or not LAUNCHER_SWEEPS or not plan.uses_rank_runner:
+        if (
+            not plan.record_imports
+            or python is None
+            or not LAUNCHER_SWEEPS
+            or not plan.uses_rank_runner
+        ):
             return None
         name = f"{hashlib.sha256(python.encode()).hexdigest()[:16]}.json"
         return self._interpreters.setdefault(python, _Interpreter(python, self._folder / name))
@@ -122,9 +138,13 @@ class WarmPools:
     def _guess(self, known: _Interpreter, plan: WorkerPlan, worker_dir: str) -> None:
         known.guess = None
         if not known.living:
-            self._tasks.begin(self._begin(known, plan, worker_dir, known.read()["modules"] or list(GUESS)))
+            self._tasks.begin(
+                self._begin(known, plan, worker_dir, known.read()["modules"] or list(GUESS))
+            )
 
-    async def _learn(self, known: _Interpreter, plan: WorkerPlan, worker_dir: str, fitted: bool) -> None:
+    async def _learn(
+        self, known: _Interpreter, plan: WorkerPlan, worker_dir: str, fitted: bool
+    ) -> None:
         before = known.read()["modules"]
         modules, worth = extended(before, await asyncio.to_thread(_imported, worker_dir))
         known.misfits = 0 if fitted else known.misfits + 1
@@ -136,10 +156,14 @@ class WarmPools:
         elif modules != before:
             await asyncio.to_thread(known.write, modules)
 
-    async def _begin(self, known: _Interpreter, plan: WorkerPlan, worker_dir: str, modules: list[str]) -> None:
+    async def _begin(
+        self, known: _Interpreter, plan: WorkerPlan, worker_dir: str, modules: list[str]
+    ) -> None:
         """Start a new pool; the old one serves until it is ready."""
         process = processes(plan, Directory(worker_dir), None)[0]
-        pool = known.next = WarmPool(known.python, known.config, fit.environment_of(process.environment))
+        pool = known.next = WarmPool(
+            known.python, known.config, fit.environment_of(process.environment)
+        )
         try:
             await asyncio.to_thread(known.write, modules)
             await pool.start()
@@ -168,9 +192,13 @@ def _imported(worker_dir: str) -> list[str]:
 def extended(known: Sequence[str], imported: Sequence[str]) -> tuple[list[str], bool]:
     """(`known` with the new modules of `imported`, True if they justify a new pool)."""
     before = set(known)
-    added = [name for name in imported if name not in before and name.partition(".")[0] not in _LEFT_OUT]
+    added = [
+        name for name in imported if name not in before and name.partition(".")[0] not in _LEFT_OUT
+    ]
     packages = {name.partition(".")[0] for name in known}
-    worth = len(added) >= WORTH_A_RESTART or any(name.partition(".")[0] not in packages for name in added)
+    worth = len(added) >= WORTH_A_RESTART or any(
+        name.partition(".")[0] not in packages for name in added
+    )
     return [*known, *added][:MODULES_MAX], worth
 
 
@@ -214,7 +242,9 @@ class WarmPool:
             theirs.close()
         assert self._process.stdout
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._process.stdout.fileno(), self._read_output, self._process.stdout.fileno())
+        loop.add_reader(
+            self._process.stdout.fileno(), self._read_output, self._process.stdout.fileno()
+        )
         loop.add_reader(self._socket.fileno(), self._read, self._socket)
         if not await is_set_within(self._settled, _START_S):
             self._end(f"it was not ready within {_START_S:g} s")
@@ -224,7 +254,8 @@ class WarmPool:
             [self.python, _PROCESS, str(fd), str(self._config), warm.ROOM],
             env=self._environment | {MARKER: warm.ROOM, OPEN_FILES: os.environ.get(OPEN_FILES, "")},
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,  # the same kind as ranks have: they inherit Python's choice of buffering
+            # the same kind as ranks have: they inherit Python's choice of buffering
+            stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=[fd],
             cwd=self._config.parent,
@@ -232,7 +263,9 @@ class WarmPool:
         )
 
     async def launch(self, worker_dir: str) -> str | None:
-        """Fork a launcher. Returns None if it runs and holds its lock, otherwise the reason of the failure."""
+        """Fork a launcher. Returns None if it runs and holds its lock, otherwise
+        the reason of the failure.
+        """
         if self.state != "ready" or self._socket is None:
             return self.why_ended
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()

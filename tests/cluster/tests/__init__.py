@@ -1,1 +1,3 @@
-"""Tests of the tool itself. Those with the marker `cluster` start real clusters: `make test-cluster`."""
+"""Tests of the tool itself. Those with the marker `cluster` start real
+clusters: `make test-cluster`.
+"""

@@ -8,7 +8,9 @@ from tests.cluster.waiting import until
 PATH = "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs"
 
 
-def job(name: str, command: list[str], workers: int = 1, image: str = "localhost/python:local") -> dict[str, Any]:
+def job(
+    name: str, command: list[str], workers: int = 1, image: str = "localhost/python:local"
+) -> dict[str, Any]:
     """One master and `workers` workers that all run `command`."""
     replica = {"restartPolicy": "Never", "template": {"spec": _pod(command, image)}}
     replicas = {"Master": {**replica, "replicas": 1}}
@@ -42,7 +44,9 @@ def ends(api: Api, name: str, limit_s: float = 180, namespace: str = "jobs") -> 
     conditions: list[str] = []
     for _ in until(limit_s, pause_s=0.1):
         status = api.get(f"{PATH.format(namespace)}/{name}").get("status", {})
-        conditions = [each["type"] for each in status.get("conditions") or [] if each["status"] == "True"]
+        conditions = [
+            each["type"] for each in status.get("conditions") or [] if each["status"] == "True"
+        ]
         for end in ("Failed", "Succeeded"):
             if end in conditions:
                 return end
@@ -63,6 +67,9 @@ def _pod(command: list[str], image: str) -> dict[str, Any]:
         "imagePullPolicy": "Never",
         "command": command,
         "securityContext": security,
-        "resources": {"limits": {"cpu": "500m", "memory": "512Mi"}, "requests": {"cpu": "50m", "memory": "64Mi"}},
+        "resources": {
+            "limits": {"cpu": "500m", "memory": "512Mi"},
+            "requests": {"cpu": "50m", "memory": "64Mi"},
+        },
     }
     return {"containers": [container], "terminationGracePeriodSeconds": 1}

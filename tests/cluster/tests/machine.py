@@ -1,4 +1,6 @@
-"""Pictures of this machine, to compare before and after: independent of what the tool itself believes to be left."""
+"""Pictures of this machine, to compare before and after: independent of what the tool
+itself believes to be left.
+"""
 
 import os
 import subprocess
@@ -40,12 +42,16 @@ def appeared(cluster: Cluster, before: dict[str, list[str]]) -> dict[str, list[s
 
 
 def picture(cluster: Cluster) -> dict[str, list[str]]:
-    """What a cluster could leave behind, by kind, but for what belongs to other clusters that run meanwhile.
+    """What a cluster could leave behind, by kind, but for what belongs to other clusters that run
+    meanwhile.
 
     Of all processes those that name its folder, and those of pods.
     """
     marks = _marks_of_others(cluster)
-    return {kind: [line for line in lines if not any(mark in line for mark in marks)] for kind, lines in _all(cluster)}
+    return {
+        kind: [line for line in lines if not any(mark in line for mark in marks)]
+        for kind, lines in _all(cluster)
+    }
 
 
 def _marks_of_others(cluster: Cluster) -> list[str]:
@@ -64,8 +70,12 @@ def _all(cluster: Cluster) -> Iterable[tuple[str, list[str]]]:
         "links": sorted(os.listdir("/sys/class/net")),
         "routes": _lines("ip", "route", "show", "table", "all"),
         "rules": _rules(cluster.home),
-        "mounts": sorted(line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()),
-        "cgroups": sorted(str(path) for path in Path("/sys/fs/cgroup").glob("*/*") if path.is_dir()),
+        "mounts": sorted(
+            line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()
+        ),
+        "cgroups": sorted(
+            str(path) for path in Path("/sys/fs/cgroup").glob("*/*") if path.is_dir()
+        ),
         "sysctls": _sysctls(),
         "folders": sorted(str(path) for folder in FOLDERS for path in Path(folder).glob("*")),
         "processes": _processes(cluster.places.root),
@@ -92,7 +102,10 @@ def _rules(home: Home) -> list[str]:
 def _sysctls() -> list[str]:
     root = Path("/proc/sys")
     return sorted(
-        f"{path}={path.read_text().strip()}" for each in SYSCTLS for path in root.glob(each) if os.access(path, os.R_OK)
+        f"{path}={path.read_text().strip()}"
+        for each in SYSCTLS
+        for path in root.glob(each)
+        if os.access(path, os.R_OK)
     )
 
 
@@ -106,7 +119,11 @@ def _processes(folder_of_cluster: Path) -> list[str]:
         except OSError:
             continue  # ended meanwhile
         program = command.partition(b"\0")[0]
-        if bytes(folder_of_cluster) in command or program.endswith((b"containerd-shim-runc-v2", b"/pause")):
+        if bytes(folder_of_cluster) in command or program.endswith(
+            (b"containerd-shim-runc-v2", b"/pause")
+        ):
             whose = [each for each in variables if each.startswith(b"CLUSTER_RUN=")]
-            found.append(b" ".join([*command.split(NUL), cgroup.encode(), *whose]).decode(errors="replace"))
+            found.append(
+                b" ".join([*command.split(NUL), cgroup.encode(), *whose]).decode(errors="replace")
+            )
     return sorted(found)

@@ -93,7 +93,9 @@ def test_a_program_is_built_again_when_a_sum_of_its_modules_changes_and_only_the
 def test_an_image_is_built_again_when_its_recipe_changes(tmp_path: Path) -> None:
     recipe, home = images.RECIPES["python"], Home(tmp_path)
     assert images.archive(home, recipe) == images.archive(home, replace(recipe))
-    assert images.archive(home, recipe) != images.archive(home, replace(recipe, debian=("python3", "git")))
+    assert images.archive(home, recipe) != images.archive(
+        home, replace(recipe, debian=("python3", "git"))
+    )
 
 
 @pytest.mark.parametrize(
@@ -109,26 +111,43 @@ def test_what_go_calls_a_program_is_known(package: str, program: str) -> None:
     assert programs.name_by_go(package) == program
 
 
-def test_help_tells_of_every_command_and_each_has_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_tells_of_every_command_and_each_has_its_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     told = {}
     for words in ([], *([command] for command in cli.COMMANDS)):
         with pytest.raises(SystemExit) as left:
             cli.main([*words, "--help"])
         assert left.value.code == 0
         told[" ".join(words)] = capsys.readouterr().out
-    assert [each for each in cli.COMMANDS if not re.search(rf"^    {each}\s", told[""], re.MULTILINE)] == []
+    assert [
+        each for each in cli.COMMANDS if not re.search(rf"^    {each}\s", told[""], re.MULTILINE)
+    ] == []
     assert "from nothing to a job" in told[""]
-    assert all(text.startswith(f"usage: python -m tests.cluster {command}".rstrip()) for command, text in told.items())
+    assert all(
+        text.startswith(f"usage: python -m tests.cluster {command}".rstrip())
+        for command, text in told.items()
+    )
 
 
 @pytest.mark.parametrize(
     ("target", "command"),
-    [(["cluster", "LAYERS=api kwok"], "up api kwok"), (["cluster"], "up"), (["cluster-down"], "down")],
+    [
+        (["cluster", "LAYERS=api kwok"], "up api kwok"),
+        (["cluster"], "up"),
+        (["cluster-down"], "down"),
+    ],
 )
 def test_make_has_the_two_commands_of_every_day(target: list[str], command: str) -> None:
-    outside = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+    outside = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")
+    }
     make = ["make", "--dry-run", *target]
-    told = subprocess.run(make, cwd=ROOT, env=outside, capture_output=True, text=True, check=True).stdout
+    told = subprocess.run(
+        make, cwd=ROOT, env=outside, capture_output=True, text=True, check=True
+    ).stdout
     assert told.splitlines()[-1].strip().endswith(f"-m tests.cluster {command}")
 
 
@@ -146,7 +165,9 @@ def test_an_image_archive_names_its_blobs_by_their_digests(tmp_path: Path) -> No
     assert described["annotations"]["io.containerd.image.name"] == "localhost/x:local"
 
 
-def test_status_of_a_cluster_that_is_not_up_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_of_a_cluster_that_is_not_up_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(["--home", str(tmp_path), "status"]) == cli.NOT_UP
     assert capsys.readouterr().out == "cluster 'default' is not up\n"
 
@@ -158,7 +179,9 @@ def test_a_command_on_a_cluster_that_is_not_up_says_what_to_do(
     assert capsys.readouterr().err == "cluster: cluster 'default' is not up; `up` starts it\n"
 
 
-@pytest.mark.parametrize("words", [["up", "nodes"], ["--name", "No", "up"], ["fake-nodes", "3", "--capacity", "cpu"]])
+@pytest.mark.parametrize(
+    "words", [["up", "nodes"], ["--name", "No", "up"], ["fake-nodes", "3", "--capacity", "cpu"]]
+)
 def test_a_wrong_word_is_named(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         cli.main(words)
@@ -193,14 +216,24 @@ def test_families_that_need_the_same_library_name_the_same_version() -> None:
         if recipe.parent.name == "helm":  # needs newer ones of eight modules
             continue
         required = recipe.read_text().partition("replace (")[0]
-        for module, version in re.findall(r"^\s*(?:require )?(\S+\.\S+) (v\S+)", required, re.MULTILINE):
+        for module, version in re.findall(
+            r"^\s*(?:require )?(\S+\.\S+) (v\S+)", required, re.MULTILINE
+        ):
             versions.setdefault(module, set()).add(version)
     different = {module for module, found in versions.items() if len(found) > 1}
     # the API server comes with a newer client of etcd than the newest etcd that it is tested with
     apart = {module for module in different if not module.startswith("go.etcd.io/etcd/")}
-    # Kubeflow Trainer needs newer ones than the training operator is made with, and Kueue newer ones than the rest
-    newer = {"github.com/antlr4-go/antlr/v4", "github.com/sirupsen/logrus", "github.com/stoewer/go-strcase"}
+    # Kubeflow Trainer needs newer ones than the training operator is made with, and Kueue newer
+    # ones than the rest
+    newer = {
+        "github.com/antlr4-go/antlr/v4",
+        "github.com/sirupsen/logrus",
+        "github.com/stoewer/go-strcase",
+    }
     newer |= {"golang.org/x/mod", "golang.org/x/tools"}
-    newer |= {"k8s.io/csi-translation-lib", "k8s.io/kube-scheduler"}  # of coscheduling; `replace` makes them the same
+    newer |= {
+        "k8s.io/csi-translation-lib",
+        "k8s.io/kube-scheduler",
+    }  # of coscheduling; `replace` makes them the same
     assert apart == {"go.uber.org/zap", "sigs.k8s.io/scheduler-plugins", "volcano.sh/apis", *newer}
     assert len(versions) > 200

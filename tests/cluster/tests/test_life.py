@@ -53,7 +53,10 @@ def test_the_control_plane_and_the_operator_are_ready_within_15_seconds(spare: C
 
 
 def test_up_again_leaves_what_runs_alone(control_plane: Cluster) -> None:
-    before, started = control_plane.node().pid, {each.started_at for each in control_plane.programs().values()}
+    before, started = (
+        control_plane.node().pid,
+        {each.started_at for each in control_plane.programs().values()},
+    )
     control_plane.up({"api"})
     assert control_plane.node().pid == before
     assert {each.started_at for each in control_plane.programs().values()} == started
@@ -77,7 +80,9 @@ def test_a_layer_is_added_to_a_cluster_with_objects(spare: Cluster) -> None:
 @pytest.mark.parametrize("step", STEPS)
 def test_down_removes_what_an_up_left_that_was_killed(spare: Cluster, step: str) -> None:
     before = picture(spare)
-    started = subprocess.Popen(command(spare, "up", "node"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    started = subprocess.Popen(
+        command(spare, "up", "node"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     for _ in until(180, pause_s=0.005):
         if (spare.places.run / step).exists():
             break
@@ -90,7 +95,9 @@ def test_down_removes_what_an_up_left_that_was_killed(spare: Cluster, step: str)
 
 
 def test_up_after_an_up_that_was_killed_is_whole(spare: Cluster) -> None:
-    started = subprocess.Popen(command(spare, "up", "api"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    started = subprocess.Popen(
+        command(spare, "up", "api"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     for _ in until(180, pause_s=0.005):
         if spare.places.record.exists():
             break
@@ -100,7 +107,9 @@ def test_up_after_an_up_that_was_killed_is_whole(spare: Cluster) -> None:
     assert spare.layers() == {"api"}
 
 
-def test_when_its_first_process_is_killed_all_of_it_ends_and_up_or_down_find_their_way(spare: Cluster) -> None:
+def test_when_its_first_process_is_killed_all_of_it_ends_and_up_or_down_find_their_way(
+    spare: Cluster,
+) -> None:
     before = picture(spare)
     spare.up({"node"})
     spare.api.create(PATH.format("jobs"), job("first", ["sleep", "600"], workers=0))
@@ -119,7 +128,9 @@ def test_down_after_a_down_that_was_killed_leaves_nothing(spare: Cluster) -> Non
     before = picture(spare)
     spare.up({"api"})
     node = spare.node()
-    ending = subprocess.Popen(command(spare, "down"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    ending = subprocess.Popen(
+        command(spare, "down"), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
     for _ in until(60, pause_s=0.001):
         if not node.is_alive():
             break
@@ -133,7 +144,9 @@ def test_down_after_a_down_that_was_killed_leaves_nothing(spare: Cluster) -> Non
 def test_two_clusters_run_at_once(cluster: Cluster, control_plane: Cluster) -> None:
     assert cluster.network.number != control_plane.network.number
     cluster.namespace("here")
-    there = {each["metadata"]["name"] for each in control_plane.api.get("/api/v1/namespaces")["items"]}
+    there = {
+        each["metadata"]["name"] for each in control_plane.api.get("/api/v1/namespaces")["items"]
+    }
     assert "here" not in there
 
 
@@ -162,7 +175,9 @@ def test_down_of_a_cluster_that_never_was_is_no_error(spare: Cluster) -> None:
     assert subprocess.run(command(spare, "down"), capture_output=True).returncode == 0
 
 
-def test_a_record_of_another_process_with_the_same_number_is_not_believed(control_plane: Cluster) -> None:
+def test_a_record_of_another_process_with_the_same_number_is_not_believed(
+    control_plane: Cluster,
+) -> None:
     node = control_plane.node()
     other = Node(node.pid, node.start_time - 1, node.places)
     assert not other.is_alive()

@@ -1,4 +1,6 @@
-"""What a machine lacks is said in one line, before anything is changed: no cluster, milliseconds."""
+"""What a machine lacks is said in one line, before anything is changed:
+no cluster, milliseconds.
+"""
 
 import fcntl
 import os
@@ -17,7 +19,9 @@ from tests.cluster.places import Home
 
 @pytest.fixture
 def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """All that may be found on the PATH, for one who may do everything; each test takes something away."""
+    """All that may be found on the PATH, for one who may do everything; each
+    test takes something away.
+    """
     folder = tmp_path / "commands"
     folder.mkdir()
     for name in (*needs.PACKAGE_OF, "go", "apt-get", "dpkg-deb"):
@@ -40,7 +44,9 @@ def test_a_machine_that_has_all_of_it_lacks_nothing(commands: Path, home: Home) 
     assert missing(["api", "kwok"], home) is None
 
 
-def test_who_is_not_root_is_told_so(commands: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_not_root_is_told_so(
+    commands: Path, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert missing(["api"], home) == "root is needed, for namespaces and cgroups; try: sudo -E"
 
@@ -53,23 +59,35 @@ def test_a_root_that_may_not_make_namespaces_is_told_so(
 
 
 @pytest.mark.parametrize(("command", "package"), needs.PACKAGE_OF.items())
-def test_a_missing_command_is_named_with_its_package(commands: Path, home: Home, command: str, package: str) -> None:
+def test_a_missing_command_is_named_with_its_package(
+    commands: Path, home: Home, command: str, package: str
+) -> None:
     (commands / command).unlink()
-    assert missing(["api"], home) == f"the command {command} is missing; Debian has it in the package {package}"
+    assert (
+        missing(["api"], home)
+        == f"the command {command} is missing; Debian has it in the package {package}"
+    )
 
 
 def test_without_go_nothing_can_be_built(commands: Path, home: Home) -> None:
     (commands / "go").unlink()
-    assert missing(["api"], home) == "the command go is missing; the programs are built with Go 1.26 or newer"
+    assert (
+        missing(["api"], home)
+        == "the command go is missing; the programs are built with Go 1.26 or newer"
+    )
 
 
 def test_a_go_that_is_too_old_is_named(commands: Path, home: Home) -> None:
     (commands / "go").write_text("#!/bin/sh\necho go1.19.8\n")
-    assert missing(["api"], home) == f"Go 1.26 or newer is needed; {commands}/go is or says: go1.19.8"
+    assert (
+        missing(["api"], home) == f"Go 1.26 or newer is needed; {commands}/go is or says: go1.19.8"
+    )
 
 
 def test_what_a_go_refuses_is_passed_on_in_one_line(commands: Path, home: Home) -> None:
-    (commands / "go").write_text("#!/bin/sh\nprintf 'go.mod requires\\ngo >= 1.26.0\\n' >&2\nexit 1\n")
+    (commands / "go").write_text(
+        "#!/bin/sh\nprintf 'go.mod requires\\ngo >= 1.26.0\\n' >&2\nexit 1\n"
+    )
     assert str(missing(["api"], home)).endswith("is or says: go.mod requires go >= 1.26.0")
 
 
@@ -96,7 +114,9 @@ def test_another_apt_is_waited_for(tmp_path: Path) -> None:
     fcntl.lockf(lock, fcntl.LOCK_EX)
     threading.Timer(1.5, lock.close).start()
     begun = time.monotonic()
-    done = debian._apt_get("clean", "-o", f"Dir::Cache={tmp_path}", "-o", f"Dir::Cache::archives={tmp_path}")
+    done = debian._apt_get(
+        "clean", "-o", f"Dir::Cache={tmp_path}", "-o", f"Dir::Cache::archives={tmp_path}"
+    )
     assert done.returncode == 0, done.stdout
     assert time.monotonic() - begun >= 1.4
 
@@ -106,7 +126,8 @@ def test_a_machine_without_cgroups_is_told_so(
 ) -> None:
     monkeypatch.setattr(needs, "CGROUPS", tmp_path / "none")
     assert (
-        missing(["node"], home) == f"{tmp_path}/none is not there or can't be written to, where pods get their limits"
+        missing(["node"], home)
+        == f"{tmp_path}/none is not there or can't be written to, where pods get their limits"
     )
     assert missing(["kwok"], home) is None
 
@@ -124,10 +145,15 @@ def test_a_missing_cgroup_controller_is_named(
     assert missing(["node"], home) == f"{folder} lacks the controllers memory"
 
 
-def test_tests_skip_with_that_line(commands: Path, home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tests_skip_with_that_line(
+    commands: Path, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CLUSTER_HOME", str(home.root))
     (commands / "go").unlink()
-    with pytest.raises(pytest.skip.Exception, match="the command go is missing"), own("any", ["api"]):
+    with (
+        pytest.raises(pytest.skip.Exception, match="the command go is missing"),
+        own("any", ["api"]),
+    ):
         raise AssertionError("it went on")
 
 

@@ -1,4 +1,6 @@
-"""Real training: Debian's PyTorch in two pods of a `restricted` namespace. The image takes minutes to build, once."""
+"""Real training: Debian's PyTorch in two pods of a `restricted` namespace. The image
+takes minutes to build, once.
+"""
 
 import pytest
 
@@ -22,7 +24,9 @@ print("gradients agree", torch.allclose(total, model.module.weight.grad * dist.g
 
 def test_two_pods_train_with_one_gradient(cluster: Cluster) -> None:
     assert cluster.load("torch") == ["localhost/torch:local"]
-    cluster.api.create(PATH.format("jobs"), job("trains", ["python3", "-c", TRAIN], image="localhost/torch:local"))
+    cluster.api.create(
+        PATH.format("jobs"), job("trains", ["python3", "-c", TRAIN], image="localhost/torch:local")
+    )
     assert ends(cluster.api, "trains") == "Succeeded"
     log = cluster.api.get("/api/v1/namespaces/jobs/pods/trains-master-0/log")
     assert "gradients agree True" in log

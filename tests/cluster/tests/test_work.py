@@ -72,7 +72,9 @@ def test_pods_reach_this_machine_and_this_machine_reaches_pods(cluster: Cluster)
     for _ in until(120, pause_s=0.1):
         address = _status(cluster, "serves-master-0").get("podIP")
         try:
-            with urllib.request.urlopen(f"http://{address}:8000/etc/hostname", timeout=1) as response:
+            with urllib.request.urlopen(
+                f"http://{address}:8000/etc/hostname", timeout=1
+            ) as response:
                 assert response.read().decode().strip() == "serves-master-0"
                 break
         except OSError:
@@ -85,20 +87,26 @@ def test_pods_reach_this_machine_and_this_machine_reaches_pods(cluster: Cluster)
 @pytest.fixture
 def fake_nodes(cluster: Cluster) -> Iterator[list[str]]:
     """Gone afterwards: others count the nodes of this cluster."""
-    names = cluster.fake_nodes(3, {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": "8"})
+    names = cluster.fake_nodes(
+        3, {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": "8"}
+    )
     yield names
     for name in names:
         cluster.api.delete(f"/api/v1/nodes/{name}")
 
 
-def test_fake_nodes_run_fake_pods_whose_annotations_decide(cluster: Cluster, fake_nodes: list[str]) -> None:
+def test_fake_nodes_run_fake_pods_whose_annotations_decide(
+    cluster: Cluster, fake_nodes: list[str]
+) -> None:
     assert len(fake_nodes) == 3
     cluster.api.create(JOBS, fake_job("fake-good", {"cluster.test/after": "500ms"}))
     fails = {"cluster.test/fate": "fail", "cluster.test/exit-code": "9"}
     cluster.api.create(JOBS, fake_job("fake-bad", fails, workers=0))
     assert ends(cluster.api, "fake-good") == "Succeeded"
     assert ends(cluster.api, "fake-bad") == "Failed"
-    terminated = _status(cluster, "fake-bad-master-0")["containerStatuses"][0]["state"]["terminated"]
+    terminated = _status(cluster, "fake-bad-master-0")["containerStatuses"][0]["state"][
+        "terminated"
+    ]
     assert (terminated["exitCode"], terminated["reason"]) == (9, "Error")
 
 
@@ -113,7 +121,9 @@ def test_the_api_server_is_stopped_and_started_while_a_job_runs(cluster: Cluster
 
 
 def test_an_image_is_loaded_from_an_archive(cluster: Cluster) -> None:
-    assert cluster.load(str(images.archive(cluster.home, images.RECIPES["python"]))) == ["localhost/python:local"]
+    assert cluster.load(str(images.archive(cluster.home, images.RECIPES["python"]))) == [
+        "localhost/python:local"
+    ]
 
 
 def test_a_file_that_is_no_image_is_refused(cluster: Cluster) -> None:

@@ -65,25 +65,40 @@ class Site:
     def start(self, *args: str) -> subprocess.Popen[str]:
         line = [str(self.venv / "bin" / "mls"), *args]
         pipe = subprocess.PIPE
-        return subprocess.Popen(line, env=self.variables, cwd=self.home, stdout=pipe, stderr=pipe, text=True)
+        return subprocess.Popen(
+            line, env=self.variables, cwd=self.home, stdout=pipe, stderr=pipe, text=True
+        )
 
     def __call__(self, *args: str, stdin: str = "") -> Done:
         line = [str(self.venv / "bin" / "mls"), *args]
         done = subprocess.run(
-            line, env=self.variables, cwd=self.home, input=stdin, capture_output=True, text=True, timeout=DEADLINE_S
+            line,
+            env=self.variables,
+            cwd=self.home,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
         )
         return Done(done.returncode, done.stdout, done.stderr)
 
     def python(self, program: str, *args: str) -> Any:
         """What a program prints as JSON that runs where `mls_core` can be imported."""
         line = [str(self.venv / "bin" / "python"), "-c", program, *args]
-        done = subprocess.run(line, env=self.variables, capture_output=True, text=True, timeout=DEADLINE_S)
+        done = subprocess.run(
+            line, env=self.variables, capture_output=True, text=True, timeout=DEADLINE_S
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     def created(self, **parameters: Any) -> str:
         """A job that is run without `mls`."""
-        plain = {"script": f"{self.script}", "base_image": IMAGE, "instance_type": "cpu.1C.1G", "type": "pytorch2"}
+        plain = {
+            "script": f"{self.script}",
+            "base_image": IMAGE,
+            "instance_type": "cpu.1C.1G",
+            "type": "pytorch2",
+        }
         return self.user.created(**{**plain, "region": "SR006", **parameters})
 
     def until(self, name: str, *statuses: str) -> dict[str, Any]:
@@ -98,11 +113,15 @@ class Site:
         mark = os.urandom(8).hex()
         self.user("GET", JOBS, headers={"x-request-id": mark})
         until(lambda: mark in self.server.output)
-        lines = [json.loads(line) for line in self.server.output.splitlines() if line.startswith("{")]
+        lines = [
+            json.loads(line) for line in self.server.output.splitlines() if line.startswith("{")
+        ]
         return sum(line.get("route") == LOGS and f"/{name}/" in line["path"] for line in lines)
 
 
-EACH_VERSION = [pytest.param(version, marks=pytest.mark.xdist_group(f"mls {version}")) for version in VERSIONS]
+EACH_VERSION = [
+    pytest.param(version, marks=pytest.mark.xdist_group(f"mls {version}")) for version in VERSIONS
+]
 
 
 @pytest.fixture(scope="module", params=EACH_VERSION)
@@ -116,13 +135,21 @@ def mls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     python.chmod(0o755)
     script = folder / "train.py"
     script.write_text(SCRIPT)
-    variables: dict[str, Any] = {"CLIENT_LIB_SERVER_MAX_CPU_JOBS": "2", "CONDA_ENVS_DIRS": str(folder / "envs")}
+    variables: dict[str, Any] = {
+        "CLIENT_LIB_SERVER_MAX_CPU_JOBS": "2",
+        "CONDA_ENVS_DIRS": str(folder / "envs"),
+    }
     server = ServerProcess(folder / "state", **variables)
     try:
         facts = server.facts()
         token = (folder / "state" / "token").read_text().strip()
         site = Site(
-            request.param, environment(request.param), folder / "home", server, script, Platform(facts["url"], token)
+            request.param,
+            environment(request.param),
+            folder / "home",
+            server,
+            script,
+            Platform(facts["url"], token),
         )
         configure(site)
         yield site
@@ -137,7 +164,15 @@ def configure(site: Site) -> None:
     """As `client-lib mls-config` does, whose own test is tests/cli/test_mls_config.py."""
     user = site.server.get("/api/v1/info").json()["user"]
     token = (site.server.state_dir / "token").read_text().strip()
-    answers = [user, token, WORKSPACE, "any", "SR006", "json", f"{site.server.facts()['url']}/public/v2"]
+    answers = [
+        user,
+        token,
+        WORKSPACE,
+        "any",
+        "SR006",
+        "json",
+        f"{site.server.facts()['url']}/public/v2",
+    ]
     done = site("configure", stdin="\n".join(answers) + "\n")
     assert done.code == 0, done
     assert "успешно" in done.out

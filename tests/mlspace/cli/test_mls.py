@@ -43,9 +43,13 @@ def test_the_version_is_the_one_of_the_lock(mls: Site) -> None:
     assert (done.code, VERSIONS[mls.version] in done.out) == (0, True)
 
 
-@pytest.mark.parametrize("mls", [pytest.param("1.3", marks=pytest.mark.smoke), "0.10"], indirect=True)
+@pytest.mark.parametrize(
+    "mls", [pytest.param("1.3", marks=pytest.mark.smoke), "0.10"], indirect=True
+)
 def test_submit_by_options(mls: Site) -> None:
-    """`-a` and `-A` changed their meaning between the versions: here both stand for what they mean in each."""
+    """`-a` and `-A` changed their meaning between the versions: here both stand
+    for what they mean in each.
+    """
     allocation, internet = ("-A", "-a") if mls.version == "0.10" else ("-a", "-A")
     done = mls(
         *(
@@ -64,7 +68,19 @@ def test_submit_by_options(mls: Site) -> None:
             "-p",
             "2",
         ),
-        *("-f", "epochs=10,lr=0.1", "-v", "A=1,B=два", "-d", "desc x", "--use_env", "-r", "3", "-q", "team"),
+        *(
+            "-f",
+            "epochs=10,lr=0.1",
+            "-v",
+            "A=1,B=два",
+            "-d",
+            "desc x",
+            "--use_env",
+            "-r",
+            "3",
+            "-q",
+            "team",
+        ),
         *("--priority_class", "high", "-k", str(mls.home / "checkpoints"), "--period", "20"),
         *("--internal_action", "delete", allocation, "big", internet, "true"),
     )
@@ -99,7 +115,11 @@ def test_submit_by_options(mls: Site) -> None:
 
 def test_submit_of_a_command(mls: Site) -> None:
     script = "bash -c 'echo $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE'"
-    name = submitted(mls("job", "submit", "-s", script, "-I", IMAGE, "-i", "cpu.1C.1G", "-t", "binary", "-p", "1"))
+    name = submitted(
+        mls(
+            "job", "submit", "-s", script, "-I", IMAGE, "-i", "cpu.1C.1G", "-t", "binary", "-p", "1"
+        )
+    )
     mls.until(name, "completed")
     assert "[1,0]<stdout>:0 of 1" in mls("job", "logs", name).out
 
@@ -113,25 +133,33 @@ def test_submit_by_the_yaml_that_mls_itself_writes(kind: str, mls: Site) -> None
     template = mls("job", "yaml", kind)
     assert template.code == 0
     (mls.home / "Mls.yaml").write_text(_for_this_machine(template.out, kind, mls.script, mls.home))
-    done = mls("job", "submit", *([] if kind == "binary" else ["-c", "Mls.yaml"]))  # ./Mls.yaml is its default
+    done = mls(
+        "job", "submit", *([] if kind == "binary" else ["-c", "Mls.yaml"])
+    )  # ./Mls.yaml is its default
     if kind == "horovod":
         assert done.code == 0
         assert done.json.keys() == {"error_code", "error_message"}
         assert "'horovod'" in done.json["error_message"]
         return
     name = submitted(done)
-    assert mls.until(name, "completed", "failed")["status"] == "completed", mls("job", "logs", name).out
+    assert mls.until(name, "completed", "failed")["status"] == "completed", mls(
+        "job", "logs", name
+    ).out
     out = mls("job", "logs", name).out
     command = kind.startswith("binary")
     local_rank = "'--local_rank=0', " if kind == "pytorch" else ""
-    assert ("here" if command else f"привет 0 None [{local_rank}'--flag1=True', '--flag2=True']") in out, out
+    assert (
+        "here" if command else f"привет 0 None [{local_rank}'--flag1=True', '--flag2=True']"
+    ) in out, out
     assert ("[1,0]<stdout>:" in out) == (kind != "pytorch_elastic")
 
 
 def _for_this_machine(template: str, kind: str, script: Path, home: Path) -> str:
     ours = "python3 -c \"print('here')\"" if kind.startswith("binary") else str(script)
     text = re.sub(r"script: .*", lambda _: f"script: {ours}", template)
-    if kind == "pytorch_elastic":  # two GPUs are not everywhere; a machine without one runs the others on its CPU
+    if (
+        kind == "pytorch_elastic"
+    ):  # two GPUs are not everywhere; a machine without one runs the others on its CPU
         text = text.replace("a100.1gpu", "cpu.1C.1G").replace("workers: 3", "workers: 2")
     return text.replace("/home/jovyan", str(home))
 
@@ -145,8 +173,16 @@ def _for_this_machine(template: str, kind: str, script: Path, home: Path) -> str
         ({"-e": "no-such-env"}, "no-such-env"),
     ],
 )
-def test_what_is_refused_is_told_in_json_with_exit_code_0(wrong: dict[str, str], says: str, mls: Site) -> None:
-    options = {"-s": str(mls.script), "-I": IMAGE, "-i": "cpu.1C.1G", "-t": "pytorch2", "-w": "1"} | wrong
+def test_what_is_refused_is_told_in_json_with_exit_code_0(
+    wrong: dict[str, str], says: str, mls: Site
+) -> None:
+    options = {
+        "-s": str(mls.script),
+        "-I": IMAGE,
+        "-i": "cpu.1C.1G",
+        "-t": "pytorch2",
+        "-w": "1",
+    } | wrong
     done = mls("job", "submit", *(word for option in options.items() for word in option))
     assert (done.code, done.json["error_code"]) == (0, 1), done
     assert says in done.json["error_message"]
@@ -182,13 +218,23 @@ def test_table(mls: Site, finished: str) -> None:
     done = mls("job", "table", "--asc_sort", "job_desc", "-d", "#done")
     assert done.code == 0
     (row,) = [line for line in done.out.splitlines() if finished in line]
-    assert [cell.strip() for cell in row.split("|")[2:7]] == ["Completed", "SR006", "cpu.1C.1G", "#done", "0"]
+    assert [cell.strip() for cell in row.split("|")[2:7]] == [
+        "Completed",
+        "SR006",
+        "cpu.1C.1G",
+        "#done",
+        "0",
+    ]
 
 
 def test_status(mls: Site, finished: str) -> None:
     done = mls("job", "status", finished)
     assert done.code == 0
-    assert (done.json["job_name"], done.json["status"], done.json["error_code"]) == (finished, "completed", 0)
+    assert (done.json["job_name"], done.json["status"], done.json["error_code"]) == (
+        finished,
+        "completed",
+        0,
+    )
 
 
 def test_pods(mls: Site) -> None:
@@ -210,9 +256,14 @@ def test_a_name_that_is_none_is_told_in_json(command: str, mls: Site) -> None:
 def test_queues_and_allocations(mls: Site) -> None:
     (allocation,) = mls("allocation", "list").json
     (queue,) = mls("queue", "list", allocation["id"]).json
-    types = [mls("allocation", "inst-types", allocation["id"]), mls("queue", "inst-types", queue["id"])]
+    types = [
+        mls("allocation", "inst-types", allocation["id"]),
+        mls("queue", "inst-types", queue["id"]),
+    ]
     assert [done.code for done in types] == [0, 0]
-    assert all(kind.keys() == {"key", "name", "availability", "storage_presets"} for kind in types[0].json)
+    assert all(
+        kind.keys() == {"key", "name", "availability", "storage_presets"} for kind in types[0].json
+    )
     assert types[0].json == types[1].json != []
 
 
@@ -258,7 +309,10 @@ def test_verbose_logs_have_times(mls: Site, finished: str) -> None:
     done = mls("job", "logs", finished, "-v")
     said = [line for line in lines(done.out) if "<stdout>" in line]
     assert (done.code, len(said)) == (0, 2)
-    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z \[1,[01]\]<stdout>:привет", line) for line in said)
+    assert all(
+        re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z \[1,[01]\]<stdout>:привет", line)
+        for line in said
+    )
 
 
 def test_logs_of_a_failed_job_say_why(mls: Site) -> None:
@@ -302,7 +356,9 @@ def test_a_pending_job_is_waited_for_and_then_followed(mls: Site) -> None:
     waits = mls("job", "logs", name)
     assert (waits.code, waits.out.strip()) == (0, f'"Job {name} in queue. Try later"')
     follower = mls.start("job", "logs", name, "-w")
-    until(lambda: mls.server.output.count(f'"path": "/public/v2/jobs/{name}"') >= 3)  # it has seen that it is pending
+    until(
+        lambda: mls.server.output.count(f'"path": "/public/v2/jobs/{name}"') >= 3
+    )  # it has seen that it is pending
     for blocker in blockers:
         mls.user("DELETE", f"{JOBS}/{blocker}?region=SR006")
     out, _ = follower.communicate(timeout=60)
@@ -369,12 +425,16 @@ def json_of(value: Any) -> Any:
 # --- mls-config
 
 
-def test_the_profile_that_client_lib_writes_is_one_that_mls_reads(mls: Site, tmp_path: Path) -> None:
+def test_the_profile_that_client_lib_writes_is_one_that_mls_reads(
+    mls: Site, tmp_path: Path
+) -> None:
     url = mls.server.facts()["url"]
     token = (mls.server.state_dir / "token").read_text().strip()
     ours = {"HOME": str(tmp_path), "CLIENT_LIB_ENDPOINT": url, "CLIENT_LIB_TOKEN": token}
     line = [sys.executable, "-m", "client_lib", "mls-config", "--mls-profile", "ours"]
     subprocess.run(line, env=os.environ | ours, check=True, capture_output=True)
     theirs = [str(mls.venv / "bin" / "mls"), "job", "list", "--profile", "ours"]
-    done = subprocess.run(theirs, env=mls.variables | {"HOME": str(tmp_path)}, capture_output=True, text=True)
+    done = subprocess.run(
+        theirs, env=mls.variables | {"HOME": str(tmp_path)}, capture_output=True, text=True
+    )
     assert (done.returncode, '"status": "ok"' in done.stdout) == (0, True), done

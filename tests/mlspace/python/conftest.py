@@ -19,5 +19,8 @@ def _no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 def hello(folder: Path) -> Path:
     """A script that says its rank and its flags."""
     path = folder / "hello.py"
-    path.write_text("import os, sys\nprint('hello', os.environ['RANK'], os.environ['WORLD_SIZE'], *sys.argv[1:])\n")
+    path.write_text(
+        "import os, sys\nprint('hello', os.environ['RANK'], os.environ['WORLD_SIZE'], "
+        "*sys.argv[1:])\n"
+    )
     return path

@@ -1,6 +1,7 @@
 """Scripts as users of the platform write them. They are run, never imported."""
 
-# The shape of the platform's own documentation: the local rank from the environment, a log beside the script.
+# The shape of the platform's own documentation: the local rank from the environment, a log beside
+# the script.
 TRAIN = """
 import logging
 import os

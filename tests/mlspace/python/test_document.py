@@ -1,4 +1,6 @@
-"""docs/mlspace.md names all that a user of the platform may look for. That its tables are true is in test_project."""
+"""docs/mlspace.md names all that a user of the platform may look for. That its tables
+are true is in test_project.
+"""
 
 import inspect
 import re
@@ -14,7 +16,9 @@ DOCUMENT = (Path(__file__).resolve().parents[3] / "docs" / "mlspace.md").read_te
 
 def test_every_name_of_the_room_is_explained() -> None:
     names = [
-        name for name in client_lib.__all__ if client_lib._MODULE_OF.get(name, "").startswith("client_lib.mlspace.")
+        name
+        for name in client_lib.__all__
+        if client_lib._MODULE_OF.get(name, "").startswith("client_lib.mlspace.")
     ]
     assert len(names) == 22
     assert [name for name in names if not re.search(rf"`(client_lib\.)?{name}\b", DOCUMENT)] == []
@@ -27,7 +31,9 @@ def test_every_variable_of_the_platform_s_notebooks_is_named() -> None:
 
 
 def test_every_refused_type_is_explained() -> None:
-    assert [kind for kind in REFUSED_TYPES if kind not in DOCUMENT.split("## What is refused")[1]] == []
+    assert [
+        kind for kind in REFUSED_TYPES if kind not in DOCUMENT.split("## What is refused")[1]
+    ] == []
 
 
 def test_its_example_is_a_job() -> None:
@@ -39,8 +45,13 @@ def test_its_example_is_a_job() -> None:
 
 def test_an_argument_is_said_to_be_refused_where_a_runtime_refuses_it_and_nowhere_else() -> None:
     table = DOCUMENT.split("<!-- table: platform_parameters -->")[1].split("<!-- end -->")[0]
-    rows = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in table.strip().splitlines()[2:]]
-    said = {row[0].strip("`"): tuple(cell.startswith("refused") for cell in row[2:]) for row in rows}
+    rows = [
+        [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+        for line in table.strip().splitlines()[2:]
+    ]
+    said = {
+        row[0].strip("`"): tuple(cell.startswith("refused") for cell in row[2:]) for row in rows
+    }
     assert FIELDS.keys() <= said.keys()
     assert {name: where for name, where in said.items() if any(where)} == {"gpus": (False, True)}
 

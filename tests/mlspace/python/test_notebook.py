@@ -1,4 +1,6 @@
-"""The documented way: a notebook in the script's folder submits it by its absolute path. On a real kernel."""
+"""The documented way: a notebook in the script's folder submits it by its
+absolute path. On a real kernel.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +40,9 @@ job.submit()""",
 
 
 @pytest.fixture
-def outputs(client: Client, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def outputs(
+    client: Client, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> list[str]:
     """What each cell shows, as text; the kernel asks the real local server."""
     for name in ("IPYTHONDIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "jupyter"))
@@ -50,12 +54,16 @@ def outputs(client: Client, folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 def _shown(outputs: Sequence[nbformat.NotebookNode]) -> str:
     parts = [
-        o.text if o.output_type == "stream" else o.data["text/plain"] for o in outputs if o.get("name") != "stderr"
+        o.text if o.output_type == "stream" else o.data["text/plain"]
+        for o in outputs
+        if o.get("name") != "stderr"
     ]
     return "".join(parts)
 
 
-def test_a_documented_script_runs_unchanged_from_a_notebook_beside_it(outputs: list[str], folder: Path) -> None:
+def test_a_documented_script_runs_unchanged_from_a_notebook_beside_it(
+    outputs: list[str], folder: Path
+) -> None:
     created, early, log, late, listed, types, killed, named = outputs
     name = named.strip("'")
     assert name.startswith("lm-mpi-job-")

@@ -1,4 +1,6 @@
-"""Calls that public code of the platform's users makes, each on the local runtime with a real script."""
+"""Calls that public code of the platform's users makes, each on the local
+runtime with a real script.
+"""
 
 import shlex
 import sys
@@ -26,7 +28,9 @@ REGION: dict[str, Any] = {
 
 
 class Call(NamedTuple):
-    """Arguments of a Job (`script` is taken as a file of the folder where it is a name of `scripts`) and its lines."""
+    """Arguments of a Job (`script` is taken as a file of the folder where it is a name of
+    `scripts`) and its lines.
+    """
 
     script: str
     arguments: dict[str, Any]
@@ -43,14 +47,23 @@ def lines(pattern: str, count: int) -> list[str]:
 
 
 CALLS = {
-    "pytorch2 in a region": Call("TRAIN", REGION | {"pytorch_use_env": True}, ["trained 0 of 1 local 0"]),
+    "pytorch2 in a region": Call(
+        "TRAIN", REGION | {"pytorch_use_env": True}, ["trained 0 of 1 local 0"]
+    ),
     "a short instance type": Call(
-        "RANKS", REGION | {"instance_type": f"a100.{1}gpu.40", "pytorch_use_env": True}, ["ranks 0 1 0 -"]
+        "RANKS",
+        REGION | {"instance_type": f"a100.{1}gpu.40", "pytorch_use_env": True},
+        ["ranks 0 1 0 -"],
     ),
     "several workers of one process on CPUs": Call(
         "RANKS",
         REGION
-        | {"region": "SR003", "instance_type": "cpu.8C.32G", "n_workers": 2, "processes_per_worker": 1}
+        | {
+            "region": "SR003",
+            "instance_type": "cpu.8C.32G",
+            "n_workers": 2,
+            "processes_per_worker": 1,
+        }
         | {"job_desc": "exp 1 | lr 0.1 #tag"},
         lines("ranks {} {} 0 -", 2),
     ),
@@ -71,7 +84,13 @@ CALLS = {
     ),
     "a relative script in a conda environment": Call(
         "relative MPI",
-        {"base_image": IMAGE, "n_workers": 3, "n_gpus": 12, "processes_per_worker": 14, "type": "binary"},
+        {
+            "base_image": IMAGE,
+            "n_workers": 3,
+            "n_gpus": 12,
+            "processes_per_worker": 14,
+            "type": "binary",
+        },
         [f"mpi {n} 42 {n % 14} {('master-0', 'worker-0', 'worker-1')[n // 14]}" for n in range(42)],
     ),
     "flags and variables": Call(
@@ -126,8 +145,12 @@ def printed(job: Job) -> list[str]:
         for name, call in CALLS.items()
     ],
 )
-def test_a_call_runs(call: Call, write: Callable[[str], str], conda: str, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = call.arguments | ({"conda_env": conda} if call.script.startswith("relative") else {})
+def test_a_call_runs(
+    call: Call, write: Callable[[str], str], conda: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = call.arguments | (
+        {"conda_env": conda} if call.script.startswith("relative") else {}
+    )
     job = Job(script=write(call.script), **arguments)
     assert job.submit() == f'Job "{job.job_name}" created.'
     assert job.status().rsplit("=", 1)[-1] in ("Pending", "Running", "Completed")
@@ -149,7 +172,10 @@ def test_a_type_without_a_launcher_is_refused_by_name(kind: str) -> None:
 def test_a_sleeping_binary_is_found_by_region_and_killed_by_name(
     write: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = Job(script="sleep infinity", **(REGION | {"type": "binary", "processes_per_worker": 1, "job_desc": "sleeps"}))
+    job = Job(
+        script="sleep infinity",
+        **(REGION | {"type": "binary", "processes_per_worker": 1, "job_desc": "sleeps"}),
+    )
     assert "created." in job.submit()
     assert str(job.job_name).startswith("lm-mpi-job-")
     until(lambda: job.state is State.RUNNING)
@@ -165,7 +191,14 @@ def test_detached_false_shows_the_log_before_submit_returns(
     write: Callable[[str], str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.warns(DeprecationWarning, match="deprecated") as caught:
-        job = Job(base_image=IMAGE, script=write("RANKS"), n_workers=2, n_gpus=4, warm_cache=False, detached=False)
+        job = Job(
+            base_image=IMAGE,
+            script=write("RANKS"),
+            n_workers=2,
+            n_gpus=4,
+            warm_cache=False,
+            detached=False,
+        )
     assert len(caught) == 3
     assert job.submit() == f'Job "{job.job_name}" created.'
     assert "ranks 1 2 0 -" in capsys.readouterr().out
@@ -177,12 +210,17 @@ def test_detached_false_shows_the_log_before_submit_returns(
     assert client_lib.kill(name) == f'Job "{name}" deleted'
 
 
-def test_a_job_that_is_never_bound_to_a_name(write: Callable[[str], str], capsys: pytest.CaptureFixture[str]) -> None:
-    from client_lib import Job as Imported
-    from client_lib import logs
+def test_a_job_that_is_never_bound_to_a_name(
+    write: Callable[[str], str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    from client_lib import Job as Imported, logs
 
     sentence = Imported(
-        script=write("RANKS"), base_image=IMAGE, instance_type="cpu.2C.8G", n_workers=1, type="pytorch2"
+        script=write("RANKS"),
+        base_image=IMAGE,
+        instance_type="cpu.2C.8G",
+        n_workers=1,
+        type="pytorch2",
     ).submit()
     name = sentence.split('"')[1]
     print(logs(name))
@@ -199,7 +237,10 @@ def forms(folder: Path, write: Callable[[str], str]) -> dict[str, tuple[str, str
     return {
         "absolute": (absolute, "ranks 0 1 0 -"),
         "relative": ("ranks.py", "ranks 0 1 0 -"),
-        "with arguments": (f"{absolute} key=value +trainer.lr=0.1", "ranks 0 1 0 - key=value +trainer.lr=0.1"),
+        "with arguments": (
+            f"{absolute} key=value +trainer.lr=0.1",
+            "ranks 0 1 0 - key=value +trainer.lr=0.1",
+        ),
         "sh": (f"{folder}/job.sh", "from sh 0"),
         "bash X": (f"bash {folder}/job.sh one", "from sh 0 one"),
         "bash -c": (f"bash -c 'cd {folder} && ls *.sh | cat'", "job.sh"),
@@ -207,7 +248,9 @@ def forms(folder: Path, write: Callable[[str], str]) -> dict[str, tuple[str, str
     }
 
 
-@pytest.mark.parametrize("form", ["absolute", "relative", "with arguments", "sh", "bash X", "bash -c", "python -c"])
+@pytest.mark.parametrize(
+    "form", ["absolute", "relative", "with arguments", "sh", "bash X", "bash -c", "python -c"]
+)
 def test_a_form_of_script_runs(form: str, forms: dict[str, tuple[str, str]]) -> None:
     script, line = forms[form]
     with warnings.catch_warnings():

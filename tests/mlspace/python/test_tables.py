@@ -1,4 +1,6 @@
-"""Instance types as the platform's notebooks read them: printed by rich, asked as a DataFrame is."""
+"""Instance types as the platform's notebooks read them: printed by
+rich, asked as a DataFrame is.
+"""
 
 import io
 from typing import Any
@@ -45,8 +47,23 @@ def test_a_query_is_read_as_pandas_reads_it(text: str, found: list[int]) -> None
 @pytest.mark.parametrize(
     "text",
     [
-        *("", "gpu >", "speed > 1", "gpu > 'a'", "__import__('os')", "gpu.real", "gpu + 1 > 1", "region[0] == 'S'"),
-        *("__builtins__ == 1", "__debug__", "-" * 100_000 + "gpu", "not " * 1500 + "gpu", "gpu == '\ud800'"),
+        *(
+            "",
+            "gpu >",
+            "speed > 1",
+            "gpu > 'a'",
+            "__import__('os')",
+            "gpu.real",
+            "gpu + 1 > 1",
+            "region[0] == 'S'",
+        ),
+        *(
+            "__builtins__ == 1",
+            "__debug__",
+            "-" * 100_000 + "gpu",
+            "not " * 1500 + "gpu",
+            "gpu == '\ud800'",
+        ),
     ],
 )
 def test_anything_else_is_refused_and_never_evaluated(text: str) -> None:
@@ -96,7 +113,9 @@ def test_instance_types_of_the_server_in_each_region(
     found = client_lib.get_instance_types(**arguments)
     assert found.columns == ["region", "instance_type", "memory", "cpu", "gpu"]
     assert list(dict.fromkeys(found["region"])) == regions
-    assert set(found["instance_type"]) == ({kind.name for kind in client.instance_types()} if regions else set())
+    assert set(found["instance_type"]) == (
+        {kind.name for kind in client.instance_types()} if regions else set()
+    )
 
 
 def test_the_cluster_type_may_come_first() -> None:

@@ -1,4 +1,6 @@
-"""A real server on a socket with a runtime that runs nothing (tests/http), and clients in the platform's words."""
+"""A real server on a socket with a runtime that runs nothing (tests/http), and
+clients in the platform's words.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +15,12 @@ __all__ = ["server", "shared_server", "start_server"]
 JOBS = "/public/v2/jobs"
 AUTH = "/public/v2/service_auth"
 IMAGE = "cr.ai.cloud.ru/aicloud-base-images/cuda12.1-torch2-py311:0.0.36"
-COMMAND = {"script": "sleep 1000", "base_image": IMAGE, "instance_type": "cpu.2C.8G", "type": "binary"}
+COMMAND = {
+    "script": "sleep 1000",
+    "base_image": IMAGE,
+    "instance_type": "cpu.2C.8G",
+    "type": "binary",
+}
 
 
 @dataclass

@@ -39,16 +39,23 @@ def test_ping_is_answered_without_a_token(shared_server: Running) -> None:
 
 
 @pytest.mark.parametrize("pair", [("ann", "wrong"), ("ben", "ann's"), ("", ""), ("ann", "ключ")])
-def test_a_wrong_pair_is_answered_as_the_platform_does(pair: tuple[str, str], shared_server: Running) -> None:
+def test_a_wrong_pair_is_answered_as_the_platform_does(
+    pair: tuple[str, str], shared_server: Running
+) -> None:
     secret = shared_server.tokens["ann"] if pair[1] == "ann's" else pair[1]
-    answer = platform(shared_server, None)("POST", AUTH, json={"client_id": pair[0], "client_secret": secret})
+    answer = platform(shared_server, None)(
+        "POST", AUTH, json={"client_id": pair[0], "client_secret": secret}
+    )
     assert (answer.status_code, answer.json()) == (401, WRONG)
 
 
 def test_a_pair_of_another_form_is_422(server: Running) -> None:
     answer = platform(server, None)("POST", AUTH, json={"client_id": "ann", "user": "ann"})
     assert answer.status_code == 422
-    assert [found["loc"] for found in answer.json()["detail"]] == [["body", "client_secret"], ["body", "user"]]
+    assert [found["loc"] for found in answer.json()["detail"]] == [
+        ["body", "client_secret"],
+        ["body", "user"],
+    ]
 
 
 @pytest.mark.parametrize("form", ["{}", "Bearer {}", "bearer {}"])
@@ -56,7 +63,9 @@ def test_the_token_is_taken_raw_and_with_its_scheme(form: str, server: Running) 
     assert Platform(server.url, form.format(server.tokens["ann"]))("GET", JOBS).status_code == 200
 
 
-@pytest.mark.parametrize("authorization", [None, "wrong", "Bearer wrong", "Bearer ", "Basic YW5uOmFubg=="])
+@pytest.mark.parametrize(
+    "authorization", [None, "wrong", "Bearer wrong", "Bearer ", "Basic YW5uOmFubg=="]
+)
 @pytest.mark.parametrize(("method", "path"), PATHS)
 def test_without_a_token_nothing_answers(
     method: str, path: str, authorization: str | None, shared_server: Running
@@ -65,7 +74,9 @@ def test_without_a_token_nothing_answers(
     assert (answer.status_code, answer.json()) == (401, WRONG)
 
 
-def test_every_answer_has_a_request_id_and_a_line_in_the_access_log(server: Running, ann: Platform) -> None:
+def test_every_answer_has_a_request_id_and_a_line_in_the_access_log(
+    server: Running, ann: Platform
+) -> None:
     answer = ann("GET", f"{JOBS}/x")
     line = server.log_lines()[-1]
     assert answer.headers["x-request-id"] == line["id"]
@@ -77,11 +88,20 @@ def test_a_token_that_is_taken_back_is_wrong_at_once(server: Running, ann: Platf
     users = server.settings.users_file
     assert users is not None
     users.write_text(users.read_text().replace('name = "ann"', 'name = "eve"'))
-    assert ann("POST", AUTH, json={"client_id": "ann", "client_secret": server.tokens["ann"]}).status_code == 401
+    assert (
+        ann(
+            "POST", AUTH, json={"client_id": "ann", "client_secret": server.tokens["ann"]}
+        ).status_code
+        == 401
+    )
 
 
-@pytest.mark.parametrize(("method", "path", "status"), [("GET", "/public/v2/nowhere", 404), ("PUT", JOBS, 405)])
-def test_what_is_no_route_is_refused_in_the_platform_s_form(method: str, path: str, status: int, ann: Platform) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("GET", "/public/v2/nowhere", 404), ("PUT", JOBS, 405)]
+)
+def test_what_is_no_route_is_refused_in_the_platform_s_form(
+    method: str, path: str, status: int, ann: Platform
+) -> None:
     answer = ann(method, path)
     assert answer.status_code == status
     assert answer.json()["error_code"] == 1
@@ -100,4 +120,5 @@ def test_a_nul_byte_in_the_address_is_refused(path: str, ann: Platform) -> None:
 
 
 def test_our_own_paths_answer_in_our_own_form(ann: Platform) -> None:
-    assert ann("GET", paths.JOBS).json()["code"] == "unauthorized"  # the raw token is the platform's way alone
+    # the raw token is the platform's way alone
+    assert ann("GET", paths.JOBS).json()["code"] == "unauthorized"

@@ -1,4 +1,6 @@
-"""Instance types, workspaces, allocations and queues, as far as the platform's command line needs them."""
+"""Instance types, workspaces, allocations and queues, as far as the
+platform's command line needs them.
+"""
 
 import pytest
 
@@ -14,14 +16,26 @@ def test_configs_are_regions_with_instance_types(ann: Platform) -> None:
     answer = ann("GET", f"{V2}/configs", params={"cluster_type": "MT"}).json()
     limits = {"cpu": "2", "memory": "8Gi", "nvidia.com/gpu": "0"}
     types = [
-        {"key": "cpu.2C.8G", "name": "cpu.2C.8G", "images": [], "resource": {"limits": limits, "requests": limits}}
+        {
+            "key": "cpu.2C.8G",
+            "name": "cpu.2C.8G",
+            "images": [],
+            "resource": {"limits": limits, "requests": limits},
+        }
     ]
     ssh = {"url": "", "port": 0}
     assert answer.keys() == {"regions", "datahub_images", "custom_images"}
     names = [region["name"] for region in answer["regions"]]
     assert {"DGX2-MT", "SR006"} <= set(names)
     assert answer["regions"] == [
-        {"key": name, "name": name, "description": "", "nfsName": "", "instances_types": types, "ssh": ssh}
+        {
+            "key": name,
+            "name": name,
+            "description": "",
+            "nfsName": "",
+            "instances_types": types,
+            "ssh": ssh,
+        }
         for name in names
     ]
     assert ann("GET", f"{V2}/configs?cluster_type=INF").json()["regions"] == []
@@ -43,9 +57,20 @@ def test_whatever_workspace_a_client_names_is_this_server(ann: Platform) -> None
     assert one == workspace | {"id": WORKSPACE}
     (allocation,) = ann("GET", f"{V2}/workspaces/v3/{WORKSPACE}/allocations").json()
     assert allocation.keys() == {"id", "name", "description", "region_key"}
-    (queue,) = ann("GET", f"{V2}/workspaces/v3/{WORKSPACE}/allocations/{allocation['id']}/queues").json()
+    (queue,) = ann(
+        "GET", f"{V2}/workspaces/v3/{WORKSPACE}/allocations/{allocation['id']}/queues"
+    ).json()
     assert queue.keys() == {
-        *("id", "name", "description", "allocation_id", "active", "type", "default_for_job", "default_for_notebook")
+        *(
+            "id",
+            "name",
+            "description",
+            "allocation_id",
+            "active",
+            "type",
+            "default_for_job",
+            "default_for_notebook",
+        )
     }
     expected = [{"key": "cpu.2C.8G", "name": "cpu.2C.8G", "availability": 0, "storage_presets": []}]
     assert ann("GET", f"{V2}/queues/{queue['id']}/instance-types").json() == expected
@@ -62,7 +87,9 @@ def test_whatever_workspace_a_client_names_is_this_server(ann: Platform) -> None
         ("large", 8, 32, "large"),
     ],
 )
-def test_names_carry_cores_and_memory_as_clients_read_them(name: str, cpu: int, memory_gib: float, shown: str) -> None:
+def test_names_carry_cores_and_memory_as_clients_read_them(
+    name: str, cpu: int, memory_gib: float, shown: str
+) -> None:
     kind = InstanceType(name=name, gpus=1, cpu=cpu, memory_gib=memory_gib)
     assert translate.type_name(kind) == shown
     assert translate.catalogue_name(shown, [kind]) == translate.catalogue_name(name, [kind]) == name
@@ -79,4 +106,7 @@ def test_names_carry_cores_and_memory_as_clients_read_them(name: str, cpu: int, 
 )
 def test_an_id_that_is_none_is_404(path: str, ann: Platform) -> None:
     answer = ann("GET", f"{V2}/{path}")
-    assert (answer.status_code, answer.json()) == (404, {"error_code": 1, "error_message": "not found"})
+    assert (answer.status_code, answer.json()) == (
+        404,
+        {"error_code": 1, "error_message": "not found"},
+    )

@@ -1,6 +1,6 @@
-"""Requests that follow from our OpenAPI documents, right and wrong ones: no 500, no status, content type, header or
-shape that the document does not know. The same ones each time. The server is real, its runtime runs nothing: the
-commands are made up.
+"""Requests that follow from our OpenAPI documents, right and wrong ones: no 500, no status, content
+type, header or shape that the document does not know. The same ones each time. The server is real,
+its runtime runs nothing: the commands are made up.
 """
 
 from typing import Any
@@ -31,7 +31,11 @@ CHECKS = [
     response_headers_conformance,
 ]
 BOUNDED = settings(
-    max_examples=examples(8), derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(8),
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 WHOLE_JOBS = [paths.JOBS, paths.GROUPS, paths.RENDER]
 """Their bodies are made from the largest schema, which takes most of the time of these tests."""
@@ -54,16 +58,26 @@ def _with_known_names(context: Any, path_parameters: dict[str, Any] | None) -> d
 
 def _known(parameter: str, value: Any) -> Any:
     names = {"name": KNOWN, "allocation": ("default",), "place": ("default",)}.get(parameter)
-    return names[len(value) // 2 % len(names)] if names and isinstance(value, str) and len(value) % 2 else value
+    return (
+        names[len(value) // 2 % len(names)]
+        if names and isinstance(value, str) and len(value) % 2
+        else value
+    )
 
 
 def _without_waiting(context: Any, query: dict[str, Any] | None) -> dict[str, Any] | None:
     """What would wait, as it should: for the end of a job that never starts, or for a minute."""
-    return {name: value for name, value in (query or {}).items() if name not in ("follow", "after_version")}
+    return {
+        name: value
+        for name, value in (query or {}).items()
+        if name not in ("follow", "after_version")
+    }
 
 
 def _without_framing(context: Any, headers: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Headers that belong to the connection: uvicorn refuses wrong ones before the application sees the request."""
+    """Headers that belong to the connection: uvicorn refuses wrong ones before the
+    application sees the request.
+    """
     framing = ("content-length", "transfer-encoding", "connection", "upgrade", "expect")
     return {name: value for name, value in (headers or {}).items() if name.lower() not in framing}
 
@@ -95,7 +109,9 @@ def test_our_api_keeps_to_its_document(case: schemathesis.Case, server: Running)
 @pytest.mark.process
 @ours.include(path=WHOLE_JOBS, method="POST").parametrize()
 @settings(BOUNDED, max_examples=examples(4))
-def test_requests_with_a_whole_job_keep_to_the_document(case: schemathesis.Case, server: Running) -> None:
+def test_requests_with_a_whole_job_keep_to_the_document(
+    case: schemathesis.Case, server: Running
+) -> None:
     check_ours(case, server)
 
 

@@ -1,4 +1,6 @@
-"""What docs/openapi-public-v2.json promises, and what it costs those who never ask in these words."""
+"""What docs/openapi-public-v2.json promises, and what it costs those who
+never ask in these words.
+"""
 
 import subprocess
 import sys
@@ -26,5 +28,7 @@ def test_logs_are_text_and_everything_else_json() -> None:
 
 @pytest.mark.process
 def test_a_server_starts_without_it() -> None:
-    asks = "import sys, server_stub.serve; sys.exit(any('public_v2' in name for name in sys.modules))"
+    asks = (
+        "import sys, server_stub.serve; sys.exit(any('public_v2' in name for name in sys.modules))"
+    )
     assert subprocess.run([sys.executable, "-c", asks], check=False).returncode == 0

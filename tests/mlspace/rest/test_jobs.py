@@ -18,8 +18,27 @@ from tests.http.conftest import Running
 from tests.mlspace.rest.conftest import COMMAND, IMAGE, JOBS, Platform
 
 ITEM = {
-    *("uid", "job_name", "status", "region", "instance_type", "job_desc", "job_author", "created_dt", "updated_dt"),
-    *("completed_dt", "cost", "gpu_count", "duration", "namespace", "queue_name", "queue_id", "allocation_name"),
+    *(
+        "uid",
+        "job_name",
+        "status",
+        "region",
+        "instance_type",
+        "job_desc",
+        "job_author",
+        "created_dt",
+        "updated_dt",
+    ),
+    *(
+        "completed_dt",
+        "cost",
+        "gpu_count",
+        "duration",
+        "namespace",
+        "queue_name",
+        "queue_id",
+        "allocation_name",
+    ),
     "allocation_id",
 }
 ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
@@ -42,7 +61,9 @@ def until(user: Platform, name: str, status: str) -> dict[str, Any]:
 
 
 def spec_of(server: Running, name: str) -> JobSpec:
-    return next(attempt.spec for attempt in server.runtime.attempts.values() if attempt.job_name == name)
+    return next(
+        attempt.spec for attempt in server.runtime.attempts.values() if attempt.job_name == name
+    )
 
 
 # --- run
@@ -51,7 +72,8 @@ def spec_of(server: Running, name: str) -> JobSpec:
 def test_run_answers_name_status_and_time(ann: Platform) -> None:
     answer = ann.run()
     assert answer.status_code == 200
-    assert answer.headers["Content-Type"] == "application/json"  # exactly: with a charset `mls` takes it for text
+    # exactly: with a charset `mls` takes it for text
+    assert answer.headers["Content-Type"] == "application/json"
     body = answer.json()
     assert body.keys() == {"job_name", "status", "created_at"}
     assert body["status"] == "Pending"
@@ -139,14 +161,17 @@ def test_forbid_internet_is_the_old_spelling_of_internet(server: Running, ann: P
 
 def test_use_env_is_read_by_pytorch2_alone(server: Running, ann: Platform, tmp_path: Path) -> None:
     commands = {
-        kind: ann.created(script="python x", type=kind, pytorch_use_env=True) for kind in ("binary", "pytorch2")
+        kind: ann.created(script="python x", type=kind, pytorch_use_env=True)
+        for kind in ("binary", "pytorch2")
     }
     assert spec_of(server, commands["binary"]).pytorch_use_env is None
     assert spec_of(server, commands["pytorch2"]).pytorch_use_env is True
 
 
 @pytest.mark.parametrize("kind", [None, "horovod", "spark", "cce"])
-def test_a_type_without_a_launcher_here_is_refused_with_a_sentence(kind: str | None, ann: Platform) -> None:
+def test_a_type_without_a_launcher_here_is_refused_with_a_sentence(
+    kind: str | None, ann: Platform
+) -> None:
     body = {**COMMAND, "type": kind}
     if kind is None:
         del body["type"]
@@ -167,11 +192,17 @@ def test_a_type_without_a_launcher_here_is_refused_with_a_sentence(kind: str | N
         ({"type": "nonsense"}, ["body", "type"], "enum"),
         ({"n_workers": 0}, ["body", "n_workers"], "greater_than_equal"),
         ({"max_retry": 2}, ["body", "max_retry"], "greater_than_equal"),
-        ({"health_params": {"log_period": 19}}, ["body", "health_params", "log_period"], "greater_than_equal"),
+        (
+            {"health_params": {"log_period": 19}},
+            ["body", "health_params", "log_period"],
+            "greater_than_equal",
+        ),
         ({"script": ""}, ["body", "script"], "string_too_short"),
     ],
 )
-def test_a_request_of_another_form_is_422(wrong: dict[str, Any], loc: list[str], kind: str, ann: Platform) -> None:
+def test_a_request_of_another_form_is_422(
+    wrong: dict[str, Any], loc: list[str], kind: str, ann: Platform
+) -> None:
     body = {name: value for name, value in (COMMAND | wrong).items() if value is not ...}
     answer = ann("POST", JOBS, json=body)
     assert answer.status_code == 422
@@ -195,7 +226,9 @@ def test_a_body_that_is_no_json_is_422(ann: Platform) -> None:
         ({"script": "a && b"}, "bash -c"),
     ],
 )
-def test_what_is_wrong_in_meaning_is_400_with_the_way_out(wrong: dict[str, Any], says: str, ann: Platform) -> None:
+def test_what_is_wrong_in_meaning_is_400_with_the_way_out(
+    wrong: dict[str, Any], says: str, ann: Platform
+) -> None:
     answer = ann.run(**wrong)
     assert (answer.status_code, answer.json()["error_code"]) == (400, 1)
     assert says in answer.json()["error_message"]
@@ -223,7 +256,12 @@ def test_an_item_has_every_key_and_no_null_but_the_end(server: Running, ann: Pla
     assert ISO.fullmatch(job["created_dt"])
     assert ISO.fullmatch(job["updated_dt"])
     assert (job["gpu_count"], job["duration"], job["cost"]) == (4, "0s", "0")
-    assert (job["job_name"], job["status"], job["job_author"], job["region"]) == (name, "Pending", "ann", "SR006")
+    assert (job["job_name"], job["status"], job["job_author"], job["region"]) == (
+        name,
+        "Pending",
+        "ann",
+        "SR006",
+    )
     act(server, name, "end")
     until(ann, name, "completed")
     (job,) = ann.listed()["jobs"]
@@ -231,7 +269,9 @@ def test_an_item_has_every_key_and_no_null_but_the_end(server: Running, ann: Pla
     assert re.fullmatch(r"\d+s", job["duration"])
 
 
-def test_statuses_are_capitalised_in_lists_and_lower_case_by_name(server: Running, ann: Platform) -> None:
+def test_statuses_are_capitalised_in_lists_and_lower_case_by_name(
+    server: Running, ann: Platform
+) -> None:
     names = [ann.created() for _ in range(5)]
     pending, running, done, failed, killed = names
     act(server, running, "runs")
@@ -264,7 +304,8 @@ def test_a_job_that_is_being_stopped_is_terminating_in_lists_and_running_by_name
     ann("DELETE", f"{JOBS}/{name}?region=SR006")
     assert ann.listed()["jobs"][0]["status"] == "Terminating"
     assert ann.names(status="Running") == [name]
-    assert ann.status(name)["status"] == "running"  # `mls` follows logs only while it reads exactly this
+    # `mls` follows logs only while it reads exactly this
+    assert ann.status(name)["status"] == "running"
     act(server, name, "end", Reason.CANCELLED)
     until(ann, name, "deleted")
 
@@ -275,7 +316,9 @@ def test_pages_are_newest_first_and_count_all(ann: Platform) -> None:
     assert ann.names(limit=2, offset=3) == names[3:]
     assert (ann.listed(limit=2)["count"], ann.listed(offset=9)["jobs"]) == (5, [])
     assert ann.names(limit=6000, offset=0) == names
-    assert [ann("GET", JOBS, params=wrong).status_code for wrong in ({"limit": 0}, {"offset": -1})] == [422, 422]
+    assert [
+        ann("GET", JOBS, params=wrong).status_code for wrong in ({"limit": 0}, {"offset": -1})
+    ] == [422, 422]
 
 
 def test_filters_by_region_queue_and_allocation(ann: Platform) -> None:
@@ -300,7 +343,12 @@ def test_filters_by_time_as_the_command_line_writes_it(ann: Platform) -> None:
 def test_a_job_of_the_sdk_is_in_every_region(server: Running, ann: Platform) -> None:
     server.as_user("ann").submit(name="of-the-sdk")
     (job,) = ann.listed(region="SR008")["jobs"]
-    assert (job["job_name"], job["region"], job["job_desc"], job["instance_type"]) == ("of-the-sdk", "SR008", "", "")
+    assert (job["job_name"], job["region"], job["job_desc"], job["instance_type"]) == (
+        "of-the-sdk",
+        "SR008",
+        "",
+        "",
+    )
 
 
 # --- one job
@@ -310,7 +358,16 @@ def test_one_job_by_name(server: Running, ann: Platform) -> None:
     name = ann.created(region="SR004")
     shown = ann.status(name)
     assert shown.keys() == {
-        *("uid", "job_name", "status", "region", "created_at", "pending_at", "running_at", "completed_at"),
+        *(
+            "uid",
+            "job_name",
+            "status",
+            "region",
+            "created_at",
+            "pending_at",
+            "running_at",
+            "completed_at",
+        ),
         *("error_code", "error_message"),
     }
     assert UUID.fullmatch(shown["uid"])
@@ -331,7 +388,10 @@ def test_one_job_by_name(server: Running, ann: Platform) -> None:
 def test_a_name_that_is_none_is_200_and_a_json_object(ann: Platform) -> None:
     answer = ann("GET", f"{JOBS}/nowhere")
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/json")
-    assert (answer.json()["status"], answer.json()["error_message"]) == ("job not found", "job not found")
+    assert (answer.json()["status"], answer.json()["error_message"]) == (
+        "job not found",
+        "job not found",
+    )
 
 
 def test_delete_is_a_cancel_and_the_job_stays_to_be_asked_for(ann: Platform) -> None:
@@ -366,11 +426,19 @@ def test_restart_is_a_new_job(server: Running, ann: Platform) -> None:
 
 def test_restart_of_a_name_that_is_none_is_404(ann: Platform) -> None:
     answer = ann("POST", f"{JOBS}/restart", json={"job_name": "nowhere"})
-    assert (answer.status_code, answer.json()) == (404, {"error_code": 1, "error_message": "not found"})
+    assert (answer.status_code, answer.json()) == (
+        404,
+        {"error_code": 1, "error_message": "not found"},
+    )
 
 
 def test_params_are_as_stored_and_without_secrets(ann: Platform) -> None:
-    name = ann.created(region="SR006", n_workers=2, flags={"a": 1}, env_variables={"WANDB_API_KEY": "geheim", "A": "b"})
+    name = ann.created(
+        region="SR006",
+        n_workers=2,
+        flags={"a": 1},
+        env_variables={"WANDB_API_KEY": "geheim", "A": "b"},
+    )
     answer = ann("GET", f"{JOBS}/{name}/params")
     given = answer.json()
     assert {key: given[key] for key in (*COMMAND, "region", "n_workers", "flags")} == {
@@ -389,7 +457,17 @@ def test_pods_are_the_workers_with_the_master_first(server: Running, ann: Platfo
     assert [pod["job_version"] for pod in pods] == ["mpimaster-0", "mpiworker-0", "mpiworker-1"]
     assert {pod["status"] for pod in pods} == {"Pending"}
     assert pods[0].keys() == {
-        *("uid", "running_at", "completed_at", "updated_at", "status", "reason", "job_name", "job_version", "duration")
+        *(
+            "uid",
+            "running_at",
+            "completed_at",
+            "updated_at",
+            "status",
+            "reason",
+            "job_name",
+            "job_version",
+            "duration",
+        )
     }
     act(server, name, "runs")
     until(ann, name, "running")
@@ -402,21 +480,32 @@ def test_nodes_and_preemptors(ann: Platform) -> None:
     assert ann("GET", f"{JOBS}/{name}/preemptors").json() == {"preemptors": []}
 
 
-@pytest.mark.parametrize("path", ["x/params", "x/nodes", "x/preemptors", "elastic/x/pods", "x/logs?region=SR006"])
+@pytest.mark.parametrize(
+    "path", ["x/params", "x/nodes", "x/preemptors", "elastic/x/pods", "x/logs?region=SR006"]
+)
 def test_what_hangs_on_a_name_that_is_none_is_404(path: str, ann: Platform) -> None:
     answer = ann("GET", f"{JOBS}/{path}")
-    assert (answer.status_code, answer.json()) == (404, {"error_code": 1, "error_message": "not found"})
+    assert (answer.status_code, answer.json()) == (
+        404,
+        {"error_code": 1, "error_message": "not found"},
+    )
 
 
 @pytest.mark.parametrize(
     ("fields", "notices", "count"),
     [
         ({"instance_type": "a100.2gpu", "n_workers": 2}, [], 4),
-        ({"instance_type": "a100.2gpu"}, [f"instance_type='a100.2gpu' asks for 2 GPUs per worker: {ON_CPU}"], 0),
+        (
+            {"instance_type": "a100.2gpu"},
+            [f"instance_type='a100.2gpu' asks for 2 GPUs per worker: {ON_CPU}"],
+            0,
+        ),
         ({"instance_type": "a100.2gpu", "type": "nogpu"}, [], 0),
     ],
 )
-def test_a_job_that_runs_on_the_cpu_has_no_gpus(fields: dict[str, Any], notices: list[str], count: int) -> None:
+def test_a_job_that_runs_on_the_cpu_has_no_gpus(
+    fields: dict[str, Any], notices: list[str], count: int
+) -> None:
     info = JobInfo(
         name="train",
         id="a" * 32,

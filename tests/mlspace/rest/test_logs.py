@@ -21,14 +21,19 @@ def record(said: str, rank: object = 0, stream: str = "stdout", kind: str = "") 
     return f"7 {TIME} {rank} {stream}{kind} {said}\n".encode()
 
 
-def written(*records: bytes, verbose: bool = False, job_type: str = "pytorch2", job: LoggedJob = RUNNING) -> str:
+def written(
+    *records: bytes, verbose: bool = False, job_type: str = "pytorch2", job: LoggedJob = RUNNING
+) -> str:
     renderer = PlatformText("train", job_type, verbose=verbose)
     out = b"".join(renderer.records(WORKER_0, 0, data) for data in records)
     return (out + renderer.end(job)).decode()
 
 
 def test_each_line_has_its_rank_and_stream() -> None:
-    assert written(record("привет"), record("oh", 1, "stderr")) == "[1,0]<stdout>:привет\n[1,1]<stderr>:oh\n"
+    assert (
+        written(record("привет"), record("oh", 1, "stderr"))
+        == "[1,0]<stdout>:привет\n[1,1]<stderr>:oh\n"
+    )
 
 
 def test_verbose_puts_the_time_before_it() -> None:
@@ -41,7 +46,10 @@ def test_elastic_jobs_run_without_mpirun_which_tags() -> None:
 
 
 def test_a_line_that_came_in_parts_is_one_line() -> None:
-    assert written(record("ab", kind="+"), record("x", 1), record("cd")) == "[1,1]<stdout>:x\n[1,0]<stdout>:abcd\n"
+    assert (
+        written(record("ab", kind="+"), record("x", 1), record("cd"))
+        == "[1,1]<stdout>:x\n[1,0]<stdout>:abcd\n"
+    )
     assert written(record("begun", kind="+")) == "[1,0]<stdout>:begun\n"
 
 
@@ -56,9 +64,16 @@ def test_of_a_run_of_progress_the_last_is_kept() -> None:
 
 
 def test_the_end_says_why_a_job_did_not_succeed() -> None:
-    failed = replace(RUNNING, state=State.FAILED, reason=Reason.EXIT_CODE, message="rank 1 ended with exit code 3")
+    failed = replace(
+        RUNNING,
+        state=State.FAILED,
+        reason=Reason.EXIT_CODE,
+        message="rank 1 ended with exit code 3",
+    )
     assert written(job=failed) == "Job train Failed: rank 1 ended with exit code 3\n"
-    succeeded = replace(RUNNING, state=State.SUCCEEDED, reason=Reason.COMPLETED, message="every rank ended")
+    succeeded = replace(
+        RUNNING, state=State.SUCCEEDED, reason=Reason.COMPLETED, message="every rank ended"
+    )
     assert written(job=succeeded) == ""
     assert written(job=replace(RUNNING, message="runs")) == ""
 

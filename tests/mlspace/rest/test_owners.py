@@ -20,7 +20,10 @@ def test_a_job_of_another_is_answered_as_one_that_is_not_there(
     method: str, path: str, ann: Platform, ben: Platform
 ) -> None:
     name = ann.created()
-    theirs, missing = ben(method, path.replace("NAME", name)), ben(method, path.replace("NAME", "nowhere"))
+    theirs, missing = (
+        ben(method, path.replace("NAME", name)),
+        ben(method, path.replace("NAME", "nowhere")),
+    )
     said, expected = theirs.json(), missing.json()
     if "deleted_at" in said:
         del said["deleted_at"], expected["deleted_at"]
@@ -35,7 +38,9 @@ def test_another_s_job_can_t_be_restarted(ann: Platform, ben: Platform, root: Pl
     assert root("POST", f"{JOBS}/restart", json={"job_name": name}).status_code == 403
 
 
-def test_lists_show_one_s_own_whoever_is_asked_for(ann: Platform, ben: Platform, root: Platform) -> None:
+def test_lists_show_one_s_own_whoever_is_asked_for(
+    ann: Platform, ben: Platform, root: Platform
+) -> None:
     of_ann, of_ben = ann.created(), ben.created()
     assert ben.names() == [of_ben]
     assert ben.names(job_author="ann") == []

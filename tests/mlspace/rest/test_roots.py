@@ -39,14 +39,18 @@ def test_a_script_below_a_root_runs_where_it_lies(shared: Path) -> None:
     assert "PATH" in request.submitter.environment
 
 
-def test_a_relative_script_and_a_command_begin_in_the_first_root(shared: Path, tmp_path: Path) -> None:
+def test_a_relative_script_and_a_command_begin_in_the_first_root(
+    shared: Path, tmp_path: Path
+) -> None:
     settings = sharing(shared, tmp_path)
     assert place(settings, "train.py").submitter.working_dir == str(shared)
     assert place(settings, "bash run.sh").submitter.working_dir == str(shared)
     assert place(settings, "bash -c 'sleep 1'", type="binary").submitter.working_dir == str(shared)
 
 
-@pytest.mark.parametrize("way", ["{0}/../other.py", "{0}/link.py", "/etc/nowhere.py", "../other.py"])
+@pytest.mark.parametrize(
+    "way", ["{0}/../other.py", "{0}/link.py", "/etc/nowhere.py", "../other.py"]
+)
 def test_no_way_leads_out_of_the_roots(way: str, shared: Path) -> None:
     (shared / "link.py").symlink_to(shared.parent / "other.py")
     with pytest.raises(InvalidRequest, match="lies outside") as refused:
@@ -67,22 +71,31 @@ def test_a_script_that_is_not_there_is_refused_at_once(shared: Path) -> None:
             place(sharing(shared), script)
 
 
-def test_the_one_user_of_a_local_server_may_run_all_that_the_server_can_read(shared: Path, tmp_path: Path) -> None:
+def test_the_one_user_of_a_local_server_may_run_all_that_the_server_can_read(
+    shared: Path, tmp_path: Path
+) -> None:
     settings = Settings(state_dir=tmp_path)
     assert place(settings, shared.parent / "other.py").code.mode == "in_place"
     assert place(settings, "sleep 1", type="binary").submitter.working_dir == str(Path.home())
 
 
-def test_with_many_users_nothing_is_shared_until_the_admin_says_so(shared: Path, tmp_path: Path) -> None:
+def test_with_many_users_nothing_is_shared_until_the_admin_says_so(
+    shared: Path, tmp_path: Path
+) -> None:
     users = tmp_path / "users.toml"
     with pytest.raises(InvalidRequest, match="none"):
         place(Settings(state_dir=tmp_path, users_file=users), shared / "train.py")
     named = Settings(state_dir=tmp_path, users_file=users, public_v2_roots=[shared])
     assert place(named, shared / "train.py").code.mode == "in_place"
     # a command names no folder: what it is on this machine is what its user means
-    assert place(Settings(state_dir=tmp_path, users_file=users), "sleep 1").submitter.working_dir is None
+    assert (
+        place(Settings(state_dir=tmp_path, users_file=users), "sleep 1").submitter.working_dir
+        is None
+    )
 
 
-def test_the_server_s_own_secrets_stay_with_it(shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_s_own_secrets_stay_with_it(
+    shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "geheim")
     assert "geheim" not in place(sharing(shared), "train.py").model_dump_json()

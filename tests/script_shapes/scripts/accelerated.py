@@ -1,4 +1,6 @@
-"""The shape of Accelerate's examples: Accelerator(), prepare, gather_for_metrics, accelerator.save."""
+"""The shape of Accelerate's examples: Accelerator(), prepare,
+gather_for_metrics, accelerator.save.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""The shape of Lightning's examples: a LightningModule, Trainer with devices and num_nodes; it can start its ranks."""
+"""The shape of Lightning's examples: a LightningModule, Trainer with devices and
+num_nodes; it can start its ranks.
+"""
 
 import argparse
 
@@ -43,7 +45,10 @@ def main() -> None:
     )
     trainer.fit(Line(), DataLoader(data, batch_size=4))
     if trainer.is_global_zero:
-        print(f"loss {trainer.callback_metrics['loss'].item():.5f} of {trainer.world_size} ranks", flush=True)
+        print(
+            f"loss {trainer.callback_metrics['loss'].item():.5f} of {trainer.world_size} ranks",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""The shape of PyTorch's DDP tutorial: setup() and cleanup() on RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT."""
+"""The shape of PyTorch's DDP tutorial: setup() and cleanup() on RANK, WORLD_SIZE,
+MASTER_ADDR and MASTER_PORT.
+"""
 
 import os
 

@@ -1,4 +1,6 @@
-"""The shape of PyTorch's imagenet example: one process per machine, which spawns its own, one per GPU."""
+"""The shape of PyTorch's imagenet example: one process per machine, which
+spawns its own, one per GPU.
+"""
 
 import argparse
 import os

@@ -26,7 +26,10 @@ def main() -> None:
         optimizer.step()
     dist.all_reduce(loss)
     if dist.get_rank() == 0:
-        print(f"loss {loss.item() / dist.get_world_size():.5f} of {dist.get_world_size()} ranks", flush=True)
+        print(
+            f"loss {loss.item() / dist.get_world_size():.5f} of {dist.get_world_size()} ranks",
+            flush=True,
+        )
     dist.destroy_process_group()
 
 

@@ -1,9 +1,17 @@
-"""The shape of transformers' examples: Trainer with TrainingArguments, a tiny BERT made on the spot."""
+"""The shape of transformers' examples: Trainer with TrainingArguments, a
+tiny BERT made on the spot.
+"""
 
 import sys
 
 import torch
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments, set_seed
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    Trainer,
+    TrainingArguments,
+    set_seed,
+)
 
 
 class Sentences(torch.utils.data.Dataset):

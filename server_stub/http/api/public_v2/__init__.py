@@ -1,14 +1,16 @@
-"""`/public/v2`: the REST API of the ML Space platform as an application of its own, on the same service as `/api/v1`.
+"""`/public/v2`: the REST API of the ML Space platform as an application of its own, on the same
+service as `/api/v1`.
 
     jobs, catalogue   one module per group of paths; jobs also knows the folders in which code may lie
     translate         the bodies of requests and responses, and their translation from and to our form; pure
 
-It is imported at its first request: most servers never need it. A comment that begins with "Platform:" describes a
-peculiarity that the platform's clients depend on. Statuses and dates are in `client_lib.spec.mlspace`.
+It is imported at its first request: most servers never need it. A comment that begins with
+"Platform:" describes a peculiarity that the platform's clients depend on. Statuses and dates are in
+`client_lib.spec.mlspace`.
 
-Authentication exchanges a pair of client_id and client_secret for a token. The pair is the name of a user of this
-server and a token of that user: one of the users file, where an admin adds and revokes it (`client-lib server token
-NAME`), or one of the issuer. Nothing has to be stored here.
+Authentication exchanges a pair of client_id and client_secret for a token. The pair is the name of
+a user of this server and a token of that user: one of the users file, where an admin adds and
+revokes it (`client-lib server token NAME`), or one of the issuer. Nothing has to be stored here.
 """
 
 import json
@@ -53,7 +55,9 @@ _service_auth = APIRouter()
 
 
 def routes() -> FastAPI:
-    """The routes and their error responses, without the parts of a server; enough for the OpenAPI document."""
+    """The routes and their error responses, without the parts of a server; enough
+    for the OpenAPI document.
+    """
     app = FastAPI(
         title="client_lib: the API of ML Space",
         version=__version__,
@@ -97,7 +101,9 @@ async def _authenticate(users: Users, scope: Scope) -> None:
 
 
 async def _user(users: Users, token: str) -> User:
-    """The user of a token. Raises Unauthorized, always in the words of the platform; Unavailable."""
+    """The user of a token. Raises Unauthorized, always in the words of
+    the platform; Unavailable.
+    """
     try:
         return await users.of_header(f"Bearer {token}")
     except Unauthorized as wrong:
@@ -112,17 +118,25 @@ def _wrong_form(_: Request, problem: RequestValidationError) -> Response:
     """The 422 response. Values are left out of the findings: they may be secrets."""
     findings = problem.errors()[:_FINDINGS_SHOWN]
     detail = [{key: finding[key] for key in ("loc", "msg", "type")} for finding in findings]
-    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")  # ASCII: a key may be no UTF-8
+    return Response(
+        json.dumps({"detail": detail}), 422, media_type="application/json"
+    )  # ASCII: a key may be no UTF-8
 
 
 def error(problem: ClientLibError) -> Response:
-    """One of our errors in the platform's form. An InvalidRequest becomes 400: 422 is for wrong schemas there."""
+    """One of our errors in the platform's form. An InvalidRequest becomes 400: 422
+    is for wrong schemas there.
+    """
     # Platform: exactly this message for all that is missing
     message = "not found" if isinstance(problem, NotFound) else str(problem)
     status = 400 if problem.http_status == HTTPStatus.UNPROCESSABLE_ENTITY else problem.http_status
-    return _failed(status, message, {"Retry-After": "1"} if isinstance(problem, Unavailable) else None)
+    return _failed(
+        status, message, {"Retry-After": "1"} if isinstance(problem, Unavailable) else None
+    )
 
 
 def _failed(status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """Platform: the Content-Type has no `charset`, with which its command line takes a response for text and fails."""
+    """Platform: the Content-Type has no `charset`, with which its command line takes a
+    response for text and fails.
+    """
     return JSONResponse(Failed(error_code=1, error_message=message).model_dump(), status, headers)

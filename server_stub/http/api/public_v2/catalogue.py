@@ -1,9 +1,11 @@
 """Instance types, workspaces, allocations and queues.
 
-This server is one workspace with one allocation and one queue, and each of them lists the instance types of the server.
+This server is one workspace with one allocation and one queue, and each of them lists the instance
+types of the server.
 """
 
-# ruff: noqa: ARG001  # requests name a workspace, an allocation or a queue, of which this server has one
+# ruff: noqa: ARG001 # requests name a workspace, an allocation or a queue, of which this server has
+# one
 
 from typing import Annotated, Any, Literal
 
@@ -26,7 +28,10 @@ router = APIRouter(prefix="/public/v2")
 
 
 async def _types(parts: Parts) -> list[InstanceType]:
-    return [kind.model_copy(update={"name": type_name(kind)}) for kind in parts.service.runtime.instance_types()]
+    return [
+        kind.model_copy(update={"name": type_name(kind)})
+        for kind in parts.service.runtime.instance_types()
+    ]
 
 
 def _known(place: str) -> str:
@@ -133,18 +138,26 @@ class Configs(BaseModel):
 
 @router.get("/configs")
 async def get_configs(types: Types, cluster_type: Literal["MT", "INF"] = "MT") -> Configs:
-    """Regions with their instance types; all regions have the same. INF: none, as this server runs no inference."""
+    """Regions with their instance types; all regions have the same. INF: none, as this
+    server runs no inference.
+    """
     of_region = []
     for kind in types:
-        limits = ResourceLimits(cpu=f"{kind.cpu:g}", memory=f"{kind.memory_gib:g}Gi", gpus=str(kind.gpus))
+        limits = ResourceLimits(
+            cpu=f"{kind.cpu:g}", memory=f"{kind.memory_gib:g}Gi", gpus=str(kind.gpus)
+        )
         resource = Resource(limits=limits, requests=limits)
         of_region.append(TypeOfRegion(key=kind.name, name=kind.name, images=[], resource=resource))
     regions = REGIONS if cluster_type == "MT" else ()
-    return Configs(regions=[RegionConfig(key=name, name=name, instances_types=of_region) for name in regions])
+    return Configs(
+        regions=[RegionConfig(key=name, name=name, instances_types=of_region) for name in regions]
+    )
 
 
 @router.get("/instance_types/{region}/available")
-async def get_available(types: Types, region: str, allocation_name: str | None = None) -> AvailableTypes:
+async def get_available(
+    types: Types, region: str, allocation_name: str | None = None
+) -> AvailableTypes:
     """The number of workers of each type that fit now."""
     found = [Available(key=kind.name, name=kind.name, count=kind.available or 0) for kind in types]
     return AvailableTypes(instance_types=found)
@@ -153,7 +166,10 @@ async def get_available(types: Types, region: str, allocation_name: str | None =
 @router.get("/allocations/{allocation}/instance_types_availability")
 async def get_availability(types: Types, allocation: Place) -> list[Availability]:
     """The number of workers of each type that fit now."""
-    return [Availability(key=kind.name, instance_type=kind.name, available=kind.available or 0) for kind in types]
+    return [
+        Availability(key=kind.name, instance_type=kind.name, available=kind.available or 0)
+        for kind in types
+    ]
 
 
 @router.get("/allocations/{place}/instance-types")
@@ -161,7 +177,9 @@ async def get_availability(types: Types, allocation: Place) -> list[Availability
 async def get_types_of(types: Types, place: Place) -> list[TypeOfQueue]:
     """The instance types of the allocation or of the queue."""
     return [
-        TypeOfQueue(key=kind.name, name=kind.name, availability=kind.available or 0, storage_presets=[])
+        TypeOfQueue(
+            key=kind.name, name=kind.name, availability=kind.available or 0, storage_presets=[]
+        )
         for kind in types
     ]
 

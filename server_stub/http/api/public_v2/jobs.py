@@ -1,8 +1,8 @@
 """`/public/v2/jobs`: run, list, one job with its logs and what else belongs to it.
 
-A request names paths of the platform's shared file system. The check of them is no security boundary: a user who may
-submit can run any command as the account of the server. It prevents a path that means a file of another machine from
-running an unrelated file of the same name here.
+A request names paths of the platform's shared file system. The check of them is no security
+boundary: a user who may submit can run any command as the account of the server. It prevents a path
+that means a file of another machine from running an unrelated file of the same name here.
 """
 
 # ruff: noqa: ARG002  # arguments of the Renderer protocol that the platform's form does not need
@@ -45,9 +45,17 @@ PAGE_MAX = 6000  # Platform: the page size of its command line
 
 _OF_ANY_LOGIN = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
-    *("CONDA_EXE", "CONDA_PREFIX", "CONDA_ENVS_DIRS", "CONDA_ENVS_PATH", "MAMBA_ROOT_PREFIX"),  # to find conda_env
+    *(
+        "CONDA_EXE",
+        "CONDA_PREFIX",
+        "CONDA_ENVS_DIRS",
+        "CONDA_ENVS_PATH",
+        "MAMBA_ROOT_PREFIX",
+    ),  # to find conda_env
 )
-"""Variables of the server that such a job gets: a REST request has no environment of its submitter."""
+"""Variables of the server that such a job gets: a REST request has no
+environment of its submitter.
+"""
 _STREAMS = frozenset({"stdout", "stderr"})
 """Platform: the output of processes. Lines of a train.log are not in its logs."""
 SILENCE_S = 240.0
@@ -71,7 +79,9 @@ _Time = Annotated[datetime | None, BeforeValidator(lambda text: text or None), A
 
 
 @router.post("")
-async def run_job(parts: Parts, user: CurrentUser, order: translate.RunJobRequest) -> translate.Created:
+async def run_job(
+    parts: Parts, user: CurrentUser, order: translate.RunJobRequest
+) -> translate.Created:
     """Run a job. It is on disk before this answers."""
     spec = translate.spec_of(order)
     known = translate.catalogue_name(order.instance_type, parts.service.runtime.instance_types())
@@ -91,14 +101,18 @@ async def list_jobs(
     queue_id: str | None = None,
     offset: Annotated[int, Query(ge=0, le=2**31)] = 0,
     limit: Annotated[int, Query(ge=1)] = PAGE_MAX,
-    start_date: Annotated[_Time, Query(description="ISO 8601, also with a space; UTC where it has no offset.")] = None,
+    start_date: Annotated[
+        _Time, Query(description="ISO 8601, also with a space; UTC where it has no offset.")
+    ] = None,
     end_date: _Time = None,
 ) -> translate.JobList:
     """The jobs of the user, newest first.
 
-    Platform: an absent region means DGX2-MT there, where most users have no job; here it means every region.
+    Platform: an absent region means DGX2-MT there, where most users have no job; here it means
+    every region.
     """
-    # a job without a region is in every region; a job without a queue or allocation is in the server's own
+    # a job without a region is in every region; a job without a queue or allocation is in the
+    # server's own
     asked = [
         ("region", region, True),
         ("queue_name", queue_id, queue_id == translate.QUEUE),
@@ -119,7 +133,9 @@ async def list_jobs(
 
 
 @router.post("/restart")
-async def restart_job(parts: Parts, user: CurrentUser, order: translate.RestartRequest) -> translate.Created:
+async def restart_job(
+    parts: Parts, user: CurrentUser, order: translate.RestartRequest
+) -> translate.Created:
     """Run the request of this job again, as a new job."""
     text = await parts.service.submits.resubmit(user, order.job_name)
     return translate.created(JobInfo.model_validate_json(text))
@@ -149,7 +165,9 @@ async def delete_job(
     name: str,
     region: Annotated[str, Query(description="Required; any value is accepted.")],
 ) -> translate.Deleted:
-    """Order the end of a job; it stays visible, with its logs. A job that has ended keeps its status."""
+    """Order the end of a job; it stays visible, with its logs. A job that
+    has ended keeps its status.
+    """
     del region  # Platform: 422 without it
     now = str(mlspace.unix(datetime.now(timezone.utc)))
     try:
@@ -168,7 +186,9 @@ async def get_params(job: Job) -> JSONResponse:
 @router.get("/{name}/nodes")
 async def get_nodes(job: Job) -> translate.Nodes:
     """The machines that the newest attempt runs on."""
-    return translate.Nodes(node_names=sorted({worker.host for worker in job.workers if worker.host}))
+    return translate.Nodes(
+        node_names=sorted({worker.host for worker in job.workers if worker.host})
+    )
 
 
 @router.get("/{name}/preemptors", dependencies=[Depends(find_job)])
@@ -186,20 +206,24 @@ async def get_pods(job: Job) -> translate.Pods:
 async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:
     """The whole request for a job whose code lies on this server.
 
-    Raises InvalidRequest: there is no such file, or it is outside the folders that this server shares.
+    Raises InvalidRequest: there is no such file, or it is outside the folders that this server
+    shares.
     """
     # without named folders, the one user of a server without a users file can read all files anyway
     any_folder = settings.public_v2_roots is None and settings.users_file is None
     roots = [Path.home()] if any_folder else settings.public_v2_roots or []
     script = spec.python_script
-    first = str(roots[0]) if roots else None  # of relative paths and of commands; on the platform /home/jovyan
+    # of relative paths and of commands; on the platform /home/jovyan
+    first = str(roots[0]) if roots else None
     environment = {name: value for name, value in os.environ.items() if name in _OF_ANY_LOGIN}
     submitter = Submitter(python=sys.executable, environment=environment, working_dir=first)
     if script is None:
         return SubmitRequest(spec=spec, code=CodeInPlace(), submitter=submitter)
     path = os.path.join(first or "/", script)
     # links are followed on both sides; a network file system may be slow
-    real, *shared = [await asyncio.to_thread(os.path.realpath, str(each)) for each in (path, *roots)]
+    real, *shared = [
+        await asyncio.to_thread(os.path.realpath, str(each)) for each in (path, *roots)
+    ]
     if not any_folder and not any(Path(real).is_relative_to(root) for root in shared):
         raise InvalidRequest(
             f"script {path!r} lies outside of the folders that this server shares with /public/v2: "
@@ -209,7 +233,9 @@ async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:
     try:
         content = await asyncio.to_thread(Path(real).read_bytes)
     except OSError as error:
-        raise InvalidRequest(f"script {path!r} can't be read on this server: {error.strerror}") from error
+        raise InvalidRequest(
+            f"script {path!r} can't be read on this server: {error.strerror}"
+        ) from error
     if os.path.isabs(script):
         submitter = submitter.model_copy(update={"working_dir": None})
     code = CodeInPlace(sha256=hashlib.sha256(content).hexdigest())
@@ -225,7 +251,8 @@ class PlatformText(Renderer):
 
     def __init__(self, name: str, job_type: str, *, verbose: bool) -> None:
         self._name, self._verbose = name, verbose
-        self._tagged = job_type != JobType.PYTORCH_ELASTIC  # Platform: that type runs without mpirun, which tags
+        # Platform: that type runs without mpirun, which tags
+        self._tagged = job_type != JobType.PYTORCH_ELASTIC
         self._progress: dict[_Source, str] = {}
         """Lines of progress bars, which may be overwritten."""
         self._begun: dict[_Source, str] = {}
@@ -264,7 +291,9 @@ class PlatformText(Renderer):
         lines = [self._line("", source, text) for source, text in self._begun.items()]
         lines += self._progress.values()
         if job.state.final and job.state is not State.SUCCEEDED:
-            lines.append(f"Job {self._name} {mlspace.listed_status(job.state, job.reason)}: {job.message}\n")
+            lines.append(
+                f"Job {self._name} {mlspace.listed_status(job.state, job.reason)}: {job.message}\n"
+            )
         return "".join(lines).encode()
 
     def _sent(self, text: str) -> bytes:
@@ -276,8 +305,9 @@ class PlatformText(Renderer):
 async def line_by_line(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """The same bytes, one line in each piece.
 
-    Platform: its clients cut the received bytes into pieces of at most 256 bytes, print each on a line, and count the
-    pieces to find their position after a lost connection. With one line in each piece the count is always the same.
+    Platform: its clients cut the received bytes into pieces of at most 256 bytes, print each on a
+    line, and count the pieces to find their position after a lost connection. With one line in each
+    piece the count is always the same.
     """
     async with aclosing(pieces):
         async for piece in pieces:
@@ -296,15 +326,22 @@ async def get_logs(
     name: str,
     region: Annotated[str, Query(description="Required; any value is accepted.")],
     tail: Annotated[
-        int, Query(ge=0, le=MAX_TAIL, description="Begin with this many last lines; 0: with the first line.")
+        int,
+        Query(
+            ge=0,
+            le=MAX_TAIL,
+            description="Begin with this many last lines; 0: with the first line.",
+        ),
     ] = 0,
-    verbose: Annotated[bool, Query(description="The time before each line, and lines of the launcher.")] = True,
+    verbose: Annotated[
+        bool, Query(description="The time before each line, and lines of the launcher.")
+    ] = True,
     x_client_library: Annotated[str, Header(include_in_schema=False)] = "",
 ) -> Response:
     """The output of the processes of a job; for a queued job one line that it is in the queue.
 
-    Platform: the answer stays open while the job runs, and when it ends the job's status is a final one: the platform's
-    command line asks again at once, without a pause, while it reads `running`.
+    Platform: the answer stays open while the job runs, and when it ends the job's status is a final
+    one: the platform's command line asks again at once, without a pause, while it reads `running`.
     """
     del region  # Platform: 422 without it
     info = await find_job(parts, user, name)
@@ -313,7 +350,9 @@ async def get_logs(
     renderer = PlatformText(name, info.spec.type, verbose=verbose)
     job = await parts.service.lookup.find_logs(user, name)
     streams = _STREAMS | ({LAUNCHER} if verbose else frozenset())
-    pieces = stream_logs(parts.hub, job, LogQuery(follow=True, tail=tail or None, streams=streams), renderer)
+    pieces = stream_logs(
+        parts.hub, job, LogQuery(follow=True, tail=tail or None, streams=streams), renderer
+    )
     if x_client_library.startswith("mls"):  # the platform's own clients
         pieces = line_by_line(pieces)
     return LiveResponse(pieces, _TEXT)

@@ -1,7 +1,8 @@
-"""The bodies of the platform's API, and their translation: a request becomes our spec, our job a response. Pure.
+"""The bodies of the platform's API, and their translation: a request becomes our spec, our job a
+response. Pure.
 
-Requests are strict: an unknown field is answered with 422, as by the platform. Times whose names end in `_at` are whole
-seconds since 1970, 0 for "not yet"; those that end in `_dt` are ISO 8601.
+Requests are strict: an unknown field is answered with 422, as by the platform. Times whose names
+end in `_at` are whole seconds since 1970, 0 for "not yet"; those that end in `_dt` are ISO 8601.
 """
 
 import uuid
@@ -21,9 +22,15 @@ from server_stub.runtimes import instance_types as instances
 from server_stub.runtimes.fields import ON_CPU
 
 ALLOCATION = QUEUE = "default"
-"""The one allocation of this server and its one queue, for jobs that name none. Their ids are their names."""
+"""The one allocation of this server and its one queue, for jobs that name none.
+Their ids are their names.
+"""
 NAMESPACE = "client-lib"
-MISSING: dict[str, Any] = {"status": "job not found", "error_code": 1, "error_message": "job not found"}
+MISSING: dict[str, Any] = {
+    "status": "job not found",
+    "error_code": 1,
+    "error_message": "job not found",
+}
 """Fields of a response about a job that is not there."""
 
 # --- requests
@@ -108,8 +115,9 @@ class Token(BaseModel):
     access_token: str
     token_type: str = "Bearer"
     expires_in: int = 3600
-    """Platform: 3600, after which clients ask for a new token. Ours is valid until it is removed from the users file;
-    one of an issuer may end earlier, and a client that still sends it gets 401."""
+    """Platform: 3600, after which clients ask for a new token. Ours is valid until it is removed
+    from the users file; one of an issuer may end earlier, and a client that still sends it gets
+    401."""
 
 
 class Outcome(BaseModel):
@@ -133,7 +141,9 @@ class Created(BaseModel):
 
 
 class ListedJob(BaseModel):
-    """A job in a list. Every key is always present: the platform's command line makes a table of them."""
+    """A job in a list. Every key is always present: the platform's command
+    line makes a table of them.
+    """
 
     uid: str
     job_name: str
@@ -234,7 +244,11 @@ def spec_of(request: RunJobRequest) -> JobSpec:
     try:
         return JobSpec.model_validate(given)
     except ValidationError as error:
-        absent = None if "type" in request.model_fields_set else f"an absent type means {request.type}; name another"
+        absent = (
+            None
+            if "type" in request.model_fields_set
+            else f"an absent type means {request.type}; name another"
+        )
         raise InvalidRequest(invalid_request(error, JobSpec).message, hint=absent) from error
 
 
@@ -242,8 +256,12 @@ def created(info: JobInfo) -> Created:
     return Created(job_name=info.name, created_at=unix(info.created_at))
 
 
-def item(info: JobInfo, asked_region: str | None, gpus: Mapping[str, int], now: datetime) -> ListedJob:
-    """A job in a list. `asked_region`: region of the list, for jobs without one. `gpus`: per instance type."""
+def item(
+    info: JobInfo, asked_region: str | None, gpus: Mapping[str, int], now: datetime
+) -> ListedJob:
+    """A job in a list. `asked_region`: region of the list, for jobs without one.
+    `gpus`: per instance type.
+    """
     spec = info.spec
     created_dt = iso(info.created_at) or ""
     return ListedJob(
@@ -277,9 +295,15 @@ def gpu_count(info: JobInfo, gpus: Mapping[str, int]) -> int:
 
 
 def type_name(kind: InstanceType) -> str:
-    """The name of an instance type with its cores and memory, from which clients read them: `a100.8gpu.64C.1944G`."""
+    """The name of an instance type with its cores and memory, from which clients read
+    them: `a100.8gpu.64C.1944G`.
+    """
     size = instances.parse(kind.name)
-    if size is None or (size.cpu and size.memory_gib) or not (kind.cpu >= 1 and kind.memory_gib >= 1):
+    if (
+        size is None
+        or (size.cpu and size.memory_gib)
+        or not (kind.cpu >= 1 and kind.memory_gib >= 1)
+    ):
         return kind.name
     return f"{kind.name}.{int(kind.cpu)}C.{int(kind.memory_gib)}G"
 
@@ -305,7 +329,9 @@ def status(info: JobInfo) -> JobSummary:
 def pods(info: JobInfo, now: datetime) -> list[Pod]:
     """One pod per worker, the master first; before the start of the job all of them are pending."""
     workers = {worker.worker: worker for worker in info.workers}
-    return [_pod(info, workers.get(n, WorkerInfo(worker=n)), now) for n in range(info.spec.n_workers)]
+    return [
+        _pod(info, workers.get(n, WorkerInfo(worker=n)), now) for n in range(info.spec.n_workers)
+    ]
 
 
 def _pod(info: JobInfo, worker: WorkerInfo, now: datetime) -> Pod:

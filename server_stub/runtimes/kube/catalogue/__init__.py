@@ -1,7 +1,8 @@
 """The catalogue of a cluster: instance types, images, volumes and rules for jobs. Pure.
 
-An operator writes it as YAML (docs/catalogue.md), which `file` reads. An unknown field, or a value that the cluster
-would reject at the first job, is an error. Sizes are those of one worker: GPUs, CPU cores, GiB.
+An operator writes it as YAML (docs/catalogue.md), which `file` reads. An unknown field, or a value
+that the cluster would reject at the first job, is an error. Sizes are those of one worker: GPUs,
+CPU cores, GiB.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from client_lib.spec.job import JobSpec, JobType, PriorityClass
 from client_lib.spec.wire import InstanceType as ShownType
 from server_stub.runtimes.instance_types import Reserve, Size, find_type
 
-_LABEL = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+_LABEL = re.compile(
+    r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+)
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _QUANTITY = re.compile(r"\d+(\.\d+)?(m|[kMGTPE]i?)?")
 
@@ -33,14 +36,26 @@ def _matching(pattern: re.Pattern[str], what: str) -> AfterValidator:
 
 
 def _folder(path: str) -> str:
-    if not path.startswith("/") or "//" in path or ".." in path.split("/") or path == "/" or ":" in path:
+    if (
+        not path.startswith("/")
+        or "//" in path
+        or ".." in path.split("/")
+        or path == "/"
+        or ":" in path
+    ):
         raise ValueError(f"{path!r} is not the absolute path of a folder, without '..' and ':'")
     return path.rstrip("/")
 
 
 Label = Annotated[str, _matching(_LABEL, "a key for labels, such as 'nvidia.com/gpu.product'")]
-ObjectName = Annotated[str, _matching(_NAME, "a name for a Kubernetes object (lower-case letters, digits, '-', '.')")]
-Quantity = Annotated[str, Field(coerce_numbers_to_str=True), _matching(_QUANTITY, "a quantity, such as '1' or '16Gi'")]
+ObjectName = Annotated[
+    str, _matching(_NAME, "a name for a Kubernetes object (lower-case letters, digits, '-', '.')")
+]
+Quantity = Annotated[
+    str,
+    Field(coerce_numbers_to_str=True),
+    _matching(_QUANTITY, "a quantity, such as '1' or '16Gi'"),
+]
 Folder = Annotated[str, AfterValidator(_folder)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Port = Annotated[int, Field(gt=0, lt=65536)]
@@ -60,9 +75,11 @@ class Toleration(Strict):
     value: str | None = None
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
     """Effect of the taint. None: every effect."""
-    toleration_seconds: Annotated[int, Field(ge=0)] | None = Field(None, serialization_alias="tolerationSeconds")
-    """Time limit of the toleration, with effect NoExecute. For `node.kubernetes.io/unreachable` and `not-ready` it is
-    the time to wait for pods of a node that has vanished, by default 300 s."""
+    toleration_seconds: Annotated[int, Field(ge=0)] | None = Field(
+        None, serialization_alias="tolerationSeconds"
+    )
+    """Time limit of the toleration, with effect NoExecute. For `node.kubernetes.io/unreachable` and
+    `not-ready` it is the time to wait for pods of a node that has vanished, by default 300 s."""
 
     @model_validator(mode="after")
     def _holds_together(self) -> Toleration:
@@ -92,8 +109,8 @@ class Node(Placement):
     memory_gib: Positive
     """GiB of the whole machine."""
     reserve: Reserve = Reserve()
-    """Resources for the system and its daemons. Each worker gets less by its share: a worker that requests a whole node
-    would never be scheduled."""
+    """Resources for the system and its daemons. Each worker gets less by its share: a worker that
+    requests a whole node would never be scheduled."""
 
     @model_validator(mode="after")
     def _leaves_something(self) -> Node:
@@ -104,46 +121,63 @@ class Node(Placement):
 
 class InstanceType(Size, Placement):
     node: str | None = None
-    """A name of `nodes`, whose placement is added and whose reserve is subtracted. None: the full size is requested."""
+    """A name of `nodes`, whose placement is added and whose reserve is subtracted. None:
+    the full size is requested.
+    """
     gpu_resource: Label = "nvidia.com/gpu"
     """Resource name of its GPUs."""
     extra_resources: dict[Label, Quantity] = {}
     """Further resources of each worker: `rdma/hca: "1"`."""
     annotations: dict[Label, str] = {}
     """Annotations of its pods, for example the networks of Multus."""
-    capabilities: list[Annotated[str, _matching(re.compile("[A-Z_]+"), "a capability, such as IPC_LOCK")]] = []
-    """Linux capabilities, for example IPC_LOCK for RDMA; `restricted` admits NET_BIND_SERVICE alone."""
+    capabilities: list[
+        Annotated[str, _matching(re.compile("[A-Z_]+"), "a capability, such as IPC_LOCK")]
+    ] = []
+    """Linux capabilities, for example IPC_LOCK for RDMA; `restricted`
+    admits NET_BIND_SERVICE alone.
+    """
     runtime_class: ObjectName | None = None
     """RuntimeClass of its pods; None: the cluster's default."""
     shm_gib: Positive | None = None
-    """Size of /dev/shm for a job without shm_size_class. None: 32 GiB per GPU, without GPUs a quarter of the memory. It
-    is part of the memory, and at most half of it."""
+    """Size of /dev/shm for a job without shm_size_class. None: 32 GiB per GPU, without GPUs a
+    quarter of the memory. It is part of the memory, and at most half of it."""
     disk_gib: Positive | None = None
-    """Disk of the node for what a worker writes outside of volumes and `tmp_storage`: code, working folder, HOME. It is
-    requested and is the limit; a worker that writes more is evicted (`StorageFull`). None: nothing is requested, and
-    the limit is 1024. 1 GiB for the log is requested in addition."""
+    """Disk of the node for what a worker writes outside of volumes and `tmp_storage`: code, working
+    folder, HOME. It is requested and is the limit; a worker that writes more is evicted
+    (`StorageFull`). None: nothing is requested, and the limit is 1024. 1 GiB for the log is
+    requested in addition."""
     together: Label | None = None
-    """Label of nodes, such as `topology.kubernetes.io/zone`: all workers of a job run where its value is the same. The
-    first worker that gets a node decides, so each value needs nodes for the largest job."""
+    """Label of nodes, such as `topology.kubernetes.io/zone`: all workers of a job run where its
+    value is the same. The first worker that gets a node decides, so each value needs nodes for the
+    largest job."""
     spread: Label | None = None
-    """Label of nodes, such as `kubernetes.io/hostname`: the numbers of workers of a job at any two of its values differ
-    by at most one."""
+    """Label of nodes, such as `kubernetes.io/hostname`: the numbers of workers of a job at any two
+    of its values differ by at most one."""
     max_workers: Annotated[int, Field(gt=0)] | None = None
     """Largest number of workers of one job; None: no limit."""
 
     @model_validator(mode="after")
     def _has_a_size(self) -> InstanceType:
         if not self.cpu or not self.memory_gib:
-            raise ValueError(f"{self.name!r} needs cpu and memory_gib: they are what its pods request")
+            raise ValueError(
+                f"{self.name!r} needs cpu and memory_gib: they are what its pods request"
+            )
         if self.together is not None and self.together == self.spread:
-            raise ValueError(f"{self.name!r} has {self.spread} as together and as spread, which exclude each other")
+            raise ValueError(
+                f"{self.name!r} has {self.spread} as together and as spread, which exclude each "
+                "other"
+            )
         return self
 
 
 class Volume(Strict):
-    """A PersistentVolumeClaim that jobs may mount by name. Workers on several nodes need ReadWriteMany."""
+    """A PersistentVolumeClaim that jobs may mount by name. Workers on several
+    nodes need ReadWriteMany.
+    """
 
-    name: Annotated[str, _matching(re.compile("[A-Za-z0-9][-A-Za-z0-9_.]*"), "a name without '/' and ':'")]
+    name: Annotated[
+        str, _matching(re.compile("[A-Za-z0-9][-A-Za-z0-9_.]*"), "a name without '/' and ':'")
+    ]
     """Name of the volume in `volumes: ["NAME:/path"]` of a job."""
     claim: ObjectName
     """Name of the PersistentVolumeClaim, in the namespace of the jobs."""
@@ -152,13 +186,14 @@ class Volume(Strict):
     read_only: bool = False
     """No job may write to it."""
     mount: Literal["owner", "whole"] | None = None
-    """Part of it that a job sees. `owner`: the folder `owners/USER`, which the cluster makes. `whole`: everything, of
-    all users. None: `whole` if it is read_only, else `owner`."""
+    """Part of it that a job sees. `owner`: the folder `owners/USER`, which the cluster makes.
+    `whole`: everything, of all users. None: `whole` if it is read_only, else `owner`."""
     users: Annotated[list[str], Field(min_length=1)] | None = None
     """Users whose jobs may mount it. None: all."""
     always: Folder | None = None
-    """Path where it is mounted in every worker (of `users`). If the server's pod mounts it at the same path, and
-    `mount` is `whole`, code on it runs in place. None: it is mounted only in jobs that name it."""
+    """Path where it is mounted in every worker (of `users`). If the server's pod mounts it at the
+    same path, and `mount` is `whole`, code on it runs in place. None: it is mounted only in jobs
+    that name it."""
 
     @property
     def whole(self) -> bool:
@@ -173,10 +208,12 @@ class Checkpoints(Strict):
     """The folder for checkpoints of jobs without checkpoint_dir, so that they outlive a pod."""
 
     volume: str
-    """A name of `volumes`. It has a folder `NAME-ID` for each job. A job sees its own alone, unless `mount` of the
-    volume is `whole`."""
+    """A name of `volumes`. It has a folder `NAME-ID` for each job. A job sees its own alone, unless
+    `mount` of the volume is `whole`."""
     path: Folder
-    """Parent of the checkpoint folders in a worker. It is mounted here, unless the volume is mounted above already."""
+    """Parent of the checkpoint folders in a worker. It is mounted here, unless the volume
+    is mounted above already.
+    """
 
 
 class Images(Strict):
@@ -187,10 +224,14 @@ class Images(Strict):
     pull_policy: Literal["Always", "IfNotPresent", "Never"] | None = None
     """Pull policy. None: the default of Kubernetes, Always for `latest` and else IfNotPresent."""
     pull_secrets: list[ObjectName] = []
-    """Secrets for private registries (`kubectl create secret docker-registry`), in the namespace of the jobs."""
+    """Secrets for private registries (`kubectl create secret docker-registry`), in
+    the namespace of the jobs.
+    """
 
     def resolve(self, image: str) -> str:
-        """The image that is pulled for `image`: its alias, else the alias of the longest folder above it."""
+        """The image that is pulled for `image`: its alias, else the alias of
+        the longest folder above it.
+        """
         if image in self.aliases:
             return self.aliases[image]
         folders = [key for key in self.aliases if key.endswith("/") and image.startswith(key)]
@@ -212,7 +253,9 @@ class PodUser(Strict):
     name: str = "user"
     """Value of USER and LOGNAME, as most images have no user with that id."""
     home: Folder | None = None
-    """HOME of the ranks, also for caches, on a volume that is always mounted. None: an empty folder of the pod."""
+    """HOME of the ranks, also for caches, on a volume that is always mounted. None:
+    an empty folder of the pod.
+    """
 
 
 class Peer(Strict):
@@ -223,7 +266,9 @@ class Peer(Strict):
     pods: Labels | None = None
     """Labels of pods; {}: all pods."""
     namespaces: Labels | None = None
-    """Labels of the namespaces of these pods; None: the namespace of the jobs; {}: all namespaces."""
+    """Labels of the namespaces of these pods; None: the namespace of the
+    jobs; {}: all namespaces.
+    """
 
     @model_validator(mode="after")
     def _is_one_thing(self) -> Peer:
@@ -245,11 +290,13 @@ _SYSTEM = Peer(pods={}, namespaces={"kubernetes.io/metadata.name": "kube-system"
 
 
 class Network(Strict):
-    """Sources that reach the pods of a job, and the meaning of `internet=False`; both need a network plugin that
-    enforces NetworkPolicies."""
+    """Sources that reach the pods of a job, and the meaning of `internet=False`; both need a
+    network plugin that enforces NetworkPolicies."""
 
     isolated: bool = True
-    """The pods of a job are reached by each other, by this server and by `admit` alone. False: by every pod."""
+    """The pods of a job are reached by each other, by this server and by `admit`
+    alone. False: by every pod.
+    """
     admit: list[Peer] = []
     """Further sources of connections to the pods of jobs, such as a Prometheus."""
     internet: bool = True
@@ -269,7 +316,9 @@ class Defaults(Strict):
     pod_labels: Labels = {}
     """Labels of all pods."""
     annotations: dict[Label, str] = {}
-    """Annotations of all pods: `sidecar.istio.io/inject: "false"` if the sidecar of a mesh would keep them running."""
+    """Annotations of all pods: `sidecar.istio.io/inject: "false"` if the sidecar of a
+    mesh would keep them running.
+    """
     service_account: ObjectName | None = None
     """ServiceAccount of all pods; its token is not mounted."""
     conda_root: Folder = "/opt/conda"
@@ -284,22 +333,30 @@ class Gang(Strict):
     """Scheduler that gives the workers of a job their nodes, and the time that they may take."""
 
     scheduler: GangScheduler = "none"
-    """Scheduler of the cluster that places all workers of a job or none: `volcano`, or `coscheduling` of
-    scheduler-plugins. The operator of the jobs makes a PodGroup for each. none: workers that found a place wait for the
-    others, at most `timeout_s`."""
+    """Scheduler of the cluster that places all workers of a job or none: `volcano`, or
+    `coscheduling` of scheduler-plugins. The operator of the jobs makes a PodGroup for each. none:
+    workers that found a place wait for the others, at most `timeout_s`."""
     timeout_s: Annotated[float, Field(gt=0)] = 900.0
-    """Time in which all workers of a job must become ready, without the time of image pulls; after it the job releases
-    its place and queues again."""
+    """Time in which all workers of a job must become ready, without the time of image pulls; after
+    it the job releases its place and queues again."""
 
 
-PLATFORM_TMP_STORAGE = {"default": 200, "small": 1250, "medium": 2500, "large": 3750, "xlarge": 5000}
+PLATFORM_TMP_STORAGE = {
+    "default": 200,
+    "small": 1250,
+    "medium": 2500,
+    "large": 3750,
+    "xlarge": 5000,
+}
 GIB_PER_GPU = {"small": 16, "medium": 32, "large": 64}
 """Sizes of shm_size_class on the ML Space platform."""
 
 
 @dataclass(frozen=True)
 class Needs:
-    """Resources of each worker of a job. Requests are also limits: the kernel kills a worker that uses more memory."""
+    """Resources of each worker of a job. Requests are also limits: the kernel kills a
+    worker that uses more memory.
+    """
 
     instance: InstanceType
     gpus: int
@@ -338,29 +395,40 @@ class ClusterCatalogue(Strict):
     checkpoints: Checkpoints | None = None
     """Volume for checkpoints. None: they are on the pod's own disk and end with it."""
     priority_classes: dict[PriorityClass, ObjectName] = Field(default={})
-    """PriorityClass of the cluster for each `priority_class` of a job: `high: gpu-high`. A missing one has the default
-    of the cluster."""
+    """PriorityClass of the cluster for each `priority_class` of a job: `high: gpu-high`. A missing
+    one has the default of the cluster."""
     tmp_storage: dict[str, Annotated[int, Field(gt=0)]] = Field(default=PLATFORM_TMP_STORAGE)
-    """Size of /tmp in GB (10^9 bytes) by `tmp_storage` of a job. Default: the sizes of the ML Space platform."""
+    """Size of /tmp in GB (10^9 bytes) by `tmp_storage` of a job. Default: the sizes
+    of the ML Space platform.
+    """
     by_pattern: bool = False
-    """True: instance types that are not listed are parsed by pattern (`a100.4gpu`, `cpu.8C.32G`)."""
+    """True: instance types that are not listed are parsed by pattern
+    (`a100.4gpu`, `cpu.8C.32G`).
+    """
     job_kind: Literal["auto", "pytorchjob", "trainjob"] = "auto"
-    """Kind of the objects that run jobs: PyTorchJob of the Kubeflow training operator, or TrainJob of Kubeflow Trainer
-    2.2 or newer. auto: what the cluster has, and PyTorchJob if it has both. Running jobs keep their kind."""
+    """Kind of the objects that run jobs: PyTorchJob of the Kubeflow training operator, or TrainJob
+    of Kubeflow Trainer 2.2 or newer. auto: what the cluster has, and PyTorchJob if it has both.
+    Running jobs keep their kind."""
     pod_security: PodSecurity = "restricted"
     """Level of the Pod Security Standards for pods of jobs; most clusters admit the strictest."""
     gang: Gang = Gang()
     """Scheduler that gives the workers of a job their nodes, and the time that they may take."""
 
     def find(self, name: str) -> InstanceType:
-        """The type called `name`. One that is not listed has, if `by_pattern`, the size in its name, and otherwise the
-        properties of the first listed type of its family, in proportion to its GPUs.
+        """The type called `name`. One that is not listed has, if `by_pattern`, the size in its
+        name, and otherwise the properties of the first listed type of its family, in proportion to
+        its GPUs.
 
-        Raises InvalidRequest: it is unknown, or its name says too little; the message lists all types."""
+        Raises InvalidRequest: it is unknown, or its name says too little; the message lists all
+        types."""
         return find_type(name, self.instance_types, self._of_family if self.by_pattern else None)
 
     def _of_family(self, size: Size) -> InstanceType | None:
-        family = [t for t in self.instance_types if t.family == size.family and bool(t.gpus) == bool(size.gpus)]
+        family = [
+            t
+            for t in self.instance_types
+            if t.family == size.family and bool(t.gpus) == bool(size.gpus)
+        ]
         if not family:
             return None
         like = family[0]
@@ -380,29 +448,40 @@ class ClusterCatalogue(Strict):
         node = self.node(instance) or Placement()
         return Placement(
             node_selector=node.node_selector | instance.node_selector,
-            tolerations=[*node.tolerations, *(t for t in instance.tolerations if t not in node.tolerations)],
+            tolerations=[
+                *node.tolerations,
+                *(t for t in instance.tolerations if t not in node.tolerations),
+            ],
         )
 
     def needs(self, spec: JobSpec) -> Needs:
         """The needs of each worker of a job.
-        Raises NeverFits: the type allows fewer workers, and how many; InvalidRequest: it is unknown or missing."""
+        Raises NeverFits: the type allows fewer workers, and how many; InvalidRequest: it is unknown
+        or missing."""
         name = spec.instance_type or self.defaults.instance_type
         if name is None:
             listed = ", ".join(each.name for each in self.instance_types)
-            raise InvalidRequest(f"instance_type is missing, and this server has no default; it has: {listed}")
+            raise InvalidRequest(
+                f"instance_type is missing, and this server has no default; it has: {listed}"
+            )
         instance = self.find(name)
         if instance.max_workers is not None and spec.n_workers > instance.max_workers:
             raise NeverFits(
-                f"n_workers={spec.n_workers}: a job may have {instance.max_workers} workers of {instance.name} here",
+                f"n_workers={spec.n_workers}: a job may have {instance.max_workers} workers of "
+                f"{instance.name} here",
                 hint=f"the largest that fits: n_workers={instance.max_workers}",
             )
         gpus = 0 if spec.type is JobType.NOGPU else instance.gpus
         cpu, memory_gib = instance.cpu, instance.memory_gib
         node = self.node(instance)
-        if node is not None:  # each worker leaves its share of the node's reserve, so that as many fit as expected
+        if (
+            node is not None
+        ):  # each worker leaves its share of the node's reserve, so that as many fit as expected
             cpu *= 1 - node.reserve.cpu / node.cpu
             memory_gib *= 1 - node.reserve.memory_gib / node.memory_gib
-        shm_gib = instance.shm_gib or (GIB_PER_GPU["medium"] * instance.gpus if instance.gpus else memory_gib / 4)
+        shm_gib = instance.shm_gib or (
+            GIB_PER_GPU["medium"] * instance.gpus if instance.gpus else memory_gib / 4
+        )
         if spec.shm_size_class is not None:
             shm_gib = GIB_PER_GPU[spec.shm_size_class] * max(instance.gpus, 1)
         memory_mib = int(memory_gib * 1024)
@@ -413,11 +492,15 @@ class ClusterCatalogue(Strict):
             memory_mib=memory_mib,
             shm_mib=min(int(shm_gib * 1024), memory_mib // 2),
             shm_is_cut=spec.shm_size_class is not None and int(shm_gib * 1024) > memory_mib // 2,
-            processes=max(gpus, 1) if spec.processes_per_worker == "default" else spec.processes_per_worker,
+            processes=max(gpus, 1)
+            if spec.processes_per_worker == "default"
+            else spec.processes_per_worker,
         )
 
     def volume(self, name: str) -> Volume:
-        """The volume called `name`. Raises InvalidRequest: it is unknown; the message lists all volumes."""
+        """The volume called `name`. Raises InvalidRequest: it is unknown; the
+        message lists all volumes.
+        """
         for volume in self.volumes:
             if volume.name == name:
                 return volume
@@ -426,4 +509,6 @@ class ClusterCatalogue(Strict):
 
     def shown(self) -> list[ShownType]:
         """The types as clients see them."""
-        return [ShownType.model_validate(each, from_attributes=True) for each in self.instance_types]
+        return [
+            ShownType.model_validate(each, from_attributes=True) for each in self.instance_types
+        ]

@@ -1,6 +1,7 @@
 """Reads the file of the catalogue, and rejects errors at the start that would fail the first job.
 
-A server keeps a copy of the last valid file, so that an error in a new one does not prevent its start.
+A server keeps a copy of the last valid file, so that an error in a new one does not prevent its
+start.
 """
 
 import logging
@@ -27,17 +28,31 @@ _ADMITTED = {
     "restricted": {"NET_BIND_SERVICE"},
     # https://kubernetes.io/docs/concepts/security/pod-security-standards/#baseline
     "baseline": {
-        "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP",
-        "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
+        "AUDIT_WRITE",
+        "CHOWN",
+        "DAC_OVERRIDE",
+        "FOWNER",
+        "FSETID",
+        "KILL",
+        "MKNOD",
+        "NET_BIND_SERVICE",
+        "SETFCAP",
+        "SETGID",
+        "SETPCAP",
+        "SETUID",
+        "SYS_CHROOT",
     },
-}  # fmt: skip
+}
 
 
 def load(path: Path | None) -> ClusterCatalogue:
-    """The catalogue in a YAML file. Raises InvalidRequest naming the file, the entry and what is wrong in it."""
+    """The catalogue in a YAML file. Raises InvalidRequest naming the file, the
+    entry and what is wrong in it.
+    """
     if path is None:
         raise InvalidRequest(
-            "a server for Kubernetes needs a catalogue of instance types: CLIENT_LIB_SERVER_CATALOGUE names no file",
+            "a server for Kubernetes needs a catalogue of instance types: "
+            "CLIENT_LIB_SERVER_CATALOGUE names no file",
             hint=EXAMPLE,
         )
     try:
@@ -45,12 +60,15 @@ def load(path: Path | None) -> ClusterCatalogue:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"the catalogue {path} can't be read: {error}") from error
     except InvalidRequest as error:
-        raise InvalidRequest(f"the catalogue {path}: {error.message}", hint=error.hint or REFERENCE) from error
+        raise InvalidRequest(
+            f"the catalogue {path}: {error.message}", hint=error.hint or REFERENCE
+        ) from error
 
 
 def load_or_kept(path: Path | None, kept: Path) -> tuple[ClusterCatalogue, str]:
-    """Read the catalogue from a YAML file, and copy the file to `kept`. If the file is not valid, read the copy, and
-    return the reason beside it; '': the file was read. Raises InvalidRequest as `load`, without a valid copy."""
+    """Read the catalogue from a YAML file, and copy the file to `kept`. If the file is not valid,
+    read the copy, and return the reason beside it; '': the file was read. Raises InvalidRequest as
+    `load`, without a valid copy."""
     try:
         found = load(path)
     except InvalidRequest as error:
@@ -72,7 +90,9 @@ def load_or_kept(path: Path | None, kept: Path) -> tuple[ClusterCatalogue, str]:
 
 
 def read(text: str) -> ClusterCatalogue:
-    """The catalogue in YAML. Raises InvalidRequest with a line for each error: the entry and what is wrong in it."""
+    """The catalogue in YAML. Raises InvalidRequest with a line for each error: the
+    entry and what is wrong in it.
+    """
     try:
         content = parse_yaml(text, "it")
         if not isinstance(content, dict):
@@ -86,7 +106,9 @@ def read(text: str) -> ClusterCatalogue:
 
 
 def _line_in(text: str) -> Place:
-    """A function that returns `line 3: ` for the path of an entry, or for the nearest entry around it."""
+    """A function that returns `line 3: ` for the path of an entry, or for
+    the nearest entry around it.
+    """
     root = yaml.compose(text, yaml.SafeLoader)
     assert root is not None
 
@@ -94,9 +116,15 @@ def _line_in(text: str) -> Place:
         node, mark = root, root.start_mark
         for part in path:
             if isinstance(node, yaml.MappingNode):
-                found = next(((key, value) for key, value in node.value if key.value == str(part)), None)
+                found = next(
+                    ((key, value) for key, value in node.value if key.value == str(part)), None
+                )
                 mark, node = (found[0].start_mark, found[1]) if found else (mark, node)
-            elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            elif (
+                isinstance(node, yaml.SequenceNode)
+                and isinstance(part, int)
+                and part < len(node.value)
+            ):
                 node = node.value[part]
                 mark = node.start_mark
         return f"line {mark.line + 1}: "
@@ -120,11 +148,16 @@ def _contradictions(catalogue: ClusterCatalogue) -> Iterator[str]:
     references: list[tuple[str, str | None, str]] = [
         ("defaults.instance_type", catalogue.defaults.instance_type, "instance_types")
     ]
-    references += [(f"instance type {t.name!r}: node", t.node, "nodes") for t in catalogue.instance_types]
+    references += [
+        (f"instance type {t.name!r}: node", t.node, "nodes") for t in catalogue.instance_types
+    ]
     references += [("checkpoints.volume", kept.volume, "volumes")] if kept else []
     for entry, name, where in references:
         if name is not None and name not in names[where]:
-            yield f"{entry}={name!r} is none of its {where} ({', '.join(names[where]) or 'it has none'})"
+            yield (
+                f"{entry}={name!r} is none of its {where} "
+                f"({', '.join(names[where]) or 'it has none'})"
+            )
     for instance in catalogue.instance_types:
         node = catalogue.node(instance)
         if node is not None and (instance.cpu > node.cpu or instance.memory_gib > node.memory_gib):
@@ -134,14 +167,24 @@ def _contradictions(catalogue: ClusterCatalogue) -> Iterator[str]:
     for path in [*always, *([kept.path] if kept else [])]:
         if not is_free(path):
             yield f"a volume can't be mounted at {path}: that folder is the container's own"
-    for_all = [each.always for each in volumes.values() if each.always and each.users is None and not each.read_only]
+    for_all = [
+        each.always
+        for each in volumes.values()
+        if each.always and each.users is None and not each.read_only
+    ]
     if home is not None and not any(is_in(home, path) for path in for_all):
-        yield f"user.home={home!r} is on no volume that is always mounted, for all users, and can be written to"
+        yield (
+            f"user.home={home!r} is on no volume that is always mounted, for all users, and can "
+            "be written to"
+        )
     if kept and kept.volume in volumes:
         if volumes[kept.volume].read_only:
             yield f"checkpoints.volume={kept.volume!r} is read_only"
         elif volumes[kept.volume].users is not None:
-            yield f"checkpoints.volume={kept.volume!r} is for some users alone, and all jobs have checkpoints"
+            yield (
+                f"checkpoints.volume={kept.volume!r} is for some users alone, and all jobs have "
+                "checkpoints"
+            )
     level = catalogue.pod_security
     if level == "restricted" and catalogue.user.run_as_user == 0:
         yield "user.run_as_user=0 is root, which pod_security=restricted does not admit"

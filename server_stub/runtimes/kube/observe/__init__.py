@@ -1,7 +1,8 @@
-"""Interprets the state of an attempt on the cluster: how far each worker is, and what blocks the start. Pure.
+"""Interprets the state of an attempt on the cluster: how far each worker is, and what blocks the
+start. Pure.
 
-The reports of the workers take precedence over their pods. Conditions of the workload count only while there are no
-pods: they are late and contain nothing about ranks.
+The reports of the workers take precedence over their pods. Conditions of the workload count only
+while there are no pods: they are late and contain nothing about ranks.
 """
 
 from collections import defaultdict
@@ -16,13 +17,24 @@ from client_lib.worker.outcome import OUT_OF_MEMORY_BELOW
 from client_lib.worker.report import Report
 from server_stub.runtimes.kube.catalogue import GangScheduler
 from server_stub.runtimes.kube.observe import messages as messages
-from server_stub.runtimes.kube.observe.inventory import Event, StatusReason, WorkerPod, Workload, read_digest
+from server_stub.runtimes.kube.observe.inventory import (
+    Event,
+    StatusReason,
+    WorkerPod,
+    Workload,
+    read_digest,
+)
 from server_stub.runtimes.kube.observe.messages import Blocker, StatusField, is_known, meaning
 from server_stub.runtimes.kube.render import storage
 from server_stub.runtimes.verdict import Stage, WorkerStatus
 from server_stub.worker_gateway.worker import WorkerView
 
-_NOT_CREATED = ("FailedCreatePod", "FailedCreateService", "FailedCreate", "TrainJobResourcesCreationFailed")
+_NOT_CREATED = (
+    "FailedCreatePod",
+    "FailedCreateService",
+    "FailedCreate",
+    "TrainJobResourcesCreationFailed",
+)
 _BLOCKING = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "NetworkNotReady")
 _FIRST_TROUBLE_S = 15
 _WORST_FIRST = (
@@ -95,7 +107,9 @@ def observe(state: ClusterState) -> Interpretation:
         infos=tuple(infos),
         blocker=_worst(state, workers, pods, blockers),
         unknown=tuple(dict.fromkeys(_unknown(state))),
-        images=tuple(sorted({pod.main.digest for pod in pods if pod is not None and pod.main.digest})),
+        images=tuple(
+            sorted({pod.main.digest for pod in pods if pod is not None and pod.main.digest})
+        ),
     )
 
 
@@ -106,7 +120,11 @@ def _pod_of(state: ClusterState, number: int) -> WorkerPod | None:
     """The pod of the worker: the one that reported first, else the newest."""
     mine = [pod for pod in state.pods if pod.worker == number]
     owner = state.views[number].pod_uid if number < len(state.views) else None
-    return max(mine, key=lambda pod: (pod.uid == owner, not pod.gone, pod.created_at, pod.uid), default=None)
+    return max(
+        mine,
+        key=lambda pod: (pod.uid == owner, not pod.gone, pod.created_at, pod.uid),
+        default=None,
+    )
 
 
 def _worker(state: ClusterState, number: int, pod: WorkerPod | None) -> WorkerStatus:
@@ -124,20 +142,32 @@ def _worker(state: ClusterState, number: int, pod: WorkerPod | None) -> WorkerSt
             return WorkerStatus(number, Stage.ENDED, host, _judged(digest, number, pod))
         claimed = view.pod_uid == pod.uid or not state.views
         if pod.gone and not (claimed or ended or pod.disruption or pod.refused):
-            return WorkerStatus(number, Stage.STARTING, host)  # it never reported: another one replaces it
+            return WorkerStatus(
+                number, Stage.STARTING, host
+            )  # it never reported: another one replaces it
         return lost(*_cause(number, pod))
     if pod is not None and view.pod_uid not in (None, pod.uid):
-        why = f"the pod of worker {number} was replaced: a worker that ran can't start again within an attempt"
+        why = (
+            f"the pod of worker {number} was replaced: a worker that ran can't start again within "
+            "an attempt"
+        )
         return lost(Reason.PREEMPTED, why)
-    # a container that ended and was restarted, or is about to be: the kubelet delays a restart after several
-    crashes = pod is not None and pod.main.waiting is not None and pod.main.waiting.word == "CrashLoopBackOff"
+    # a container that ended and was restarted, or is about to be: the kubelet delays a restart
+    # after several
+    crashes = (
+        pod is not None
+        and pod.main.waiting is not None
+        and pod.main.waiting.word == "CrashLoopBackOff"
+    )
     if view.displaced or (view.pod_uid is not None and crashes):
         if pod is None or pod.main.before is None:
             return lost(Reason.PREEMPTED, f"worker {number} was lost: another pod has replaced it")
         return lost(*_cause(number, replace(pod, main=replace(pod.main, ended=pod.main.before))))
     if not state.views and pod is not None and pod.main.running_since is not None:
         return WorkerStatus(number, Stage.STARTED, host)
-    return WorkerStatus(number, _STAGES.get(view.state or "", Stage.STARTING), host, quiet=view.quiet)
+    return WorkerStatus(
+        number, _STAGES.get(view.state or "", Stage.STARTING), host, quiet=view.quiet
+    )
 
 
 def _cause(number: int, pod: WorkerPod) -> tuple[Reason, str]:
@@ -149,7 +179,10 @@ def _cause(number: int, pod: WorkerPod) -> tuple[Reason, str]:
     if pod.refused is not None:
         excess = messages.disk_excess(pod.refused.text, storage.EMPTY_DIRS)
         reason = Reason.STORAGE_FULL if excess else meaning("refused", pod.refused.word)
-        return reason, f"worker {number} was ended{_from(pod, 'on')}: {excess or _words(pod.refused)}"
+        return (
+            reason,
+            f"worker {number} was ended{_from(pod, 'on')}: {excess or _words(pod.refused)}",
+        )
     if ended is not None:
         reason = meaning("ended", ended.word)
         if reason is Reason.OUT_OF_MEMORY:
@@ -158,33 +191,53 @@ def _cause(number: int, pod: WorkerPod) -> tuple[Reason, str]:
             why = f"worker {number} could not be started: {_words(ended)}"
             return reason, messages.no_program(ended.text, pod.image) or why
         said = f": {messages.shortened(ended.text)}" if ended.text else ""
-        return reason, f"worker {number} ended with exit code {ended.exit_code} and left no report{said}"
+        return (
+            reason,
+            f"worker {number} ended with exit code {ended.exit_code} and left no report{said}",
+        )
     if pod.unanswered:
-        return Reason.NODE_LOST, f"worker {number} was lost{_from(pod, 'with')}: its pod can't be ended there"
+        return (
+            Reason.NODE_LOST,
+            f"worker {number} was lost{_from(pod, 'with')}: its pod can't be ended there",
+        )
     for init in pod.init:
         if init.ended is not None and init.ended.exit_code:
-            why = messages.shortened(init.ended.text) or "it waits there for worker 0's name in the cluster's DNS"
-            text = f"worker {number}: its init container {init.name} ended with {init.ended.exit_code}: {why}"
+            why = (
+                messages.shortened(init.ended.text)
+                or "it waits there for worker 0's name in the cluster's DNS"
+            )
+            text = (
+                f"worker {number}: its init container {init.name} ended with "
+                f"{init.ended.exit_code}: {why}"
+            )
             return Reason.START_FAILED, text
     return Reason.DELETED_EXTERNALLY, f"the pod of worker {number} was deleted by someone else"
 
 
 def _judged(report: Report, number: int, pod: WorkerPod | None) -> Report:
-    """The report, with OutOfMemory as its reason if a rank was killed and the container ran out of memory."""
+    """The report, with OutOfMemory as its reason if a rank was killed and the
+    container ran out of memory.
+    """
     if pod is None:
         return report
     killed = pod.main.ended is not None and pod.main.ended.word == "OOMKilled"
     reason, message = report.get("reason"), str(report.get("message"))
-    if (killed and reason == Reason.SIGNAL) or (pod.memory_limit and reason == Reason.OUT_OF_MEMORY):
+    if (killed and reason == Reason.SIGNAL) or (
+        pod.memory_limit and reason == Reason.OUT_OF_MEMORY
+    ):
         text = messages.out_of_memory(number, pod.memory_limit)
         return {**report, "reason": Reason.OUT_OF_MEMORY.value, "message": text}
     if killed and reason == Reason.EXIT_CODE and OUT_OF_MEMORY_BELOW not in message:
-        return {**report, "message": f"{message}; {OUT_OF_MEMORY_BELOW}"}  # the launcher could not read the counter
+        return {
+            **report,
+            "message": f"{message}; {OUT_OF_MEMORY_BELOW}",
+        }  # the launcher could not read the counter
     return report
 
 
 def taken_away(state: ClusterState, workload_name: str) -> tuple[Reason, str]:
-    """Reason and message for workers that this server did not stop; evaluate it when the first of them stops.
+    """Reason and message for workers that this server did not stop; evaluate it when the first of
+    them stops.
 
     `workload_name` has the kind: `PyTorchJob train`.
     """
@@ -195,12 +248,17 @@ def taken_away(state: ClusterState, workload_name: str) -> tuple[Reason, str]:
     if workload is None or workload.deleting:
         return Reason.DELETED_EXTERNALLY, f"{workload_name} was deleted by someone else"
     if workload.suspended and workload.queue is not None:
-        text, event = f"Kueue has taken its place in queue {workload.queue} back", state.newest(workload.uid, "Stopped")
+        text, event = (
+            f"Kueue has taken its place in queue {workload.queue} back",
+            state.newest(workload.uid, "Stopped"),
+        )
         return Reason.PREEMPTED, messages.shortened(f"{text}: {event.message}" if event else text)
     deleted = [pod for pod in state.pods if pod.gone or pod.deleting]
     if deleted:  # the operator removes the other pods after the first has failed
         first = min(pod.ends_by for pod in deleted)
-        which = messages.listed(sorted({pod.worker for pod in deleted if pod.ends_by == first}), state.n_workers)
+        which = messages.listed(
+            sorted({pod.worker for pod in deleted if pod.ends_by == first}), state.n_workers
+        )
         return Reason.DELETED_EXTERNALLY, f"the pod of {which} was deleted by someone else"
     return Reason.DELETED_EXTERNALLY, "its processes were stopped from outside"
 
@@ -217,11 +275,18 @@ def _blocker_of(worker: WorkerStatus, pod: WorkerPod | None, state: ClusterState
     blocker = Blocker(Reason.QUEUED, "waits for a node")
     if pod.scheduling is not None:
         text = messages.unschedulable(pod.scheduling.text, pod.requests, pod.created_at)
-        blocker = Blocker(meaning("scheduling", pod.scheduling.word), text or _words(pod.scheduling))
+        blocker = Blocker(
+            meaning("scheduling", pod.scheduling.word), text or _words(pod.scheduling)
+        )
     if state.gang_scheduler == "none":
         return blocker
-    text = f"its PodGroup waits until {state.gang_scheduler} finds places for all workers: {blocker.message}"
-    return blocker._replace(message=messages.shortened(text), counts_toward_timeout=False)  # it holds no place
+    text = (
+        f"its PodGroup waits until {state.gang_scheduler} finds places for all workers: "
+        f"{blocker.message}"
+    )
+    return blocker._replace(
+        message=messages.shortened(text), counts_toward_timeout=False
+    )  # it holds no place
 
 
 def _unstarted_container(pod: WorkerPod, state: ClusterState) -> Blocker | None:
@@ -233,21 +298,30 @@ def _unstarted_container(pod: WorkerPod, state: ClusterState) -> Blocker | None:
     if reason in (Reason.IMAGE_PULL, Reason.START_FAILED):
         secrets = state.newest(pod.uid, "FailedToRetrieveImagePullSecret")
         image = pod.image if container is pod.main else container.image
-        text = messages.cannot_pull(image, container.waiting.text, secrets.message if secrets else "")
+        text = messages.cannot_pull(
+            image, container.waiting.text, secrets.message if secrets else ""
+        )
         if container is not pod.main:
             text += f"; the training operator's container {container.name} is to run it"
         return Blocker(reason, text, permanent=word == messages.NO_IMAGE_NAME)
     if word not in ("ContainerCreating", "PodInitializing", ""):
-        return Blocker(reason, f"worker {pod.worker}, container {container.name}: {_words(container.waiting)}")
+        return Blocker(
+            reason, f"worker {pod.worker}, container {container.name}: {_words(container.waiting)}"
+        )
     if blocked := state.newest(pod.uid, *_BLOCKING):
         begun, seen = messages.moment(pod.created_at), messages.moment(blocked.at)
         lasts = begun is None or seen is None or (seen - begun).total_seconds() > _FIRST_TROUBLE_S
         if lasts:  # a mounted object may be created a moment after the pod
-            return Blocker(Reason.STARTING, messages.shortened(f"worker {pod.worker}: {blocked.message}"))
+            return Blocker(
+                Reason.STARTING, messages.shortened(f"worker {pod.worker}: {blocked.message}")
+            )
     pulling = state.newest(pod.uid, "Pulling", "Pulled")
     if pulling is not None and pulling.reason == "Pulling":
-        image = pulling.message.partition('"')[2].partition('"')[0] or pod.image  # that of any of its containers
-        text = f"image '{image}' is being pulled{_from(pod, 'on')}{messages.waits_since(pulling.at)}"
+        # that of any of its containers
+        image = pulling.message.partition('"')[2].partition('"')[0] or pod.image
+        text = (
+            f"image '{image}' is being pulled{_from(pod, 'on')}{messages.waits_since(pulling.at)}"
+        )
         return Blocker(Reason.IMAGE_PULL, text, counts_toward_timeout=False)
     return Blocker(Reason.STARTING, f"worker {pod.worker} is being started{_from(pod, 'on')}")
 
@@ -261,7 +335,11 @@ def _worst(
     """The worst blocker, which a human wants to read first."""
 
     def severity(blocker: Blocker) -> tuple[bool, int, bool]:
-        place = _WORST_FIRST.index(blocker.reason) if blocker.reason in _WORST_FIRST else len(_WORST_FIRST)
+        place = (
+            _WORST_FIRST.index(blocker.reason)
+            if blocker.reason in _WORST_FIRST
+            else len(_WORST_FIRST)
+        )
         return not blocker.permanent, place, not blocker.counts_toward_timeout
 
     found = [each for each in blockers if each is not None]
@@ -287,7 +365,10 @@ def _no_pods(state: ClusterState, missing: int) -> Blocker:
             return Blocker(reason, text, permanent=True)
     if workload.suspended:
         queue = f"waits for queue {workload.queue}" if workload.queue else "waits for being resumed"
-        since = next((each.at for each in workload.conditions if each.word == "Suspended"), workload.created_at)
+        since = next(
+            (each.at for each in workload.conditions if each.word == "Suspended"),
+            workload.created_at,
+        )
         text = f"{state.queue_place or queue}{messages.waits_since(since)}"
         return Blocker(Reason.QUEUED, text, counts_toward_timeout=False)
     if failed := state.newest(workload.uid, *_NOT_CREATED):
@@ -297,7 +378,9 @@ def _no_pods(state: ClusterState, missing: int) -> Blocker:
         group = f"PodGroup/{workload.name}"
         about = [event for event in state.events_about.get(workload.uid, ()) if event.part == group]
         waits = max(about, key=lambda event: event.at, default=None)
-        text = f"its PodGroup waits for {state.gang_scheduler}{f': {waits.message}' if waits else ''}"
+        text = (
+            f"its PodGroup waits for {state.gang_scheduler}{f': {waits.message}' if waits else ''}"
+        )
         return Blocker(Reason.QUEUED, messages.shortened(text) + since, counts_toward_timeout=False)
     return Blocker(Reason.QUEUED, f"the operator has made no pod yet{since}")
 

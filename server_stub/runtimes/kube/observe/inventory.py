@@ -1,7 +1,9 @@
-"""The workloads, pods and events of all attempts: parsed from the API's JSON, and kept as the watches report them.
+"""The workloads, pods and events of all attempts: parsed from the API's JSON, and kept as the
+watches report them.
 
-The JSON of a pod has 15 kB, too much to keep for thousands of pods, so that only the few values are kept that decisions
-need. Parsing never fails: a field that a status lacks is None or empty, for every field of a status is optional.
+The JSON of a pod has 15 kB, too much to keep for thousands of pods, so that only the few values are
+kept that decisions need. Parsing never fails: a field that a status lacks is None or empty, for
+every field of a status is optional.
 """
 
 from collections import defaultdict
@@ -19,7 +21,9 @@ Json = Mapping[str, Any]
 EVENTS_MAX = 30
 """Number of events kept of one object, the newest."""
 PARTS = ("Job/", "JobSet/", "PodGroup/")
-"""Objects that an operator makes for a workload: they are not watched, so their events are known by their names."""
+"""Objects that an operator makes for a workload: they are not watched, so their events
+are known by their names.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +32,9 @@ class StatusReason:
 
     word: str
     text: str = ""
-    """Termination message of a container: the digest of a report, or a text of the container runtime."""
+    """Termination message of a container: the digest of a report, or a text
+    of the container runtime.
+    """
     at: str = ""
     exit_code: int = 0
     """Exit code of a container that ended."""
@@ -36,7 +42,9 @@ class StatusReason:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One container of a pod; without a state if `waiting`, `running_since` and `ended` are all None."""
+    """One container of a pod; without a state if `waiting`, `running_since`
+    and `ended` are all None.
+    """
 
     name: str
     waiting: StatusReason | None = None
@@ -75,7 +83,9 @@ class Found:
 
     @property
     def known_by(self) -> tuple[str, ...]:
-        """Its UID, and what its operator made for it, as `Kind/name`: an event is about one of them."""
+        """Its UID, and what its operator made for it, as `Kind/name`: an
+        event is about one of them.
+        """
         return (self.uid,)
 
 
@@ -106,7 +116,12 @@ class WorkerPod(Found):
     @property
     def over(self) -> bool:
         """True if it runs nothing now and never will again."""
-        return self.gone or self.unanswered or self.phase in ("Failed", "Succeeded") or self.main.ended is not None
+        return (
+            self.gone
+            or self.unanswered
+            or self.phase in ("Failed", "Succeeded")
+            or self.main.ended is not None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +199,9 @@ def parse_workload(raw: Json, kind: WorkloadKind) -> Workload | None:
     known = _parse_metadata(meta)
     if known is None:
         return None
-    conditions = [each for each in _of(raw, "status").get("conditions") or () if each.get("status") == "True"]
+    conditions = [
+        each for each in _of(raw, "status").get("conditions") or () if each.get("status") == "True"
+    ]
     return Workload(
         **known,
         kind=kind,
@@ -197,7 +214,11 @@ def parse_workload(raw: Json, kind: WorkloadKind) -> Workload | None:
 def parse_event(raw: Json) -> Event:
     """The event, in either form: with a count and the first and last time, or with a series."""
     meta, about = _of(raw, "metadata"), _of(raw, "involvedObject")
-    at = _text(_of(raw, "series"), "lastObservedTime") or _text(raw, "lastTimestamp") or _text(raw, "eventTime")
+    at = (
+        _text(_of(raw, "series"), "lastObservedTime")
+        or _text(raw, "lastTimestamp")
+        or _text(raw, "eventTime")
+    )
     return Event(
         uid=_text(meta, "uid"),
         about=_text(about, "uid"),
@@ -211,7 +232,12 @@ def parse_event(raw: Json) -> Event:
 def _parse_metadata(meta: Json) -> dict[str, Any] | None:
     """The fields of Found; None: the object belongs to no attempt."""
     key = names.attempt_of(_of(meta, "labels"))
-    sources = {"name": "name", "uid": "uid", "created_at": "creationTimestamp", "ends_by": "deletionTimestamp"}
+    sources = {
+        "name": "name",
+        "uid": "uid",
+        "created_at": "creationTimestamp",
+        "ends_by": "deletionTimestamp",
+    }
     return key and {"key": key} | {field: _text(meta, source) for field, source in sources.items()}
 
 
@@ -235,7 +261,9 @@ def _container(status: Json) -> Container:
 
 def _reason(status: Json, word: str = "reason") -> StatusReason:
     text = storable(_text(status, "message"))  # of a container: its ranks may write anything there
-    return StatusReason(_text(status, word), text, _text(status, "lastTransitionTime"), status.get("exitCode") or 0)
+    return StatusReason(
+        _text(status, word), text, _text(status, "lastTransitionTime"), status.get("exitCode") or 0
+    )
 
 
 def _of(raw: Json, key: str) -> Json:
@@ -247,7 +275,9 @@ def _text(raw: Json, key: str) -> str:
 
 
 def read_digest(message: str) -> Report | None:
-    """The report in a termination message, as far as it fits there; None: it is damaged, or another message."""
+    """The report in a termination message, as far as it fits there; None: it is
+    damaged, or another message.
+    """
     try:
         return report.parse(message)
     except ValueError:
@@ -285,30 +315,41 @@ class Inventory:
                 self._remove(pod)
 
     def workload(self, key: AttemptKey, uid: str | None) -> Workload | None:
-        """The workload of an attempt with this UID. Others are being removed, or are copies that somebody has made."""
+        """The workload of an attempt with this UID. Others are being removed, or are
+        copies that somebody has made.
+        """
         return self._found[Workload].get(key, {}).get(uid or "")
 
     def workloads(self) -> Iterable[Workload]:
         """Those of all attempts."""
-        return (each for of_attempt in self._found[Workload].values() for each in of_attempt.values())
+        return (
+            each for of_attempt in self._found[Workload].values() for each in of_attempt.values()
+        )
 
     def pods(self, key: AttemptKey) -> tuple[WorkerPod, ...]:
         """The pods of an attempt, with those that are gone since it is followed."""
         return tuple(self._found[WorkerPod].get(key, {}).values())
 
     def events(self, key: AttemptKey, uid: str | None) -> tuple[Event, ...]:
-        """Events about the pods of an attempt, its workload of this UID, and what the operator made for it, shown
-        as events of the workload itself; without those of an earlier workload with its name."""
-        found = [event for pod in self.pods(key) for event in self._events.get(pod.uid, {}).values()]
+        """Events about the pods of an attempt, its workload of this UID, and what the operator made
+        for it, shown as events of the workload itself; without those of an earlier workload with
+        its name."""
+        found = [
+            event for pod in self.pods(key) for event in self._events.get(pod.uid, {}).values()
+        ]
         if workload := self.workload(key, uid):
             for known_by in workload.known_by:
                 about = self._events.get(known_by, {}).values()
                 since = "" if known_by == workload.uid else workload.created_at
-                found += [replace(event, about=workload.uid) for event in about if event.at >= since]
+                found += [
+                    replace(event, about=workload.uid) for event in about if event.at >= since
+                ]
         return tuple(found)
 
     def is_listed(self, kind: str) -> bool:
-        """True after the first list of this kind: a missing one does not exist, or was created a moment ago."""
+        """True after the first list of this kind: a missing one does not exist, or
+        was created a moment ago.
+        """
         return kind in self._listed
 
     # --- changes from the watches
@@ -317,7 +358,12 @@ class Inventory:
         """Take over all workloads, or pods, of this kind."""
         there = {each.uid: each for each in found}
         self._listed.add(kind)
-        for old in [old for by_key in self._found.values() for known in by_key.values() for old in known.values()]:
+        for old in [
+            old
+            for by_key in self._found.values()
+            for known in by_key.values()
+            for old in known.values()
+        ]:
             if old.kind_name == kind and old.uid not in there and not old.gone:
                 self.gone(old)
         for each in there.values():
@@ -340,7 +386,9 @@ class Inventory:
     def _remove(self, found: Found) -> None:
         known = self._found[type(found)].get(found.key, {})
         known.pop(found.uid, None)
-        shared = {each for other in known.values() for each in other.known_by}  # with a workload of the same name
+        shared = {
+            each for other in known.values() for each in other.known_by
+        }  # with a workload of the same name
         for each in set(found.known_by) - shared:
             self._key_of.pop(each, None)
             self._events.pop(each, None)
@@ -361,7 +409,9 @@ class Inventory:
             self._report_change(self._key_of[event.known_by])
 
     def event_gone(self, event: Event) -> None:
-        self._events.get(event.known_by, {}).pop(event.uid, None)  # the next list drops what is empty
+        self._events.get(event.known_by, {}).pop(
+            event.uid, None
+        )  # the next list drops what is empty
 
     def _report_change(self, key: AttemptKey) -> None:
         if changed := self._followers.get(key):

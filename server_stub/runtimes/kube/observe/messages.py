@@ -1,10 +1,11 @@
-"""Maps status words and refusals of Kubernetes to the reasons of a job, and turns its texts into short messages for
-users, with the important numbers. Pure.
+"""Maps status words and refusals of Kubernetes to the reasons of a job, and turns its texts into
+short messages for users, with the important numbers. Pure.
 
-A status word is for machines (`ErrImagePull`). Sources, at Kubernetes 1.36: pkg/kubelet/container/sync_result.go,
-pkg/kubelet/images/types.go, pkg/kubelet/kuberuntime/kuberuntime_container.go, pkg/kubelet/eviction,
-staging/src/k8s.io/api/core/v1/types.go. The texts have no fixed form and may change with a release, so an unknown text
-is passed on unchanged.
+A status word is for machines (`ErrImagePull`). Sources, at Kubernetes 1.36:
+pkg/kubelet/container/sync_result.go, pkg/kubelet/images/types.go,
+pkg/kubelet/kuberuntime/kuberuntime_container.go, pkg/kubelet/eviction,
+staging/src/k8s.io/api/core/v1/types.go. The texts have no fixed form and may change with a release,
+so an unknown text is passed on unchanged.
 """
 
 import re
@@ -18,10 +19,13 @@ _NODES = re.compile(r"^(\d+/\d+) nodes are available: (.*)$", re.DOTALL)
 _WHY_NOT = re.compile(r"(\d+) (.+)$", re.DOTALL)
 _LACKS = re.compile(r"^(?:Insufficient|Too many) (\S+)$")
 _QUOTA = re.compile(
-    r"exceeded quota: (?P<name>\S+), requested: (?P<requested>\S+), used: (?P<used>\S+), limited: (?P<hard>\S+)"
+    r"exceeded quota: (?P<name>\S+), requested: (?P<requested>\S+), used: (?P<used>\S+), limited: "
+    r"(?P<hard>\S+)"
 )
 _WEBHOOK_AWAY = re.compile(r"failed calling webhook \"(?P<name>[^\"]+)\"")
-_POLICY = re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'[^:]*denied request: (?P<why>.*)", re.DOTALL)
+_POLICY = re.compile(
+    r"ValidatingAdmissionPolicy '(?P<name>[^']+)'[^:]*denied request: (?P<why>.*)", re.DOTALL
+)
 _REFUSALS = {
     "the namespace's Pod Security level": re.compile(
         r"violates PodSecurity \"(?P<name>[^\":]+)[^\"]*\": (?P<why>.*)", re.DOTALL
@@ -33,12 +37,19 @@ _REFUSALS = {
 }
 """Texts about refused pods, by what refuses them."""
 _REFERENCE = re.compile(r"\"[^\"]*\"|https?://\S+")  # names in them are no causes
-_HTTP_STATUS = r"(?<![\w.:/-]){}(?![\w/-]|[.:]\d)"  # a status code, not a part of a port, a digest or a time
-_NOT_FOUND = re.compile(rf"\b(not found|manifest unknown|does not exist)\b|{_HTTP_STATUS.format('404')}", re.IGNORECASE)
-_DENIED = re.compile(rf"\b(unauthorized|denied|forbidden)\b|{_HTTP_STATUS.format('40[13]')}", re.IGNORECASE)
+# a status code, not a part of a port, a digest or a time
+_HTTP_STATUS = r"(?<![\w.:/-]){}(?![\w/-]|[.:]\d)"
+_NOT_FOUND = re.compile(
+    rf"\b(not found|manifest unknown|does not exist)\b|{_HTTP_STATUS.format('404')}", re.IGNORECASE
+)
+_DENIED = re.compile(
+    rf"\b(unauthorized|denied|forbidden)\b|{_HTTP_STATUS.format('40[13]')}", re.IGNORECASE
+)
 _NO_CLAIM = re.compile(r"persistentvolumeclaim \"(?P<name>[^\"]+)\" not found", re.IGNORECASE)
 _SECRETS = re.compile(r"image pull secrets \(([^)]+)\)")
-_NO_PROGRAM = re.compile(r"exec: \"?([^\s\":]+)\"?: (?:executable file not found|stat .*no such file)")
+_NO_PROGRAM = re.compile(
+    r"exec: \"?([^\s\":]+)\"?: (?:executable file not found|stat .*no such file)"
+)
 _DISK_LIMIT = re.compile(  # pkg/kubelet/eviction/helpers.go
     r"(?:Usage of EmptyDir volume \"(?P<volume>[^\"]+)\"|Pod ephemeral local storage usage|Container \S+) "
     r"exceed(?:s|ed) (?:the limit|the total limit of containers|its local ephemeral storage limit) "
@@ -63,11 +74,15 @@ class Blocker(NamedTuple):
     brief: bool = False
     """It is permanent if it lasts: just after its start the API server refuses valid users."""
     counts_toward_timeout: bool = True
-    """False while an image is pulled or the job waits in a queue: the gang then holds no place in vain."""
+    """False while an image is pulled or the job waits in a queue: the gang
+    then holds no place in vain.
+    """
 
 
 def quantity(text: str) -> float | None:
-    """The number in a Kubernetes quantity: `500m` is 0.5, `1Gi` 2^30. None: the text is no quantity."""
+    """The number in a Kubernetes quantity: `500m` is 0.5, `1Gi` 2^30.
+    None: the text is no quantity.
+    """
     found = _QUANTITY.match(text)
     if found is None:
         return None
@@ -88,21 +103,27 @@ def amount(resource: str, quantity_: float) -> str:
 
 
 def unschedulable(text: str, requests: Mapping[str, str], since: str) -> str:
-    """`0/3 nodes have 8 nvidia.com/gpu free; waits since 12:01`, from the scheduler's text and the pod's requests."""
+    """`0/3 nodes have 8 nvidia.com/gpu free; waits since 12:01`, from the scheduler's
+    text and the pod's requests.
+    """
     waits = waits_since(since)
     if no_claim := _NO_CLAIM.search(text):
         return (
-            f"the PersistentVolumeClaim '{no_claim['name']}' does not exist: it starts when an administrator has "
-            f"created it; a volume of the server's catalogue names it{waits}"
+            f"the PersistentVolumeClaim '{no_claim['name']}' does not exist: it starts when an "
+            f"administrator has created it; a volume of the server's catalogue names it{waits}"
         )
     known = text
-    for remark in (" preemption:", " no new claims to deallocate"):  # the scheduler adds them to its reasons
+    for remark in (
+        " preemption:",
+        " no new claims to deallocate",
+    ):  # the scheduler adds them to its reasons
         known = known.partition(remark)[0]
     found = _NODES.match(known.rstrip(" .,"))
     if found is None:
         return shortened(text) + waits
     nodes, reasons = found.groups()
-    # `3 Insufficient cpu, 1 node(s) had untolerated taint {a: b, c}`: split at each comma before a number
+    # `3 Insufficient cpu, 1 node(s) had untolerated taint {a: b, c}`: split at each comma before a
+    # number
     each_reason = [each.strip(" .,") for each in re.split(r", (?=\d+ )", reasons)]
     counted = [match.groups() for each in each_reason if (match := _WHY_NOT.match(each))]
     lacks = [match[1] for _, why in counted if (match := _LACKS.match(why))]
@@ -129,13 +150,19 @@ def moment(text: str) -> datetime | None:
 
 
 def cannot_pull(image: str, text: str, of_secrets: str = "") -> str:
-    """`image 'x:y' can't be pulled: not found`. `of_secrets` is the kubelet's message about missing pull secrets."""
+    """`image 'x:y' can't be pulled: not found`. `of_secrets` is the kubelet's message
+    about missing pull secrets.
+    """
     if "pull policy of Never" in text:
-        return f"image '{image}' can't be pulled: it is not on the node, and its pull policy is Never"
+        return (
+            f"image '{image}' can't be pulled: it is not on the node, and its pull policy is Never"
+        )
     # the cause is in the last two clauses of `failed to x: failed to y: dial tcp: no such host`
     why = shortened(": ".join(text.rstrip(". ").split(": ")[-2:]))
     said = _REFERENCE.sub("", text)
-    if "pull access denied" in text:  # registries report both cases alike, to hide which images they have
+    if (
+        "pull access denied" in text
+    ):  # registries report both cases alike, to hide which images they have
         why = "not found, or the registry wants a pull secret"
     elif _NOT_FOUND.search(said):
         why = "not found"
@@ -147,7 +174,9 @@ def cannot_pull(image: str, text: str, of_secrets: str = "") -> str:
 
 
 def not_created(text: str, workers: int, created: int) -> Blocker:
-    """The blocker of a job whose operator could not create a pod or service. `created` of its `workers` pods exist."""
+    """The blocker of a job whose operator could not create a pod or service. `created` of
+    its `workers` pods exist.
+    """
     if quota := _QUOTA.search(text):
         return Blocker(Reason.UNSCHEDULABLE, _over_quota(quota, workers, created))
     for by, pattern in _REFUSALS.items():
@@ -160,7 +189,10 @@ def not_created(text: str, workers: int, created: int) -> Blocker:
 
 def _over_quota(quota: re.Match[str], workers: int, created: int) -> str:
     requested, used, limits = (
-        {name: quantity(value) or 0.0 for name, _, value in (each.partition("=") for each in quota[part].split(","))}
+        {
+            name: quantity(value) or 0.0
+            for name, _, value in (each.partition("=") for each in quota[part].split(","))
+        }
         for part in ("requested", "used", "hard")
     )
     for resource, limit in limits.items():
@@ -168,14 +200,21 @@ def _over_quota(quota: re.Match[str], workers: int, created: int) -> str:
         if now + one > limit:
             allows, wants = amount(resource, limit), amount(resource, workers * one)
             others = _number(max(now - created * one, 0.0) / (_GIB if "memory" in resource else 1))
-            return f"quota '{quota['name']}' allows {allows}, {others} are used, this job wants {wants}"
+            return (
+                f"quota '{quota['name']}' allows {allows}, {others} are used, this job wants "
+                f"{wants}"
+            )
     return f"quota '{quota['name']}' is used up: {quota[0]}"
 
 
 def no_program(text: str, image: str) -> str | None:
     """Message about a container whose program is missing; None: it failed for another reason."""
     found = _NO_PROGRAM.search(text)
-    return f"image '{image}' has no {found[1]}, which starts the worker: take an image with Python 3" if found else None
+    return (
+        f"image '{image}' has no {found[1]}, which starts the worker: take an image with Python 3"
+        if found
+        else None
+    )
 
 
 def out_of_memory(worker: int, limit: str | None) -> str:
@@ -186,8 +225,8 @@ def out_of_memory(worker: int, limit: str | None) -> str:
 
 
 def disk_excess(text: str, folders: Mapping[str, str]) -> str | None:
-    """`it wrote more than 100Gi to /client-lib/home`, from the kubelet's text about an evicted pod; None: the pod was
-    evicted for another reason. `folders` has the path of each emptyDir."""
+    """`it wrote more than 100Gi to /client-lib/home`, from the kubelet's text about an evicted pod;
+    None: the pod was evicted for another reason. `folders` has the path of each emptyDir."""
     found = _DISK_LIMIT.match(f"{text.strip()} ")
     if found is None:
         return None
@@ -199,26 +238,39 @@ def disk_excess(text: str, folders: Mapping[str, str]) -> str | None:
 
 
 def lost_lines(lost: Mapping[int, int], of: int) -> str:
-    """One message about the lost lines, by worker; empty without any. `of`: number of all workers."""
+    """One message about the lost lines, by worker; empty without any.
+    `of`: number of all workers.
+    """
     workers, count = [worker for worker, lines in lost.items() if lines], sum(lost.values())
     lines = "1 line of {} is lost" if count == 1 else "{count} lines of {} are lost"
     return lines.format(listed(workers, of), count=count) if workers else ""
 
 
 def silent(workers: Sequence[int], of: int, limit_s: float) -> str:
-    """Message about workers whose agents this server has not heard of for `limit_s`; empty without any."""
+    """Message about workers whose agents this server has not heard of for
+    `limit_s`; empty without any.
+    """
     if not workers:
         return ""
-    verb, whose = ("have", "their nodes or agents hang") if len(workers) > 1 else ("has", "its node or agent hangs")
+    verb, whose = (
+        ("have", "their nodes or agents hang")
+        if len(workers) > 1
+        else ("has", "its node or agent hangs")
+    )
     which = listed(workers, of)
-    return f"{which} {verb} been silent for more than {limit_s / 60:.3g} min: {whose}, or can't reach this server"
+    return (
+        f"{which} {verb} been silent for more than {limit_s / 60:.3g} min: {whose}, or can't "
+        "reach this server"
+    )
 
 
 def listed(workers: Sequence[int], of: int) -> str:
     """A list of workers: `worker 1`, `workers 1, 2`, `all 4 workers`."""
     if len(workers) == of and of > 1:
         return f"all {of} workers"
-    shown = ", ".join(map(str, workers[:5])) + (f" and {len(workers) - 5} more" if len(workers) > 5 else "")
+    shown = ", ".join(map(str, workers[:5])) + (
+        f" and {len(workers) - 5} more" if len(workers) > 5 else ""
+    )
     return f"worker{'s' if len(workers) > 1 else ''} {shown}"
 
 
@@ -244,23 +296,28 @@ def _words(by_reason: Mapping[Reason, str]) -> dict[str, Reason]:
 
 
 TABLE: Mapping[StatusField, Mapping[str, Reason]] = {
-    # state.waiting.reason of a container that does not run yet: CreateContainerConfigError means a Secret or ConfigMap
-    # that isn't there yet; CrashLoopBackOff is that of an init container, or of a worker that has not reported
+    # state.waiting.reason of a container that does not run yet: CreateContainerConfigError means a
+    # Secret or ConfigMap that isn't there yet; CrashLoopBackOff is that of an init container, or of
+    # a worker that has not reported
     "waiting": _words(
         {
-            Reason.STARTING: "ContainerCreating PodInitializing CreateContainerConfigError CreateContainerError "
-            "RunContainerError CreatePodSandboxError ConfigPodSandboxError KillPodSandboxError KillContainerError "
-            "PreCreateHookError PreStartHookError PostStartHookError CrashLoopBackOff",
-            Reason.IMAGE_PULL: "ErrImagePull ImagePullBackOff ErrImageNeverPull ImageInspectError RegistryUnavailable "
-            "SignatureValidationFailed",
+            Reason.STARTING: "ContainerCreating PodInitializing CreateContainerConfigError "
+            "CreateContainerError RunContainerError CreatePodSandboxError "
+            "ConfigPodSandboxError KillPodSandboxError KillContainerError PreCreateHookError "
+            "PreStartHookError PostStartHookError CrashLoopBackOff",
+            Reason.IMAGE_PULL: "ErrImagePull ImagePullBackOff ErrImageNeverPull ImageInspectError "
+            "RegistryUnavailable SignatureValidationFailed",
             Reason.START_FAILED: NO_IMAGE_NAME,
         }
     ),
     # condition PodScheduled of a pod without a node
     "scheduling": {"": Reason.QUEUED}
-    | _words({Reason.UNSCHEDULABLE: "Unschedulable SchedulerError", Reason.QUEUED: "SchedulingGated"}),
-    # state.terminated.reason of a container that ended: with Completed the launcher left no report, even with exit code
-    # 0; with ContainerStatusUnknown the kubelet was away and found the container gone
+    | _words(
+        {Reason.UNSCHEDULABLE: "Unschedulable SchedulerError", Reason.QUEUED: "SchedulingGated"}
+    ),
+    # state.terminated.reason of a container that ended: with Completed the launcher left no report,
+    # even with exit code 0; with ContainerStatusUnknown the kubelet was away and found the
+    # container gone
     "ended": _words(
         {
             Reason.LAUNCHER_LOST: "Completed Error Unknown",
@@ -271,8 +328,9 @@ TABLE: Mapping[StatusField, Mapping[str, Reason]] = {
             Reason.PREEMPTED: "Evicted",
         }
     ),
-    # status.reason of a pod that was ended as a whole: an evicted worker that exceeded the limit of its files is told
-    # apart by the text; UnexpectedAdmissionError: a device plugin had none of the devices that the scheduler counted
+    # status.reason of a pod that was ended as a whole: an evicted worker that exceeded the limit of
+    # its files is told apart by the text; UnexpectedAdmissionError: a device plugin had none of the
+    # devices that the scheduler counted
     "refused": _words(
         {
             Reason.PREEMPTED: "Evicted Preempting",
@@ -286,7 +344,9 @@ TABLE: Mapping[StatusField, Mapping[str, Reason]] = {
     # condition DisruptionTarget of a pod that is evicted
     "disruption": _words(
         {
-            Reason.PREEMPTED: "PreemptionByScheduler PreemptionByKubeScheduler EvictionByEvictionAPI",
+            Reason.PREEMPTED: (
+                "PreemptionByScheduler PreemptionByKubeScheduler EvictionByEvictionAPI"
+            ),
             Reason.NODE_LOST: "DeletionByTaintManager DeletionByPodGC TerminationByKubelet",
         }
     ),
@@ -302,8 +362,12 @@ _OTHERWISE: Mapping[StatusField, Reason] = {
 
 
 def meaning(field: StatusField, word: str) -> Reason:
-    """Reason why the job waits, or why its worker ended, by a word in this field; every word has one."""
-    if field == "refused" and word.startswith("OutOf"):  # OutOfcpu, OutOfpods, any extended resource
+    """Reason why the job waits, or why its worker ended, by a word in this
+    field; every word has one.
+    """
+    if field == "refused" and word.startswith(
+        "OutOf"
+    ):  # OutOfcpu, OutOfpods, any extended resource
         return Reason.UNSCHEDULABLE
     return TABLE[field].get(word, _OTHERWISE[field])
 
@@ -328,13 +392,20 @@ def refusal(status: int, message: str, what: str, operator: str) -> Blocker:
         text = f"the cluster's policy '{policy['name']}' refuses {what}: {shortened(policy['why'])}"
         return Blocker(Reason.START_FAILED, text, permanent=True)
     if status == 401:
-        return Blocker(Reason.QUEUED, f"the Kubernetes API refuses this server's credentials: {message}")
+        return Blocker(
+            Reason.QUEUED, f"the Kubernetes API refuses this server's credentials: {message}"
+        )
     if status == 403 and "exceeded quota" in message:
         return not_created(message, 1, 0)._replace(reason=Reason.UNSCHEDULABLE, permanent=False)
     if status == 403 and not message.startswith('admission webhook "'):
-        text = f"this server may not make {what}: {said}; `client-lib doctor` lists the rights that are missing"
+        text = (
+            f"this server may not make {what}: {said}; `client-lib doctor` lists the rights that "
+            "are missing"
+        )
         return Blocker(Reason.START_FAILED, text, brief=True)
     if status == 404:
-        text = f"{what} can't be made: {said}; is the {operator} installed, and the namespace there?"
+        text = (
+            f"{what} can't be made: {said}; is the {operator} installed, and the namespace there?"
+        )
         return Blocker(Reason.START_FAILED, text, brief=True)
     return Blocker(Reason.START_FAILED, f"the cluster refuses {what}: {said}", permanent=True)

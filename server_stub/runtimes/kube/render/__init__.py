@@ -1,8 +1,10 @@
-"""Renders the objects of an attempt on a cluster. Pure: no client, clock, random number or environment variable.
+"""Renders the objects of an attempt on a cluster. Pure: no client, clock, random number or
+environment variable.
 
-The same arguments give the same objects, so a submit that is repeated after a crash creates nothing twice, and `render`
-shows exactly what a submit would create. The plan is the same for all workers; each agent (client_lib.worker.pod) adds
-its worker number, the address of the master and the folder of the code.
+The same arguments give the same objects, so a submit that is repeated after a crash creates nothing
+twice, and `render` shows exactly what a submit would create. The plan is the same for all workers;
+each agent (client_lib.worker.pod) adds its worker number, the address of the master and the folder
+of the code.
 """
 
 import hashlib
@@ -19,8 +21,7 @@ from client_lib.spec.job import MASK, JobSpec
 from client_lib.spec.request import CodeSnapshot
 from client_lib.worker import function_runner
 from client_lib.worker.plan import WorkerPlan
-from server_stub.runtimes import Attempt
-from server_stub.runtimes import plan as common
+from server_stub.runtimes import Attempt, plan as common
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Needs
 from server_stub.runtimes.kube.render import pod, storage
@@ -30,7 +31,9 @@ CODE_MAX = 700 * 2**10
 """Largest code in a ConfigMap, in bytes: it holds 1 MiB, and base64 adds a third."""
 PROTOCOL = 1
 GATE_PORT = 23455
-"""Port of worker 0 for a gang that can't reach the server; the operator's MASTER_PORT is the next one."""
+"""Port of worker 0 for a gang that can't reach the server; the operator's
+MASTER_PORT is the next one.
+"""
 FUNCTION_RUNNER = "function_runner.py"
 """Placeholder for the file of the function runner, whose path the agent knows."""
 
@@ -38,23 +41,37 @@ FUNCTION_RUNNER = "function_runner.py"
 @dataclass(frozen=True)
 class Objects:
     launcher: Object
-    """Immutable ConfigMap with the launcher, shared by jobs with the same launcher; named by its hash."""
+    """Immutable ConfigMap with the launcher, shared by jobs with the same
+    launcher; named by its hash.
+    """
     own: Mapping[str, Object] = field(repr=False)
-    """Objects that are deleted with the workload: `plan` (plan.json and pod.json), `secret` (the workers' token and the
-    server's CA), `environment` (a Secret with variables of the ranks, if there are any), `code` (if pods can't fetch it
-    from the server) and `policy` (if their network is restricted)."""
+    """Objects that are deleted with the workload: `plan` (plan.json and pod.json), `secret` (the
+    workers' token and the server's CA), `environment` (a Secret with variables of the ranks, if
+    there are any), `code` (if pods can't fetch it from the server) and `policy` (if their network
+    is restricted)."""
     base: Object | None
-    """Object that the workload is based on and shares with others, such as a TrainingRuntime; None: there is none."""
+    """Object that the workload is based on and shares with others, such as a
+    TrainingRuntime; None: there is none.
+    """
     workload: Object
-    """The workload, such as a PyTorchJob. It owns all others; the launcher is owned by every workload that uses it."""
+    """The workload, such as a PyTorchJob. It owns all others; the launcher is owned by
+    every workload that uses it.
+    """
 
     def all(self) -> list[Object]:
         """All objects, in the order of `kubectl apply`: no pod waits for a missing object."""
-        return [self.launcher, *([self.base] if self.base is not None else []), *self.own.values(), self.workload]
+        return [
+            self.launcher,
+            *([self.base] if self.base is not None else []),
+            *self.own.values(),
+            self.workload,
+        ]
 
 
 def payload_files(attempt: Attempt, cluster: ClusterOptions) -> dict[str, Path]:
-    """The files of the code, by their names in a ConfigMap, if pods can't reach the server to fetch them."""
+    """The files of the code, by their names in a ConfigMap, if pods can't reach
+    the server to fetch them.
+    """
     files = {"snapshot.tar.gz": attempt.snapshot, "function": attempt.function}
     reached = cluster.settings.worker_server_url is not None
     return {} if reached else {name: path for name, path in files.items() if path is not None}
@@ -69,10 +86,11 @@ def render(
 ) -> Objects:
     """Render the objects of one attempt.
 
-    `payload` has the contents of `payload_files`; without it their ConfigMap is empty. `name` is that of the workload;
-    None: the first choice.
+    `payload` has the contents of `payload_files`; without it their ConfigMap is empty. `name` is
+    that of the workload; None: the first choice.
 
-    Raises InvalidRequest, NotSupported, NeverFits as `check.check`; TooLarge: the code is too large for a ConfigMap.
+    Raises InvalidRequest, NotSupported, NeverFits as `check.check`; TooLarge: the code is too large
+    for a ConfigMap.
     """
     spec, name_max = attempt.spec, cluster.kind.name_max
     need = cluster.catalogue.needs(spec)
@@ -83,29 +101,51 @@ def render(
         return {"name": own_name + suffix, "namespace": cluster.namespace, "labels": labels}
 
     def immutable(kind: str, metadata: Object, **content: Any) -> Object:
-        return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "immutable": True, **content}
+        return {
+            "apiVersion": "v1",
+            "kind": kind,
+            "metadata": metadata,
+            "immutable": True,
+            **content,
+        }
 
-    shared_name, shared_labels = names.launcher_name(cluster.launcher, attempt.job_id), {names.MANAGED_BY: names.OURS}
+    shared_name, shared_labels = (
+        names.launcher_name(cluster.launcher, attempt.job_id),
+        {names.MANAGED_BY: names.OURS},
+    )
     shared = {"name": shared_name, "namespace": cluster.namespace, "labels": shared_labels}
     launcher = immutable("ConfigMap", shared, binaryData=_encoded({"worker.pyz": cluster.launcher}))
-    agents = {"token": worker_token} | ({"ca.crt": cluster.server_ca} if cluster.server_ca is not None else {})
+    agents = {"token": worker_token} | (
+        {"ca.crt": cluster.server_ca} if cluster.server_ca is not None else {}
+    )
     own = {
-        "plan": immutable("ConfigMap", metadata(names.PLAN), data=_plan_files(attempt, need, cluster)),
+        "plan": immutable(
+            "ConfigMap", metadata(names.PLAN), data=_plan_files(attempt, need, cluster)
+        ),
         "secret": immutable("Secret", metadata(names.SECRET), type="Opaque", stringData=agents),
     }
     _, variables = environment(attempt)
     if variables:
-        own["environment"] = immutable("Secret", metadata(names.ENVIRONMENT), type="Opaque", stringData=variables)
+        own["environment"] = immutable(
+            "Secret", metadata(names.ENVIRONMENT), type="Opaque", stringData=variables
+        )
     if payload_files(attempt, cluster):
         if (size := sum(map(len, (payload or {}).values()))) > CODE_MAX:
             raise TooLarge(
-                f"the code has {size / 2**10:.0f} KiB; where pods don't reach the server, at most {CODE_MAX // 2**10} "
-                "KiB travel to them",
-                hint="the server's setting worker_server_url says how pods reach it; or put the code on a volume",
+                f"the code has {size / 2**10:.0f} KiB; where pods don't reach the server, at most "
+                f"{CODE_MAX // 2**10} KiB travel to them",
+                hint="the server's setting worker_server_url says how pods reach it; or put the "
+                "code on a volume",
             )
-        own["code"] = immutable("ConfigMap", metadata(names.CODE), binaryData=_encoded(payload or {}))
+        own["code"] = immutable(
+            "ConfigMap", metadata(names.CODE), binaryData=_encoded(payload or {})
+        )
     if (rules := pod.network_policy(spec, labels, cluster)) is not None:
-        policy = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": metadata(names.POLICY)}
+        policy = {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": metadata(names.POLICY),
+        }
         own["policy"] = {**policy, "spec": rules}
 
     gang, of_workload = cluster.catalogue.gang.scheduler, metadata()
@@ -115,33 +155,44 @@ def render(
     folders += storage.asked_folders(attempt, cluster.catalogue)
     secret = own_name + names.ENVIRONMENT if variables else None
     template = partial(pod.template, spec, need, cluster, labels, folders, secret)
-    plan = WorkloadPlan(own_name, of_workload, spec, need.processes, template, gang, tuple(variables))
+    plan = WorkloadPlan(
+        own_name, of_workload, spec, need.processes, template, gang, tuple(variables)
+    )
     workload, base = cluster.kind.manifest(plan)
     objects = {"launcher": launcher, "own": own, "base": base, "workload": workload}
     return Objects(**json.loads(json.dumps(objects)))  # a copy, in which no two parts share a value
 
 
 def masked(objects: Objects) -> list[Object]:
-    """All objects as they may be shown: without the values of Secrets, with digests instead of binary data."""
+    """All objects as they may be shown: without the values of Secrets, with
+    digests instead of binary data.
+    """
     shown = []
     for each in objects.all():
         if each["kind"] == "Secret":
             each = each | {"stringData": dict.fromkeys(each["stringData"], MASK)}
         elif "binaryData" in each:
             contents = {name: b64decode(text) for name, text in each["binaryData"].items()}
-            digests = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
-            texts = {name: f"{len(contents[name])} bytes, sha256 {digest}" for name, digest in digests.items()}
+            digests = {
+                name: hashlib.sha256(content).hexdigest() for name, content in contents.items()
+            }
+            texts = {
+                name: f"{len(contents[name])} bytes, sha256 {digest}"
+                for name, digest in digests.items()
+            }
             each = each | {"binaryData": texts}
         shown.append(each)
     return shown
 
 
 def environment(attempt: Attempt) -> tuple[dict[str, str], dict[str, str]]:
-    """The user's variables that everybody may read, and those that only the job may read: its secrets, and those with
-    the name of a secret."""
+    """The user's variables that everybody may read, and those that only the job may read: its
+    secrets, and those with the name of a secret."""
     given, shown = attempt.spec.environment(), attempt.spec.masked().environment()
     plain = {name: value for name, value in given.items() if shown[name] == value}
-    return plain, {name: value for name, value in given.items() if name not in plain} | attempt.secret_values
+    return plain, {
+        name: value for name, value in given.items() if name not in plain
+    } | attempt.secret_values
 
 
 def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:
@@ -152,10 +203,14 @@ def _encoded(files: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def _plan_files(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> dict[str, str]:
-    """plan.json, which has the fields of the plan that differ from their defaults, and pod.json with what an agent
-    needs in addition to the plan."""
+    """plan.json, which has the fields of the plan that differ from their defaults, and pod.json
+    with what an agent needs in addition to the plan."""
     full, usual = worker_plan(attempt, needs, cluster)._asdict(), WorkerPlan._field_defaults
-    plan = {key: value for key, value in full.items() if key == "protocol" or key not in usual or value != usual[key]}
+    plan = {
+        key: value
+        for key, value in full.items()
+        if key == "protocol" or key not in usual or value != usual[key]
+    }
     digest = attempt.code.sha256 if isinstance(attempt.code, CodeSnapshot) else None
     agent = {
         "protocol": PROTOCOL,
@@ -175,16 +230,19 @@ def _plan_files(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> dict
 
 
 def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> WorkerPlan:
-    """The plan of any worker, without `worker`, the address of the master and `snapshot`, which the agent adds.
+    """The plan of any worker, without `worker`, the address of the master and `snapshot`, which the
+    agent adds.
 
-    In place only worker 0 tails the log file and keeps outputs: the agents of the others remove these fields.
+    In place only worker 0 tails the log file and keeps outputs: the agents of the others remove
+    these fields.
     """
     spec, catalogue = attempt.spec, cluster.catalogue
     variables, _ = environment(attempt)
     if attempt.function is not None:
         variables[function_runner.LIMIT] = str(cluster.settings.max_snapshot_bytes)
     prefix = _conda_prefix(spec, catalogue)
-    python = "python3" if prefix is None else f"{prefix}/bin/python"  # in the image: the submitter's is elsewhere
+    # in the image: the submitter's is elsewhere
+    python = "python3" if prefix is None else f"{prefix}/bin/python"
     return common.worker_plan(attempt, variables, FUNCTION_RUNNER, storage.HOME)._replace(
         processes_per_worker=needs.processes,
         python=python if common.runs_python(attempt) else None,
@@ -192,7 +250,9 @@ def worker_plan(attempt: Attempt, needs: Needs, cluster: ClusterOptions) -> Work
         cores=needs.cores,
         checkpoint_dir=storage.checkpoint_dir(attempt, catalogue),
         checkpoints_from=storage.checkpoints_from(attempt, catalogue),
-        outputs=common.output_globs(attempt, worker=0) if cluster.settings.worker_server_url is not None else [],
+        outputs=common.output_globs(attempt, worker=0)
+        if cluster.settings.worker_server_url is not None
+        else [],
         outputs_limit_bytes=cluster.settings.outputs_limit_bytes,
         observe=spec.observe,
         log_limit_bytes=common.log_share(attempt, cluster.settings.log_limit_bytes),

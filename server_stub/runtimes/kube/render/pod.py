@@ -1,7 +1,8 @@
-"""The pod template of a worker, and the NetworkPolicy of its pod: who may connect to it, and where it may connect to.
-Pure.
+"""The pod template of a worker, and the NetworkPolicy of its pod: who may connect to it, and where
+it may connect to. Pure.
 
-https://kubernetes.io/docs/concepts/security/pod-security-standards/ defines what `restricted` admits.
+https://kubernetes.io/docs/concepts/security/pod-security-standards/ defines what `restricted`
+admits.
 """
 
 import math
@@ -18,20 +19,27 @@ from server_stub.runtimes.kube.render.storage import Folder, mebibytes
 from server_stub.runtimes.kube.workload import ClusterOptions, Object
 
 AGENT = ["python3", "-I", "-S", f"{storage.LAUNCHER}/worker.pyz", "pod"]
-"""Command of the agent, isolated from the PYTHON* variables and site packages of the image, which are for the ranks."""
+"""Command of the agent, isolated from the PYTHON* variables and site packages of the
+image, which are for the ranks.
+"""
 SERVER_PODS = {"app.kubernetes.io/name": "client-lib-server"}
 DISK = "ephemeral-storage"
 AFTER_GRACE_S = 15
-"""Seconds that an agent has, after the grace period of its ranks, to send its report and the end of its log."""
+"""Seconds that an agent has, after the grace period of its ranks, to send its
+report and the end of its log.
+"""
 
 
 def image(spec: JobSpec, catalogue: ClusterCatalogue) -> str:
-    """Container image of the job. Raises InvalidRequest if neither the job nor the catalogue names one."""
+    """Container image of the job. Raises InvalidRequest if neither the job
+    nor the catalogue names one.
+    """
     asked = spec.base_image or catalogue.images.default
     if asked is None:
         raise InvalidRequest(
             "base_image is missing, and this server has no default",
-            hint="any image with a python3 will do, such as pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime",
+            hint="any image with a python3 will do, such as "
+            "pytorch/pytorch:2.8.0-cuda12.8-cudnn9-runtime",
         )
     return catalogue.images.resolve(asked)
 
@@ -48,14 +56,21 @@ def template(
 ) -> Object:
     """The pod template of all workers, without a restartPolicy, as operators set it.
 
-    `labels`: those of every object of the attempt. `secret`: name of the Secret whose entries become environment
-    variables; None: there is none. `more_labels` and `variables` are those that the kind of workload adds.
+    `labels`: those of every object of the attempt. `secret`: name of the Secret whose entries
+    become environment variables; None: there is none. `more_labels` and `variables` are those that
+    the kind of workload adds.
     """
     catalogue, instance = cluster.catalogue, needs.instance
-    environment = [{"name": name, "value": value} for name, value in _environment(spec, needs, catalogue).items()]
+    environment = [
+        {"name": name, "value": value}
+        for name, value in _environment(spec, needs, catalogue).items()
+    ]
     pod = [
         {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
-        for name, field in (("CLIENT_LIB_POD_NAME", "metadata.name"), ("CLIENT_LIB_POD_UID", "metadata.uid"))
+        for name, field in (
+            ("CLIENT_LIB_POD_NAME", "metadata.name"),
+            ("CLIENT_LIB_POD_UID", "metadata.uid"),
+        )
     ]
     of_pod, of_container = _security(needs, catalogue)
     cpu = f"{needs.cpu_m}m" if needs.cpu_m % 1000 else str(needs.cpu_m // 1000)
@@ -81,7 +96,8 @@ def template(
     if catalogue.images.pull_policy is not None:
         container["imagePullPolicy"] = catalogue.images.pull_policy
     where = catalogue.placement(instance)
-    spread = {  # the same for all jobs: a TrainJob can't patch it, and jobs share their TrainingRuntime
+    # the same for all jobs: a TrainJob can't patch it, and jobs share their TrainingRuntime
+    spread = {
         "maxSkew": 1,
         "topologyKey": instance.spread,
         "whenUnsatisfiable": "DoNotSchedule",
@@ -90,9 +106,13 @@ def template(
     }
     placed = {
         "nodeSelector": where.node_selector,
-        "tolerations": [each.model_dump(exclude_none=True, by_alias=True) for each in where.tolerations],
+        "tolerations": [
+            each.model_dump(exclude_none=True, by_alias=True) for each in where.tolerations
+        ],
         "affinity": _affinity(spec, needs, labels),
-        "topologySpreadConstraints": [spread] if instance.spread is not None and spec.n_workers > 1 else [],
+        "topologySpreadConstraints": [spread]
+        if instance.spread is not None and spec.n_workers > 1
+        else [],
         "priorityClassName": catalogue.priority_classes.get(spec.priority_class),
         "runtimeClassName": instance.runtime_class,
         "serviceAccountName": catalogue.defaults.service_account,
@@ -116,16 +136,19 @@ def template(
 
 
 def _environment(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> dict[str, str]:
-    """Variables of the agent's process. Those of ranks are for readers of the template: the agent sets them by rank.
+    """Variables of the agent's process. Those of ranks are for readers of the template: the agent
+    sets them by rank.
 
-    WORLD_SIZE has the value that the training operator appends (replicas x nprocPerNode). RANK, the index of the pod,
-    is left to the operator.
+    WORLD_SIZE has the value that the training operator appends (replicas x nprocPerNode). RANK, the
+    index of the pod, is left to the operator.
     """
     home = catalogue.user.home or storage.HOME
     own = spec.environment().keys() | set(spec.secrets)
     # for a user unknown to the image: without name and home getpass, torch.compile and caches fail
     ours = {"HOME": home, "USER": catalogue.user.name, "LOGNAME": catalogue.user.name}
-    if "HOME" not in own and catalogue.user.home is None:  # a persistent home keeps its caches in their usual folders
+    if (
+        "HOME" not in own and catalogue.user.home is None
+    ):  # a persistent home keeps its caches in their usual folders
         ours |= {
             "XDG_CACHE_HOME": f"{home}/.cache",
             "HF_HOME": f"{home}/.cache/huggingface",
@@ -136,7 +159,9 @@ def _environment(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> di
             "MPLCONFIGDIR": f"{home}/.config/matplotlib",
         }
     ours = {name: value for name, value in ours.items() if name not in own}
-    if not needs.gpus:  # images for GPUs set it to `all`, which shows a pod without GPUs all GPUs of its node:
+    if (
+        not needs.gpus
+    ):  # images for GPUs set it to `all`, which shows a pod without GPUs all GPUs of its node:
         # https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
         ours["NVIDIA_VISIBLE_DEVICES"] = "void"
     return ours | {
@@ -147,8 +172,13 @@ def _environment(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> di
 
 
 def _security(needs: Needs, catalogue: ClusterCatalogue) -> tuple[Object, Object]:
-    """Security contexts of the pod and of its container; below `restricted` it runs as the user of the image."""
-    user, added = catalogue.user, {"add": needs.instance.capabilities} if needs.instance.capabilities else {}
+    """Security contexts of the pod and of its container; below `restricted` it runs
+    as the user of the image.
+    """
+    user, added = (
+        catalogue.user,
+        {"add": needs.instance.capabilities} if needs.instance.capabilities else {},
+    )
     shared = {"fsGroup": user.fs_group, "fsGroupChangePolicy": "OnRootMismatch"}
     if catalogue.pod_security != "restricted":
         return shared, {"capabilities": added} if added else {}
@@ -160,8 +190,8 @@ def _security(needs: Needs, catalogue: ClusterCatalogue) -> tuple[Object, Object
 
 
 def _affinity(spec: JobSpec, needs: Needs, labels: Mapping[str, str]) -> Object:
-    """Affinity by node name, as the label kubernetes.io/hostname may differ from it, and to the other workers. A field
-    takes one value, so each node that may be used is a term of its own."""
+    """Affinity by node name, as the label kubernetes.io/hostname may differ from it, and to the
+    other workers. A field takes one value, so each node that may be used is a term of its own."""
 
     def field(operator: str, name: str) -> Object:
         return {"key": "metadata.name", "operator": operator, "values": [name]}
@@ -184,10 +214,11 @@ def _affinity(spec: JobSpec, needs: Needs, labels: Mapping[str, str]) -> Object:
 
 
 def network_policy(spec: JobSpec, pods: dict[str, str], cluster: ClusterOptions) -> Object | None:
-    """The spec of a NetworkPolicy for the pods with these labels, which may reach each other; None: there is no rule.
+    """The spec of a NetworkPolicy for the pods with these labels, which may reach each other; None:
+    there is no rule.
 
-    Raises NotSupported: the job is to have no internet and the address of the server is unknown; no job succeeds
-    without the server.
+    Raises NotSupported: the job is to have no internet and the address of the server is unknown; no
+    job succeeds without the server.
     """
     network, servers, own = cluster.catalogue.network, _servers(cluster), _peer(Peer(pods=pods))
     directions: Object = {}
@@ -196,9 +227,10 @@ def network_policy(spec: JobSpec, pods: dict[str, str], cluster: ClusterOptions)
     if not (network.internet if spec.internet is None else spec.internet):
         if servers is None:
             raise NotSupported(
-                "internet=False would cut the job off from this server: a NetworkPolicy knows no name such as "
-                f"{_host(cluster)}",
-                hint="the operator of this server can say where it is: network.server in its catalogue",
+                "internet=False would cut the job off from this server: a NetworkPolicy knows no "
+                f"name such as {_host(cluster)}",
+                hint="the operator of this server can say where it is: network.server in its "
+                "catalogue",
             )
         rules = [{"to": [own]}, _rule(Egress(to=network.dns, tcp=[53], udp=[53]))]
         if servers:
@@ -211,8 +243,8 @@ def network_policy(spec: JobSpec, pods: dict[str, str], cluster: ClusterOptions)
 
 
 def _servers(cluster: ClusterOptions) -> list[Object] | None:
-    """The peers that stand for this server. []: pods can't reach it. None: its URL has the name of a host outside the
-    cluster, which no policy can select."""
+    """The peers that stand for this server. []: pods can't reach it. None: its URL has the name of
+    a host outside the cluster, which no policy can select."""
     if cluster.catalogue.network.server:
         return [_peer(peer) for peer in cluster.catalogue.network.server]
     if cluster.settings.worker_server_url is None:
@@ -220,7 +252,9 @@ def _servers(cluster: ClusterOptions) -> list[Object] | None:
     host = _host(cluster)
     try:
         address = ip_address(host)
-    except ValueError:  # the name of its Service: `NAME` in the namespace of the jobs, or `NAME.NAMESPACE.svc...`
+    except (
+        ValueError
+    ):  # the name of its Service: `NAME` in the namespace of the jobs, or `NAME.NAMESPACE.svc...`
         _, *inside = host.split(".")
         if inside and inside[1:2] != ["svc"]:
             return None
@@ -243,4 +277,8 @@ def _peer(peer: Peer) -> Object:
     if peer.ip_block is not None:
         return {"ipBlock": {"cidr": peer.ip_block}}
     selected = {"namespaceSelector": peer.namespaces, "podSelector": peer.pods}
-    return {key: {"matchLabels": each} if each else {} for key, each in selected.items() if each is not None}
+    return {
+        key: {"matchLabels": each} if each else {}
+        for key, each in selected.items()
+        if each is not None
+    }

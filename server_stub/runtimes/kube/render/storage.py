@@ -1,8 +1,9 @@
 """The folders of a pod and the volumes that are mounted there. Pure.
 
-A worker's own folders are below /client-lib. Its directory (client_lib.worker.directory) is /client-lib/run. The log in
-it has a separate volume with a limit: an emptyDir that exceeds its limit evicts the pod, and the limit of the log must
-not apply to files that a script writes into its snapshot.
+A worker's own folders are below /client-lib. Its directory (client_lib.worker.directory) is
+/client-lib/run. The log in it has a separate volume with a limit: an emptyDir that exceeds its
+limit evicts the pod, and the limit of the log must not apply to files that a script writes into its
+snapshot.
 """
 
 import glob
@@ -27,16 +28,21 @@ EMPTY_DIRS = {"run": RUN, "log": LOG, "home": HOME, "tmp": TMP, "shm": SHM}
 """Paths of the emptyDirs, by volume name."""
 _UNSAFE = re.compile(r"[^a-z0-9_.@+-]|^\.|\.\Z")  # also upper case, as some volumes ignore case
 _ENCODED_MAX = 150  # with the digest that follows it is still the name of a file
-SPOOL_BYTES = 2**30  # volume for the log of one worker while the server is away; 80 % of it are used
+# volume for the log of one worker while the server is away; 80 % of it are used
+SPOOL_BYTES = 2**30
 _LOG_MIB = SPOOL_BYTES // 2**20
 DISK_GIB = 1024.0
-"""Limit of a type without disk_gib: more than most nodes have, so that it ends no job of an earlier version."""
+"""Limit of a type without disk_gib: more than most nodes have, so that it ends no
+job of an earlier version.
+"""
 OWNER_ONLY = 0o400  # with an fsGroup the kubelet makes it 0440, of that group
 
 
 @dataclass(frozen=True)
 class Folder:
-    """One mount of a pod, as in its `volumes` and the container's `volumeMounts`. Mounts of one name share a volume."""
+    """One mount of a pod, as in its `volumes` and the container's `volumeMounts`. Mounts
+    of one name share a volume.
+    """
 
     name: str
     path: str
@@ -48,7 +54,12 @@ class Folder:
         return {"name": self.name, **self.source}
 
     def mount(self) -> dict[str, Any]:
-        mount = {"name": self.name, "mountPath": self.path, "subPath": self.sub_path, "readOnly": self.read_only}
+        mount = {
+            "name": self.name,
+            "mountPath": self.path,
+            "subPath": self.sub_path,
+            "readOnly": self.read_only,
+        }
         return {field: value for field, value in mount.items() if value}
 
 
@@ -64,8 +75,8 @@ class Claimed:
 
 
 def own_folders(needs: Needs, launcher: str, workload: str, *, has_code: bool) -> list[Folder]:
-    """Folders of every pod. `launcher` is the name of that ConfigMap; those of the other mounted objects begin with the
-    name of the workload."""
+    """Folders of every pod. `launcher` is the name of that ConfigMap; those of the other mounted
+    objects begin with the name of the workload."""
     plan, code = {"name": workload + names.PLAN}, {"name": workload + names.CODE}
     secret = {"secretName": workload + names.SECRET, "defaultMode": OWNER_ONLY}
     disk = {"emptyDir": {"sizeLimit": mebibytes(_disk_mib(needs))}}
@@ -77,7 +88,9 @@ def own_folders(needs: Needs, launcher: str, workload: str, *, has_code: bool) -
         Folder("run", RUN, disk),
         Folder("log", LOG, {"emptyDir": {"sizeLimit": mebibytes(_LOG_MIB)}}),
         Folder("home", HOME, disk),
-        Folder("shm", SHM, {"emptyDir": {"medium": "Memory", "sizeLimit": mebibytes(needs.shm_mib)}}),
+        Folder(
+            "shm", SHM, {"emptyDir": {"medium": "Memory", "sizeLimit": mebibytes(needs.shm_mib)}}
+        ),
     ]
 
 
@@ -101,9 +114,13 @@ def _disk_mib(needs: Needs) -> int:
 
 
 def asked_folders(attempt: Attempt, catalogue: ClusterCatalogue) -> list[Folder]:
-    """/tmp if the job asks for space there, and the volumes of the catalogue. Raises InvalidRequest."""
+    """/tmp if the job asks for space there, and the volumes of the
+    catalogue. Raises InvalidRequest.
+    """
     found = claims(attempt.spec, attempt.owner, catalogue)
-    volumes = list(dict.fromkeys(each.volume.claim for each in found))  # a pod that has one claim twice may never start
+    volumes = list(
+        dict.fromkeys(each.volume.claim for each in found)
+    )  # a pod that has one claim twice may never start
     tmp = tmp_gb(attempt.spec, catalogue)
     folders = [Folder("tmp", TMP, {"emptyDir": {"sizeLimit": f"{tmp}G"}})] if tmp else []
     for claimed in found:
@@ -115,7 +132,10 @@ def asked_folders(attempt: Attempt, catalogue: ClusterCatalogue) -> list[Folder]
             if attempt.checkpoints_from is not None and attempt.checkpoints_name is not None:
                 copied = job_folder(attempt.checkpoints_name, attempt.checkpoints_from.parent.name)
                 mounts.append((f"{path}/{copied}", copied, True))
-        name, source = f"volume-{volumes.index(volume.claim)}", {"persistentVolumeClaim": {"claimName": volume.claim}}
+        name, source = (
+            f"volume-{volumes.index(volume.claim)}",
+            {"persistentVolumeClaim": {"claimName": volume.claim}},
+        )
         for where, folder, read_only in mounts:
             sub_path = "/".join(filter(None, (volume.sub_path, folder))) or None
             folders.append(Folder(name, where, source, sub_path, read_only))
@@ -123,15 +143,21 @@ def asked_folders(attempt: Attempt, catalogue: ClusterCatalogue) -> list[Folder]
 
 
 def owner_folder(owner: str) -> str:
-    """Folder of a user on a volume. No two users share one, also if the volume's names ignore case."""
-    encoded = _UNSAFE.sub(lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), owner)
+    """Folder of a user on a volume. No two users share one, also if the
+    volume's names ignore case.
+    """
+    encoded = _UNSAFE.sub(
+        lambda found: "".join(f"%{byte:02x}" for byte in found[0].encode()), owner
+    )
     if not 0 < len(encoded) <= _ENCODED_MAX:
         encoded = f"{encoded[:_ENCODED_MAX]}%%{hashlib.sha256(owner.encode()).hexdigest()}"
     return f"owners/{encoded}"
 
 
 def job_folder(job_name: str, job_id: str) -> str:
-    """Folder of a job's checkpoints. It ends with the id of the job, so it is never the folder `owners`."""
+    """Folder of a job's checkpoints. It ends with the id of the job, so it is
+    never the folder `owners`.
+    """
     return f"{job_name}-{job_id[:8]}"
 
 
@@ -141,7 +167,9 @@ def tmp_gb(spec: JobSpec, catalogue: ClusterCatalogue) -> int:
         return 0
     if spec.tmp_storage not in catalogue.tmp_storage:
         there = ", ".join(catalogue.tmp_storage) or "none"
-        raise InvalidRequest(f"tmp_storage={spec.tmp_storage!r} is unknown; this server has: {there}")
+        raise InvalidRequest(
+            f"tmp_storage={spec.tmp_storage!r} is unknown; this server has: {there}"
+        )
     return catalogue.tmp_storage[spec.tmp_storage]
 
 
@@ -158,20 +186,25 @@ def claims(spec: JobSpec, owner: str, catalogue: ClusterCatalogue) -> list[Claim
         if at is None:
             if not is_free(path, taken):
                 raise InvalidRequest(
-                    f"volume {volume.name!r} can't be mounted at {path or '/'}: that folder is the container's own",
+                    f"volume {volume.name!r} can't be mounted at {path or '/'}: that folder is "
+                    "the container's own",
                     hint="mount it at a path such as /data",
                 )
             found.append(Claimed(volume, path, read_only, per_job))
         elif at.volume != volume:
-            raise InvalidRequest(f"volumes {at.volume.name!r} and {volume.name!r} are both at {path}")
+            raise InvalidRequest(
+                f"volumes {at.volume.name!r} and {volume.name!r} are both at {path}"
+            )
 
     for words in spec.volumes:
         name, path, read_only = fields.parse_volume(words)
         volume = catalogue.volume(name)
         if not volume.is_for(owner):
             raise InvalidRequest(
-                f"volume {name!r} can't be mounted by jobs of {owner}: it is for {', '.join(volume.users or ())}",
-                hint="leave it out, or ask the operator of this server, whose catalogue lists the users of each volume",
+                f"volume {name!r} can't be mounted by jobs of {owner}: it is for "
+                f"{', '.join(volume.users or ())}",
+                hint="leave it out, or ask the operator of this server, whose catalogue lists the "
+                "users of each volume",
             )
         add(volume, path.rstrip("/"), read_only=read_only or volume.read_only)
     for volume in catalogue.volumes:
@@ -197,8 +230,8 @@ def is_on_volume(path: str, claimed: Sequence[Claimed]) -> bool:
 
 
 def checkpoint_dir(attempt: Attempt, catalogue: ClusterCatalogue) -> str:
-    """Checkpoint directory of the job, the same in each attempt; on the pod's own disk if the catalogue has no volume
-    for it."""
+    """Checkpoint directory of the job, the same in each attempt; on the pod's own disk if the
+    catalogue has no volume for it."""
     if attempt.spec.checkpoint_dir is not None:
         return plan.from_caller(attempt, attempt.spec.checkpoint_dir)
     if catalogue.checkpoints is None:
@@ -207,7 +240,9 @@ def checkpoint_dir(attempt: Attempt, catalogue: ClusterCatalogue) -> str:
 
 
 def checkpoints_from(attempt: Attempt, catalogue: ClusterCatalogue) -> str | None:
-    """Glob of the checkpoint directory of the job being resubmitted, which worker 0 copies; None: there is none."""
+    """Glob of the checkpoint directory of the job being resubmitted, which worker 0
+    copies; None: there is none.
+    """
     given = attempt.checkpoints_from
     if given is None or attempt.spec.checkpoint_dir is not None or catalogue.checkpoints is None:
         return None
@@ -220,7 +255,9 @@ def not_handed_on(attempt: Attempt, catalogue: ClusterCatalogue) -> str | None:
     if attempt.checkpoints_from is None or attempt.spec.checkpoint_dir is not None:
         return None
     if kept is None:
-        return f"{lost}they ended with their pods, as this server's catalogue names no volume for them"
+        return (
+            f"{lost}they ended with their pods, as this server's catalogue names no volume for them"
+        )
     if attempt.checkpoints_name is None and not catalogue.volume(kept.volume).whole:
         return f"{lost}this job was submitted to an earlier version of the server; submit it again"
     return None

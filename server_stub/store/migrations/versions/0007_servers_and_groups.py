@@ -1,5 +1,5 @@
-"""Number the servers of the database, name the data directory that its rows refer to, keep the notification of the end
-of a job until it is sent, and add groups of jobs.
+"""Number the servers of the database, name the data directory that its rows refer to, keep the
+notification of the end of a job until it is sent, and add groups of jobs.
 
 No released version has written what lies between 0004 and this.
 """
@@ -15,7 +15,9 @@ _Number = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 def upgrade() -> None:
     server = op.create_table(
-        "server", sa.Column("generation", sa.Integer, nullable=False), sa.Column("data_id", sa.String(32))
+        "server",
+        sa.Column("generation", sa.Integer, nullable=False),
+        sa.Column("data_id", sa.String(32)),
     )
     op.bulk_insert(server, [{"generation": 0, "data_id": None}])
     op.add_column("jobs", sa.Column("unsent", sa.Text))
@@ -23,8 +25,16 @@ def upgrade() -> None:
     op.create_index("ix_jobs_unsent", "jobs", ["seq"], sqlite_where=has, postgresql_where=has)
     op.add_column("jobs", sa.Column("group_id", sa.String(32)))
     member, alone = sa.text("group_id IS NOT NULL"), sa.text("group_id IS NULL")
-    op.create_index("ix_jobs_group_id", "jobs", ["group_id", "state"], sqlite_where=member, postgresql_where=member)
-    op.create_index("ix_jobs_alone", "jobs", ["owner", "seq"], sqlite_where=alone, postgresql_where=alone)
+    op.create_index(
+        "ix_jobs_group_id",
+        "jobs",
+        ["group_id", "state"],
+        sqlite_where=member,
+        postgresql_where=member,
+    )
+    op.create_index(
+        "ix_jobs_alone", "jobs", ["owner", "seq"], sqlite_where=alone, postgresql_where=alone
+    )
     op.create_table(
         "groups",
         sa.Column("seq", _Number, nullable=False),
