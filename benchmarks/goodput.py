@@ -30,7 +30,8 @@ import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 part, rank = sys.argv[1], int(os.environ["RANK"])
-attempt, folder = int(os.environ["CLIENT_LIB_ATTEMPT"]), Path(os.environ["CLIENT_LIB_CHECKPOINT_DIR"])
+attempt = int(os.environ["CLIENT_LIB_ATTEMPT"])
+folder = Path(os.environ["CLIENT_LIB_CHECKPOINT_DIR"])
 slept = 0.0
 
 class Late(torch.autograd.Function):
@@ -50,7 +51,8 @@ def late(where):
         slept += time.perf_counter() - began
 
 dist.init_process_group("gloo")
-model = DistributedDataParallel(torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(4)]), bucket_cap_mb=0.02)
+layers = [torch.nn.Linear(64, 64) for _ in range(4)]
+model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.02)
 saved, first = 0.0, 101 if attempt > 1 else 1
 for step in range(first, 161 if attempt > 1 else 131):
     if step == first + 1:

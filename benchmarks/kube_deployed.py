@@ -24,11 +24,20 @@ OVERLAY = """\
 namespace: {namespace}
 resources: [../../base]
 images: [{{name: client-lib-server, newName: localhost/client-lib-server, newTag: bench}}]
-secretGenerator: [{{name: client-lib-users, files: [users.toml], options: {{disableNameSuffixHash: true}}}}]
-configMapGenerator: [{{name: client-lib-catalogue, behavior: replace, files: [catalogue.yaml=catalogue.yaml]}}]
+secretGenerator:
+  - name: client-lib-users
+    files: [users.toml]
+    options: {{disableNameSuffixHash: true}}
+configMapGenerator:
+  - name: client-lib-catalogue
+    behavior: replace
+    files: [catalogue.yaml=catalogue.yaml]
 patches:
   - patch: |
-      {{$patch: delete, apiVersion: v1, kind: PersistentVolumeClaim, metadata: {{name: client-lib-data}}}}
+      $patch: delete
+      apiVersion: v1
+      kind: PersistentVolumeClaim
+      metadata: {{name: client-lib-data}}
   - target: {{kind: Deployment, name: client-lib-server}}
     patch: |
       - {{op: replace, path: /spec/template/spec/volumes/0, value: {{name: data, emptyDir: {{}}}}}}

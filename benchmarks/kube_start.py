@@ -55,7 +55,12 @@ def cpu_s():  # of the container
         return int(file.readline().split()[1]) / 1e6
 
 used = cpu_s()
-marks = {"container": started(1), "launcher": started(os.getppid() or 1), "rank": started(os.getpid()), "runs": runs}
+marks = {
+    "container": started(1),
+    "launcher": started(os.getppid() or 1),
+    "rank": started(os.getpid()),
+    "runs": runs,
+}
 for name in ("snapshot.fetched", "lock", "errors"):
     marks.update(written(name))
 line = json.dumps([marks, used])
@@ -67,7 +72,8 @@ if os.environ["RANK"] == "0":
         print("marks", server.accept()[0].makefile().readline(), end="", flush=True)
 while os.environ["RANK"] != "0":
     try:
-        socket.create_connection((os.environ["MASTER_ADDR"], port), 5).sendall(line.encode() + b"\\n")
+        connection = socket.create_connection((os.environ["MASTER_ADDR"], port), 5)
+        connection.sendall(line.encode() + b"\\n")
         break
     except OSError:
         time.sleep(0.05)

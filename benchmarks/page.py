@@ -47,7 +47,8 @@ for n in range(lines):
 """
 LONG = """import sys
 for begin in range(0, int(sys.argv[1]), 1000):
-    sys.stdout.write("".join(f"step {n} loss={1000 / (n + 1):.5f}\\n" for n in range(begin, begin + 1000)))
+    steps = range(begin, begin + 1000)
+    sys.stdout.write("".join(f"step {n} loss={1000 / (n + 1):.5f}\\n" for n in steps))
 print("the last line")
 """
 WATCH = """() => {

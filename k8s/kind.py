@@ -1,8 +1,8 @@
 """`make kind`: from nothing to a trained model on a kind cluster. Each command is shown before it
 runs.
 
-    python3 k8s/kind.py check              # says what is missing, and changes nothing
-    python3 k8s/kind.py up demo            # the cluster, images, operator, server; then the demo job, followed
+    python3 k8s/kind.py check      # says what is missing, and changes nothing
+    python3 k8s/kind.py up demo    # the cluster, images, operator, server; then the demo job
 
 Standard library alone; `server` and `demo` run this project's own programs with the same
 interpreter. Whatever is there already is kept, so that a second run goes on where the first one

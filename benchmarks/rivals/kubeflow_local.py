@@ -22,7 +22,8 @@ SCRIPT = f"""
 import os, sys
 
 def main():
-    os.execv({sys.executable!r}, [{sys.executable!r}, "-m", "torch.distributed.run", *filter(None, sys.argv[1:])])
+    torchrun = [{sys.executable!r}, "-m", "torch.distributed.run"]
+    os.execv({sys.executable!r}, [*torchrun, *filter(None, sys.argv[1:])])
 """
 
 

@@ -28,7 +28,9 @@ _ITEM = re.compile(
 _UNIT = re.compile(
     r"\s(?:[kmgtμµn]?i?b|bytes?|[mnuµμ]?s|secs?|seconds?|min|minutes?|hours?|h|[a-z]+/s)\b"
 )
-_OF = r"[\s:=#]{0,3}[\[(]?\s?(\d{1,15}(?:\.\d{1,9})?)(?:\s?(?:/|of)\s{0,4}(\d{1,15})(?![\d/.]))?(?![\w/]|\.\d)"
+_COUNT = r"(\d{1,15}(?:\.\d{1,9})?)"
+_TOTAL = r"(?:\s?(?:/|of)\s{0,4}(\d{1,15})(?![\d/.]))?"
+_OF = rf"[\s:=#]{{0,3}}[\[(]?\s?{_COUNT}{_TOTAL}(?![\w/]|\.\d)"
 _STEP = re.compile(rf"(?<![\w/.-])(?:global[ _])?(?:step|iter|iteration|batch)s?{_OF}")
 _EPOCH = re.compile(rf"(?<![\w/.-])epochs?{_OF}")
 _N_OF = re.compile(r"(?:^\s*|[\[(]\s*)(\d{1,15})/(\d{1,15})(?=\s?[\])\[]|\s\()")

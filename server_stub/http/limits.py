@@ -172,8 +172,10 @@ class Connection(HttpToolsProtocol):
         if self.transport and not self.transport.is_closing():
             body = json.dumps(problem.body()).encode()
             self.transport.write(
-                f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\ncontent-type: "
-                f"application/json\r\nconnection: close\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+                f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n"
+                "content-type: application/json\r\n"
+                "connection: close\r\n"
+                f"content-length: {len(body)}\r\n\r\n".encode()
                 + body
             )
             self.transport.close()

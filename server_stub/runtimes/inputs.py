@@ -1,7 +1,8 @@
 """Collects outputs and results of the jobs that a job waited for (`after`). It reads the disk: call
 it in a thread.
 
-<n>/          the outputs of the n-th of them, from 0; of a group a folder for each of its jobs, by its name
+<n>/          the outputs of the n-th job of `after`, from 0; of a group: a folder for each of its
+              jobs, named like the job
 <n>.result    what rank 0 of a function returned (client_lib.worker.function_runner)
 """
 

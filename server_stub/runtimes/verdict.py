@@ -287,8 +287,8 @@ def ended_at(workers: Sequence[WorkerStatus]) -> datetime | None:
     return max(times, default=None)
 
 
-# --- ranks that had ended with code 0 when another rank lost them: one with less data than the others leaves its loop
-# early, and they wait for it in the next collective
+# --- ranks that had ended with code 0 when another rank lost them: a rank with less data than the
+# others leaves its loop early, and the others wait for this rank in the next collective
 
 _FRAME = re.compile(r'^  File "(.+)", line (\d+), in (\S+)', re.MULTILINE)
 _LIBRARY = re.compile(r"[/\\](lib|lib64)[/\\]python3|-packages[/\\]|^<frozen ")

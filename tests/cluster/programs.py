@@ -115,7 +115,9 @@ FAMILIES = (
         "trainer",
         "github.com/kubeflow/trainer/v2",
         {
-            "trainer-controller-manager": "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"
+            "trainer-controller-manager": (
+                "github.com/kubeflow/trainer/v2/cmd/trainer-controller-manager"
+            )
         },
         (
             "manifests/base/crds/trainer.kubeflow.org_clustertrainingruntimes.yaml",

@@ -58,7 +58,8 @@ oom_score = 0
   path = "{places.store}/opt"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{PAUSE_IMAGE}"
-  restrict_oom_score_adj = true  # a root without CAP_SYS_RESOURCE may not lower it, and no sandbox would start
+  # A root without CAP_SYS_RESOURCE may not lower the score, and no sandbox would start.
+  restrict_oom_score_adj = true
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
   [plugins."io.containerd.grpc.v1.cri".cni]

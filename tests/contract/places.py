@@ -32,8 +32,14 @@ instance_types:
     annotations: {cluster.test/fate: hang}
     tolerations:
     - {key: kwok, operator: Exists}
-    - {key: node.kubernetes.io/not-ready, operator: Exists, effect: NoExecute, toleration_seconds: 10}
-    - {key: node.kubernetes.io/unreachable, operator: Exists, effect: NoExecute, toleration_seconds: 10}
+    - key: node.kubernetes.io/not-ready
+      operator: Exists
+      effect: NoExecute
+      toleration_seconds: 10
+    - key: node.kubernetes.io/unreachable
+      operator: Exists
+      effect: NoExecute
+      toleration_seconds: 10
 defaults:
   instance_type: small
 tmp_storage: {scant: 1}
@@ -187,7 +193,8 @@ class ClusterPlace(Place):
 
     def pods(self, job: Job) -> list[dict[str, Any]]:
         """Of this job, by name: the master first."""
-        path = f"/api/v1/namespaces/{self.namespace}/pods?labelSelector=client-lib.io%2Fjob-name%3D{job.name}"
+        pods = f"/api/v1/namespaces/{self.namespace}/pods"
+        path = f"{pods}?labelSelector=client-lib.io%2Fjob-name%3D{job.name}"
         found: list[dict[str, Any]] = self.cluster.api.get(path)["items"]
         return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 

@@ -49,7 +49,8 @@ def lines_of(job: Any, rank: int) -> list[str]:
     return [line for line in texts(job, rank=[rank], stream=["stdout"]) if line.startswith("line")]
 
 
-# --- the server: killed, or ended politely (SIGTERM) as at each upgrade. What carries a log sees both, the rest one
+# --- the server: killed, or ended politely (SIGTERM) as at each upgrade. Tests of what carries a
+# log try both, the other tests one
 
 
 @pytest.mark.parametrize("sig", [signal.SIGKILL, signal.SIGTERM])
@@ -370,7 +371,8 @@ def test_a_child_of_a_rank_that_is_killed_for_memory_is_named(kube: ClusterPlace
     script = """
 import subprocess, sys
 eats = "open('/proc/self/oom_score_adj', 'w').write('1000'); x = b'x' * (1 << 30)"
-raise RuntimeError(f"the data loader ended with {subprocess.run([sys.executable, '-c', eats]).returncode}")
+ended = subprocess.run([sys.executable, "-c", eats])
+raise RuntimeError(f"the data loader ended with {ended.returncode}")
 """
     info = kube.run(script, instance_type="tiny").info()
     assert info.state is State.FAILED
@@ -447,7 +449,8 @@ def test_two_submits_with_one_key_from_two_processes_are_one_job(
 import sys
 from client_lib import Client, Job
 client = Client({kube.url!r}, {kube.token!r}, insecure=True)
-job = Job(script={str(script)!r}, code="snapshot", instance_type="small", name="once", client=client)
+script = {str(script)!r}
+job = Job(script=script, code="snapshot", instance_type="small", name="once", client=client)
 job._key = "0" * 32  # as a process that repeats its submit after a crash would have it
 job.submit()
 print(job.name)

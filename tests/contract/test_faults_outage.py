@@ -34,7 +34,8 @@ sys.exit(0 if os.environ["CLIENT_LIB_ATTEMPT"] == "2" else 3)
 COMPACT = """
 import json, urllib.request
 def ask(what, body):
-    request = urllib.request.Request("http://127.0.0.1:2379/v3/kv/" + what, json.dumps(body).encode())
+    url = "http://127.0.0.1:2379/v3/kv/" + what
+    request = urllib.request.Request(url, json.dumps(body).encode())
     return json.load(urllib.request.urlopen(request, timeout=30))
 newest = int(ask("range", {"key": "AA=="})["header"]["revision"])
 ask("compaction", {"revision": newest, "physical": True})

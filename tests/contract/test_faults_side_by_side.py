@@ -1,12 +1,12 @@
 """Faults that take a minute each and don't feel each other, side by side on one cluster.
 
-Floods: five pods at once that print as fast as they can, where `pods/log` loses up to two thirds; one job's server is
-away in the middle, the other's can't be reached by pods at all.
+Floods: five pods at once that print as fast as they can, where `pods/log` loses up to two thirds;
+one job's server is away in the middle, the other's can't be reached by pods at all.
 
 Agents that fall silent: stopped by a signal, as by a node that hangs, while their ranks run on.
 
-Nodes that vanish: fake ones, whose heart stops with KWOK. To Kubernetes a pod there runs on for ever, or ends for ever
-once it is deleted, for nobody is there who could end it.
+Nodes that vanish: fake ones, whose heart stops with KWOK. To Kubernetes a pod there runs on for
+ever, or ends for ever once it is deleted, for nobody is there who could end it.
 """
 
 import os
@@ -49,7 +49,10 @@ for module in list(sys.modules.values()):
             setattr(module, name, limit)
 sys.argv[:] = sys.argv[sys.argv.index("server_stub"):]
 runpy.run_module("server_stub", run_name="__main__", alter_sys=True)
-"""  # a server that waits for less than 2 and 10 minutes, and longer than 30 s, as agents ask for orders so often
+"""
+"""A server that waits for less than 2 and 10 minutes, and longer than 30 s, as agents ask for
+orders so often.
+"""
 HANGS_ONCE = """
 import os, time
 print("begun", flush=True)

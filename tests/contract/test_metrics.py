@@ -53,19 +53,22 @@ import json, os, time, urllib.error, urllib.request
 
 def post(body, token=open(os.environ["KUBEFLOW_TRAINER_SERVER_TOKEN"]).read()):
     headers = {"Authorization": "Bearer " + token, "Content-Type": "application/json"}
-    request = urllib.request.Request(os.environ["KUBEFLOW_TRAINER_SERVER_URL"], body, headers, method="POST")
+    url = os.environ["KUBEFLOW_TRAINER_SERVER_URL"]
+    request = urllib.request.Request(url, body, headers, method="POST")
     try:
         return urllib.request.urlopen(request, timeout=5).status
     except urllib.error.HTTPError as error:
         return error.code
 
 for step in range(1, 4):
-    metrics = {"loss": 1 / step, "note": "a text", "current_step": step, "total_steps": 10, "train_runtime": 1}
+    metrics = {"loss": 1 / step, "note": "a text"}
+    metrics.update(current_step=step, total_steps=10, train_runtime=1)
     named = [{"name": name, "value": str(value)} for name, value in metrics.items()]
     status = {"progressPercentage": 10 * step, "estimatedRemainingSeconds": 1000, "metrics": named}
     assert post(json.dumps({"trainerStatus": status}).encode()) == 200
 assert post(json.dumps({"trainerStatus": {"progressPercentage": 31}}).encode(), "other") == 401
-assert [post(b"{"), post(b"[]"), post(b'{"trainerStatus": {"progressPercentage": []}}')] == [422] * 3
+wrong = [b"{", b"[]", b'{"trainerStatus": {"progressPercentage": []}}']
+assert [post(body) for body in wrong] == [422] * 3
 print("posted", flush=True)
 time.sleep(600)
 """

@@ -20,9 +20,7 @@ BLOCK = re.compile(r"(?:^    \S.*\n)+", re.MULTILINE)
 OWN = "overlays/mine"  # made by the reader
 
 
-def test_from_nothing_to_a_job_it_is_five_commands_on_kind_and_five_on_a_cluster_that_is_there() -> (
-    None
-):
+def test_a_job_takes_five_commands_on_kind_and_five_on_a_cluster_that_is_there() -> None:
     on_kind, on_another = BLOCK.findall(CHAPTER)
     assert len(on_kind.splitlines()) <= 5
     assert len(on_another.splitlines()) <= 5

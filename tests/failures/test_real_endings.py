@@ -61,7 +61,9 @@ class Dies(torch.utils.data.Dataset):
 
 def group(world_size=1):
     address, soon = "tcp://127.0.0.1:0", timedelta(seconds=1)
-    dist.init_process_group("gloo", init_method=address, rank=0, world_size=world_size, timeout=soon)
+    dist.init_process_group(
+        "gloo", init_method=address, rank=0, world_size=world_size, timeout=soon
+    )
 
 nan_check = torch.autograd.set_detect_anomaly
 resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))
@@ -81,7 +83,8 @@ for code in json.load(sys.stdin):
             os._exit(1)
         status = os.waitpid(child, 0)[1]
         output.seek(0)
-        print(json.dumps([code, output.read(), os.WTERMSIG(status) if os.WIFSIGNALED(status) else None]), flush=True)
+        signal = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+        print(json.dumps([code, output.read(), signal]), flush=True)
 """
 
 

@@ -162,7 +162,11 @@ BUILDERS: dict[str, Builder] = {
 images: {default: "python:3.12"}
 defaults: {instance_type: near}
 instance_types:
-  - {name: near, cpu: 2, memory_gib: 8, together: topology.kubernetes.io/zone, spread: kubernetes.io/hostname}
+  - name: near
+    cpu: 2
+    memory_gib: 8
+    together: topology.kubernetes.io/zone
+    spread: kubernetes.io/hostname
 gang: {scheduler: volcano}
 """,
         spec={

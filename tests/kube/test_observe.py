@@ -162,8 +162,9 @@ def test_an_image_that_is_not_there_is_named() -> None:
     [
         ('failed to resolve reference "r.io/x:y": r.io/x:y: not found', "not found"),
         (
-            'failed to resolve reference "docker.io/me/x:y": pull access denied, repository does not exist or may '
-            "require authorization: server message: insufficient_scope: authorization failed",
+            'failed to resolve reference "docker.io/me/x:y": pull access denied, repository does '
+            "not exist or may require authorization: server message: insufficient_scope: "
+            "authorization failed",
             "not found, or the registry wants a pull secret",
         ),
         (

@@ -26,12 +26,14 @@ def writes(folder):
         file.write("x")
     return True
 token = "/client-lib/secret/token"
+caches = {k: v for k, v in os.environ.items() if k.endswith(("_HOME", "_DIR", "CONFIGDIR"))}
+folders = ("/client-lib/run", "/client-lib/run/log", "/dev/shm", "/tmp")
 print(json.dumps({
     "user": getpass.getuser(),
     "uid": os.getuid(),
     "home": os.path.expanduser("~"),
-    "caches": {k: writes(v) for k, v in os.environ.items() if k.endswith(("_HOME", "_DIR", "CONFIGDIR"))},
-    "folders": [writes(folder) for folder in ("/client-lib/run", "/client-lib/run/log", "/dev/shm", "/tmp")],
+    "caches": {k: writes(folder) for k, folder in caches.items()},
+    "folders": [writes(folder) for folder in folders],
     "token": open(token).read(),
     "token_of_others": bool(stat.S_IMODE(os.stat(token).st_mode) & 0o007),
     "shm_mib": (lambda s: s.f_blocks * s.f_frsize >> 20)(os.statvfs("/dev/shm")),

@@ -22,8 +22,8 @@ WHAT = ("PyTorchJob train", "training operator")
         (
             500,
             (
-                'Internal error occurred: failed calling webhook "validator.pytorchjob": connection '
-                "refused"
+                'Internal error occurred: failed calling webhook "validator.pytorchjob": '
+                "connection refused"
             ),
             Reason.QUEUED,
             "always",
@@ -45,7 +45,8 @@ WHAT = ("PyTorchJob train", "training operator")
         ),
         (
             403,
-            'pytorchjobs "train" is forbidden: exceeded quota: team, requested: count/pytorchjobs.kubeflow.org=1, '
+            'pytorchjobs "train" is forbidden: exceeded quota: team, '
+            "requested: count/pytorchjobs.kubeflow.org=1, "
             "used: count/pytorchjobs.kubeflow.org=5, limited: count/pytorchjobs.kubeflow.org=5",
             Reason.UNSCHEDULABLE,
             "always",

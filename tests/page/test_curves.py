@@ -146,7 +146,8 @@ def test_series_are_split_joined_and_smoothed(page: Any, server: Running) -> Non
           const s = await import(new URL("../static/series.js", location.href).href);
           const [steps, times, values] = [[0, 1, 1, 0, 2], [1, 2, 3, 4, 5], [1, "NaN", 3, 4, 5]];
           const curve = { name: "a", rank: 0, axis: "step", steps, times, values };
-          const plain = (column) => Array.from(column, (value) => (value === undefined ? "-" : value));
+          const shown = (value) => (value === undefined ? "-" : value);
+          const plain = (column) => Array.from(column, shown);
           return JSON.stringify({
             parts: s.parts("j", curve).map((part) => [part.attempt, part.steps, part.values]),
             table: s.table([{ x: [0, 2], y: [1, 2] }, { x: [1], y: [null] }]).map(plain),

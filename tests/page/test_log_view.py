@@ -193,9 +193,17 @@ def test_pages_of_older_lines_follow_each_other_without_a_gap(
     row(page, "line 4999").wait_for()
     texts = page.evaluate(
         """async () => {
-          const { LogWindow } = await import(new URL("../static/log_window.js", location.href).href);
-          const list = { rows: [], append(rows) { this.rows.push(...rows); }, redraw() {}, clear() { this.rows = []; },
-            prepend(rows) { this.rows.unshift(...rows); }, cutTop(n) { this.rows.splice(0, n); }, cutBottom() {} };
+          const there = new URL("../static/log_window.js", location.href).href;
+          const { LogWindow } = await import(there);
+          const list = {
+            rows: [],
+            append(rows) { this.rows.push(...rows); },
+            prepend(rows) { this.rows.unshift(...rows); },
+            redraw() {},
+            clear() { this.rows = []; },
+            cutTop(n) { this.rows.splice(0, n); },
+            cutBottom() {},
+          };
           const events = { bars() {}, away() {}, failed(error) { throw error; }, following() {} };
           const log = new LogWindow("api/v1/jobs/train/logs", { owner: "ann" }, list, events);
           log.showEnd();

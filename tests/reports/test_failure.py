@@ -26,7 +26,8 @@ second.bind(first.getsockname())
 """
 OUT_OF_GPU_MEMORY = """
 class OutOfMemoryError(RuntimeError): ...
-raise OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.10 GiB")
+tried = "CUDA out of memory. Tried to allocate 2.00 GiB. "
+raise OutOfMemoryError(tried + "GPU 0 has a total capacity of 79.10 GiB")
 """
 NCCL = """
 import torch.distributed as dist

@@ -240,9 +240,12 @@ launcher, pid, worker, data = {launcher}, {pid}, {folder!r}, {data!r}
 job = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(worker))))
 names = ["plan.json", "work/job.py", "log/" + "0" * 20 + ".log", "control.sock", "launcher.out"]
 wanted = [worker + "/" + name for name in names] + [worker, worker + "/work", worker + "/log"]
-wanted += [job + "/outputs", job + "/checkpoints", job + "/checkpoints/checkpoint", job + "/attempts/1/code.tar.gz"]
-wanted += [job, data, data + "/jobs", data + "/client_lib.db", data + "/snapshots", job + "/attempts/1/attempt.json"]
-wanted += ["/proc/%d/%s" % (process, name) for process in (pid, launcher) for name in ("environ", "mem", "cwd", "fd")]
+files = ["/outputs", "/checkpoints", "/checkpoints/checkpoint"]
+files += ["/attempts/1/code.tar.gz", "/attempts/1/attempt.json"]
+wanted += [job] + [job + name for name in files]
+wanted += [data, data + "/jobs", data + "/client_lib.db", data + "/snapshots"]
+for process in (pid, launcher):
+    wanted += ["/proc/%d/%s" % (process, name) for name in ("environ", "mem", "cwd", "fd")]
 found = {{}}
 for path in wanted:
     try:
@@ -285,7 +288,8 @@ def test_a_job_reads_nothing_of_another_users_job_and_stops_none_of_its_processe
 DEAF = """
 import json, os, signal, subprocess, sys, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+child = subprocess.Popen(sleeps, start_new_session=True)
 print(json.dumps({"pid": os.getpid(), "child": child.pid}), flush=True)
 time.sleep(600)
 """

@@ -277,8 +277,11 @@ async def main(folder, first):
     async with bench.server() as service:
         print("up", flush=True)
         for number in range(first, 10**6):
+            names = [f"n{number}-{i}" for i in range(4)]
             answers = await asyncio.gather(*(
-                service.submits.submit(ANN, bench.request(name=f"n{number}-{i}"), f"k{number}-{i}") for i in range(4)))
+                service.submits.submit(ANN, bench.request(name=name), name.replace("n", "k"))
+                for name in names
+            ))
             for text, created in answers:
                 print(json.loads(text)["id"], flush=True)
             job = json.loads(answers[0][0])["id"]

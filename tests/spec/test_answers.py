@@ -79,11 +79,11 @@ def test_a_field_of_a_newer_spec_is_left_out_of_answers_and_refused_in_requests(
 
 
 OF_0_1 = """
-allocation_name args base_image checkpoint_dir code conda_env elastic_max_restarts elastic_max_workers
-elastic_min_workers env_variables exclude_nodes flags gpus grace_s health_params include_nodes instance_type
-internet job_desc labels log_file logs_dir max_retry n_workers name outputs priority_class
-processes_per_worker pytorch_use_env queue_name region requirements script secrets shm_size_class stop_timer
-tmp_storage type volumes warm working_dir
+allocation_name args base_image checkpoint_dir code conda_env elastic_max_restarts
+elastic_max_workers elastic_min_workers env_variables exclude_nodes flags gpus grace_s
+health_params include_nodes instance_type internet job_desc labels log_file logs_dir max_retry
+n_workers name outputs priority_class processes_per_worker pytorch_use_env queue_name region
+requirements script secrets shm_size_class stop_timer tmp_storage type volumes warm working_dir
 """
 """Fields of the spec that a client of version 0.1.0 knows."""
 

@@ -223,7 +223,10 @@ def test_values_that_are_named_like_secrets_are_masked(
     ]
     monkeypatch.setattr(sys, "orig_argv", words)
     shown = GitReading(tmp_path).result.command_line
-    kept = """python run.py -e 'DB_PASSWORD=***' --config '{"api_key":***' --env 'API_TOKEN=***' --api-key '***' --lr"""
+    kept = (
+        "python run.py -e 'DB_PASSWORD=***' --config '{\"api_key\":***' "
+        "--env 'API_TOKEN=***' --api-key '***' --lr"
+    )
     assert shown.startswith(kept)
     assert "a b" not in shown
     assert shown.isprintable()

@@ -99,7 +99,8 @@ class Watched(type(os.environ)):
         read.add(name)
         return super().__contains__(name)
 os.environ.__class__ = Watched
-import numpy, torch, torch.distributed, torch.multiprocessing, torch._dynamo, torch._inductor.compile_fx
+import numpy, torch, torch.distributed, torch.multiprocessing
+import torch._dynamo, torch._inductor.compile_fx
 import accelerate, sklearn, transformers.trainer, tqdm, yaml
 print(json.dumps(sorted(read)))
 """

@@ -22,13 +22,16 @@ Run = Callable[..., Both]
 
 LOOK = """
 import sys
-seen = {"modules": sorted(n for n, m in sys.modules.items() if "-packages/" in (getattr(m, "__file__", None) or ""))}
+files = {name: getattr(module, "__file__", None) for name, module in sys.modules.items()}
+seen = {"modules": sorted(name for name, file in files.items() if "-packages/" in (file or ""))}
 seen["ours"] = [n for n in sys.modules if n.startswith("client_lib")]
-import atexit, decimal, faulthandler, gc, locale, logging, os, resource, signal, stat, threading, time, warnings
+import atexit, decimal, faulthandler, gc, locale, logging, os, resource, signal
+import stat, threading, time, warnings
 seen["filters"] = [repr(f) for f in warnings.filters]
-seen["session"] = [os.getsid(0) == os.getpid(), os.getpgid(0) == os.getpid(), os.getpid() == threading.get_native_id()]
+pid = os.getpid()
+seen["session"] = [os.getsid(0) == pid, os.getpgid(0) == pid, pid == threading.get_native_id()]
 handlers = {int(s): signal.getsignal(s) for s in signal.valid_signals()}
-seen["signals"] = {s: getattr(handler, "__qualname__", repr(handler)) for s, handler in handlers.items()}
+seen["signals"] = {s: getattr(what, "__qualname__", repr(what)) for s, what in handlers.items()}
 seen["mask"] = sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
 fds = [int(fd) for fd in os.listdir("/proc/self/fd")]
 seen["descriptors"] = {}
@@ -38,31 +41,40 @@ for fd in fds:
     except OSError:
         pass  # of the listing
 def stream(s):
-    return [s.name, s.mode, s.encoding, s.errors, s.line_buffering, s.write_through, s.isatty(), s.seekable(),
-            s.newlines, type(s).__name__, type(s.buffer).__name__, s.closed, s.fileno()]
+    return [s.name, s.mode, s.encoding, s.errors, s.line_buffering, s.write_through, s.isatty(),
+            s.seekable(), s.newlines, type(s).__name__, type(s.buffer).__name__, s.closed,
+            s.fileno()]
 seen["streams"] = [stream(s) for s in (sys.stdin, sys.stdout, sys.stderr)]
-seen["streams"] += [sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__, sys.stderr is sys.__stderr__]
+originals = (sys.__stdin__, sys.__stdout__, sys.__stderr__)
+seen["streams"] += [s is o for s, o in zip((sys.stdin, sys.stdout, sys.stderr), originals)]
 seen["stdin"] = sys.stdin.read()
 seen["environment"] = dict(os.environ)
 with os.popen("env -0") as child:  # one that is left open may leave __warningregistry__ here
-    seen["environment of a child"] = sorted(l for l in child.read().split("\\0") if not l.startswith("_="))
-seen["argv"] = [sys.argv, sys.orig_argv[1:], sys.executable, sys._base_executable, sys.prefix, repr(sys.flags)]
+    lines = child.read().split("\\0")
+seen["environment of a child"] = sorted(line for line in lines if not line.startswith("_="))
+seen["argv"] = [sys.argv, sys.orig_argv[1:], sys.executable, sys._base_executable, sys.prefix,
+                repr(sys.flags)]
 seen["cwd"] = os.getcwd()
 seen["path"] = sys.path
 main = sys.modules["__main__"]
-seen["main"] = [__name__, __file__, str(__spec__), str(__package__), __cached__, vars(main) is globals(),
-                type(__loader__).__name__, __loader__.path, sorted(n for n in globals() if n.startswith("__"))]
+seen["main"] = [__name__, __file__, str(__spec__), str(__package__), __cached__,
+                vars(main) is globals(), type(__loader__).__name__, __loader__.path,
+                sorted(n for n in globals() if n.startswith("__"))]
 umask = os.umask(0o77); os.umask(umask)
 seen["umask"] = umask
-seen["limits"] = {n: resource.getrlimit(getattr(resource, n)) for n in dir(resource) if n.startswith("RLIMIT_")}
+limits = [name for name in dir(resource) if name.startswith("RLIMIT_")]
+seen["limits"] = {name: resource.getrlimit(getattr(resource, name)) for name in limits}
 seen["nice"] = [os.nice(0), sorted(os.sched_getaffinity(0)), os.sched_getscheduler(0)]
 seen["logging"] = [repr(logging.root.handlers), logging.root.level, logging.root.disabled]
 seen["faulthandler"] = faulthandler.is_enabled()
-seen["hooks"] = [sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__, sys.gettrace() is None,
-                 threading.excepthook is threading.__excepthook__, sys.breakpointhook is sys.__breakpointhook__]
-seen["interpreter"] = [gc.isenabled(), gc.get_threshold(), sys.getrecursionlimit(), sys.getswitchinterval(),
-                       sys.dont_write_bytecode, locale.setlocale(locale.LC_ALL), time.tzname, str(decimal.getcontext()),
-                       sys.getfilesystemencoding(), sys.last_type if hasattr(sys, "last_type") else None]
+seen["hooks"] = [sys.excepthook is sys.__excepthook__, sys.displayhook is sys.__displayhook__,
+                 sys.gettrace() is None, threading.excepthook is threading.__excepthook__,
+                 sys.breakpointhook is sys.__breakpointhook__]
+seen["interpreter"] = [gc.isenabled(), gc.get_threshold(), sys.getrecursionlimit(),
+                       sys.getswitchinterval(), sys.dont_write_bytecode,
+                       locale.setlocale(locale.LC_ALL), time.tzname, str(decimal.getcontext()),
+                       sys.getfilesystemencoding(),
+                       sys.last_type if hasattr(sys, "last_type") else None]
 seen["threads"] = [threading.active_count(), threading.current_thread() is threading.main_thread(),
                    len(os.listdir("/proc/self/task"))]
 import json
@@ -125,11 +137,13 @@ def test_threads_of_openmp_blas_and_torch(both: Run, counts: dict[str, str]) -> 
         """
         import torch, threading
         print(torch.get_num_threads(), torch.get_num_interop_threads())
-        print([line for line in torch.__config__.parallel_info().splitlines() if "max_threads" in line])
+        info = torch.__config__.parallel_info().splitlines()
+        print([line for line in info if "max_threads" in line])
         other = threading.Thread(target=lambda: print(torch.get_num_threads()))
         other.start(); other.join()
         import ctypes, re
-        for path in sorted({l.split()[-1] for l in open("/proc/self/maps") if re.search("openblas|gomp", l)}):
+        mapped = {line.split()[-1] for line in open("/proc/self/maps")}
+        for path in sorted(path for path in mapped if re.search("openblas|gomp", path)):
             library = ctypes.CDLL(path)
             for name in ("omp_get_max_threads", "scipy_openblas_get_num_threads64_"):
                 if hasattr(library, name):
@@ -147,8 +161,9 @@ def test_threads_of_openmp_blas_and_torch(both: Run, counts: dict[str, str]) -> 
 
 SEEDS = """
 import random, json, uuid, torch, numpy, secrets, tempfile
-print(json.dumps([random.random(), float(numpy.random.rand()), torch.initial_seed(), torch.rand(1).item(),
-                  uuid.uuid4().hex, float(numpy.random.default_rng().random()), secrets.token_hex(),
+print(json.dumps([random.random(), float(numpy.random.rand()), torch.initial_seed(),
+                  torch.rand(1).item(), uuid.uuid4().hex,
+                  float(numpy.random.default_rng().random()), secrets.token_hex(),
                   tempfile.mktemp()]))
 """
 
@@ -177,7 +192,8 @@ def test_multiprocessing_with_fork_and_spawn_and_workers_of_a_data_loader(both: 
             print(multiprocessing.get_start_method(), multiprocessing.parent_process())
             for method in ("fork", "spawn", "forkserver"):
                 with multiprocessing.get_context(method).Pool(2) as pool:
-                    print(method, [item.value for item in pool.map(square, [Item(1), Item(2), Item(3)])])
+                    items = pool.map(square, [Item(1), Item(2), Item(3)])
+                    print(method, [item.value for item in items])
             import torch
             from torch.utils.data import DataLoader
             loader = DataLoader(torch.arange(8), batch_size=2, num_workers=2)

@@ -164,7 +164,9 @@ def test_it_ends_when_memory_is_short(pool: Make, tmp_path: Path) -> None:
     looks_there = f"""
         import builtins
         real, told = open, {str(told)!r}
-        builtins.open = lambda path, *how, **more: real(told if path == "/proc/meminfo" else path, *how, **more)
+        def looks_there(path, *how, **more):
+            return real(told if path == "/proc/meminfo" else path, *how, **more)
+        builtins.open = looks_there
     """
     made = pool(
         environment={"PYTHONPATH": package(tmp_path, sitecustomize=textwrap.dedent(looks_there))}

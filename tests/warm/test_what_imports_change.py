@@ -104,7 +104,8 @@ LOOK = """
 import atexit, os, sys, warnings
 def look():
     ours = [finder for finder in sys.meta_path if getattr(finder, "__name__", "") == "Finder"]
-    print(len(ours), os.environ.get("OF_THE_PACKAGE"), warnings.filters[0][:3:2], atexit.register.__module__)
+    package = os.environ.get("OF_THE_PACKAGE")
+    print(len(ours), package, warnings.filters[0][:3:2], atexit.register.__module__)
 look()
 atexit.register(print, "the script ends")
 """
@@ -134,7 +135,8 @@ def test_a_rank_without_a_locale_is_warm_and_has_the_one_that_python_chooses(
         monkeypatch.delenv(name)
     script = """
         import locale, os, subprocess, sys
-        print(os.environ.get("LC_CTYPE"), locale.setlocale(locale.LC_ALL), sys.stdout.encoding, sys.flags.utf8_mode)
+        print(os.environ.get("LC_CTYPE"), locale.setlocale(locale.LC_ALL))
+        print(sys.stdout.encoding, sys.flags.utf8_mode)
         print(subprocess.check_output(["printenv", "LC_CTYPE"]))
     """
     both_in(pool().ready(), script)
@@ -180,7 +182,8 @@ def test_a_submodule_is_no_attribute_of_its_package_before_its_import(
         print([name for name in sys.modules if name.startswith("torch.distributed.tensor")])
         print(hasattr(torch.distributed, "tensor"), hasattr(tqdm, "contrib"))
         from torch.distributed import tensor
-        print(tensor is torch.distributed.tensor is sys.modules["torch.distributed.tensor"], tensor.DTensor)
+        print(tensor is torch.distributed.tensor is sys.modules["torch.distributed.tensor"])
+        print(tensor.DTensor)
         import tqdm.contrib
         print(tqdm.contrib is sys.modules["tqdm.contrib"])
     """
@@ -203,7 +206,8 @@ sys.modules[__name__] = made
 AGAIN = """
 import importlib.util, sys
 spec = importlib.util.find_spec("lazy")
-exec(compile(open(sys.modules["lazy"].__file__).read(), "lazy", "exec"), dict(vars(sys.modules["lazy"])))
+lazy = sys.modules["lazy"]
+exec(compile(open(lazy.__file__).read(), "lazy", "exec"), dict(vars(lazy)))
 VALUE = "first"
 """
 
@@ -230,7 +234,8 @@ def test_a_module_that_takes_the_place_of_its_package_does_so_with_its_import(
         import sys, lazy
         {imports}
         for module in (lazy, sys.modules["lazy"]):
-            print(module is lazy, sorted(name for name in vars(module) if not name.startswith("__")))
+            names = sorted(name for name in vars(module) if not name.startswith("__"))
+            print(module is lazy, names)
     """
     both_in(made, script, environment=dict(os.environ) | {"PYTHONPATH": site})
 

@@ -137,7 +137,8 @@ def test_the_lines_of_its_ranks_carry_their_ranks(worker: Make) -> None:
         subprocess.run([sys.executable, "-c", f"print('child', {rank})"], check=True)
         marks = pathlib.Path(__file__).parent
         (marks / f"printed-{restart}-{rank}").touch()
-        while len(list(marks.glob(f"printed-{restart}-*"))) < 2:  # the agent stops the other rank when one fails
+        # the agent stops the other rank when one fails
+        while len(list(marks.glob(f"printed-{restart}-*"))) < 2:
             time.sleep(0.01)
         sys.exit(f"err {rank}" if restart == "0" else 0)
     """

@@ -29,7 +29,8 @@ Make = Callable[..., Worker]
 # a grandchild in a session of its own, which SIGTERM to its parent's group does not reach
 DAEMON = """
 import os, subprocess, sys, time
-child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"], start_new_session={session})
+sleeps = [sys.executable, "-c", "import time; time.sleep(1000)"]
+child = subprocess.Popen(sleeps, start_new_session={session})
 print("child", child.pid, flush=True)
 {then}
 """
@@ -186,7 +187,8 @@ def test_a_daemon_in_a_session_of_its_own_is_gone_before_the_report(worker: Make
 def test_what_a_grandchild_says_after_its_rank_is_not_lost(worker: Make) -> None:
     script = """
         import subprocess, sys
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.2); print('last words')"])
+        child = "import time; time.sleep(0.2); print('last words')"
+        subprocess.Popen([sys.executable, "-c", child])
     """
     one = worker(script)
     one.run()
@@ -322,7 +324,8 @@ def test_as_process_1_signals_work_and_orphans_are_reaped(worker: Make) -> None:
         import os, subprocess, sys, time
         subprocess.run(["sh", "-c", "sleep 0.1 &"])   # its orphan comes to process 1
         time.sleep(0.5)
-        states = [open(f"/proc/{pid}/stat").read().split()[2] for pid in os.listdir("/proc") if pid.isdigit()]
+        pids = [name for name in os.listdir("/proc") if name.isdigit()]
+        states = [open(f"/proc/{pid}/stat").read().split()[2] for pid in pids]
         print("zombies", states.count("Z"), "parent", os.getppid(), flush=True)
         time.sleep(1000)
     """
@@ -374,11 +377,13 @@ def test_each_process_gets_one_sigterm_however_often_its_worker_is_stopped(
     script = """
         import os, signal, subprocess, sys, time
         child = (
-            "import os, signal, time; signal.signal(15, lambda *_: os.write(1, b'child is asked\\\\n')); "
+            "import os, signal, time; "
+            "signal.signal(15, lambda *_: os.write(1, b'child is asked\\\\n')); "
             "os.write(1, b'child is up\\\\n'); time.sleep(1000)"
         )
         subprocess.Popen([sys.executable, "-c", child])
-        signal.signal(15, lambda *_: os.write(1, b"rank is asked\\n"))  # one write: both have one pipe
+        # One write, because both processes have one pipe.
+        signal.signal(15, lambda *_: os.write(1, b"rank is asked\\n"))
         print("rank is up", flush=True)
         end = time.monotonic() + 3.0
         while time.monotonic() < end: time.sleep(0.1)

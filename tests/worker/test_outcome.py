@@ -201,7 +201,8 @@ def test_torchs_mark_of_the_rank_hides_no_exception(worker: Make) -> None:
     script = """
         import atexit, os, time, torch.distributed as dist
         atexit.register(time.sleep, 0.3)  # a process that takes long to end after its traceback
-        dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=0, world_size=1)
+        store = "file://" + os.path.abspath("store")
+        dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
         try:
             {}["learning_rate"]
         except KeyError as error:
@@ -221,7 +222,8 @@ def test_torchs_mark_of_the_rank_hides_no_exception(worker: Make) -> None:
 def test_an_error_file_of_torchs_own_decorator_is_read(worker: Make) -> None:
     script = """
         import json, os, sys
-        message = {"message": "MyError: told by the script", "extraInfo": {"py_callstack": "its stack"}}
+        extra = {"py_callstack": "its stack"}
+        message = {"message": "MyError: told by the script", "extraInfo": extra}
         with open(os.environ["TORCHELASTIC_ERROR_FILE"], "w") as file:
             json.dump({"message": message}, file)
         sys.exit(5)

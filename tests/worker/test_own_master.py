@@ -23,7 +23,8 @@ BY_METHOD = """
 import os
 import torch.distributed as dist
 size = int(os.environ["WORLD_SIZE"])
-dist.init_process_group("gloo", f"tcp://localhost:{os.environ['OWN_PORT']}", rank=0, world_size=size)
+master = f"tcp://localhost:{os.environ['OWN_PORT']}"
+dist.init_process_group("gloo", master, rank=0, world_size=size)
 print("met")
 """
 

@@ -153,7 +153,8 @@ def test_the_launcher_tells_which_ranks_are_quiet_and_which_are_not_any_more(wor
 def test_ranks_stay_quiet_while_their_stacks_are_taken(worker: Make) -> None:
     script = """
         import os, signal, time
-        if os.environ["RANK"] == "0":  # it does not answer, so that taking them lasts for longer than a round
+        # Rank 0 does not answer, so that taking the stacks lasts for longer than a round.
+        if os.environ["RANK"] == "0":
             signal.pthread_sigmask(signal.SIG_BLOCK, [50])
         time.sleep(600)
     """

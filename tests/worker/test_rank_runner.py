@@ -215,7 +215,9 @@ def test_files_that_nobody_closed_are_complete(tmp_path: Path) -> None:
         binary = open("binary.bin", "wb"); binary.write(b"binary")
         packed = gzip.open("packed.gz", "wt"); packed.write("packed")
         class Holder: pass
-        holder = Holder(); holder.me = holder; holder.file = open("cycle.txt", "w"); holder.file.write("cycle")
+        holder = Holder()
+        holder.me = holder
+        holder.file = open("cycle.txt", "w"); holder.file.write("cycle")
         print("no newline", end="")
         """
     names = ["early.txt", "text.txt", "binary.bin", "cycle.txt"]

@@ -210,7 +210,8 @@ def test_a_connection_needs_no_lock_that_another_thread_of_the_launcher_holds() 
 
         class Waits:
             def find_spec(self, name, path, target=None):
-                return importlib.machinery.ModuleSpec(name, self) if name == "encodings.idna" else None
+                if name == "encodings.idna":
+                    return importlib.machinery.ModuleSpec(name, self)
 
             def create_module(self, spec):
                 return None

@@ -16,10 +16,9 @@ from tests.worker.conftest import Worker
 
 pytestmark = pytest.mark.process
 MakeWorker = Callable[..., Worker]
-SEEN = (
-    'for name in RANK LOCAL_RANK WORLD_SIZE NODE_RANK TORCHELASTIC_ERROR_FILE MINE CLIENT_LIB_JOB_NAME PWD; do \
+SEEN = 'for name in RANK LOCAL_RANK WORLD_SIZE NODE_RANK TORCHELASTIC_ERROR_FILE MINE \
+CLIENT_LIB_JOB_NAME PWD; do \
 eval echo "$name \\${$name-none}"; done'
-)
 
 
 @pytest.mark.smoke

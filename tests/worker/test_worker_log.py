@@ -252,7 +252,8 @@ def test_a_train_log_that_is_rotated_often_loses_no_line(worker: Make) -> None:
     script = """
         import logging.handlers, time
         log = logging.getLogger()
-        log.addHandler(logging.handlers.RotatingFileHandler("train.log", maxBytes=100, backupCount=3))
+        file = logging.handlers.RotatingFileHandler("train.log", maxBytes=100, backupCount=3)
+        log.addHandler(file)
         for number in range(20):
             log.warning("line %d %s", number, "x" * 60)
             time.sleep(0.15)

@@ -66,7 +66,8 @@ def test_every_module_that_a_pod_starts_with_is_compiled(tmp_path: Path) -> None
 import sys
 sys.path.insert(0, {str(tmp_path / "worker.pyz")!r})
 import client_lib.worker.pod.agent, client_lib.worker.launcher, client_lib.worker.archive
-print([name for name, module in sys.modules.items() if name.startswith("client_lib.") and not module.__cached__])
+ours = [(name, module) for name, module in sys.modules.items() if name.startswith("client_lib.")]
+print([name for name, module in ours if not module.__cached__])
 """
     seen = subprocess.run(
         [sys.executable, "-I", "-S", "-c", show], capture_output=True, text=True, check=True

@@ -19,11 +19,14 @@ pytestmark = pytest.mark.process
 
 SHOW = """
 import json, os, sys, time
-names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR",
-         "MASTER_PORT", "PYTHONUNBUFFERED", "CLIENT_LIB_JOB_NAME", "CLIENT_LIB_ATTEMPT", "MLSPACE_JOB_NAME",
-         "TORCHELASTIC_RESTART_COUNT", "ACCELERATE_USE_CPU", "MINE", "FROM_THE_IMAGE")
+names = '''
+    RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE NODE_RANK GROUP_RANK MASTER_ADDR MASTER_PORT
+    PYTHONUNBUFFERED CLIENT_LIB_JOB_NAME CLIENT_LIB_ATTEMPT MLSPACE_JOB_NAME
+    TORCHELASTIC_RESTART_COUNT ACCELERATE_USE_CPU MINE FROM_THE_IMAGE
+'''.split()
 shown = {name: os.environ.get(name) for name in names}
-shown["leaked"] = [name for name in os.environ if name.startswith("PET_") or name == "CLIENT_LIB_POD_UID"]
+unwanted = [name for name in os.environ if name.startswith("PET_")]
+shown["leaked"] = unwanted + [name for name in os.environ if name == "CLIENT_LIB_POD_UID"]
 print(json.dumps(shown))
 print("words on stderr", file=sys.stderr)
 if os.environ["RANK"] == "0":

@@ -221,8 +221,8 @@ async def get_job(
         Query(
             ge=-1,
             le=_VERSION_MAX,
-            description="Answer when the job's version is greater, or `wait` is over, or at once if the "
-            "job is final.",
+            description="Answer when the job's version is greater, or `wait` is over, "
+            "or at once if the job is final.",
         ),
     ] = None,
     wait: Wait = WAIT_S,
@@ -328,8 +328,8 @@ async def get_job_metrics(
     rank: Annotated[
         Annotated[int, Field(ge=0, lt=10**9)] | Literal["all", "workers"],
         Query(
-            description="Curves of this rank and of no rank, of `all` ranks, or of what each of the "
-            "`workers` used."
+            description="Curves of this rank and of no rank, of `all` ranks, "
+            "or of what each of the `workers` used."
         ),
     ] = 0,
     points: Annotated[
@@ -433,8 +433,9 @@ async def put_snapshot(
     return wire.Answer(message=f"snapshot {sha256[:12]} is stored")
 
 
-# --- sessions: a command, a terminal or a port of a running worker, for `client-lib exec`, `shell` and `port-forward`.
-# Each is two streams of frames (client_lib.worker.control): the answer to its POST, and the bodies of PUTs.
+# --- sessions: a command, a terminal or a port of a running worker, for `client-lib exec`, `shell`
+# and `port-forward`. Each session is two streams of frames (client_lib.worker.control): the answer
+# to its POST, and the bodies of PUTs.
 
 _SESSION = f"{JOB}/sessions/{{session}}"
 _SessionId = Annotated[

@@ -3,7 +3,7 @@
 Modules and folders:
 
     runtime               the Runtime protocol, and the runtime made from the server's settings
-    gang                  one attempt, from its objects to its end, and what the service is told about it
+    gang                  one attempt, from its objects to its end, and its reports to the service
     cluster               the requests for objects, what all attempts share, and the watches
     objects               creation and removal of the objects of an attempt, and its record on disk
     pod_log               logs that come from the cluster
@@ -14,7 +14,7 @@ Modules and folders:
     catalogue             what a job may ask for, read from the operator's file
     render                pure: the objects of an attempt
     observe               pure: the state of the cluster and its meaning
-    workload              the interface of a kind of object that runs pods, and the options of a cluster
+    workload              the interface of a kind of object that runs pods; options of a cluster
     pytorchjob, trainjob  the kinds: of the training operator, and of Kubeflow Trainer 2
     api                   requests and watches; the only module that imports `kubernetes`
 """

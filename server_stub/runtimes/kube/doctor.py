@@ -249,7 +249,8 @@ queue; everything else works.
 """
 
 
-# --- nodes: entries of the catalogue that no node fits, even if it were idle; without affinity, quotas and volumes
+# --- nodes: entries of the catalogue that no node fits, even if the node were idle. Affinity,
+# quotas and volumes are not looked at.
 
 
 def misfit(

@@ -179,7 +179,8 @@ class WorkloadKind(ABC):
         """Path of the objects that its operator applies."""
         if self.applied is None:
             return None
-        return f"/apis/{self.applied.group}/{self.applied.version}/namespaces/{namespace}/{self.applied.plural}"
+        group = f"/apis/{self.applied.group}/{self.applied.version}"
+        return f"{group}/namespaces/{namespace}/{self.applied.plural}"
 
     def dry_run(self, api: Api, namespace: str, labels: Mapping[str, str] | None = None) -> Object:
         """The probe after all webhooks, not created. Raises ApiError if it would be refused."""

@@ -1,14 +1,15 @@
 """The local runtime: attempts as process groups of this machine that outlive the server.
 
-runtime    the queue and the running gangs, as a Runtime
-host       this machine as a place for jobs: free resources, and the meaning of a request here
-gang       one running attempt: all of its launchers, started all or none
-launcher   one worker launcher: started or found again, controlled over its socket, killed with all that it left
-warm       the processes from which ranks are forked, which start in a quarter of the time
-accounts   the accounts under which jobs of users run, and their folders
-scheduling the needs of an attempt, and the decisions about the queue; pure
-plan       the plans of its workers; pure
-machine    this machine: cores, memory, GPUs, ports
+runtime     the queue and the running gangs, as a Runtime
+host        this machine as a place for jobs: free resources, and the meaning of a request here
+gang        one running attempt: all of its launchers, started all or none
+launcher    one worker launcher: started or found again, controlled over its socket, killed with all
+            that the worker left
+warm        the processes from which ranks are forked, which start in a quarter of the time
+accounts    the accounts under which jobs of users run, and their folders
+scheduling  the needs of an attempt, and the decisions about the queue; pure
+plan        the plans of an attempt's workers; pure
+machine     this machine: cores, memory, GPUs, ports
 """
 
 import sys

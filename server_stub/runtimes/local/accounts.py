@@ -1,9 +1,11 @@
 """The accounts of this machine under which the jobs of users run, if the server runs as root, and
 the folders of such jobs in the data directory:
 
-    <data>, jobs, jobs/<id>, attempts, attempts/<n>, workers   the server's, mode 0711: no account lists or changes them
-    workers/<n>, outputs, checkpoints, environments/<uid>      the account's, mode 0700
-    attempts/<n>/code.tar.gz, function                         the account's copies of what the client has uploaded
+    <data>, jobs, jobs/<id>,
+    attempts, attempts/<n>, workers      the server's, mode 0711: no account lists or changes them
+    workers/<n>, outputs, checkpoints,
+    environments/<uid>                   the account's, mode 0700
+    attempts/<n>/code.tar.gz, function   the account's copies of what the client has uploaded
 
 The processes of a worker run under the account that owns the worker's folder. Only the server can
 change the folder above it, so a restarted server can rely on this owner to find the account of a

@@ -377,8 +377,9 @@ new = "start_date" in inspect.signature(TrainingJobApi.get_list_jobs).parameters
 dates = dict(start_date=None, end_date=None) if new else {}
 api = TrainingJobApi(url, user, token, "00000000-0000-4000-8000-000000000000", "any")
 said = {}
-payload = dict(script=script, base_image=image, instance_type="cpu.1C.1G", region="SR006", type="pytorch2",
-               n_workers=1, processes_per_worker="default", flags={"a": 1, "b": True}, env_variables={"A": 7})
+payload = dict(script=script, base_image=image, instance_type="cpu.1C.1G", region="SR006")
+payload.update(type="pytorch2", n_workers=1, processes_per_worker="default")
+payload.update(flags={"a": 1, "b": True}, env_variables={"A": 7})
 said["run"] = api.run_job(payload)
 name = said["run"]["job_name"]
 while api.get_job_status(name)["status"] in ("pending", "running"):
@@ -386,7 +387,8 @@ while api.get_job_status(name)["status"] in ("pending", "running"):
 said["status"] = api.get_job_status(name)
 said["logs"] = "".join(api.get_job_logs(name, "SR006", 0, False))
 said["stream"] = "".join(api.stream_logs(name, "SR006", 0, True))
-wanted = dict(region="SR006", queue=None, allocation_name=None, status=["Completed"], limit=10, offset=0)
+wanted = dict(region="SR006", queue=None, allocation_name=None)
+wanted.update(status=["Completed"], limit=10, offset=0)
 said["list"] = api.get_list_jobs(**wanted, **dates)
 said["pods"] = api.get_pods(name)
 said["restart"] = api.restart_job(name)

@@ -13,7 +13,9 @@ from torch.nn.parallel import DistributedDataParallel
 LOCAL_RANK = int(os.environ["LOCAL_RANK"])
 BASE_DIR = os.path.dirname(os.path.abspath(__file__))
 
-logging.basicConfig(filename=os.path.join(BASE_DIR, "train.log"), level=logging.INFO, format="%(message)s")
+logging.basicConfig(
+    filename=os.path.join(BASE_DIR, "train.log"), level=logging.INFO, format="%(message)s"
+)
 
 
 def main():
@@ -72,7 +74,8 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     for rank in range(int(os.environ["WORLD_SIZE"])):
         (folder / f"epoch-of-{rank}").write_text("5")
     sys.exit(3)
-print("resumed", os.environ["RANK"], "of", os.environ["WORLD_SIZE"], "at", checkpoint.read_text(), *sys.argv[1:])
+rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+print("resumed", rank, "of", size, "at", checkpoint.read_text(), *sys.argv[1:])
 """
 
 MPI = """

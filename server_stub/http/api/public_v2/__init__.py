@@ -1,8 +1,9 @@
 """`/public/v2`: the REST API of the ML Space platform as an application of its own, on the same
 service as `/api/v1`.
 
-    jobs, catalogue   one module per group of paths; jobs also knows the folders in which code may lie
-    translate         the bodies of requests and responses, and their translation from and to our form; pure
+    jobs        paths of jobs; it also knows the folders in which code may lie
+    catalogue   paths of instance types, images and regions
+    translate   bodies of requests and responses, and their translation from and to our form; pure
 
 It is imported at its first request: most servers never need it. A comment that begins with
 "Platform:" describes a peculiarity that the platform's clients depend on. Statuses and dates are in

@@ -242,8 +242,8 @@ async def place(spec: JobSpec, settings: Settings) -> SubmitRequest:
     return SubmitRequest(spec=spec, code=code, submitter=submitter)
 
 
-# --- logs: text, chronological, open until the job has ended. A line has the platform's form, before it the time if
-# `verbose`: `2026-11-21T14:54:31.000001Z [1,<rank>]<stdout>:epoch 1`
+# --- logs: text, chronological, open until the job has ended. A line has the platform's form, after
+# the time if `verbose`: `2026-11-21T14:54:31.000001Z [1,<rank>]<stdout>:epoch 1`
 
 
 class PlatformText(Renderer):

@@ -51,7 +51,8 @@ _NO_PROGRAM = re.compile(
     r"exec: \"?([^\s\":]+)\"?: (?:executable file not found|stat .*no such file)"
 )
 _DISK_LIMIT = re.compile(  # pkg/kubelet/eviction/helpers.go
-    r"(?:Usage of EmptyDir volume \"(?P<volume>[^\"]+)\"|Pod ephemeral local storage usage|Container \S+) "
+    r"(?:Usage of EmptyDir volume \"(?P<volume>[^\"]+)\""
+    r"|Pod ephemeral local storage usage|Container \S+) "
     r"exceed(?:s|ed) (?:the limit|the total limit of containers|its local ephemeral storage limit) "
     r"\"?(?P<limit>[^\s\"]+?)\"?\. "
 )

@@ -209,8 +209,8 @@ def _affinity(spec: JobSpec, needs: Needs, labels: Mapping[str, str]) -> Object:
     return found
 
 
-# --- the network of the pods: a policy has an effect only with a network plugin that enforces it, which a server can't
-# find out
+# --- the network of the pods: a policy has an effect only with a network plugin that enforces
+# policies; a server can't find out whether the cluster has one
 
 
 def network_policy(spec: JobSpec, pods: dict[str, str], cluster: ClusterOptions) -> Object | None:
