@@ -28,10 +28,11 @@ import aiohttp
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from client_lib.launcher_protocol.outcome import Ended, WorkerOutcome
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.reasons import COMPLETED
+from client_lib.launcher_protocol.report import Report, as_json, termination_message, time_text
 from client_lib.spec import paths
-from client_lib.worker.outcome import COMPLETED, Ended, WorkerOutcome
-from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.report import Report, as_json, termination_message, time_text
 from server_stub.files.room import Spare
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB

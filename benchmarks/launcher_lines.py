@@ -25,7 +25,7 @@ from pathlib import Path
 import own_launcher
 from proc import cpu_s
 
-from client_lib.worker.directory import launcher_command
+from client_lib.worker.programs import launcher_command
 
 RANKS = 8
 LINES = {"bulk": 150_000, "by line": 15_000}

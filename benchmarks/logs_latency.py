@@ -26,10 +26,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import own_launcher
 from logs_catchup import open_stream, torchx
 
+from client_lib.launcher_protocol.directory import Directory
 from client_lib.log_reading.reader import log_lines, log_params
 from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES
-from client_lib.worker.directory import Directory, launcher_command
+from client_lib.worker.programs import launcher_command
 from server_stub.files.job_dirs import log_dir
 from tests.logs.log_server import NAME, write_job
 from tests.logs.support import ServerProcess

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from client_lib import tracking
+from client_lib.launcher_protocol.log_segments import segment_name
+from client_lib.launcher_protocol.record import METRICS_PIPE
 from client_lib.spec.states import Reason, State
-from client_lib.worker.format import METRICS_PIPE, segment_name
 from server_stub.curves.reader import CurveReader
 from server_stub.curves.tracker import Tracker
 from server_stub.files.job_dirs import log_dir

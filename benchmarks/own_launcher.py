@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from client_lib.worker import control
-from client_lib.worker.directory import Directory, read_json
-from client_lib.worker.plan import WorkerPlan
+from client_lib.durable import read_json
+from client_lib.launcher_protocol import control
+from client_lib.launcher_protocol.directory import Directory
+from client_lib.launcher_protocol.plan import WorkerPlan
 from tests.processes import free_port
 
 

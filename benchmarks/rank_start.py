@@ -29,9 +29,12 @@ import own_launcher
 from interleave import Samples, joined, table, time_until_one_succeeds
 from proc import memory_of
 
-from client_lib.worker import control
-from client_lib.worker.directory import Directory, launcher_command, read_json
-from client_lib.worker.plan import WorkerPlan, processes
+from client_lib.durable import read_json
+from client_lib.launcher_protocol import control
+from client_lib.launcher_protocol.directory import Directory
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.rank_processes import processes
+from client_lib.worker.programs import launcher_command
 from client_lib.worker.warm import fit
 from server_stub.runtimes.local.warm import WarmPool
 from tests.processes import free_port

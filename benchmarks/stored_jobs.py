@@ -28,11 +28,11 @@ from interleave import table, wall_times
 from own_server import COMMAND
 from sqlalchemy import Connection
 
+from client_lib.launcher_protocol.log_segments import segment_name
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
-from client_lib.worker.format import segment_name
 from server_stub.files.job_dirs import log_dir
 from server_stub.files.request_log import Place
 from server_stub.http.users_file import local_user

@@ -195,7 +195,8 @@ class RemoteFunction(Generic[P, R]):
         except (TypeError, ValueError):  # some functions of C have none
             signature = "()"
         call = f"{functions.name_of(self.__client_lib_function__)}{signature}"
-        return f"<remote {', '.join([call, *(f'{name}={value!r}' for name, value in self._options.items())])}>"
+        options = [f"{name}={value!r}" for name, value in self._options.items()]
+        return f"<remote {', '.join([call, *options])}>"
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> Job[R]:
         """Submit the job and return it without waiting."""

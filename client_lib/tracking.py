@@ -13,7 +13,7 @@ from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
-from client_lib.worker.format import METRICS_MAX, METRICS_PIPE, metric_lines
+from client_lib.launcher_protocol.record import METRICS_MAX, METRICS_PIPE, metric_lines
 
 config: dict[str, Any] = {}
 """The values given to `init`; the script may read and change them."""

@@ -25,9 +25,9 @@ from starlette.types import ASGIApp
 
 from client_lib import __version__
 from client_lib.errors import ClientLibError, Conflict, InvalidRequest, ServerError
+from client_lib.launcher_protocol.plan import OPEN_FILES
 from client_lib.spec.paths import is_loopback
 from client_lib.spec.state_dir import SERVER_LOG
-from client_lib.worker.system import OPEN_FILES
 from server_stub import server_files
 from server_stub.app import build
 from server_stub.files.job_dirs import attempt_dir

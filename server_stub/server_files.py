@@ -17,10 +17,10 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from client_lib.durable import write_file
 from client_lib.errors import Conflict, ServerError
+from client_lib.launcher_protocol.processes import boot_id
 from client_lib.spec import state_dir
-from client_lib.worker.directory import write_file
-from client_lib.worker.system import boot_id
 from server_stub.http.users_file import new_token
 
 Facts = dict[str, Any]

@@ -11,7 +11,7 @@ import pytest
 
 import client_lib
 from client_lib import tracking
-from client_lib.worker.format import METRICS_PIPE
+from client_lib.launcher_protocol.record import METRICS_PIPE
 
 
 @pytest.fixture(autouse=True)

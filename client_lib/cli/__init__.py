@@ -1,10 +1,13 @@
 """The command line `client-lib`: arguments to calls of the SDK, answers to text. No rule about jobs
 lives here.
 
-app          the group of commands: its table names the module of each, which is loaded when the command runs
+app          the group of commands: its table names the module of each, which is loaded when the
+             command runs
 commands/    the commands, those of one subject in one module
-parameters   options and arguments that several commands share;  job_options  the options of a job, made from its spec
-submit_steps what submit, render and run share: `-c job.yaml`, `submit torchrun ...`, the interpreter
+parameters   options and arguments that several commands share
+job_options  the options of a job, made from its spec
+submit_steps what submit, render and run share: `-c job.yaml`, `submit torchrun ...`, the
+             interpreter
 connection   the server of a command: reads as plain dicts, all other calls by the SDK
 printer      the one place that prints
 """
@@ -24,7 +27,8 @@ class ExitCode(IntEnum):
     """The exit codes of `client-lib`.
 
     0    done; of `wait` and `submit -f`: the job SUCCEEDED
-    1    the job FAILED; of `doctor`: a check failed; a file of this machine can't be read or written
+    1    the job FAILED; of `doctor`: a check failed; a file of this machine can't be read or
+         written
     2    wrong usage: an option, an argument, a field of the job
     3    the job was CANCELLED
     4    no server answers, or another program does

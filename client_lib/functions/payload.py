@@ -30,6 +30,7 @@ from typing import IO, Any, cast
 
 import cloudpickle
 
+from client_lib.durable import megabytes
 from client_lib.errors import (
     BadResponse,
     Forbidden,
@@ -43,7 +44,6 @@ from client_lib.functions.call import Call, ResultOf
 from client_lib.spec.request import FunctionCode
 from client_lib.spec.wire import JobInfo
 from client_lib.transport.api import Api
-from client_lib.worker.disk import megabytes
 from client_lib.worker.function_runner import PROTOCOL, RAISED, REFUSED, VALUE, difference, here
 
 LIMIT_BYTES = 2 * 2**30  # a server's own bound has the same default

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from client_lib.errors import NotSupported
 from client_lib.launch_lines import accelerate, torchrun
 from client_lib.launch_lines.lines import LaunchLine, Machine
-from client_lib.worker.plan import RANK_VARIABLES
+from client_lib.launcher_protocol.plan import RANK_VARIABLES
 
 __all__ = ["LaunchLine", "Machine", "read"]
 

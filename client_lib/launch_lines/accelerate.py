@@ -24,7 +24,8 @@ from client_lib.launch_lines.lines import (
 LAUNCHER = "accelerate launch"
 FILE = "accelerate's config file"
 
-# --- options that become variables of the library, with the default of its parser; None: not set unless it is given
+# --- options that become variables of the library, with the default of its parser. None: the
+# variable is set only if the option is given
 
 FSDP: dict[str, str | None] = {
     "fsdp-version": "1",

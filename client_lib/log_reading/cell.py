@@ -2,10 +2,10 @@
 and the progress bars.
 
     RUNNING train-x7k2m
-    [0]  62%|██████▏   | 620/1000                  redrawn in place, at most every 0.2 s, later less often
+    [0]  62%|██████▏   | 620/1000                  redrawn in place, at most every 0.2 s
     [1]  61%|██████    | 611/1000
 
-    [0] epoch 1 loss 0.25                          the first lines, below them one area with the last ones
+    [0] epoch 1 loss 0.25                          the first lines, and one area with the last lines
 
 No widget is needed, and the saved notebook stays small: at most three outputs, with HEAD_LINES and
 TAIL_LINES lines.

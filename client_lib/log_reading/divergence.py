@@ -17,9 +17,9 @@ from datetime import datetime
 from itertools import zip_longest
 from typing import NamedTuple, TypedDict
 
+from client_lib.launcher_protocol.record import GOES_ON, MAX_TEXT, PROGRESS
 from client_lib.log_reading.reader import LogEntry
 from client_lib.spec.states import spans
-from client_lib.worker.format import GOES_ON, MAX_TEXT, PROGRESS
 
 BEFORE, AFTER = 2, 6
 """Lines that are kept before the one that differs, and from it on: the end of a

@@ -1,6 +1,6 @@
 """The log of a job for a client: entries with all the facts about a line, or plain lines. The
 caller passes the connection as an `OpenStream`; a broken one is resumed at the cursor. Format:
-client_lib.spec.paths, client_lib.worker.format. Standard library only."""
+client_lib.spec.paths, client_lib.launcher_protocol.record. Standard library only."""
 
 import json
 import random
@@ -12,11 +12,11 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from client_lib.errors import BadResponse, ClientLibError
+from client_lib.launcher_protocol import record as log_format
+from client_lib.launcher_protocol.record import GOES_ON, NO_RANK, PROGRESS
 from client_lib.spec.paths import Position, format_cursor, parse_cursor
 from client_lib.transport.failures import Transient
 from client_lib.transport.rest import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from client_lib.worker import format as log_format
-from client_lib.worker.format import GOES_ON, NO_RANK, PROGRESS
 
 Params = Mapping[str, str | list[str]]
 OpenStream = Callable[[Params], Iterable[bytes]]

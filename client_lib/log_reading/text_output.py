@@ -3,7 +3,7 @@
     [0] epoch 1 loss 0.25          `[rank]`, where the job has several
     [0-3] loading…                 identical lines of several ranks, collapsed; a line that goes on
     [1] …done                      and its continuation
-    [train.log] epoch 1            a line of no rank: its stream, and its worker after the first one (`train.log 1`)
+    [train.log] epoch 1            a line of no rank: its stream, and its worker from 1 on
 
 Progress (tqdm) is redrawn in place at the bottom of a terminal; elsewhere the last line of a
 progress bar is printed.
@@ -25,9 +25,9 @@ from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from client_lib.errors import ClientLibError, WaitTimeout
+from client_lib.launcher_protocol.record import GOES_ON, LAUNCHER, PROGRESS
 from client_lib.log_reading.reader import Gap, LogEntry, Params, log_entries
 from client_lib.spec.states import Reason, State, spans
-from client_lib.worker.format import GOES_ON, LAUNCHER, PROGRESS
 
 if TYPE_CHECKING:
     from client_lib.log_reading.cell import CellOutput

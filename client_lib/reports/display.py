@@ -51,7 +51,10 @@ _PARTS = {
     "next": _NEXT,
 }  # other parts of a report are bold
 _PILL = "color:#fff;padding:1px 8px;border-radius:9px;font-size:11px"
-_BAR = "display:inline-block;vertical-align:middle;width:12em;height:6px;margin-right:8px;background:#8884"
+_BAR = (
+    "display:inline-block;vertical-align:middle;width:12em;height:6px;margin-right:8px;"
+    "background:#8884"
+)
 _FILLED = f"height:6px;background:{_COLOURS[State.RUNNING]}"
 _CUT = "max-width:36em;overflow:hidden;text-overflow:ellipsis"
 _CELL = "text-align:left;padding:3px 14px 3px 0;white-space:nowrap"

@@ -64,16 +64,22 @@ _LOGS = "{logs} has what it printed"
 NEXT: dict[Reason, str] = {  # the next step for every reason
     # while it waits
     Reason.QUEUED: "it starts by itself as soon as there is room; {instances} shows what there is",
-    Reason.UNSCHEDULABLE: "it starts by itself as soon as there is what the message names; {instances} shows what "
-    "there is. A smaller instance type, fewer workers or other nodes may fit now",
-    Reason.IMAGE_PULL: "an image with a wrong name needs a new submit with the right one; one of a private "
-    "registry needs a pull secret in the server's catalogue",
+    Reason.UNSCHEDULABLE: (
+        "it starts by itself as soon as there is what the message names; {instances} shows what "
+        "there is. A smaller instance type, fewer workers or other nodes may fit now"
+    ),
+    Reason.IMAGE_PULL: (
+        "an image with a wrong name needs a new submit with the right one; one of a private "
+        "registry needs a pull secret in the server's catalogue"
+    ),
     Reason.CODE_FETCH: "if it takes long, {doctor} checks whether workers reach the server",
     Reason.STARTING: "{follow} prints its lines as soon as there are some",
     # while it runs
     Reason.RUNNING: "{follow} follows it",
-    Reason.HUNG: "{stacks} shows every rank, {cancel} ends it; hang_action='stop' or hang_action='retry' "
-    "stops such an attempt",
+    Reason.HUNG: (
+        "{stacks} shows every rank, {cancel} ends it; hang_action='stop' or hang_action='retry' "
+        "stops such an attempt"
+    ),
     Reason.STOPPING: "nothing: what doesn't stop by itself is killed when grace_s is over",
     # why an attempt or the job ended
     Reason.COMPLETED: _LOGS,
@@ -92,8 +98,10 @@ NEXT: dict[Reason, str] = {  # the next step for every reason
         f"repair or exclude the machine that the message names, and submit it again; {_LOGS}"
     ),
     Reason.SETUP_FAILED: f"correct its command setup and submit it again; {_LOGS}",
-    Reason.STORAGE_FULL: "make room on the disk that the message names, or take a larger tmp_storage, then "
-    f"{_RUN_AGAIN}; {{delete}} removes finished jobs, {{doctor}} checks the server's disk",
+    Reason.STORAGE_FULL: (
+        "make room on the disk that the message names, or take a larger tmp_storage, then "
+        f"{_RUN_AGAIN}; {{delete}} removes finished jobs, {{doctor}} checks the server's disk"
+    ),
     Reason.SERVER_ERROR: f"{_RUN_AGAIN}; the server's log has the cause",
     Reason.TIMEOUT: f"a larger stop_timer, or less work for one job; {_LOGS}",
     Reason.HUNG_SILENT: f"{_LOGS}; if silence is normal for it, raise or drop health_params",

@@ -5,15 +5,18 @@ and a follower.
 of frames. Each frame is one ASCII header line, and `@log` frames carry `size` bytes of records
 after it:
 
-    @log <attempt> <worker> <next_offset> <size>\\n<size bytes: whole records, see client_lib.worker.format>
-    @state {"state": …, "reason": …, "message": …, "attempt": …}\\n   first, and whenever one of them changes (follow)
-                                            the first has a `cursor`, too, where tail or since
-                                            skipped something
-    @gap <attempt> <worker> <lines>\\n      so many lines of the log are gone (its size limit, or a lost machine)
-    @ping\\n                                nothing happened for 15 s
-    @end {"state": …, …}\\n                 the last frame: all lines were sent (follow: and the job is final). A body
-                                            without it was interrupted: resume.
+    @log <attempt> <worker> <next_offset> <size>\\n<size bytes: whole records>
+    @state {"state": …, "reason": …, "message": …, "attempt": …}\\n
+                          the first frame, and (follow) one whenever a field changes. The first has
+                          a `cursor`, too, where tail or since skipped something
+    @gap <attempt> <worker> <lines>\\n
+                          so many lines of the log are gone (its size limit, or a lost machine)
+    @ping\\n              nothing happened for 15 s
+    @end {"state": …, …}\\n
+                          the last frame: all lines were sent (follow: and the job is final). A body
+                          without this frame was interrupted: resume.
 
+`client_lib.launcher_protocol.record` describes the records.
 `next_offset` is where to go on in that worker's log after this frame, filtered-out lines included;
 the newest one of each (attempt, worker) is the cursor: `1.0:1234,1.1:532`. A reader that reconnects
 with its cursor loses and repeats no line; it leaves out tail and since then, which would skip lines

@@ -37,7 +37,7 @@ MEMBERS_MAX = MANY_MAX
 GROUP_BYTES_MAX = 32 * 2**20  # of the requests of all members
 MEMBER_NUMBERS = 100_000  # those of resubmitted members among them
 GROUP_NAME_MAX = NAME_MAX - len(f"-{MEMBER_NUMBERS - 1}")
-# of a session: its order is one line of up to 512 KiB (client_lib.worker.control)
+# of a session: its order is one line of up to 512 KiB (client_lib.launcher_protocol.control)
 _ARGV_MAX = 32 * 1024
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from client_lib.errors import InvalidRequest
-from client_lib.worker import outputs
+from client_lib.launcher_protocol import output_globs
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -89,4 +89,4 @@ def may_travel(root: Path) -> Callable[[str], bool]:
 
 def never(name: str) -> bool:
     """Names that no ignore file can take back in."""
-    return outputs.never(name) or name in _NEVER or name.startswith((PROOF_PREFIX, ".env."))
+    return output_globs.never(name) or name in _NEVER or name.startswith((PROOF_PREFIX, ".env."))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from client_lib.durable import megabytes
 from client_lib.errors import InvalidRequest, NotShared, TooLarge
 from client_lib.functions.call import Call
 from client_lib.spec.job import JobSpec
@@ -38,7 +39,6 @@ from client_lib.submit.source import (
 )
 from client_lib.transport.api import Api
 from client_lib.transport.rest import OnUpload
-from client_lib.worker.disk import megabytes
 
 if TYPE_CHECKING:
     from client_lib.submit.snapshot import Packed

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from client_lib.durable import megabytes, sha256_of
 from client_lib.errors import InvalidRequest, TooLarge
+from client_lib.launcher_protocol.output_globs import ENVIRONMENT_MARKS
 from client_lib.submit.ignore import Ignore, never
-from client_lib.worker.directory import sha256_of
-from client_lib.worker.disk import megabytes
-from client_lib.worker.outputs import ENVIRONMENT_MARKS
 
 LIMIT_FILES = 200_000  # in the archive that a worker unpacks
 # of all files together; a server's own bound is on the archive and has the same default

@@ -11,9 +11,11 @@ secrets stay with it.
     [profiles.lab]
     endpoint = "https://jobs.lab.example"
     token = "..."
-    ca_bundle = "/etc/ssl/lab.pem"      # certificate authorities to trust; default: the system's and REQUESTS_CA_BUNDLE
+    ca_bundle = "/etc/ssl/lab.pem"      # authorities to trust; default: REQUESTS_CA_BUNDLE, or
+                                        # those of the system
     insecure = false                    # true: a token may travel over plain http
-    retry_s = 30                        # seconds for which a call is repeated while the server does not answer
+    retry_s = 30                        # seconds for which a call is repeated while no server
+                                        # answers
     notify = "https://..."              # webhook of jobs that name none
 """
 

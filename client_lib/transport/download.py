@@ -14,14 +14,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, NamedTuple
 
+from client_lib.durable import sha256_of
 from client_lib.errors import BadResponse, InvalidRequest, NotFound
+from client_lib.launcher_protocol.archive import ArchiveRefused, unpack
+from client_lib.launcher_protocol.output_globs import Patterns
 from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.wire import JobInfo, JobProvenance, OutputFile, OutputList
 from client_lib.transport.api import Api
 from client_lib.transport.failures import Transient
-from client_lib.worker.archive import ArchiveRefused, unpack
-from client_lib.worker.directory import sha256_of
-from client_lib.worker.outputs import Patterns
 
 _log = logging.getLogger("client_lib")
 _BLOCK = 1024 * 1024

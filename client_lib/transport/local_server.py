@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from client_lib import __version__
+from client_lib.durable import is_held, locked
 from client_lib.errors import ClientLibError, Conflict, NotSupported, ServerError
+from client_lib.launcher_protocol.directory import MARKER
 from client_lib.spec import paths
 from client_lib.spec.state_dir import (
     SERVER_JSON,
@@ -38,7 +40,6 @@ from client_lib.spec.states import State
 from client_lib.transport import http_client, logins
 from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.rest import Rest
-from client_lib.worker.directory import MARKER, is_held, locked
 
 if TYPE_CHECKING:
     import subprocess

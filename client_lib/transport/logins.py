@@ -15,6 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypedDict
 
+from client_lib.durable import locked, write_json
 from client_lib.errors import (
     Forbidden,
     InvalidRequest,
@@ -25,7 +26,6 @@ from client_lib.errors import (
 from client_lib.spec import paths
 from client_lib.transport.config import Config, Endpoint, config_file
 from client_lib.transport.failures import CONNECT_S, check_endpoint_rules
-from client_lib.worker.directory import locked, write_json
 
 # before its end a token is renewed; a token that lives shorter, after half of its life
 EARLY_S = 60.0

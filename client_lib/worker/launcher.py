@@ -1,8 +1,8 @@
 """Runs one worker, from its plan to its report: prepare -> wait for "go" -> run the ranks -> (stop)
 -> drain -> report.
 
-The phases follow each other on one loop. Runtimes control it through control.py and read the files
-of directory.py.
+The phases follow each other on one loop. Runtimes control the launcher through
+launcher_protocol.control, and read the files of launcher_protocol.directory.
 """
 
 import contextlib
@@ -15,32 +15,30 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Callable, Dict, List, Optional
 
-from client_lib.worker import control, disk, report
-from client_lib.worker.control import ControlServer
-from client_lib.worker.directory import Directory, Taken, acquire, read_json, write_json
-from client_lib.worker.format import SegmentWriter
+from client_lib import durable
+from client_lib.durable import read_json, write_json
+from client_lib.launcher_protocol import control, report
+from client_lib.launcher_protocol.control import ControlServer
+from client_lib.launcher_protocol.directory import (
+    Directory,
+    Taken,
+    acquire,
+    give_up_reserve,
+    take_reserve,
+)
+from client_lib.launcher_protocol.log_segments import SegmentWriter
+from client_lib.launcher_protocol.outcome import PEERS_END_S, Ended, WorkerOutcome, of_ranks
+from client_lib.launcher_protocol.plan import WorkerPlan, from_json
+from client_lib.launcher_protocol.rank_processes import Process
+from client_lib.launcher_protocol.reasons import CANCELLED, START_FAILED, CannotStart
+from client_lib.worker import rank_end
 from client_lib.worker.loop import Loop, Timer
+from client_lib.worker.memory import memory_kills
 from client_lib.worker.metrics import offer_status
 from client_lib.worker.observer import Observer
-from client_lib.worker.outcome import (
-    CANCELLED,
-    PEERS_END_S,
-    START_FAILED,
-    CannotStart,
-    Ended,
-    WorkerOutcome,
-    of_ranks,
-)
-from client_lib.worker.plan import Process, WorkerPlan, from_json
 from client_lib.worker.preparation import Preparation
 from client_lib.worker.ranks import Exit, Ranks, execute
-from client_lib.worker.system import (
-    System,
-    choose,
-    forbid_new_privileges,
-    memory_kills,
-    restore_open_files,
-)
+from client_lib.worker.system import System, choose, forbid_new_privileges, restore_open_files
 from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
@@ -113,7 +111,7 @@ class Launcher:
         with contextlib.suppress(
             OSError
         ):  # a launcher that continues the work of another may have none
-            disk.take_reserve(self._directory.reserve, self._plan.processes_per_worker)
+            take_reserve(self._directory.reserve, self._plan.processes_per_worker)
         self._loop.on_signal(signal.SIGCHLD, self._reap)
         for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             self._loop.on_signal(signum, lambda: self._stop(self._plan.grace_s))
@@ -134,7 +132,7 @@ class Launcher:
         self._loop.call_later(0.0, self._preparation.start)
         self._loop.run()
         self._control.close()
-        disk.give_up(self._directory.reserve)
+        give_up_reserve(self._directory.reserve)
 
     def _become_ready(self, plan: WorkerPlan, processes: List[Process]) -> None:
         self._plan, self._processes = plan, processes
@@ -179,10 +177,8 @@ class Launcher:
 
     def _begin_session(self, request: control.Message, peer: socket.socket) -> None:
         """Start a process that serves the session of this connection."""
-        with (
-            contextlib.closing(peer),
-            contextlib.suppress(OSError, ImportError),
-        ):  # can't fork: no session
+        can_not_fork = contextlib.suppress(OSError, ImportError)
+        with contextlib.closing(peer), can_not_fork:
             if self._ranks.running:
                 from client_lib.worker.session import Sessions  # here: few jobs have any
 
@@ -393,7 +389,7 @@ class Launcher:
             if os.path.isdir(
                 self._directory.path
             ):  # else it was removed with the server's data: there is no reader
-                if not disk.is_full(error):
+                if not durable.is_full(error):
                     raise
                 self._use_reserve()
                 self._loop.call_later(_RETRY_S, self._report)
@@ -404,7 +400,7 @@ class Launcher:
 
     def _use_reserve(self) -> None:
         self._log.ends = True
-        disk.give_up(self._directory.reserve)
+        give_up_reserve(self._directory.reserve)
 
     def _report_content(self) -> report.Report:
         ranks = [self._ended(exit) for exit in self._ranks.exits]
@@ -434,8 +430,8 @@ class Launcher:
     def _ended(self, exit: Exit) -> Ended:
         error_file, rank = self._directory.error_file(exit.rank), exit.rank
         if exit.exit_code and self._plan.has_agent:
-            rank = report.failed_below(error_file, self._log.last_lines_of_agent(rank), rank)
-        return report.ended(
+            rank = rank_end.failed_below(error_file, self._log.last_lines_of_agent(rank), rank)
+        return rank_end.ended(
             exit._replace(rank=rank), error_file, self._log.printed_by(rank), self._plan.owner
         )
 
@@ -466,7 +462,7 @@ def run_worker(
         sys.stderr.write("%s\n" % taken)
         return taken.exit_code
     except OSError as error:
-        if disk.is_full(error):
-            disk.give_up(directory.reserve)  # room for the text of the error
+        if durable.is_full(error):
+            give_up_reserve(directory.reserve)  # room for the text of the error
         raise
     return 0

@@ -14,10 +14,12 @@ import struct
 import time
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
-from client_lib.worker.directory import Directory, write_file
-from client_lib.worker.format import JOB_STREAMS, WRITTEN, metric_lines, numbers
+from client_lib.durable import write_file
+from client_lib.launcher_protocol.directory import Directory
+from client_lib.launcher_protocol.plan import TRAINER_STATUS, WorkerPlan
+from client_lib.launcher_protocol.rank_processes import Process
+from client_lib.launcher_protocol.record import JOB_STREAMS, WRITTEN, metric_lines, numbers
 from client_lib.worker.loop import Loop
-from client_lib.worker.plan import TRAINER_STATUS, Process, WorkerPlan
 
 # for LineMetrics
 _BLOCK_S = 0.5  # CPU time for the lines that were read at once, at most 64 KiB

@@ -13,15 +13,20 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Callable, Deque, Dict, List, NamedTuple, Optional
 
-from client_lib.worker import control
-from client_lib.worker.control import ControlServer
-from client_lib.worker.directory import MARKER, Directory, runner_file
-from client_lib.worker.format import METRICS
+from client_lib.launcher_protocol import control
+from client_lib.launcher_protocol.control import ControlServer
+from client_lib.launcher_protocol.directory import MARKER, Directory
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.processes import below, content, stat
+from client_lib.launcher_protocol.rank_processes import Process, of_no_rank
+from client_lib.launcher_protocol.record import METRICS
+from client_lib.worker.hardware import describe
 from client_lib.worker.loop import Loop
+from client_lib.worker.memory import memory_of_limit
 from client_lib.worker.metrics import MetricFiles
-from client_lib.worker.plan import Process, WorkerPlan, of_no_rank
+from client_lib.worker.programs import runner_file
 from client_lib.worker.ranks import Ranks, Started, start
-from client_lib.worker.system import System, below, content, describe, memory_of_limit, stat
+from client_lib.worker.system import System
 from client_lib.worker.worker_log import WorkerLog
 
 if TYPE_CHECKING:
@@ -130,7 +135,7 @@ class Observer:
             if self._plan.python is None or warm:
                 self._log.add_metrics(describe(shown, has_python=warm))
                 return
-            argv = [process.argv[0], runner_file("system.py", self._directory)]
+            argv = [process.argv[0], runner_file("hardware.py", self._directory)]
             started = _start_apart(argv, of_no_rank(shown), process.working_dir, self._system)
             self._log.listen(started.stdout, METRICS)
 

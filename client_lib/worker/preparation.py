@@ -12,22 +12,22 @@ import signal
 import time
 from typing import Callable, Iterator, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Type
 
-from client_lib.worker import outcome
-from client_lib.worker.directory import MARKER, Directory, runner_file
-from client_lib.worker.disk import check_room, is_full, naming, size_of
-from client_lib.worker.loop import Loop
-from client_lib.worker.outcome import CannotStart
-from client_lib.worker.plan import (
-    ELASTIC,
+from client_lib.durable import copy_folder, naming
+from client_lib.launcher_protocol import reasons
+from client_lib.launcher_protocol.directory import MARKER, Directory
+from client_lib.launcher_protocol.plan import ELASTIC, WorkerPlan
+from client_lib.launcher_protocol.rank_processes import (
     Process,
-    WorkerPlan,
     agent_arguments,
     processes,
     setup_process,
     without_rank_files,
 )
+from client_lib.launcher_protocol.reasons import CannotStart, reason_of
+from client_lib.worker.loop import Loop
+from client_lib.worker.programs import runner_file
+from client_lib.worker.rank_end import last_lines
 from client_lib.worker.ranks import AddPipe, Exit, Ranks, Run, execute
-from client_lib.worker.report import last_lines
 from client_lib.worker.system import System
 from client_lib.worker.worker_log import WorkerLog
 
@@ -110,12 +110,12 @@ class Preparation:
             why = "setup ran for %g min, the limit that stop_timer sets" % ((limit_s or 0) / 60)
             setup = setup_process(self._plan, self._directory)
             yield _Step(
-                "setup", [setup], outcome.SETUP_FAILED, limit_s, CannotStart(outcome.TIMEOUT, why)
+                "setup", [setup], reasons.SETUP_FAILED, limit_s, CannotStart(reasons.TIMEOUT, why)
             )
         self._on_ready(self._plan, found)
 
     def _installation(self) -> Iterator[_Step]:
-        from client_lib.worker import requirements  # here: few jobs have extra packages
+        from client_lib.worker import requirements
 
         def listen(_rank: int, _stream: str, fd: int, _shown: str) -> None:
             self._log.listen(fd)
@@ -134,7 +134,7 @@ class Preparation:
                 self._plan = made
                 return
         raise CannotStart(
-            outcome.START_FAILED, "the environment with the packages was removed again and again"
+            reasons.START_FAILED, "the environment with the packages was removed again and again"
         )
 
     def _before_ranks(
@@ -152,7 +152,7 @@ class Preparation:
                 )
                 for rank in ranks
             ]
-            what, reason = "preflight of worker %d" % self._plan.worker, outcome.PREFLIGHT_FAILED
+            what, reason = "preflight of worker %d" % self._plan.worker, reasons.PREFLIGHT_FAILED
             hangs = CannotStart(
                 reason, "%s hangs: it has not ended within %g s" % (what, _PREFLIGHT_S)
             )
@@ -187,7 +187,7 @@ class Preparation:
                 error.filename,
                 error.strerror,
             )
-            raise CannotStart(outcome.START_FAILED, message) from error
+            raise CannotStart(reasons.START_FAILED, message) from error
         if step.limit_s is not None:
             self._loop.call_later(step.limit_s, end_late)
 
@@ -218,17 +218,9 @@ def _kill(running: Ranks) -> None:
     running.signal_left_over(signal.SIGKILL)
 
 
-# --- code, script and directories
-
-
-def reason_of(error: Exception, otherwise: str) -> str:
-    """The reason of a failure: a full disk, or the other one."""
-    return outcome.STORAGE_FULL if is_full(error) else otherwise
-
-
 @contextlib.contextmanager
 def _refusing(
-    what: str, otherwise: str = outcome.START_FAILED, *errors: Type[Exception]
+    what: str, otherwise: str = reasons.START_FAILED, *errors: Type[Exception]
 ) -> Iterator[None]:
     """Raise CannotStart for an OSError, or one of `errors`. `otherwise`: its
     reason unless a disk is full.
@@ -248,13 +240,10 @@ def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
         if plan.snapshot and not os.path.isdir(
             directory.work
         ):  # a lost worker that is restarted has it already
-            from client_lib.worker.archive import (
-                ArchiveRefused,
-                unpack,
-            )  # here: code in place needs no tarfile
+            from client_lib.launcher_protocol.archive import ArchiveRefused, unpack
 
             with _refusing(
-                "the code snapshot could not be unpacked", outcome.CODE_FETCH, ArchiveRefused
+                "the code snapshot could not be unpacked", reasons.CODE_FETCH, ArchiveRefused
             ):
                 unpack(plan.snapshot, directory.work, keep_free=plan.keep_free_bytes)
         folder, script = plan.working_dir_in(directory), plan.script_in(directory)
@@ -273,7 +262,7 @@ def prepare(plan: WorkerPlan, directory: Directory) -> List[Process]:
 
 
 def _refuse(message: str) -> NoReturn:
-    raise CannotStart(outcome.START_FAILED, message)
+    raise CannotStart(reasons.START_FAILED, message)
 
 
 def _make_folders(plan: WorkerPlan, directory: Directory) -> None:
@@ -295,7 +284,7 @@ def _make_folders(plan: WorkerPlan, directory: Directory) -> None:
             os.makedirs(path, exist_ok=True)
         except OSError as error:
             why = "%s can't be made: %s" % (path, error.strerror)
-            raise CannotStart(reason_of(error, outcome.START_FAILED), why) from error
+            raise CannotStart(reason_of(error, reasons.START_FAILED), why) from error
     if plan.observe:
         os.makedirs(directory.stacks, mode=0o700, exist_ok=True)
     if plan.record_imports:
@@ -365,25 +354,6 @@ def _move_up(folder: str) -> None:
     for name in os.listdir(copying):
         os.rename(os.path.join(copying, name), os.path.join(folder, name))
     os.rmdir(copying)
-
-
-def copy_folder(source: str, target: str, keep_free: int) -> None:
-    """Copy a folder. `target`, which may be an empty folder, has a complete copy or none. Raises
-    OSError, also if fewer than `keep_free` bytes of the disk would stay free."""
-    import shutil
-
-    incomplete = target + ".new"
-    shutil.rmtree(incomplete, ignore_errors=True)  # of a launcher that was killed
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    check_room(os.path.dirname(target), size_of(source), keep_free)
-    try:
-        shutil.copytree(source, incomplete, symlinks=True)
-        os.rename(
-            incomplete, target
-        )  # replaces an empty one, which another worker may have made meanwhile
-    except BaseException:
-        shutil.rmtree(incomplete, ignore_errors=True)
-        raise
 
 
 def declared_option(source: bytes) -> Optional[str]:

@@ -12,11 +12,12 @@ import signal
 import time
 from typing import Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Set
 
-from client_lib.worker.directory import MARKER
-from client_lib.worker.format import NO_RANK
+from client_lib.launcher_protocol.directory import MARKER
+from client_lib.launcher_protocol.processes import catches, start_time
+from client_lib.launcher_protocol.rank_processes import Process
+from client_lib.launcher_protocol.record import NO_RANK
 from client_lib.worker.loop import reset_signals
-from client_lib.worker.plan import Process
-from client_lib.worker.system import System, catches, ended_children, start_time
+from client_lib.worker.system import System, ended_children
 
 _UNWINDING_SIGNAL = 51  # a real-time signal; rank_runner.py uses the same number
 Run = Callable[[List[str], Dict[str, str]], NoReturn]

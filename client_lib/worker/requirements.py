@@ -28,18 +28,19 @@ import signal
 import subprocess
 from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence
 
-from client_lib.worker.directory import (
-    Directory,
+from client_lib.durable import (
     locked,
     read_json,
     remove,
+    says_full,
     sha256_of,
+    size_of,
     take,
     write_json,
 )
-from client_lib.worker.disk import says_full, size_of
-from client_lib.worker.outcome import START_FAILED, STORAGE_FULL, CannotStart
-from client_lib.worker.plan import WorkerPlan
+from client_lib.launcher_protocol.directory import Directory
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.reasons import START_FAILED, STORAGE_FULL, CannotStart
 from client_lib.worker.ranks import Run
 
 _INSTALLED = (".dist-info", ".egg-info", ".egg-link", ".pth")

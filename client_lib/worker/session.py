@@ -1,7 +1,7 @@
 """Sessions of the user in a running worker: commands (`client-lib exec`), and connections to its
 ports.
 
-The launcher forks a process for each. It holds the connection to the user (control.py) and ends
+The launcher forks a process for each. It holds the connection to the user and ends
 with it. It ends with the attempt, too: then the launcher closes a pipe that all sessions watch.
 """
 
@@ -20,10 +20,10 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
-from client_lib.worker import control
-from client_lib.worker.directory import write_all
+from client_lib.durable import write_all
+from client_lib.launcher_protocol import control, frames
+from client_lib.launcher_protocol.rank_processes import Process, of_no_rank, without_rank_files
 from client_lib.worker.loop import reset_signals
-from client_lib.worker.plan import Process, of_no_rank, without_rank_files
 from client_lib.worker.system import System
 
 _REST_S = 1.0  # for output after the end of a command: its children may keep the pipe open
@@ -66,7 +66,7 @@ class Sessions:
                     else getattr(error, "filename", None)
                 )
                 why = "%s: %s" % (what, getattr(error, "strerror", None) or error)
-                peer.sendall(control.json_frame(control.EXITED, {"error": why}))
+                peer.sendall(frames.json_frame(frames.EXITED, {"error": why}))
             else:
                 _Session(peer, self._over, target).run()
             self._system.rank_ended(os.getpid())
@@ -114,7 +114,7 @@ def _connected(port: int) -> _Target:
     return _Target(
         connection.sendall,
         lambda: connection.shutdown(socket.SHUT_WR),
-        {control.DATA: connection.fileno()},
+        {frames.DATA: connection.fileno()},
     )
 
 
@@ -141,13 +141,13 @@ def _started(request: Request, processes: List[Process]) -> _Target:
     )
     stdin, stdout, stderr = command.stdin, command.stdout, command.stderr
     if stdin and stdout and stderr:
-        outputs = {control.DATA: stdout.fileno(), control.ERRORS: stderr.fileno()}
+        outputs = {frames.DATA: stdout.fileno(), frames.ERRORS: stderr.fileno()}
         return _Target(lambda data: write_all(stdin.fileno(), data), stdin.close, outputs, command)
     os.close(inner)
     return _Target(
         lambda data: write_all(terminal, data),
         lambda: None,
-        {control.DATA: terminal},
+        {frames.DATA: terminal},
         command,
         terminal,
     )
@@ -193,7 +193,7 @@ class _Session:
         for pump in pumps:
             pump.join(rest_s)
         self._send(
-            control.json_frame(control.EXITED, {"exit_code": code if code >= 0 else 128 - code})
+            frames.json_frame(frames.EXITED, {"exit_code": code if code >= 0 else 128 - code})
         )
 
     def _send(self, data: bytes) -> None:
@@ -206,32 +206,32 @@ class _Session:
 
     def _send_output(self, kind: bytes, fd: int) -> None:
         with suppress(OSError):  # the last process has closed the terminal
-            for data in iter(lambda: os.read(fd, control.BLOCK), b""):
-                self._send(control.frame(kind, data))
+            for data in iter(lambda: os.read(fd, frames.BLOCK), b""):
+                self._send(frames.frame(kind, data))
 
     def _take_input(self) -> None:
-        frames = control.Frames()
+        received = frames.Frames()
         with suppress(OSError):  # the same as the end
-            while select.select([self._peer], [], [], control.SILENT_S)[0]:
-                data = self._peer.recv(control.BLOCK)
+            while select.select([self._peer], [], [], frames.SILENT_S)[0]:
+                data = self._peer.recv(frames.BLOCK)
                 if not data:
                     break
-                for kind, content in frames.feed(data):
+                for kind, content in received.feed(data):
                     with suppress(OSError, ValueError):  # the target reads no more
-                        if kind == control.WINDOW:
+                        if kind == frames.WINDOW:
                             _resize(self._target.terminal, *json.loads(content))
-                        elif kind == control.SIGNAL:
+                        elif kind == frames.SIGNAL:
                             self._signal(json.loads(content))
-                        elif kind == control.DATA and content:
+                        elif kind == frames.DATA and content:
                             self._target.write(content)
-                        elif kind == control.DATA:
+                        elif kind == frames.DATA:
                             self._target.end_input()
         self._hang_up()
 
     def _keep(self) -> None:
         while True:
-            time.sleep(control.KEEP_S)
-            self._send(control.frame(control.KEEP))
+            time.sleep(frames.KEEP_S)
+            self._send(frames.frame(frames.KEEP))
 
     def _watch(self) -> None:
         """Wait for the end of the attempt, or for the user to leave; the other
@@ -248,7 +248,7 @@ class _Session:
             self._peer.settimeout(_REST_S)
             with suppress(OSError):
                 self._peer.sendall(
-                    control.json_frame(control.EXITED, {"error": "the attempt has ended"})
+                    frames.json_frame(frames.EXITED, {"error": "the attempt has ended"})
                 )
         self._hang_up(0.0)
 

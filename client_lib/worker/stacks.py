@@ -18,11 +18,13 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Set
 
-from client_lib.worker.directory import MARKER, Directory, remove, write_json
+from client_lib.durable import remove, write_json
+from client_lib.launcher_protocol.directory import MARKER, Directory
+from client_lib.launcher_protocol.processes import catches, content, number, open_files, stat
+from client_lib.launcher_protocol.rank_processes import Process
 from client_lib.worker.loop import Loop
-from client_lib.worker.plan import Process
 from client_lib.worker.ranks import Started, start
-from client_lib.worker.system import System, catches, content, number, open_files, stat
+from client_lib.worker.system import System
 
 # a real-time signal: libraries use SIGUSR1 and SIGUSR2; rank_runner.py uses the same number
 SIGNAL = 50

@@ -1,5 +1,5 @@
-"""Turns the bytes of one stream into records (format.py): lines, progress, unfinished lines. No
-I/O.
+"""Turns the bytes of one stream into records (launcher_protocol.record): lines, progress,
+unfinished lines. No I/O.
 
 One `Stamper` per pipe or tailed file; all of a worker share one `Sequence`. The common case, a
 block of whole lines, is one formatting of bytes per block, without a loop over its lines.
@@ -9,7 +9,7 @@ import time
 from collections import deque
 from typing import Deque, List, Optional, Tuple
 
-from client_lib.worker.format import GOES_ON, LINE, MAX_TEXT, PROGRESS
+from client_lib.launcher_protocol.record import GOES_ON, LINE, MAX_TEXT, PROGRESS
 
 PARTIAL_S = 0.5  # time after which a line without an end is shown
 PROGRESS_S = 1.0  # shortest time between two progress lines

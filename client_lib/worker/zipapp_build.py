@@ -18,19 +18,23 @@ from pathlib import Path
 _MAIN = (
     b"import sys, os\nfrom client_lib.worker.__main__ import main\nos._exit(main(sys.argv[1:]))\n"
 )
+_PACKED = ("durable.py", "launcher_protocol", "worker")
+"""Modules and packages of client_lib that the launcher needs."""
 _RARE = (
-    "outputs/",
-    "requirements",
-    "function_runner",
-    "pod/peer_channel",
-    "rank_runner",
-    "stacks",
-    "zipapp",
+    "launcher_protocol/output_",
+    "worker/function_runner",
+    "worker/hardware",
+    "worker/outputs/",
+    "worker/pod/peer_channel",
+    "worker/rank_runner",
+    "worker/requirements",
+    "worker/stacks",
+    "worker/zipapp",
 )
 """Beginnings of the names of modules that few pods import, or that are run
 from a copy of their source.
 """
-_UNUSED = "warm/"  # by pods
+_UNUSED = "worker/warm/"  # by pods
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -38,13 +42,14 @@ def build(target: str) -> None:
     """Write the file, or replace it at once: workers that run from an earlier one read
     more modules at their end.
     """
-    here = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     files = {"__main__.py": _MAIN, "client_lib/__init__.py": b""}
-    for path in sorted(here.rglob("*.py")):
-        name, source = path.relative_to(here).as_posix(), path.read_bytes()
+    for path in _sources(package):
+        name = path.relative_to(package).as_posix()
+        source = path.read_bytes()
         if name.startswith(_UNUSED):
             continue
-        inside = "client_lib/worker/" + name
+        inside = "client_lib/" + name
         files[inside] = source
         if not name.startswith(_RARE):
             files[inside + "c"] = _compiled(inside, source)
@@ -56,6 +61,14 @@ def build(target: str) -> None:
                 archive.writestr(zipfile.ZipInfo(name, _TIME), content, zipfile.ZIP_DEFLATED)
     os.chmod(incomplete, 0o755)
     os.replace(incomplete, target)
+
+
+def _sources(package: Path) -> "list[Path]":
+    found: "list[Path]" = []
+    for name in _PACKED:
+        path = package / name
+        found += [path] if path.is_file() else sorted(path.rglob("*.py"))
+    return found
 
 
 def _compiled(name: str, source: bytes) -> bytes:

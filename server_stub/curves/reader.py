@@ -17,9 +17,17 @@ from pathlib import Path
 from threading import Lock
 from typing import Literal, NamedTuple
 
+from client_lib.durable import write_file
+from client_lib.launcher_protocol.record import (
+    LAUNCHER,
+    MARK,
+    METRICS,
+    NO_RANK,
+    STREAM,
+    TEXT,
+    pattern,
+)
 from client_lib.spec.wire import JobProgress
-from client_lib.worker.directory import write_file
-from client_lib.worker.format import LAUNCHER, MARK, METRICS, NO_RANK, STREAM, TEXT, pattern
 from server_stub.curves.goodput import Marks
 from server_stub.curves.grammar import LONGEST
 from server_stub.curves.lag import Entries, Straggler, Window, slow_rank, steps

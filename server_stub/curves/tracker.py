@@ -12,8 +12,8 @@ from operator import add
 from statistics import quantiles
 from typing import Any, Literal
 
+from client_lib.launcher_protocol.record import GOES_ON, METRICS, WRITTEN
 from client_lib.spec.wire import JobProgress
-from client_lib.worker.format import GOES_ON, METRICS, WRITTEN
 from client_lib.worker.preflight import WARNING
 from server_stub.curves import grammar, lag
 

@@ -4,7 +4,8 @@ the way out.
 `explain` and `script_change` look up facts on this machine's disk and may block: call them in a
 thread.
 
-Which rank failed first is decided in `client_lib.worker.outcome`; nothing here chooses a rank.
+Which rank failed first is decided in `client_lib.launcher_protocol.outcome`; nothing here chooses a
+rank.
 """
 
 import hashlib

@@ -26,7 +26,7 @@ def worker_dir(job_dir: Path, attempt: int, worker: int) -> Path:
 
 
 def log_dir(job_dir: Path, attempt: int, worker: int) -> Path:
-    """Folder of one worker's log segments (client_lib.worker.format),
+    """Folder of one worker's log segments (client_lib.launcher_protocol.record),
     the same for every runtime.
     """
     return worker_dir(job_dir, attempt, worker) / "log"

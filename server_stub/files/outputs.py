@@ -2,9 +2,9 @@
 OutputsUpload stores what workers on other machines upload in pieces
 (`client_lib.worker.outputs.http_store`).
 
-`client_lib.worker.outputs.store` defines their place on disk, the runtime which files are kept. An
-upload is stored as the launcher on this machine stores a file. A piece is on disk when its upload
-is answered, because the pod and its files may be gone the next moment.
+`client_lib.launcher_protocol.output_store` defines their place on disk, the runtime which files are
+kept. An upload is stored as the launcher on this machine stores a file. A piece is on disk when its
+upload is answered, because the pod and its files may be gone the next moment.
 """
 
 import asyncio
@@ -18,11 +18,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
+from client_lib.durable import megabytes, remove, sha256_of
 from client_lib.errors import InvalidRequest, StorageFull, TooLarge
-from client_lib.spec.wire import OutputFile, OutputLeftOut
-from client_lib.worker.directory import remove, sha256_of
-from client_lib.worker.disk import megabytes
-from client_lib.worker.outputs.store import (
+from client_lib.launcher_protocol.output_store import (
     DirectoryStore,
     Index,
     Kept,
@@ -30,6 +28,7 @@ from client_lib.worker.outputs.store import (
     data_path,
     read_index,
 )
+from client_lib.spec.wire import OutputFile, OutputLeftOut
 from server_stub.files.job_dirs import OpenFile, opener
 from server_stub.files.room import Room, refusing_full_disk
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from pydantic import TypeAdapter
 
-from client_lib.worker.directory import sync, write_all, write_file
+from client_lib.durable import sync, write_all, write_file
 
 DATA_ID = "id"  # the file that ties the folder to its database
 SEGMENT_BYTES = 4 * 2**20

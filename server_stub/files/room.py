@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from client_lib import durable
 from client_lib.errors import StorageFull
-from client_lib.worker import disk
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def refusing_full_disk() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if disk.is_full(error):
+        if durable.is_full(error):
             raise StorageFull(f"the server's disk is full: {error}") from error
         raise
 
@@ -39,7 +39,10 @@ class Room:
     """The room of one data directory, of which `min_free_bytes` stay free."""
 
     def __init__(
-        self, folder: Path, min_free_bytes: int, free_bytes: Callable[[str], int] = disk.free_bytes
+        self,
+        folder: Path,
+        min_free_bytes: int,
+        free_bytes: Callable[[str], int] = durable.free_bytes,
     ) -> None:
         """`free_bytes` returns the number of free bytes on the disk of a folder."""
         self._folder, self._min_free_bytes, self._free_bytes = (
@@ -125,7 +128,7 @@ class Spare:
         with self._lock, open(self._path, "ab") as file:
             size = file.tell()
             try:
-                disk.allocate(file.fileno(), _SLICE * _SLICES)
+                durable.allocate(file.fileno(), _SLICE * _SLICES)
             except OSError:
                 file.truncate(size)
 
@@ -147,7 +150,7 @@ class Spare:
             try:
                 return call(*args, **options)
             except OSError as error:
-                if not (disk.is_full(error) and self.give_up()):
+                if not (durable.is_full(error) and self.give_up()):
                     raise
 
     def _size(self) -> int:

@@ -18,9 +18,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
+from client_lib.durable import sync
 from client_lib.errors import InvalidRequest, NotSupported, TooLarge
-from client_lib.worker.archive import ArchiveRefused, reading
-from client_lib.worker.directory import sync
+from client_lib.launcher_protocol.archive import ArchiveRefused, reading
 from server_stub.files.room import Room, refusing_full_disk
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")

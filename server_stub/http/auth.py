@@ -29,9 +29,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from client_lib.durable import write_json
 from client_lib.errors import Forbidden, Unauthorized
 from client_lib.spec import paths
-from client_lib.worker.directory import write_json
 from server_stub.http.users_file import CurrentTokens, OidcEntry, bearer, digest
 from server_stub.service.lookup import User
 from server_stub.worker_gateway.attempt import WorkerRegistry

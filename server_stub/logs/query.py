@@ -16,8 +16,8 @@ from pydantic import (
 from typing_extensions import Self  # of the standard library from Python 3.11 on
 
 from client_lib.errors import InvalidRequest
+from client_lib.launcher_protocol.record import STREAMS
 from client_lib.spec.paths import Position, parse_cursor
-from client_lib.worker.format import STREAMS
 
 MAX_TAIL = 1_000_000
 MAX_CONTEXT = 1000
@@ -69,7 +69,7 @@ class LogQuery(BaseModel):
     since: _Since | None = Field(
         None, description="RFC 3339, or how long ago: 90, 30s, 10m, 2h, 1d."
     )
-    """Once read, a time stamp (client_lib.worker.format)."""
+    """Once read, a time stamp (client_lib.launcher_protocol.record)."""
     ranks: frozenset[Annotated[int, Field(ge=0)]] = Field(
         frozenset(), alias="rank", description="Only these ranks.", json_schema_extra=_as_list
     )

@@ -11,9 +11,9 @@ from heapq import heapify, heapreplace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from client_lib.launcher_protocol.record import METRICS, RANK, STREAMS, pattern
 from client_lib.spec.paths import Position
 from client_lib.spec.states import Reason, State
-from client_lib.worker.format import METRICS, RANK, STREAMS, pattern
 
 if TYPE_CHECKING:
     from server_stub.logs.query import LogQuery
@@ -79,7 +79,8 @@ def last_record(data: bytes) -> int:
 def missing_before(data: bytes, expected: int | None) -> int:
     """The number of missing records before these of one segment. `expected`: the seq that should
     come; None: not known. Only the first record is read: inside a segment seq has no holes
-    (client_lib.worker.format), and to count records would cost as much as to send them."""
+    (client_lib.launcher_protocol.record), and to count records would cost as much as to send them.
+    """
     first = sequence_of(data)
     return (
         first - expected if first is not None and expected is not None and first > expected else 0

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from json.encoder import encode_basestring as quoted
 from typing import Protocol
 
+from client_lib.launcher_protocol.record import GOES_ON, NO_RANK, PROGRESS, RECORD
 from client_lib.spec.paths import Position, format_cursor
-from client_lib.worker.format import GOES_ON, NO_RANK, PROGRESS, RECORD
 from server_stub.logs.records import LoggedJob
 
 FIELDS = re.compile(RECORD)

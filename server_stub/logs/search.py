@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from client_lib.errors import InvalidRequest, Unavailable
+from client_lib.launcher_protocol.record import RECORD, STREAMS
 from client_lib.spec.paths import Position
-from client_lib.worker.format import RECORD, STREAMS
 from server_stub.logs.records import LoggedJob, time_of
 from server_stub.logs.render import Renderer
 from server_stub.logs.segments import LogReader

@@ -3,7 +3,8 @@ at which a reader begins, from `tail` (by reading backwards) and `since` (by bis
 file I/O, no asyncio.
 
 The writer (a worker launcher) appends; it may begin a new segment, and it may remove old ones (size
-limit). For the names of the files and the format of records see client_lib.worker.format.
+limit). For the names of the files and the format of records see
+client_lib.launcher_protocol.record.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from client_lib.launcher_protocol.log_segments import segment_name
 from client_lib.spec.paths import Position
-from client_lib.worker.format import segment_name
 from server_stub.files.job_dirs import OpenFile
 from server_stub.logs.records import STAMP, Block, line_pattern, time_of
 

@@ -10,9 +10,10 @@ from itertools import groupby
 from pathlib import Path
 from time import monotonic
 
+from client_lib.durable import read_json
 from client_lib.errors import NotFound
+from client_lib.launcher_protocol.directory import Directory
 from client_lib.spec.paths import Position
-from client_lib.worker.directory import Directory, read_json
 from server_stub.files.job_dirs import log_dir, opener
 from server_stub.logs.hub import Feed, LogHub, Tail
 from server_stub.logs.query import LogQuery

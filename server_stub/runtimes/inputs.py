@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
-from client_lib.worker import disk, function_runner
+from client_lib import durable
+from client_lib.worker import function_runner
 from server_stub.files import outputs
 from server_stub.files.job_dirs import OpenFile, attempt_dir
 from server_stub.files.outputs import check_path
@@ -47,7 +48,7 @@ def make_folder(after: Sequence[Sequence[Source]], folder: Path, keep_free: int)
             continue
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         if not (os.geteuid() and _linked(file, folder / path)):
-            disk.check_room(str(folder), os.fstat(file.descriptor).st_size, keep_free)
+            durable.check_room(str(folder), os.fstat(file.descriptor).st_size, keep_free)
             shutil.copyfile(f"/dev/fd/{file.descriptor}", folder / path)
         (folder / path).chmod(0o555 if executable else 0o444)
 

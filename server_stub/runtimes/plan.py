@@ -4,10 +4,10 @@ command, folders, options. Pure.
 
 import os.path
 
+from client_lib.launcher_protocol.output_globs import ALL
+from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.request import CodeSnapshot
-from client_lib.worker.outputs import ALL
-from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt, fields
 from server_stub.runtimes.verdict import elastic_bounds
 
@@ -99,8 +99,9 @@ def working_dir(attempt: Attempt, default: str) -> str:
 
 
 def output_globs(attempt: Attempt, worker: int) -> list[str]:
-    """The globs for `client_lib.worker.outputs`; []: nothing is kept. In place all workers share
-    their files, and the files stay there: worker 0 alone keeps those that the job names."""
+    """The globs for `client_lib.launcher_protocol.output_globs`; []: nothing is kept. In place all
+    workers share their files, and the files stay there: worker 0 alone keeps those that the job
+    names."""
     snapshot = isinstance(attempt.code, CodeSnapshot)
     if attempt.spec.outputs is None:
         return [ALL] if snapshot else []

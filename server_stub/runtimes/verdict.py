@@ -10,13 +10,13 @@ from enum import Enum, auto
 from os.path import basename
 from typing import Any, NamedTuple
 
+from client_lib.launcher_protocol import outcome
+from client_lib.launcher_protocol.report import Report, rank_of_json
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.stacks import RankStacks, groups, named, read_worker
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Failure, WorkerInfo
-from client_lib.worker import outcome
 from client_lib.worker.preflight import PEER_LOST
-from client_lib.worker.report import Report, rank_of_json
 from server_stub.worker_gateway.worker import Quiet
 
 

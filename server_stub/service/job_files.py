@@ -19,13 +19,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from client_lib.durable import read_json, sync, write_json
 from client_lib.errors import ServerError
+from client_lib.launcher_protocol.directory import Directory
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Code, CodeInPlace, CodeSnapshot, Dependency, SubmitRequest
 from client_lib.spec.states import State
 from client_lib.spec.validation import STORED
 from client_lib.spec.wire import GroupInfo, JobInfo, Membership
-from client_lib.worker.directory import Directory, read_json, sync, write_json
 from server_stub.files.job_dirs import opener, worker_dir
 from server_stub.files.request_log import UNWRITTEN, Heading, Place, RequestLog
 from server_stub.files.room import Room

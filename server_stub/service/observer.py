@@ -15,13 +15,13 @@ from functools import partial
 from typing import TypeVar
 
 from client_lib.errors import Conflict
+from client_lib.launcher_protocol.record import METRICS, pattern
+from client_lib.launcher_protocol.report import storable
 from client_lib.spec.metrics import Curve, JobGoodput, JobMetrics
 from client_lib.spec.request import SubmitRequest
 from client_lib.spec.stacks import JobStacks, RankStacks, groups, read_worker
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, JobInfo, JobProgress, JobProvenance, WorkerMachine
-from client_lib.worker.format import METRICS, pattern
-from client_lib.worker.report import storable
 from server_stub.curves import goodput
 from server_stub.curves.reader import CurveReader, Whose
 from server_stub.files.job_dirs import log_dir

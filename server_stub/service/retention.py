@@ -19,7 +19,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TypeVar
 
-from client_lib.worker.directory import sync
+from client_lib.durable import sync
 from server_stub.files.request_log import Place
 from server_stub.runtimes import Clock
 from server_stub.service.active import ActiveJob

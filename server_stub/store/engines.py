@@ -20,8 +20,8 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DatabaseError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from client_lib import durable
 from client_lib.errors import ServerError, Unavailable
-from client_lib.worker import disk
 from server_stub.store import tables
 
 log = logging.getLogger(__name__)
@@ -313,7 +313,7 @@ def damage(error: SQLAlchemyError) -> str | None:
 def is_full(error: BaseException) -> bool:
     """True if the disk, the quota or the database's own limit is full."""
     if isinstance(error, OSError):
-        return disk.is_full(error)
+        return durable.is_full(error)
     if not isinstance(error, OperationalError):
         return False
     disk_full = getattr(error.orig, "sqlstate", None) == "53100"  # PostgreSQL's code

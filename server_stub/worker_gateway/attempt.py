@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from client_lib.durable import read_json, write_file, write_json
 from client_lib.errors import (
     Conflict,
     Forbidden,
@@ -26,9 +27,8 @@ from client_lib.errors import (
     Unauthorized,
     Unavailable,
 )
+from client_lib.launcher_protocol.report import Report
 from client_lib.spec.request import WorkerOrder
-from client_lib.worker.directory import read_json, write_file, write_json
-from client_lib.worker.report import Report
 from server_stub.files.room import Spare, refusing_full_disk
 from server_stub.worker_gateway.sessions import worker_of
 from server_stub.worker_gateway.worker import PodStart, RemoteWorker, StackDump, State, WorkerView

@@ -1,5 +1,5 @@
-"""The log of one remote worker: append-only segments on disk (client_lib.worker.format), addressed
-by offset; and the worker's clock, by the times of the newest records.
+"""The log of one remote worker: append-only segments on disk (client_lib.launcher_protocol.record),
+addressed by offset; and the worker's clock, by the times of the newest records.
 
 The files are authoritative: a worker asks for their length and continues there, so no record is
 stored twice and none is lost unnoticed. Blocking file I/O, for one thread at a time.
@@ -17,10 +17,11 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+from client_lib.durable import read_json, sync, write_all, write_json
 from client_lib.errors import InvalidRequest
+from client_lib.launcher_protocol.log_segments import Segments
+from client_lib.launcher_protocol.record import Record, parse
 from client_lib.spec.request import LogLengths
-from client_lib.worker.directory import read_json, sync, write_all, write_json
-from client_lib.worker.format import Record, Segments, parse
 from server_stub.files.job_dirs import opener
 
 # a sync at each arrival would cost more than the rest; the worker keeps what is not durable

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from client_lib.durable import Opener
+from client_lib.launcher_protocol.plan import PROTOCOL
+from client_lib.launcher_protocol.report import Report, storable
 from client_lib.spec.states import Reason
-from client_lib.worker.directory import Opener
-from client_lib.worker.plan import PROTOCOL
-from client_lib.worker.report import Report, storable
 
 MAX_BYTES = 16 * 2**20
 """Size of the largest report that is read."""
@@ -43,7 +43,7 @@ class _Strict(BaseModel):
 
 
 class RankEnd(_Strict):
-    """The fields of `client_lib.worker.outcome.Ended`; the choice of the
+    """The fields of `client_lib.launcher_protocol.outcome.Ended`; the choice of the
     first failure needs them.
     """
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from client_lib.errors import Conflict, NotFound, Unavailable
-from client_lib.worker.control import BLOCK
+from client_lib.launcher_protocol.frames import BLOCK
 
 LIMIT_S = 10.0
 """Time in which a worker must take up a session."""

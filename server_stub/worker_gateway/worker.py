@@ -14,12 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, ParamSpec, TypeVar
 
+from client_lib.durable import read_json, write_json
 from client_lib.errors import Conflict, TooLarge
+from client_lib.launcher_protocol.directory import Directory
+from client_lib.launcher_protocol.report import Report
 from client_lib.spec.request import LogLengths
 from client_lib.spec.states import Reason
-from client_lib.worker.directory import Directory, read_json, write_json
 from client_lib.worker.function_runner import RESULTS
-from client_lib.worker.report import Report
 from server_stub.files.room import Spare, refusing_full_disk
 from server_stub.files.snapshots import batches
 from server_stub.worker_gateway import report as reports

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from client_lib.cli.commands.sessions import Session, _interrupts
-from client_lib.worker import control as link
+from client_lib.launcher_protocol import frames
 from tests.waiting import until
 
 from .conftest import CLI, Run
@@ -164,7 +164,7 @@ def test_what_is_read_after_the_end_of_a_session_is_dropped() -> None:
     class Server:
         @contextmanager
         def stream(self, *_: object, **__: object) -> Iterator[SimpleNamespace]:
-            yield SimpleNamespace(blocks=[link.json_frame(link.EXITED, {"exit_code": 0})])
+            yield SimpleNamespace(blocks=[frames.json_frame(frames.EXITED, {"exit_code": 0})])
 
         def call(self, *_: object, **__: object) -> None: ...
 

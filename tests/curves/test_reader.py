@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from client_lib.launcher_protocol.record import metric_lines
 from client_lib.spec.states import Reason, State
-from client_lib.worker.format import metric_lines
 from client_lib.worker.preflight import WARNING
 from server_stub.curves import lag, reader as curve_reader
 from server_stub.curves.reader import FOLDER, CurveReader, Curves, Whose

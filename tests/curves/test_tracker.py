@@ -4,8 +4,8 @@ import pickle
 
 import pytest
 
+from client_lib.launcher_protocol.record import metric_lines
 from client_lib.spec.wire import JobProgress
-from client_lib.worker.format import metric_lines
 from server_stub.curves.tracker import Key, Points, Tracker
 
 CHATTY = {

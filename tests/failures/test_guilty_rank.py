@@ -11,16 +11,21 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from client_lib.errors import JobFailed
+from client_lib.launcher_protocol import outcome
+from client_lib.launcher_protocol.outcome import is_peer_loss
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.report import (
+    TERMINATION_MESSAGE_MAX,
+    as_json,
+    termination_message,
+)
 from client_lib.reports import explanation
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeInPlace
 from client_lib.spec.states import State
 from client_lib.spec.wire import JobInfo
-from client_lib.worker import outcome
-from client_lib.worker.outcome import is_peer_loss
-from client_lib.worker.plan import WorkerPlan
+from client_lib.worker.rank_end import ended
 from client_lib.worker.ranks import Exit
-from client_lib.worker.report import TERMINATION_MESSAGE_MAX, as_json, ended, termination_message
 from client_lib.worker.worker_log import Printed
 from server_stub.runtimes.kube.observe.inventory import read_digest
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus, verdict

@@ -2,9 +2,9 @@
 
 import pytest
 
+from client_lib.launcher_protocol.outcome import Ended
 from client_lib.spec.request import CodeSnapshot
 from client_lib.spec.wire import Failure
-from client_lib.worker.outcome import Ended
 from server_stub.failures import hint_for, missing_file, path_beside_submitter
 from server_stub.runtimes.verdict import finished_peers as note
 

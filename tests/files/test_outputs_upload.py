@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from client_lib.durable import sha256_of
 from client_lib.errors import StorageFull
-from client_lib.worker.directory import sha256_of
-from client_lib.worker.outputs.store import Kept, read_index
+from client_lib.launcher_protocol.output_store import Kept, read_index
 from server_stub.files import outputs
 from server_stub.files.outputs import OutputsUpload
 from server_stub.files.room import Room

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from client_lib import Client
+from client_lib.launcher_protocol.record import metric_lines
 from client_lib.spec import paths
 from client_lib.spec.metrics import PARTS
-from client_lib.worker.format import metric_lines
 from client_lib.worker.preflight import WARNING
 from server_stub.curves import goodput
 from server_stub.curves.reader import FOLDER

@@ -14,11 +14,11 @@ import pytest
 import requests
 
 from client_lib.cli.commands.sessions import Session
+from client_lib.launcher_protocol.frames import BLOCK, EXITED, Frames, json_frame
 from client_lib.spec import paths
 from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.http_client import connect
 from client_lib.transport.rest import Rest
-from client_lib.worker.control import BLOCK, EXITED, Frames, json_frame
 from tests.http.conftest import DEADLINE_S, Api, Running
 from tests.http.test_stacks import runs
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from client_lib.errors import InvalidRequest, NeverFits, NotSupported, TooLarge, Unavailable
+from client_lib.launcher_protocol.plan import WorkerPlan, from_json
 from client_lib.spec.request import CodeInPlace, Submitter
-from client_lib.worker.plan import WorkerPlan, from_json
 from server_stub.runtimes.fields import FIELDS
 from server_stub.runtimes.kube.catalogue import Needs
 from server_stub.runtimes.kube.render import storage

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from client_lib.launcher_protocol.record import GOES_ON, LINE, PROGRESS
 from client_lib.log_reading.divergence import Divergence, find
 from client_lib.log_reading.reader import LogEntry
-from client_lib.worker.format import GOES_ON, LINE, PROGRESS
 from tests.log_reading.test_rendering import entry
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from client_lib.errors import BadResponse, NotFound, ServerUnreachable
+from client_lib.launcher_protocol.record import JOB_STREAMS
 from client_lib.log_reading.reader import (
     MAX_LINE,
     OpenStream,
@@ -19,7 +20,6 @@ from client_lib.log_reading.reader import (
     settled_entries,
 )
 from client_lib.transport.failures import Transient
-from client_lib.worker.format import JOB_STREAMS
 
 STATE = b'@state {"state": "RUNNING"}\n'
 END = b'@end {"state": "SUCCEEDED"}\n'

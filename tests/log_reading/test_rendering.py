@@ -3,9 +3,9 @@
 import time
 from datetime import timedelta
 
+from client_lib.launcher_protocol.record import GOES_ON, LINE, MAX_TEXT, PROGRESS
 from client_lib.log_reading.reader import LogEntry
 from client_lib.log_reading.text_output import LogPrinter
-from client_lib.worker.format import GOES_ON, LINE, MAX_TEXT, PROGRESS
 from tests.logs.support import START
 
 

@@ -13,10 +13,10 @@ import pytest
 import requests
 
 from client_lib.errors import BY_CODE
+from client_lib.launcher_protocol.log_segments import segment_name
 from client_lib.log_reading.reader import Params
 from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES
-from client_lib.worker.format import segment_name
 from tests.logs.log_server import NAME
 from tests.processes import free_port
 from tests.waiting import until

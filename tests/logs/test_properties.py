@@ -9,9 +9,9 @@ from pathlib import Path
 
 from hypothesis import given, settings, strategies as st
 
+from client_lib.launcher_protocol.record import parse
 from client_lib.log_reading.reader import Params, log_entries, log_lines
 from client_lib.spec.paths import parse_cursor
-from client_lib.worker.format import parse
 from server_stub.files.job_dirs import log_dir
 from server_stub.logs.hub import LogHub
 from server_stub.logs.query import LogQuery

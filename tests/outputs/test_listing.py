@@ -4,7 +4,7 @@ from pathlib import Path
 
 from hypothesis import given, strategies as st
 
-from client_lib.worker.outputs.store import INDEX, Index, Kept, LeftOut
+from client_lib.launcher_protocol.output_store import INDEX, Index, Kept, LeftOut
 from server_stub.files.outputs import OUTPUTS, conflict_notes, listing, merged
 
 Found = dict[tuple[int, int], Index]

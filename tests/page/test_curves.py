@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker.format import metric_lines
+from client_lib.launcher_protocol.record import metric_lines
 from tests.http.conftest import Running
 from tests.logs.support import LogWriter
 from tests.page.support import log_of, open_job, row, running_job

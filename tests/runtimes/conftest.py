@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
+from client_lib.launcher_protocol.record import METRICS
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Code, CodeInPlace, Submitter
-from client_lib.worker.format import METRICS
 from server_stub.files.job_dirs import log_dir, worker_dir
 from server_stub.runtimes import Attempt, Observation
 from server_stub.runtimes.local import LocalOptions

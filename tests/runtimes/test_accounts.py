@@ -28,8 +28,8 @@ import pytest
 import requests
 
 from client_lib.errors import InvalidRequest
+from client_lib.launcher_protocol.processes import start_time
 from client_lib.spec import paths
-from client_lib.worker.system import start_time
 from server_stub.http import users_file
 from server_stub.runtimes.local import accounts
 from server_stub.settings import PREFIX

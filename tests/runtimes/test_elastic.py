@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from client_lib.durable import read_json, write_json
+from client_lib.launcher_protocol.directory import Directory
 from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
-from client_lib.worker.directory import Directory, read_json, write_json
 from server_stub.files.job_dirs import attempt_dir, log_dir
 from server_stub.runtimes import verdict
 from server_stub.runtimes.local import plan

@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from client_lib.durable import read_json
+from client_lib.launcher_protocol.directory import Directory
 from client_lib.spec.job import JobSpec
 from client_lib.spec.states import Reason
 from client_lib.spec.validation import STORED
-from client_lib.worker.directory import Directory, read_json
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local import launcher

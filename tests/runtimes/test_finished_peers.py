@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from client_lib.launcher_protocol.outcome import Ended
+from client_lib.launcher_protocol.report import rank_as_json
 from client_lib.spec.states import Reason
-from client_lib.worker.outcome import Ended
-from client_lib.worker.report import rank_as_json
 from server_stub.runtimes.verdict import Stage, WorkerStatus, finished_peers as note, verdict
 
 LOST = "RuntimeError: Connection closed by peer [127.0.0.1]:29990"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import InvalidRequest
-from client_lib.worker.outputs.store import DirectoryStore, Kept
+from client_lib.launcher_protocol.output_store import DirectoryStore, Kept
 from server_stub.files import outputs
 from server_stub.runtimes import Source, inputs
 

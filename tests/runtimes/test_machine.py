@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.errors import InvalidRequest
-from client_lib.worker.directory import MARKER
+from client_lib.launcher_protocol.directory import MARKER
 from server_stub.runtimes.local import launcher, machine
 from server_stub.runtimes.local.host import check_volumes, find_prefix
 from server_stub.runtimes.local.machine import Ports, ephemeral_range, in_turn, is_free, outside

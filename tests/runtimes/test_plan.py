@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from client_lib.errors import InvalidRequest
+from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Code, CodeInPlace, CodeSnapshot, Submitter
 from client_lib.spec.wire import Manifest
-from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.instance_types import Catalogue
 from server_stub.runtimes.local import LocalOptions, plan

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings, strategies as st
 
+from client_lib.durable import write_json
 from client_lib.errors import Conflict, KeyReused, ServerError
+from client_lib.launcher_protocol.directory import Directory
 from client_lib.spec.request import GroupMember, GroupRequest
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobPage
-from client_lib.worker.directory import Directory, write_json
 from server_stub.files.job_dirs import attempt_dir, worker_dir
 from server_stub.service import JobFilters
 from tests.examples import examples

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from client_lib.errors import InvalidRequest, TooLarge
+from client_lib.launcher_protocol.archive import unpack
 from client_lib.submit import snapshot
 from client_lib.submit.snapshot import list_files, packed
-from client_lib.worker.archive import unpack
 from tests.examples import examples
 from tests.rights import file_modes_hold
 from tests.small_disk import no_file_grows_over

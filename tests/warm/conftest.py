@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker.directory import MARKER, read_json
-from client_lib.worker.plan import processes
+from client_lib.durable import read_json
+from client_lib.launcher_protocol.directory import MARKER
+from client_lib.launcher_protocol.rank_processes import processes
 from client_lib.worker.warm import ROOM, fit
 from tests.processes import alive
 from tests.waiting import until

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.worker.plan import Process, WorkerPlan
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.rank_processes import Process
 from client_lib.worker.warm import fit
 from client_lib.worker.warm.rank import fingerprint
 from tests.worker.conftest import Worker

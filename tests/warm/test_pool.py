@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.worker import system
-from client_lib.worker.directory import MARKER, read_json
-from client_lib.worker.plan import processes
-from client_lib.worker.system import marked
+from client_lib.durable import read_json
+from client_lib.launcher_protocol.directory import MARKER
+from client_lib.launcher_protocol.processes import marked
+from client_lib.launcher_protocol.rank_processes import processes
+from client_lib.worker import memory
 from client_lib.worker.warm import fit
 from tests.processes import alive
 from tests.waiting import until
@@ -93,6 +94,7 @@ def test_with_a_package_all_of_its_modules_are_left_out(pool: Make, tmp_path: Pa
 
 
 def test_a_gpu_that_was_opened_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from client_lib.worker import system
     from client_lib.worker.warm import pool
 
     monkeypatch.setattr(os, "readlink", lambda path: "/dev/nvidiactl")  # this machine may have none
@@ -151,11 +153,11 @@ def test_memory_is_short_on_the_machine_or_in_the_control_group(
     (tmp_path / "meminfo").write_text(
         f"MemTotal: {total >> 10} kB\nMemAvailable: {available >> 10} kB\n"
     )
-    monkeypatch.setattr(system, "_MEMINFO", str(tmp_path / "meminfo"))
-    monkeypatch.setattr(system, "_memory_groups", lambda: [str(tmp_path)])
+    monkeypatch.setattr(memory, "_MEMINFO", str(tmp_path / "meminfo"))
+    monkeypatch.setattr(memory, "_memory_groups", lambda: [str(tmp_path)])
     for name, text in group.items():
         (tmp_path / name).write_text(text)
-    assert system.memory_is_short() is short
+    assert memory.memory_is_short() is short
 
 
 def test_it_ends_when_memory_is_short(pool: Make, tmp_path: Path) -> None:

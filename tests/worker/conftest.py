@@ -14,10 +14,12 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker import control, system
-from client_lib.worker.directory import MARKER, Directory, launcher_command, read_json
-from client_lib.worker.format import GOES_ON, Record, parse
-from client_lib.worker.plan import WorkerPlan
+from client_lib.durable import read_json
+from client_lib.launcher_protocol import control, processes
+from client_lib.launcher_protocol.directory import MARKER, Directory
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.record import GOES_ON, Record, parse
+from client_lib.worker.programs import launcher_command
 from tests.processes import alive
 from tests.waiting import until
 
@@ -128,7 +130,7 @@ class Worker:
         until(lambda: any(text in record.text for record in self.records()), f"{text!r} in the log")
 
     def left_over(self) -> list[int]:
-        return [pid for pid in system.marked(MARKER, self.directory.path) if alive(pid)]
+        return [pid for pid in processes.marked(MARKER, self.directory.path) if alive(pid)]
 
     def close(self) -> None:
         if self.connection:

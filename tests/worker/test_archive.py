@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from client_lib.worker.archive import ArchiveRefused, unpack
+from client_lib.launcher_protocol.archive import ArchiveRefused, unpack
 from tests.examples import examples
 from tests.small_disk import small_disk
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import client_lib
-from client_lib.worker.directory import Directory
-from client_lib.worker.outcome import CannotStart
+from client_lib.launcher_protocol.directory import Directory
+from client_lib.launcher_protocol.reasons import CannotStart
 from client_lib.worker.preparation import copy_checkpoints, prepare
 from tests.worker.conftest import Worker
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from client_lib.worker import control
-from client_lib.worker.control import ControlServer, Lines, Message
+from client_lib.launcher_protocol import control
+from client_lib.launcher_protocol.control import ControlServer, Lines, Message
 from client_lib.worker.loop import Loop
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.worker.directory import Directory
-from client_lib.worker.plan import agent_arguments
+from client_lib.launcher_protocol.directory import Directory
+from client_lib.launcher_protocol.rank_processes import agent_arguments
 from client_lib.worker.preparation import prepare
-from client_lib.worker.report import failed_below
+from client_lib.worker.rank_end import failed_below
 from client_lib.worker.warm.fit import PoolState, refusal
 from tests.processes import free_port
 from tests.worker.conftest import Worker

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker import disk
-from client_lib.worker.directory import launcher_command
+from client_lib import durable
+from client_lib.launcher_protocol import directory
+from client_lib.worker.programs import launcher_command
 from tests.small_disk import fill, free, small_disk
 from tests.waiting import until
 from tests.worker.conftest import Worker
@@ -37,7 +38,7 @@ def new_worker(place: Path, script: str = "", *, reserve: bool = True, **fields:
     folder.mkdir()
     one = Worker(folder, script, environment={"PATH": os.environ["PATH"]}, **fields)
     if reserve:
-        disk.take_reserve(one.directory.reserve, 1)
+        directory.take_reserve(one.directory.reserve, 1)
     return one
 
 
@@ -101,7 +102,7 @@ def test_a_stalled_log_leaves_the_last_room_to_others(place: Path) -> None:
         one.start().go()
         until(lambda: free(place) == 0, "the disk is full")
         time.sleep(1.0)  # the launcher has tried to write more, and stalls
-        disk.give_up(one.directory.reserve)  # as when something else frees some room
+        directory.give_up_reserve(one.directory.reserve)  # as when something else frees some room
         with pytest.raises(AssertionError):
             until(lambda: free(place) == 0, "the log takes it", within_s=1.5)
     finally:
@@ -117,14 +118,14 @@ def test_a_launcher_that_dies_of_a_full_disk_says_so(place: Path) -> None:
         done = subprocess.run(launcher_command(one.directory.path), stdout=file, stderr=file)
     assert done.returncode == 1
     last = output.read_text().splitlines()[-1]
-    assert disk.ended_program(one.directory.path, 1, last), last
+    assert durable.ended_program(one.directory.path, 1, last), last
 
 
 def test_the_end_of_a_program_on_a_full_disk(place: Path) -> None:
-    assert not disk.ended_program(str(place), 1, "")
+    assert not durable.ended_program(str(place), 1, "")
     fill(place)
-    assert disk.ended_program(str(place), 120, "")
-    assert not disk.ended_program(str(place), -9, "")
-    assert not disk.ended_program(str(place), 1, "ValueError: no")
-    assert not disk.ended_program(str(place / "gone"), 1, "")
-    assert disk.ended_program(str(place), 1, "OSError: [Errno 28] No space left on device: '/x'")
+    assert durable.ended_program(str(place), 120, "")
+    assert not durable.ended_program(str(place), -9, "")
+    assert not durable.ended_program(str(place), 1, "ValueError: no")
+    assert not durable.ended_program(str(place / "gone"), 1, "")
+    assert durable.ended_program(str(place), 1, "OSError: [Errno 28] No space left on device: '/x'")

@@ -5,8 +5,8 @@ import subprocess
 import sys
 from importlib.metadata import distributions
 
-from client_lib.worker import system
-from client_lib.worker.format import MAX_TEXT
+from client_lib.launcher_protocol.record import MAX_TEXT
+from client_lib.worker import hardware
 
 
 def merged(lines: bytes) -> dict[str, dict[str, str]]:
@@ -19,7 +19,7 @@ def merged(lines: bytes) -> dict[str, dict[str, str]]:
 
 
 def test_the_packages_are_those_of_importlib_metadata_and_torch_is_not_imported() -> None:
-    code = f"import runpy, sys; runpy.run_path({system.__file__!r}, run_name='__main__')"
+    code = f"import runpy, sys; runpy.run_path({hardware.__file__!r}, run_name='__main__')"
     code += "; sys.exit('torch' in sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     found = merged(ran.stdout)
@@ -48,8 +48,8 @@ def test_plain_variables_of_seeds_are_told_and_no_others() -> None:
         "HOME": "/h",
         "SEED\udc80": "1",
     }
-    assert merged(system.describe({**plain, **other, "MY_SEED": "9" * 999}))["seeds"] == plain
+    assert merged(hardware.describe({**plain, **other, "MY_SEED": "9" * 999}))["seeds"] == plain
 
 
 def test_another_program_than_python_has_no_packages() -> None:
-    assert merged(system.describe({}, has_python=False)).keys() == {"hardware"}
+    assert merged(hardware.describe({}, has_python=False)).keys() == {"hardware"}

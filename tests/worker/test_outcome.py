@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from client_lib.spec.states import Reason
-from client_lib.worker import outcome
-from client_lib.worker.outcome import (
+from client_lib.launcher_protocol import outcome
+from client_lib.launcher_protocol.outcome import (
     Ended,
     Raised,
     exception_of_error_file,
@@ -17,8 +16,10 @@ from client_lib.worker.outcome import (
     first_failure,
     of_ranks,
 )
+from client_lib.launcher_protocol.report import rank_as_json, rank_of_json
+from client_lib.spec.states import Reason
+from client_lib.worker.rank_end import ended, failed_below
 from client_lib.worker.ranks import Exit
-from client_lib.worker.report import ended, failed_below, rank_as_json, rank_of_json
 from client_lib.worker.worker_log import Printed
 from server_stub.worker_gateway.report import MAX_BYTES
 from tests.worker.conftest import Worker

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker.outputs import Patterns
-from client_lib.worker.outputs.collector import FileFinder, LookInterrupted, Sync
-from client_lib.worker.outputs.store import (
+from client_lib.launcher_protocol.output_globs import Patterns
+from client_lib.launcher_protocol.output_store import (
     INDEX,
     BeingWritten,
     DirectoryStore,
@@ -25,6 +24,7 @@ from client_lib.worker.outputs.store import (
     data_path,
     read_index,
 )
+from client_lib.worker.outputs.collector import FileFinder, LookInterrupted, Sync
 from tests.small_disk import fill, free, small_disk
 from tests.waiting import until
 from tests.worker.conftest import DEADLINE_S, Worker

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker import control, function_runner
-from client_lib.worker.directory import Directory
-from client_lib.worker.plan import WorkerPlan, processes
+from client_lib.launcher_protocol import control
+from client_lib.launcher_protocol.directory import Directory
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.rank_processes import processes
+from client_lib.worker import function_runner
 from client_lib.worker.preparation import declared_option
 from tests.processes import free_port
 from tests.worker.conftest import Worker
@@ -411,7 +413,7 @@ def test_the_launcher_needs_no_more_than_python_3_8() -> None:
 def test_the_launcher_imports_nothing_but_the_standard_library() -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[1])\nimport client_lib.worker.launcher, "
-        "client_lib.worker.archive, client_lib.worker.zipapp_build\nprint(*[n for n in "
+        "client_lib.launcher_protocol.archive, client_lib.worker.zipapp_build\nprint(*[n for n in "
         "sys.modules if n.startswith(('client_lib', 'server_stub'))])\n"
     )
     root = Path(__file__).parents[2]
@@ -421,6 +423,5 @@ def test_the_launcher_imports_nothing_but_the_standard_library() -> None:
         text=True,
         check=True,
     )
-    assert all(
-        name == "client_lib" or name.startswith("client_lib.worker") for name in done.stdout.split()
-    )
+    ours = ("client_lib.worker", "client_lib.launcher_protocol", "client_lib.durable")
+    assert all(name == "client_lib" or name.startswith(ours) for name in done.stdout.split())

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker import control, preflight
+from client_lib.launcher_protocol import control
+from client_lib.worker import preflight
 from client_lib.worker.preflight import Failed, Rank, compare
 from tests.processes import free_port
 from tests.waiting import until

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from client_lib.worker import control
+from client_lib.launcher_protocol import control
+from client_lib.launcher_protocol.processes import below
 from client_lib.worker.observer import QUIET_S, Sample, Stillness, Use, moved, take
-from client_lib.worker.system import below
 from tests.processes import free_port
 from tests.worker.conftest import Worker
 

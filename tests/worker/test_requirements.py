@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker import control
-from client_lib.worker.directory import locked
+from client_lib.durable import locked
+from client_lib.launcher_protocol import control
 from client_lib.worker.requirements import PackageEnvironment, Parent, key_of, make_room, why
 from tests.waiting import until
 from tests.worker.conftest import Worker

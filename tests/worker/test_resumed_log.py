@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.worker.directory import Directory, renew
-from client_lib.worker.format import SegmentWriter, parse, segment_name
+from client_lib.launcher_protocol.directory import Directory, renew
+from client_lib.launcher_protocol.log_segments import SegmentWriter, segment_name
+from client_lib.launcher_protocol.record import parse
 from client_lib.worker.worker_log import WorkerLog
 
 RECORD = b"%d 2026-11-21T10:58:55.123456Z 0 stdout line\n"

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker import control
-from client_lib.worker.control import (
+from client_lib.launcher_protocol import control
+from client_lib.launcher_protocol.frames import (
     BLOCK,
     DATA,
     ERRORS,
@@ -182,11 +182,12 @@ def test_a_command_ends_with_its_user_who_left_unsent_input(worker: Make) -> Non
 def test_a_session_ends_with_the_attempt_while_its_user_reads_nothing() -> None:
     script = """
         import os, socket, time
-        from client_lib.worker import control, session
-        from client_lib.worker.plan import Process
+        from client_lib.launcher_protocol import frames
+        from client_lib.launcher_protocol.rank_processes import Process
+        from client_lib.worker import session
         from client_lib.worker.system import choose
 
-        control.KEEP_S = 0.05
+        frames.KEEP_S = 0.05
         sessions = session.Sessions(choose(), [Process(0, 0, [], dict(os.environ), "/")])
         user, workers = socket.socketpair()
         sessions.begin({"argv": ["yes"]}, workers)
@@ -204,8 +205,8 @@ def test_a_connection_needs_no_lock_that_another_thread_of_the_launcher_holds() 
     """
     script = """
         import importlib.machinery, os, socket, sys, threading
+        from client_lib.launcher_protocol.rank_processes import Process
         from client_lib.worker import session
-        from client_lib.worker.plan import Process
         from client_lib.worker.system import choose
 
         class Waits:

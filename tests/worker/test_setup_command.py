@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker import control
-from client_lib.worker.report import TERMINATION_MESSAGE_MAX, termination_message
+from client_lib.launcher_protocol import control
+from client_lib.launcher_protocol.report import TERMINATION_MESSAGE_MAX, termination_message
 from tests.waiting import until
 from tests.worker.conftest import Worker
 
@@ -83,7 +83,7 @@ def test_a_stop_that_comes_before_the_preparation_prevents_it(
 ) -> None:
     program = """if True:
         import socket, sys
-        from client_lib.worker import control
+        from client_lib.launcher_protocol import control
         from client_lib.worker.launcher import run_worker
 
         agents, launchers = socket.socketpair()

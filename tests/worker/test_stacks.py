@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker import control, rank_runner, stacks
-from client_lib.worker.directory import STACKS, read_json
-from client_lib.worker.plan import RANK_VARIABLES
+from client_lib.durable import read_json
+from client_lib.launcher_protocol import control
+from client_lib.launcher_protocol.directory import STACKS
+from client_lib.launcher_protocol.plan import RANK_VARIABLES
+from client_lib.worker import rank_runner, stacks
 from tests.interpreters import EACH_PYTHON
 from tests.waiting import until
 from tests.worker.conftest import Worker

@@ -5,7 +5,7 @@ from unittest import mock
 
 from hypothesis import given, settings, strategies as st
 
-from client_lib.worker.format import GOES_ON, LINE, MAX_TEXT, PROGRESS, Record, parse
+from client_lib.launcher_protocol.record import GOES_ON, LINE, MAX_TEXT, PROGRESS, Record, parse
 from client_lib.worker.stamp import Sequence, Stamper
 from tests.examples import examples
 

@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 
 import client_lib
-from client_lib.worker.directory import launcher_command
+from client_lib.worker.programs import launcher_command
 
 
 @pytest.mark.process
 def test_a_backport_beside_the_package_does_not_hide_the_standard_library(tmp_path: Path) -> None:
     """As in a site-packages where somebody once installed enum34."""
     package = Path(client_lib.__file__).parent
-    shutil.copytree(package / "worker", tmp_path / "client_lib" / "worker")
-    shutil.copy(package / "__init__.py", tmp_path / "client_lib")
+    for name in ("worker", "launcher_protocol"):
+        shutil.copytree(package / name, tmp_path / "client_lib" / name)
+    for name in ("__init__.py", "durable.py"):
+        shutil.copy(package / name, tmp_path / "client_lib")
     (tmp_path / "enum.py").write_text("raise ImportError('this is the backport')")
     python, *words = launcher_command("/nowhere", sys.executable)
     command = [

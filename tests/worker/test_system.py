@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.worker import system
+from client_lib.launcher_protocol import processes
+from client_lib.worker import memory
 from tests.processes import alive
 from tests.waiting import until
 
@@ -21,8 +22,8 @@ ROOT = Path(__file__).parents[2]
 LAUNCHER = """
 import os, sys, time
 sys.path.insert(0, {root!r})
+from client_lib.launcher_protocol.rank_processes import Process
 from client_lib.worker import ranks, system
-from client_lib.worker.plan import Process
 chosen = system.choose()
 started = ranks.start(Process(0, 0, ["sleep", "1000"], dict(os.environ), "/"), chosen.before_exec)
 print(type(chosen).__name__, started.pid, flush=True)
@@ -77,19 +78,19 @@ def test_a_foreign_group_with_the_number_of_an_ended_rank_is_not_left_over() -> 
 
 
 def test_a_start_time_names_a_process_for_ever() -> None:
-    assert system.start_time(os.getpid()) == system.start_time(os.getpid())
+    assert processes.start_time(os.getpid()) == processes.start_time(os.getpid())
     process = subprocess.Popen(["true"])
     process.wait()
-    assert system.start_time(process.pid) is None
+    assert processes.start_time(process.pid) is None
 
 
 @pytest.mark.process
 def test_the_portable_answers_are_stable_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(system, "_HAS_PROC", False)  # another system's way, on this one
-    if not system.start_time(os.getpid()):
+    monkeypatch.setattr(processes, "_HAS_PROC", False)  # another system's way, on this one
+    if not processes.start_time(os.getpid()):
         pytest.skip("there is no ps here")
-    assert system.start_time(os.getpid()) == system.start_time(os.getpid())
-    assert system.boot_id()
+    assert processes.start_time(os.getpid()) == processes.start_time(os.getpid())
+    assert processes.boot_id()
 
 
 def test_a_boot_of_macos_is_known_by_its_session_not_by_a_time(
@@ -103,8 +104,8 @@ def test_a_boot_of_macos_is_known_by_its_session_not_by_a_time(
     )
     sysctl.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setattr(system, "_HAS_PROC", False)
-    assert system.boot_id() == "8D3C2F6E-0A53-4F0E-9C0B-5C3D9C1B7A11"
+    monkeypatch.setattr(processes, "_HAS_PROC", False)
+    assert processes.boot_id() == "8D3C2F6E-0A53-4F0E-9C0B-5C3D9C1B7A11"
 
 
 def test_marked_processes_are_found_by_their_environment() -> None:
@@ -112,15 +113,15 @@ def test_marked_processes_are_found_by_their_environment() -> None:
         ["sleep", "1000"], env=os.environ | {"CLIENT_LIB_WORKER_DIR": "/of/this/test"}
     )
     try:
-        assert system.marked("CLIENT_LIB_WORKER_DIR", "/of/this/test") == [process.pid]
-        assert system.marked("CLIENT_LIB_WORKER_DIR", "/of/this") == []
+        assert processes.marked("CLIENT_LIB_WORKER_DIR", "/of/this/test") == [process.pid]
+        assert processes.marked("CLIENT_LIB_WORKER_DIR", "/of/this") == []
     finally:
         process.kill()
         process.wait()
 
 
 def test_kills_for_memory_are_counted() -> None:
-    assert system.out_of_memory_kills() >= 0
+    assert memory.out_of_memory_kills() >= 0
 
 
 def test_a_file_that_can_not_be_opened_does_not_look_as_if_it_were_not_there() -> None:
@@ -130,9 +131,9 @@ def test_a_file_that_can_not_be_opened_does_not_look_as_if_it_were_not_there() -
             while True:
                 os.dup(0)
         try:
-            system.content("/proc/self/status")
+            processes.content("/proc/self/status")
         except OSError as error:
             os._exit(0 if error.errno == errno.EMFILE else 1)
         os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
-    assert system.content("/proc/0/status") == b""
+    assert processes.content("/proc/0/status") == b""

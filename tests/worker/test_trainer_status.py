@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import requests
 
+from client_lib.launcher_protocol.plan import TRAINER_STATUS
 from client_lib.worker import metrics
 from client_lib.worker.loop import Loop
-from client_lib.worker.plan import TRAINER_STATUS
 
 HUGE = 10**400
 

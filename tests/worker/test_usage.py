@@ -114,7 +114,7 @@ def _limited_group(root: str, limit: str) -> Path | None:
 
 def test_the_part_of_the_memory_limit_is_known(limited: Path) -> None:
     uses = (
-        "from client_lib.worker.system import memory_of_limit\nblock = bytearray(200 * "
+        "from client_lib.worker.memory import memory_of_limit\nblock = bytearray(200 * "
         "2**20)\nprint(memory_of_limit())"
     )
     command = [

@@ -10,7 +10,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from client_lib.worker.directory import read_json
+from client_lib.durable import read_json
 from client_lib.worker.zipapp_build import build
 from tests.interpreters import EACH_PYTHON
 from tests.waiting import until
@@ -65,7 +65,7 @@ def test_every_module_that_a_pod_starts_with_is_compiled(tmp_path: Path) -> None
     show = f"""
 import sys
 sys.path.insert(0, {str(tmp_path / "worker.pyz")!r})
-import client_lib.worker.pod.agent, client_lib.worker.launcher, client_lib.worker.archive
+import client_lib.worker.pod.agent, client_lib.worker.launcher, client_lib.launcher_protocol.archive
 ours = [(name, module) for name, module in sys.modules.items() if name.startswith("client_lib.")]
 print([name for name, module in ours if not module.__cached__])
 """

@@ -19,12 +19,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.processes import start_time
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import CodeSnapshot, Submitter
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
-from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.system import start_time
 from client_lib.worker.zipapp_build import build
 from server_stub.files.job_dirs import attempt_dir, worker_dir
 from server_stub.runtimes import STACKS_S, Attempt, Observation, Sink, inputs, plan

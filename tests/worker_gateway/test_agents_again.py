@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker.format import Record, parse
+from client_lib.launcher_protocol.record import Record, parse
 from tests.processes import processes_of
 from tests.waiting import until
 from tests.worker_gateway.conftest import Site, Start

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from client_lib.worker.format import METRICS, parse
+from client_lib.launcher_protocol.record import METRICS, parse
 from tests.waiting import until
 from tests.worker_gateway.conftest import Start
 from tests.worker_gateway.pods_here import MASTER_PORT, lives

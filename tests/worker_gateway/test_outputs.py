@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from client_lib import Client, Job, State
+from client_lib.launcher_protocol.output_store import SourceFile
 from client_lib.spec import paths
 from client_lib.worker.outputs.http_store import HttpStore
-from client_lib.worker.outputs.store import SourceFile
 from tests.local_server import CLIENT_VARIABLES
 from tests.worker_gateway.conftest import Site, Start
 from tests.worker_gateway.test_rights import Speaker

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from client_lib.worker.format import METRICS, parse
-from client_lib.worker.plan import WorkerPlan
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.record import METRICS, parse
 from client_lib.worker.zipapp_build import build
 from tests.interpreters import EACH_PYTHON
 from tests.processes import processes_of

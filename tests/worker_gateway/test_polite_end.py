@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from client_lib.worker.format import SegmentWriter
+from client_lib.launcher_protocol.log_segments import SegmentWriter
 from client_lib.worker.pod import AgentEvent, Instruction
 from client_lib.worker.pod.log_carriers import ServerCarrier, Spool
 from client_lib.worker.pod.server_channel import ServerChannel, ServerClient

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from client_lib.worker.outcome import Ended, of_ranks
-from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.report import as_json, storable
+from client_lib.launcher_protocol.outcome import Ended, of_ranks
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.report import as_json, storable
 from server_stub.files import outputs
 from server_stub.files.job_dirs import opener
 from server_stub.runtimes.verdict import (

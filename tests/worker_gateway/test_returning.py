@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from client_lib.errors import Conflict
+from client_lib.launcher_protocol.log_segments import SegmentWriter
+from client_lib.launcher_protocol.record import parse
 from client_lib.spec.job import JobSpec
-from client_lib.worker.format import SegmentWriter, parse
 from server_stub.files.room import Spare
 from server_stub.runtimes.kube.observe.ending import may_return
 from server_stub.worker_gateway.attempt import OpenAttempt, WorkerGroup, WorkerRegistry

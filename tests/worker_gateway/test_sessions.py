@@ -11,8 +11,8 @@ import pytest
 import uvloop
 
 from client_lib.errors import Conflict, NotFound
+from client_lib.launcher_protocol.frames import BLOCK, DATA, ERRORS, EXITED, Frames, frame
 from client_lib.spec import paths
-from client_lib.worker.control import BLOCK, DATA, ERRORS, EXITED, Frames, frame
 from server_stub.worker_gateway import sessions
 from server_stub.worker_gateway.sessions import SessionEnd, SessionOrders, worker_of
 from tests.processes import alive

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from client_lib.launcher_protocol.plan import WorkerPlan, from_json
 from client_lib.worker.function_runner import PAYLOAD
-from client_lib.worker.plan import WorkerPlan, from_json
 from client_lib.worker.pod.settings import PodFiles, PodSettings, own_plan
 
 SHARED = WorkerPlan(

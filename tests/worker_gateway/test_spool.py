@@ -6,9 +6,9 @@ from typing import Any
 
 from hypothesis import given, settings, strategies as st
 
-from client_lib.worker.format import SegmentWriter
+from client_lib.launcher_protocol.log_segments import SegmentWriter
+from client_lib.launcher_protocol.report import TERMINATION_MESSAGE_MAX, termination_message
 from client_lib.worker.pod.log_carriers import LogPiece, Spool
-from client_lib.worker.report import TERMINATION_MESSAGE_MAX, termination_message
 from tests.worker_gateway.test_log_file import record, records
 
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.worker.disk import is_full
-from client_lib.worker.format import SegmentWriter
-from client_lib.worker.outcome import START_FAILED
+from client_lib.durable import is_full
+from client_lib.launcher_protocol.log_segments import SegmentWriter
+from client_lib.launcher_protocol.output_store import SourceFile
+from client_lib.launcher_protocol.reasons import START_FAILED
 from client_lib.worker.outputs.collector import FileFinder, Sync
 from client_lib.worker.outputs.http_store import HttpStore
-from client_lib.worker.outputs.store import SourceFile
 from client_lib.worker.pod import AgentEvent, AgentThread, Instruction
 from client_lib.worker.pod.log_carriers import ServerCarrier, Spool
 from client_lib.worker.pod.peer_channel import PeerChannel, StartBarrier

@@ -28,13 +28,13 @@ from client_lib.cli.parameters import (
     profile_names,
     require_command,
 )
+from client_lib.durable import write_file
 from client_lib.errors import Conflict, InvalidRequest, NotSupported, Unauthorized
 from client_lib.reports.table import harmless
 from client_lib.spec import paths
 from client_lib.transport import config, http_client, logins
 from client_lib.transport.config import LOCAL, Endpoint
 from client_lib.transport.rest import Rest
-from client_lib.worker.directory import write_file
 
 if TYPE_CHECKING:
     import tomlkit

@@ -293,7 +293,8 @@ def _change_each(
 
 \b
 Exit code:
-  0 all SUCCEEDED; else that of the first that ended otherwise: 1 FAILED, 3 CANCELLED, 124 the time is over
+  0 all SUCCEEDED; else that of the first that ended otherwise: 1 FAILED, 3 CANCELLED,
+  124 the time is over
 """
 )
 def wait(

@@ -24,7 +24,7 @@ from client_lib.cli.parameters import CommandApp
 from client_lib.cli.submit_steps import NoCheck
 from client_lib.errors import ClientLibError, JobCancelled, JobFailed
 from client_lib.job import Job
-from client_lib.worker.plan import STDIN
+from client_lib.launcher_protocol.plan import STDIN
 
 FILE = "cell.py"
 _ENDING = [
@@ -44,8 +44,8 @@ magic = CommandApp()
 
 \b
 Exit code:
-  0 SUCCEEDED; else that of the first failing rank, 128 + N where signal N ended it; 3 cancelled by another;
-  130 after Ctrl-C
+  0 SUCCEEDED; else that of the first failing rank, 128 + N where signal N ended it;
+  3 cancelled by another; 130 after Ctrl-C
 """,
 )
 def run(

@@ -28,6 +28,7 @@ from client_lib.cli.parameters import (
     TextOrJson,
     require_command,
 )
+from client_lib.durable import write_file
 from client_lib.errors import ClientLibError
 from client_lib.reports.table import aligned, stamp
 from client_lib.spec import paths
@@ -35,7 +36,6 @@ from client_lib.spec.state_dir import SERVER_LOG, make_private, state_dir
 from client_lib.transport import http_client, local_server
 from client_lib.transport.config import resolve
 from client_lib.transport.rest import Rest
-from client_lib.worker.directory import write_file
 
 INFO_S = 10.0
 IMPORT_S = 60.0  # torch from a cold disk

@@ -26,10 +26,10 @@ from client_lib.cli import printer
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import CommandApp, JobName, JobOrNewest
 from client_lib.errors import ClientLibError, Conflict, NotFound, ServerUnreachable
+from client_lib.launcher_protocol import frames
 from client_lib.spec import paths
 from client_lib.transport.failures import Transient
 from client_lib.transport.rest import Rest, newer_path
-from client_lib.worker import control as link
 
 app = CommandApp()
 
@@ -112,7 +112,7 @@ def port_forward(
         ctx.fail(f"{ports!r} is neither PORT nor LOCAL:PORT")
     job, request = connection.job(name)["name"], {"port": int(inner), "worker": worker}
     probe = Session(connection.rest, job, request)  # raises Conflict if nothing listens on the port
-    probe.send(link.frame(link.DATA))
+    probe.send(frames.frame(frames.DATA))
     probe.run(lambda *_: None)
     try:
         listening = socket.create_server(("127.0.0.1", int(local or inner)))
@@ -157,7 +157,7 @@ def _attach(connection: Connection, name: str | None, request: Request) -> int:
         request = {**request, "terminal": {"rows": rows, "columns": columns, "term": term}}
 
     def write(kind: bytes, data: bytes) -> None:
-        stream = sys.stderr.buffer if kind == link.ERRORS else sys.stdout.buffer
+        stream = sys.stderr.buffer if kind == frames.ERRORS else sys.stdout.buffer
         stream.write(data)
         stream.flush()
 
@@ -175,7 +175,7 @@ def _raw_terminal(session: Session) -> Iterator[None]:
 
     def resized(*_: object) -> None:
         columns, rows = os.get_terminal_size(1)
-        session.send(link.json_frame(link.WINDOW, (rows, columns)), at_once=True)
+        session.send(frames.json_frame(frames.WINDOW, (rows, columns)), at_once=True)
 
     before = termios.tcgetattr(0)
     signal.signal(signal.SIGWINCH, resized)
@@ -191,7 +191,7 @@ def _raw_terminal(session: Session) -> Iterator[None]:
 def _interrupts(session: Session) -> Iterator[None]:
     def interrupt(*_: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        session.send(link.json_frame(link.SIGNAL, int(signal.SIGINT)), at_once=True)
+        session.send(frames.json_frame(frames.SIGNAL, int(signal.SIGINT)), at_once=True)
 
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.SIG_IGN:  # a script's `&` has it ignored
@@ -231,9 +231,9 @@ class Session:
 
         def send() -> None:
             with suppress(OSError):  # it is closed
-                while data := read(link.BLOCK):
-                    self.send(link.frame(link.DATA, data))
-            self.send(link.frame(link.DATA))
+                while data := read(frames.BLOCK):
+                    self.send(frames.frame(frames.DATA, data))
+            self.send(frames.frame(frames.DATA))
 
         threading.Thread(target=send, daemon=True).start()
 
@@ -241,19 +241,20 @@ class Session:
         """Begin, and pass each piece of output to `show` with its kind (DATA, ERRORS) until the
         end; the exit code. Raises Conflict: there is no session, and why; NotSupported: the server
         is too old; the errors of a call."""
-        frames, begins = link.Frames(), json.dumps(self._request).encode()
-        opened = self._rest.stream(self._path, headers=_JSON, read_s=link.SILENT_S, begins=begins)
+        received = frames.Frames()
+        begins = json.dumps(self._request).encode()
+        opened = self._rest.stream(self._path, headers=_JSON, read_s=frames.SILENT_S, begins=begins)
         try:
             with newer_path("does not support sessions"), suppress(Transient), opened as answer:
                 threading.Thread(target=self._send_all, daemon=True).start()
                 for block in answer.blocks:
-                    for kind, data in frames.feed(block):
-                        if kind == link.EXITED:
+                    for kind, data in received.feed(block):
+                        if kind == frames.EXITED:
                             ended = json.loads(data)
                             if "error" in ended:
                                 raise Conflict(str(ended["error"]))
                             return int(ended["exit_code"])
-                        if kind != link.KEEP:
+                        if kind != frames.KEEP:
                             show(kind, data)
         finally:
             self._ended.set()
@@ -266,9 +267,9 @@ class Session:
         while not self._ended.is_set():
             if not data:
                 try:
-                    data = self._waiting.get(timeout=link.KEEP_S)
+                    data = self._waiting.get(timeout=frames.KEEP_S)
                 except queue.Empty:
-                    data = link.frame(link.KEEP)
+                    data = frames.frame(frames.KEEP)
                 while (
                     len(data) < _SENT_MAX and not self._waiting.empty()
                 ):  # no other thread takes from it

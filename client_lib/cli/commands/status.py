@@ -243,14 +243,14 @@ def _native_stacks(connection: Connection, job: str, rank: int, pid: int) -> lis
     be installed in the worker.
     """
     from client_lib.cli.commands.sessions import Session
-    from client_lib.worker import control as link
+    from client_lib.launcher_protocol import frames
 
     output, errors, process = bytearray(), bytearray(), f"process {pid} of rank {rank}"
     session = Session(connection.rest, job, {"argv": [*PY_SPY, str(pid)], "rank": rank})
-    session.send(link.frame(link.DATA))  # its stdin is empty
+    session.send(frames.frame(frames.DATA))  # its stdin is empty
     try:
         code = session.run(
-            lambda kind, data: (errors if kind == link.ERRORS else output).extend(data)
+            lambda kind, data: (errors if kind == frames.ERRORS else output).extend(data)
         )
     except Conflict as problem:
         if not problem.message.startswith(f"{PY_SPY[0]}: "):

@@ -30,8 +30,9 @@ from client_lib.spec.wire import JobInfo, Manifest
 from client_lib.submit.changes import with_arguments
 
 _VIEW = """\
-# A view of the objects that a submit creates. The values of secrets are masked, and binary files are shown by their
-# size and digest: `kubectl apply` can't run this; `client-lib submit` creates the real objects."""
+# A view of the objects that a submit creates. The values of secrets are masked, and binary files
+# are shown by their size and digest: `kubectl apply` can't run this; `client-lib submit` creates
+# the real objects."""
 
 app = CommandApp()
 

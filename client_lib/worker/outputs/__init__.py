@@ -1,71 +1,10 @@
 """Keeps files that ranks write to their working directory for download, while the ranks run and at
 their end.
 
-    collector  scans: finds new and changed files, keeps them, forgets removed ones, reports those that cannot be kept
-    store      keeps files in a directory of this machine, with a list, which the server reads, too
-    http_store keeps them on a remote server
+    collector   scans: finds new and changed files, keeps them, forgets removed ones, and reports
+                files that cannot be kept
+    http_store  keeps files on a remote server
 
-Here are the globs that name the files. `*`, `?` and `[...]` match within one name, `**` any number
-of folders; a glob that matches a folder matches all files in it. Paths are relative, with slashes.
-(The standard library's `glob` walks by itself, and the `*` of its `fnmatch` also matches slashes.)
+`client_lib.launcher_protocol.output_globs` names the files, and `output_store` beside it keeps them
+in a directory of this machine.
 """
-
-from fnmatch import fnmatchcase
-from typing import Sequence, Tuple
-
-ALL = "**"
-_Parts = Tuple[str, ...]
-
-# caches, version control, environments; client_lib.submit.ignore adds names that code does not hold
-_NEVER = frozenset(
-    (".git", ".hg", ".svn", ".venv", ".tox", ".nox", "node_modules", ".DS_Store")
-    + (
-        "__pycache__",
-        ".mypy_cache",
-        ".ruff_cache",
-        ".pytest_cache",
-        ".hypothesis",
-        ".ipynb_checkpoints",
-    )
-)
-ENVIRONMENT_MARKS = ("pyvenv.cfg", "conda-meta")  # files of a virtual environment
-
-
-class Patterns:
-    """Several globs; a path matches if it matches one of them."""
-
-    def __init__(self, globs: Sequence[str]) -> None:
-        self._all = [_split(glob) for glob in globs]
-
-    def match(self, path: str) -> bool:
-        parts = _split(path)
-        return any(_matches(pattern, parts) for pattern in self._all)
-
-    def may_lie_below(self, folder: str) -> bool:
-        for pattern in self._all:
-            for part, name in zip(pattern, _split(folder)):  # noqa: B905  # as far as the shorter goes; `strict` is not in 3.8
-                if part == ALL:
-                    return True
-                if not fnmatchcase(name, part):
-                    break
-            else:
-                return True
-        return False
-
-
-def never(name: str) -> bool:
-    """A file or folder of this name is not kept, even if a glob matches."""
-    return name in _NEVER or name.endswith((".pyc", ".pyo"))
-
-
-def _split(path: str) -> _Parts:
-    return tuple(part for part in path.split("/") if part not in ("", "."))
-
-
-def _matches(pattern: _Parts, path: _Parts) -> bool:
-    """A pattern that ends before the path matches a folder above it."""
-    if not pattern:
-        return True
-    if pattern[0] == ALL:
-        return any(_matches(pattern[1:], path[skipped:]) for skipped in range(len(path)))
-    return bool(path) and fnmatchcase(path[0], pattern[0]) and _matches(pattern[1:], path[1:])

@@ -30,17 +30,17 @@ from typing import (
     Union,
 )
 
-from client_lib.worker.directory import write_file
-from client_lib.worker.loop import Loop
-from client_lib.worker.outputs import ENVIRONMENT_MARKS, Patterns, never
-from client_lib.worker.outputs.store import (
+from client_lib.durable import write_file
+from client_lib.launcher_protocol.output_globs import ENVIRONMENT_MARKS, Patterns, never
+from client_lib.launcher_protocol.output_store import (
     BeingWritten,
     DirectoryStore,
     LeftOut,
     NotKept,
     SourceFile,
 )
-from client_lib.worker.plan import WorkerPlan
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.worker.loop import Loop
 
 if TYPE_CHECKING:
     from client_lib.worker.outputs.http_store import HttpStore

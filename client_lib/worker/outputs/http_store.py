@@ -1,8 +1,9 @@
 """Keeps outputs of a remote worker on the server, over HTTP.
 
-    PUT <url>/<path>?offset=N&size=S&sha256=H&mtime=T&executable=0   body: the bytes from N on; empty: asks for `length`
-        -> {"length": n}: number of these bytes that the server has; S: the file is kept; 0 after the last byte: the
-        digest did not match, and the upload starts from the beginning
+    PUT <url>/<path>?offset=N&size=S&sha256=H&mtime=T&executable=0
+        body: the bytes from N on; empty: asks for `length`
+        -> {"length": n}: number of these bytes that the server has; S: the file is kept; 0 after
+        the last byte: the digest did not match, and the upload starts from the beginning
     PUT <url>/<path>?size=S&left_out=WHY
     DELETE <url>/<path>
 
@@ -15,7 +16,7 @@ import time
 from typing import Any, Callable, Dict, Optional, TypeVar
 from urllib.parse import quote, urlencode
 
-from client_lib.worker.outputs.store import BLOCK, BeingWritten, SourceFile
+from client_lib.launcher_protocol.output_store import BLOCK, BeingWritten, SourceFile
 from client_lib.worker.server_connection import Rejected, RequestFailed, ServerConnection
 
 _PIECE = 8 * BLOCK  # one request; servers bound these

@@ -5,10 +5,12 @@ state to the server. It sends the log by offset, keeps it in a spool while the s
 unreachable, and exits when everything is delivered. Started as `python3 worker.pyz pod`. Every
 decision is the server's (server_stub.worker_gateway).
 
-    agent               from the claim to the exit code, and the launcher; only its main thread decides
-    settings            files and variables that the pod was started with, and the plan that they make
+    agent               from the claim to the exit code, and the launcher; only its main thread
+                        decides
+    settings            files and variables that the pod was started with, and the plan made of them
     server_channel      states, instructions, report and results, over HTTP
-    peer_channel        the same between the pods alone, where no server is reachable (a port of worker 0)
+    peer_channel        the same between the pods alone, where no server is reachable (a port of
+                        worker 0)
     log_carriers        the log, on its way to the server and to stdout
 """
 
@@ -18,8 +20,8 @@ import time
 from contextlib import suppress
 from typing import Callable, NamedTuple, Optional, Union
 
-from client_lib.worker.control import Message
-from client_lib.worker.directory import write_all
+from client_lib.durable import write_all
+from client_lib.launcher_protocol.control import Message
 
 LEAVE = "leave"
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 3.0
@@ -39,7 +41,7 @@ class Instruction(NamedTuple):
 
 AgentEvent = Union[Instruction, Message, None]
 """Wakes the agent's main thread: an instruction, or an event of the launcher
-(control.py); None: a child has ended.
+(launcher_protocol.control); None: a child has ended.
 """
 
 

@@ -15,19 +15,15 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Callable, Mapping, NoReturn, Optional, TypeVar, Union
 
-from client_lib.worker import control, directory, disk, outcome
-from client_lib.worker.control import ControlConnection
-from client_lib.worker.directory import (
-    Directory,
-    last_line,
-    read_json,
-    renew,
-    runner_file,
-    sha256_of,
-    write_json,
-)
-from client_lib.worker.outcome import CannotStart, WorkerOutcome
-from client_lib.worker.plan import ELASTIC, WorkerPlan
+from client_lib import durable
+from client_lib.durable import last_line, read_json, sha256_of, write_json
+from client_lib.launcher_protocol import control, reasons
+from client_lib.launcher_protocol.control import ControlConnection
+from client_lib.launcher_protocol.directory import ALREADY_RAN, Directory, renew, take_reserve
+from client_lib.launcher_protocol.outcome import WorkerOutcome
+from client_lib.launcher_protocol.plan import ELASTIC, WorkerPlan
+from client_lib.launcher_protocol.reasons import CannotStart
+from client_lib.worker.memory import out_of_memory_kills
 from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.log_carriers import ServerCarrier, Spool, StdoutCarrier
 from client_lib.worker.pod.server_channel import CONFLICT, Replaced, ServerChannel, ServerClient
@@ -39,12 +35,13 @@ from client_lib.worker.pod.settings import (
     read_plan,
     read_settings,
 )
+from client_lib.worker.programs import runner_file
 from client_lib.worker.server_connection import Rejected, Unreachable
-from client_lib.worker.system import ended_children, out_of_memory_kills
+from client_lib.worker.system import ended_children
 
 if TYPE_CHECKING:
+    from client_lib.launcher_protocol.report import Report
     from client_lib.worker.pod.peer_channel import PeerChannel
-    from client_lib.worker.report import Report
 
 T = TypeVar("T")
 
@@ -109,16 +106,16 @@ class Agent:
                 raise self._launcher.error
             if self._plan.type == ELASTIC:
                 self._resume()
-            with disk.naming(self._files.directory.path):
+            with durable.naming(self._files.directory.path):
                 self._begin()
         except Replaced as replaced:
             warn("%s: nothing is started here" % replaced)
-            self._write_termination_message(self._own_report(outcome.START_FAILED, str(replaced)))
+            self._write_termination_message(self._own_report(reasons.START_FAILED, str(replaced)))
             return self._end_replaced()
         except CannotStart as ended:
             return self._deliver(self._own_report(ended.reason, str(ended)))
         except OSError as error:
-            reason = outcome.STORAGE_FULL if disk.is_full(error) else outcome.START_FAILED
+            reason = reasons.STORAGE_FULL if durable.is_full(error) else reasons.START_FAILED
             return self._deliver(
                 self._own_report(reason, "the worker could not be prepared: %s" % error)
             )
@@ -138,7 +135,7 @@ class Agent:
         """
         while self._plan.type == ELASTIC and not self._terminated:
             time.sleep(_POLL_S)
-        return directory.ALREADY_RAN
+        return ALREADY_RAN
 
     # --- before anything runs
 
@@ -164,7 +161,7 @@ class Agent:
         if self._replaced:
             raise Replaced("this worker was taken over by another pod")
         if self._terminated or self._told == control.STOP:
-            raise CannotStart(outcome.CANCELLED, "stopped before its processes were started")
+            raise CannotStart(reasons.CANCELLED, "stopped before its processes were started")
 
     def _note(self, event: AgentEvent) -> None:
         if isinstance(event, Instruction) and event.do == LEAVE:
@@ -198,7 +195,7 @@ class Agent:
             self._unpack_inputs(files.directory.inputs)
         self._plan = own_plan(self._plan, self._pod, files, snapshot, function)
         write_json(files.directory.plan, self._plan._asdict())
-        disk.take_reserve(files.directory.reserve, self._plan.processes_per_worker)
+        take_reserve(files.directory.reserve, self._plan.processes_per_worker)
         self._check_stop()
         self._to_stdout = StdoutCarrier(self._spool)
         self._to_stdout.start()
@@ -208,7 +205,7 @@ class Agent:
         self._launcher.start()
 
     def _unpack_inputs(self, folder: str) -> None:
-        from client_lib.worker.archive import UNLIMITED, ArchiveRefused, unpack
+        from client_lib.launcher_protocol.archive import UNLIMITED, ArchiveRefused, unpack
 
         if self._pod.server_url is None:  # which keeps no outputs then
             for each in self._plan.inputs:
@@ -219,7 +216,7 @@ class Agent:
             unpack(fetched, folder, UNLIMITED, UNLIMITED, self._plan.keep_free_bytes)
         except ArchiveRefused as refused:
             message = "the outputs of the jobs before can't be unpacked: %s" % refused
-            raise CannotStart(outcome.CODE_FETCH, message) from refused
+            raise CannotStart(reasons.CODE_FETCH, message) from refused
         os.unlink(fetched)
 
     def _input(self, what: str, sha256: Optional[str]) -> str:
@@ -231,7 +228,7 @@ class Agent:
             return self._fetched(what, sha256)
         if sha256 is not None and sha256_of(mounted) != sha256:
             raise CannotStart(
-                outcome.CODE_FETCH,
+                reasons.CODE_FETCH,
                 "the mounted %s does not have the digest that was submitted" % what,
             )
         return mounted
@@ -239,7 +236,7 @@ class Agent:
     def _fetched(self, what: str, sha256: Optional[str]) -> str:
         if self._pod.server_url is None:
             raise CannotStart(
-                outcome.CODE_FETCH, "the %s is not mounted, and no server can give it" % what
+                reasons.CODE_FETCH, "the %s is not mounted, and no server can give it" % what
             )
         server, target = (
             self._new_server(),
@@ -250,11 +247,11 @@ class Agent:
                 self._until_answered(lambda: server.fetch(what, target, self._check_stop))
             except Rejected as rejected:
                 message = "the server does not give the %s: %s" % (what, rejected)
-                raise CannotStart(outcome.CODE_FETCH, message) from rejected
+                raise CannotStart(reasons.CODE_FETCH, message) from rejected
             if sha256 is None or sha256_of(target) == sha256:
                 return target
         raise CannotStart(
-            outcome.CODE_FETCH, "the fetched %s does not have the digest that was submitted" % what
+            reasons.CODE_FETCH, "the fetched %s does not have the digest that was submitted" % what
         )
 
     # --- while it runs
@@ -312,10 +309,10 @@ class Agent:
     # --- afterwards
 
     def _own_report(self, reason: str, message: str) -> "Report":
-        from client_lib.worker import report
+        from client_lib.launcher_protocol import report
 
         seq, offset = self._spool.end()
-        ended = WorkerOutcome(0 if reason == outcome.CANCELLED else 1, reason, message, None)
+        ended = WorkerOutcome(0 if reason == reasons.CANCELLED else 1, reason, message, None)
         return report.as_json(self._plan, ended, [], None, time.time(), seq, offset)
 
     def _report_of_dead(self, kills: int) -> "Report":
@@ -332,14 +329,14 @@ class Agent:
             LAUNCHER_LOST,
             "the launcher of worker %d %s without a report" % (self._pod.worker, how),
         )
-        if disk.ended_program(folder, None if signal_number is None else -signal_number, said):
-            reason = outcome.STORAGE_FULL
+        if durable.ended_program(folder, None if signal_number is None else -signal_number, said):
+            reason = reasons.STORAGE_FULL
             message = "the launcher of worker %d had no room on the disk of %s" % (
                 self._pod.worker,
                 folder,
             )
         elif signal_number == signal.SIGKILL and out_of_memory_kills() > kills:
-            reason, said = outcome.OUT_OF_MEMORY, "its memory ran out"
+            reason, said = reasons.OUT_OF_MEMORY, "its memory ran out"
         return self._own_report(reason, message + (": " + said if said else ""))
 
     def _deliver(self, report: Mapping[str, Any]) -> int:
@@ -362,12 +359,12 @@ class Agent:
             while not (self._given_up() or self._terminated or self._told == control.EXIT):
                 self._look_after()
                 self._note(self._next_event())
-        if report["reason"] == outcome.CANCELLED:
+        if report["reason"] == reasons.CANCELLED:
             return STOPPED
         # 0 for a completed worker, and for no other: the operator takes the master's 0 for the
         # success of the job
         return (
-            0 if report["reason"] == outcome.COMPLETED else min(int(report["exit_code"]) or 1, 255)
+            0 if report["reason"] == reasons.COMPLETED else min(int(report["exit_code"]) or 1, 255)
         )
 
     def _carry_the_rest(self) -> None:
@@ -391,7 +388,7 @@ class Agent:
         return self._replaced or silent_s > self._pod.stay_s
 
     def _write_termination_message(self, report: Mapping[str, Any]) -> None:
-        from client_lib.worker.report import termination_message
+        from client_lib.launcher_protocol.report import termination_message
 
         try:
             with open(self._pod.termination_log, "wb") as file:
@@ -402,7 +399,7 @@ class Agent:
 
 class LauncherProcess:
     """The launcher: forked, as a new interpreter would load the same modules; controlled
-    over sockets (control.py).
+    over sockets (launcher_protocol.control).
     """
 
     def __init__(self, directory: Directory, post: Callable[[AgentEvent], None]) -> None:
@@ -435,7 +432,7 @@ class LauncherProcess:
         AgentThread("control", self._listen).start()
 
     def _become_launcher(self) -> NoReturn:
-        """Do what the program of `directory.launcher_command` does, once the first byte arrives."""
+        """Do what the program of `programs.launcher_command` does, once the first byte arrives."""
         code = 1
         try:
             for signum in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):

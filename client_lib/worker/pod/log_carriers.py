@@ -1,9 +1,9 @@
 """The log on its way out of the pod: the spool, and the threads that carry it to the server and to
 stdout.
 
-The launcher's segments (format.py) are the spool. A segment that every reader is done with is
-deleted. Over a limit the oldest segments are deleted unread, and the next read reports a gap: the
-cluster would evict the pod if its volume were over-full.
+The launcher's segments (launcher_protocol.log_segments) are the spool. A segment that every reader
+is done with is deleted. Over a limit the oldest segments are deleted unread, and the next read
+reports a gap: the cluster would evict the pod if its volume were over-full.
 """
 
 import os
@@ -12,8 +12,8 @@ import threading
 import time
 from typing import NamedTuple, Optional, Tuple
 
-from client_lib.worker.directory import write_all
-from client_lib.worker.format import end_of, segment_name, segments
+from client_lib.durable import write_all
+from client_lib.launcher_protocol.log_segments import end_of, segment_name, segments
 from client_lib.worker.pod import AgentThread, Backoff, warn
 from client_lib.worker.pod.server_channel import ServerClient
 from client_lib.worker.server_connection import Rejected, RequestFailed

@@ -6,9 +6,11 @@ are ready, starts all of them, stops the others when one fails, and stays until 
 token proves that a pod belongs to the gang; the first pod that connects for a worker owns that
 worker. One JSON object per line:
 
-    worker i -> worker 0   {"protocol": 1, "token": ..., "worker": i, "uid": ...}, then, after each change,
+    worker i -> worker 0   {"protocol": 1, "token": ..., "worker": i, "uid": ...}
+                           then, after each change:
                            {"state": "preparing" | "ready" | "started" | "ended", "failed": false}
-    worker 0 -> worker i   {"do": "go"} | {"do": "stop"} | {"do": "leave"} (another pod owns this worker)
+    worker 0 -> worker i   {"do": "go"} | {"do": "stop"} | {"do": "leave"}
+                           leave: another pod owns this worker
 """
 
 import hmac
@@ -19,8 +21,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
-from client_lib.worker.control import ControlConnection, Message, encode
-from client_lib.worker.outcome import COMPLETED
+from client_lib.launcher_protocol.control import ControlConnection, Message, encode
+from client_lib.launcher_protocol.reasons import COMPLETED
 from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.settings import PodSettings
 from client_lib.worker.server_connection import Unreachable
@@ -99,10 +101,7 @@ class PeerChannel:
         while True:
             ended = self._state["state"] == "ended"
             # its name does not resolve yet, it does not listen yet, or it is gone
-            with (
-                suppress(OSError),
-                socket.create_connection(address, timeout=_CONNECT_S) as worker_0,
-            ):
+            with suppress(OSError), socket.create_connection(address, _CONNECT_S) as worker_0:
                 backoff.reset()
                 worker_0.sendall(encode(hello))
                 with self._lock:
@@ -197,10 +196,7 @@ class StartBarrier:
     def _serve(self, peer: socket.socket) -> None:
         """Take messages from a worker until its connection ends, and forget it after a while."""
         worker: Optional[int] = None
-        with (
-            peer,
-            suppress(OSError),
-        ):  # disconnected, or (PermissionError) a peer without a valid token
+        with peer, suppress(OSError):  # the peer is gone, or has no valid token (PermissionError)
             for message in iter(_connection(peer).receive, None):
                 if worker is not None:
                     self.update(worker, message)

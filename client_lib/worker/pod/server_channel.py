@@ -15,9 +15,8 @@ from http.client import HTTPException, IncompleteRead
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 from urllib.parse import urlencode
 
-from client_lib.worker import control
-from client_lib.worker.directory import remove
-from client_lib.worker.disk import is_full
+from client_lib.durable import is_full, remove
+from client_lib.launcher_protocol import control, frames
 from client_lib.worker.pod import LEAVE, AgentEvent, AgentThread, Backoff, Instruction, warn
 from client_lib.worker.pod.settings import PodSettings
 from client_lib.worker.server_connection import (
@@ -276,11 +275,8 @@ def _carry_session(new_server: Callable[[], ServerClient], mark: str, control_pa
     """Take up the session with this mark, and return at its end, which may be
     an error of any connection.
     """
-    with (
-        closing(new_server()) as down,
-        closing(new_server()) as up,
-        suppress(OSError, RequestFailed, HTTPException),
-    ):
+    lost = suppress(OSError, RequestFailed, HTTPException)
+    with closing(new_server()) as down, closing(new_server()) as up, lost:
         sent = 0
 
         def send(data: bytes) -> None:
@@ -296,22 +292,22 @@ def _carry_session(new_server: Callable[[], ServerClient], mark: str, control_pa
 
         def pass_on(peer: socket.socket) -> None:
             with suppress(OSError, HTTPException, ValueError):  # the same as the end
-                for data in iter(lambda: from_user.read1(control.BLOCK), b""):
+                for data in iter(lambda: from_user.read1(frames.BLOCK), b""):
                     peer.sendall(data)
                 peer.shutdown(socket.SHUT_RDWR)
 
-        from_user = down.call("GET", "/sessions/" + mark, wait_s=control.SILENT_S)
+        from_user = down.call("GET", "/sessions/" + mark, wait_s=frames.SILENT_S)
         request = json.loads(from_user.readline())
         try:
             with control.connect(control_path) as peer:
                 control.begin_session(peer, request)
                 threading.Thread(target=pass_on, args=(peer,), daemon=True).start()
                 try:
-                    for data in iter(lambda: peer.recv(control.BLOCK), b""):
+                    for data in iter(lambda: peer.recv(frames.BLOCK), b""):
                         send(data)
                 finally:
                     with suppress(OSError):
                         peer.shutdown(socket.SHUT_RDWR)  # `close` alone waits for the other thread
         except OSError as error:
-            send(control.json_frame(control.EXITED, {"error": str(error)}))
+            send(frames.json_frame(frames.EXITED, {"error": str(error)}))
         send(b"")

@@ -8,8 +8,8 @@ import socket
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 from urllib.parse import quote
 
-from client_lib.worker.directory import Directory
-from client_lib.worker.plan import WorkerPlan, from_json
+from client_lib.launcher_protocol.directory import Directory
+from client_lib.launcher_protocol.plan import WorkerPlan, from_json
 
 ROOT = "/client-lib"
 PROTOCOL = 1

@@ -9,7 +9,8 @@ import os
 import re
 from typing import Dict, FrozenSet, Iterable, NamedTuple, Optional, Tuple
 
-from client_lib.worker.plan import ELASTIC, Process, WorkerPlan
+from client_lib.launcher_protocol.plan import ELASTIC, WorkerPlan
+from client_lib.launcher_protocol.rank_processes import Process
 
 READ_AT_LOAD: Tuple[Tuple[str, str], ...] = (
     ("LD_*", "the dynamic loader"),

@@ -12,7 +12,8 @@ CONFIG is a JSON file:
 
     runtime -> pool   {"do": "launch", "worker_dir": PATH}
     pool -> runtime   {"event": "ready", "modules": COUNT}
-                      {"event": "launched", "worker_dir": PATH}   a launcher runs there, and holds its lock
+                      {"event": "launched", "worker_dir": PATH}   a launcher runs there, and holds
+                                                                  its lock
                       {"event": "gone", "worker_dir": PATH}       the launcher has ended
                       {"event": "ending", "why": TEXT}            no further request is served
 
@@ -44,8 +45,10 @@ import traceback
 import warnings
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Set
 
-from client_lib.worker import system
-from client_lib.worker.directory import Directory, read_json, write_json
+from client_lib.durable import read_json, write_json
+from client_lib.launcher_protocol import processes
+from client_lib.launcher_protocol.directory import Directory
+from client_lib.worker import memory, system
 from client_lib.worker.launcher import run_worker
 from client_lib.worker.warm.hidden import OURS, STANDARD, Hidden, Later
 from client_lib.worker.warm.rank import Warm, fingerprint, folders, given_environment
@@ -121,7 +124,7 @@ class PoolProcess:
                 self._serve_request()
             if time.monotonic() - self._used_at > self._config["idle_s"]:
                 self._end("no job has used the warm pool for %g s" % self._config["idle_s"])
-            if system.memory_is_short():
+            if memory.memory_is_short():
                 self._end("memory is short")
             if not os.path.exists(self._config_path):
                 self._end("its directory is gone")
@@ -186,7 +189,7 @@ def _kill_children() -> None:
     that could start more do not.
     """
     while system.has_children():
-        for pid in system.below(os.getpid()):
+        for pid in processes.below(os.getpid()):
             with contextlib.suppress(ProcessLookupError):  # its parent has reaped it
                 os.kill(pid, signal.SIGKILL)
         os.waitpid(-1, 0)
@@ -242,7 +245,7 @@ def trouble() -> Optional[str]:
         return "it starts processes"
     if any(
         target.startswith(("/dev/nvidia", "/dev/kfd", "/dev/dri"))
-        for target in system.open_files(os.getpid())
+        for target in processes.open_files(os.getpid())
     ):
         return "it opens a GPU"
     return None
@@ -283,7 +286,7 @@ _STATE_OF: Dict[str, Callable[[], Any]] = {
     ),
     "the way warnings are shown": lambda: (warnings.showwarning, warnings.formatwarning),
     "sys.path": lambda: (list(sys.path), list(sys.path_hooks)),
-    "the open files": lambda: sorted(system.open_files(os.getpid())),
+    "the open files": lambda: sorted(processes.open_files(os.getpid())),
     "the standard streams": lambda: (sys.stdin, sys.stdout, sys.stderr),
     "builtins": lambda: sorted(vars(builtins)),
     "the interpreter's limits": lambda: (

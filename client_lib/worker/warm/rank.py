@@ -12,10 +12,11 @@ import time
 import traceback
 from typing import Any, Callable, Dict, List, NoReturn, Optional, Sequence, Tuple
 
+from client_lib.launcher_protocol.directory import MARKER
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.processes import content, stat
+from client_lib.launcher_protocol.rank_processes import Process
 from client_lib.worker import rank_runner
-from client_lib.worker.directory import MARKER
-from client_lib.worker.plan import Process, WorkerPlan
-from client_lib.worker.system import content, stat
 from client_lib.worker.warm import ROOM, fit
 from client_lib.worker.warm.hidden import Hidden, ModuleGroup
 

@@ -434,8 +434,8 @@ async def put_snapshot(
 
 
 # --- sessions: a command, a terminal or a port of a running worker, for `client-lib exec`, `shell`
-# and `port-forward`. Each session is two streams of frames (client_lib.worker.control): the answer
-# to its POST, and the bodies of PUTs.
+# and `port-forward`. Each session is two streams of frames (client_lib.launcher_protocol.frames):
+# the answer to its POST, and the bodies of PUTs.
 
 _SESSION = f"{JOB}/sessions/{{session}}"
 _SessionId = Annotated[

@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, StreamingResponse
 
 from client_lib.errors import InvalidRequest, NotFound
+from client_lib.launcher_protocol.output_store import Kept
 from client_lib.spec import paths
 from client_lib.spec.request import SHA256, LogLengths, OutputLength, WorkerOrder, WorkerSays
 from client_lib.spec.wire import Answer
-from client_lib.worker.outputs.store import Kept
 from server_stub.files import outputs
 from server_stub.http.api.answers import ARCHIVE, BYTES, LiveResponse, raw_answer, raw_body
 from server_stub.http.api.context import JsonBody, Number, Offset, Parts, Wait

@@ -13,9 +13,9 @@ from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Literal
 
+from client_lib.launcher_protocol.plan import threads_with
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
-from client_lib.worker.plan import threads_with
 from server_stub.files import outputs
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.runtimes import RAN_IMAGE, Attempt, Observation, is_set_within, verdict

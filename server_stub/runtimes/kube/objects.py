@@ -22,9 +22,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from client_lib.durable import read_json, sync, write_json
 from client_lib.errors import ClientLibError, ServerError
 from client_lib.spec.states import Reason
-from client_lib.worker.directory import read_json, sync, write_json
 from server_stub.runtimes import Attempt, Observation, is_set_within
 from server_stub.runtimes.kube.api import FEW_TRIES, ApiError, call_in_thread, call_until_answered
 from server_stub.runtimes.kube.cluster import BeingDeleted, Cluster, NameTaken

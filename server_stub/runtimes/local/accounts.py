@@ -29,10 +29,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from client_lib import durable
 from client_lib.errors import InvalidRequest
-from client_lib.worker import disk
-from client_lib.worker.directory import launcher_command
-from client_lib.worker.plan import WorkerPlan
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.worker.programs import launcher_command
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.files.outputs import OUTPUTS
 from server_stub.runtimes import CHECKPOINTS, Attempt
@@ -259,7 +259,7 @@ def _make_checkpoints(attempt: Attempt, account: Account, keep_free: int) -> Non
     if source := checkpoints_to_copy(attempt, checkpoints):
         _let_enter(source.parent)
         give(source, account)
-        disk.check_room(str(attempt.job_dir), disk.size_of(str(source)), keep_free)
+        durable.check_room(str(attempt.job_dir), durable.size_of(str(source)), keep_free)
         incomplete = attempt.job_dir / f"{CHECKPOINTS}.new"
         shutil.rmtree(incomplete, ignore_errors=True)
         give(incomplete, account)
@@ -273,7 +273,7 @@ def _make_checkpoints(attempt: Attempt, account: Account, keep_free: int) -> Non
 
 
 def _copy(source: Path, target: Path, account: Account, keep_free: int) -> None:
-    disk.check_room(str(target.parent), source.stat().st_size, keep_free)
+    durable.check_room(str(target.parent), source.stat().st_size, keep_free)
     with (
         open(source, "rb") as file,
         open(target, "xb", opener=lambda path, flags: os.open(path, flags, 0o400)) as copy,

@@ -11,13 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from client_lib import durable
+from client_lib.durable import copy_folder, read_json, sync, write_file, write_json
 from client_lib.errors import ServerError, Unavailable
+from client_lib.launcher_protocol import control
+from client_lib.launcher_protocol.directory import Directory, give_up_reserve, renew, take_reserve
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.reasons import START_FAILED, reason_of
 from client_lib.spec.states import Reason
-from client_lib.worker import control, disk
-from client_lib.worker.directory import Directory, read_json, renew, sync, write_file, write_json
-from client_lib.worker.outcome import START_FAILED
-from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.preparation import copy_folder, reason_of
 from server_stub.files import outputs
 from server_stub.files.job_dirs import attempt_dir, inputs_dir, worker_dir
 from server_stub.runtimes import Attempt, Observation, Source, inputs, verdict
@@ -118,11 +119,11 @@ class Gang:
                     after = await self.attempt.after()
                 except Unavailable:
                     await asyncio.sleep(ASK_AGAIN_S)
-            with disk.naming(str(self._directory)):
+            with durable.naming(str(self._directory)):
                 await asyncio.to_thread(self._prepare, plans, account, after or ())
         except OSError as error:
             for launcher in self._launchers:
-                disk.give_up(launcher.files.reserve)
+                give_up_reserve(launcher.files.reserve)
             self._end(
                 Verdict(
                     Reason(reason_of(error, START_FAILED)),
@@ -217,7 +218,7 @@ class Gang:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             files = Directory(str(folder))
             write_file(files.plan, each.to_json().encode())
-            disk.take_reserve(files.reserve, each.processes_per_worker)
+            take_reserve(files.reserve, each.processes_per_worker)
             if account is not None:
                 accounts.hand_over(folder, account)
         write_json(str(self._directory / RECORD), asdict(self.record))

@@ -8,11 +8,11 @@ from itertools import compress
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
+from client_lib.launcher_protocol.plan import WorkerPlan
+from client_lib.launcher_protocol.processes import number
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Submitter
 from client_lib.spec.wire import Check, InstanceType, Manifest
-from client_lib.worker.plan import WorkerPlan
-from client_lib.worker.system import number
 from server_stub.runtimes import Attempt, checked, fields
 from server_stub.runtimes.instance_types import Catalogue, load, of_machine
 from server_stub.runtimes.local import LocalOptions, accounts, machine, plan, scheduling

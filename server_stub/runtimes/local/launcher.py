@@ -25,22 +25,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from client_lib import durable
+from client_lib.durable import is_held, last_line, read_json
 from client_lib.errors import Conflict
+from client_lib.launcher_protocol import control
+from client_lib.launcher_protocol.directory import ALREADY_RUNS, MARKER, Directory, give_up_reserve
+from client_lib.launcher_protocol.plan import OPEN_FILES
+from client_lib.launcher_protocol.processes import group_members, marked, start_time, stat, user_of
+from client_lib.launcher_protocol.reasons import START_FAILED, reason_of
+from client_lib.launcher_protocol.report import Report, storable
 from client_lib.spec.states import Reason
-from client_lib.worker import control, disk
-from client_lib.worker.directory import (
-    ALREADY_RUNS,
-    MARKER,
-    Directory,
-    is_held,
-    last_line,
-    launcher_command,
-    read_json,
-)
-from client_lib.worker.outcome import START_FAILED
-from client_lib.worker.preparation import reason_of
-from client_lib.worker.report import Report, storable
-from client_lib.worker.system import OPEN_FILES, group_members, marked, start_time, stat, user_of
+from client_lib.worker.programs import launcher_command
 from server_stub.files.job_dirs import open_to_append, opener
 from server_stub.runtimes import STACKS_S, is_set_within
 from server_stub.runtimes.local.accounts import owner_of
@@ -175,7 +170,7 @@ class Launcher:
             self._become(Stage.ENDED, report=report)
             return
         reason, message = await asyncio.to_thread(self._failure)
-        disk.give_up(self.files.reserve)
+        give_up_reserve(self.files.reserve)
         self._become(Stage.LOST, lost_because=message, lost_reason=reason)
 
     async def reap(self) -> None:
@@ -189,7 +184,7 @@ class Launcher:
         """Read the report after a reboot of the machine. The worker is lost if there is none, or if
         it says that the worker was stopped, because the shutdown of the machine did that."""
         report = self._report()
-        disk.give_up(self.files.reserve)
+        give_up_reserve(self.files.reserve)
         if report is not None and report["reason"] != Reason.CANCELLED:
             self._become(Stage.ENDED, report=report)
         else:
@@ -309,7 +304,7 @@ class Launcher:
         damage = f"report.json can't be read: {self._damage}" if self._damage else ""
         last = storable(last_line(self.files.output, self._opener)) or damage
         end = f": {last}" if last else ""
-        if disk.ended_program(self.files.path, code, last):
+        if durable.ended_program(self.files.path, code, last):
             return Reason.STORAGE_FULL, f"{who} had no room on the disk of {self._path}{end}"
         if code is None or code == ALREADY_RUNS:
             how = "died"

@@ -17,7 +17,7 @@ from itertools import chain
 from pathlib import Path
 
 from client_lib.errors import Unavailable
-from client_lib.worker.system import boot_id, content
+from client_lib.launcher_protocol.processes import boot_id, content
 
 GIB = 2**30
 TIMEOUT_S = 30.0  # a machine with many cards and no persistence daemon takes seconds

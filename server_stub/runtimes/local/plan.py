@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from client_lib.errors import InvalidRequest
+from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.spec.job import MASK, JobSpec
 from client_lib.spec.wire import Manifest
 from client_lib.worker import function_runner
-from client_lib.worker.plan import WorkerPlan
 from server_stub.files.job_dirs import inputs_dir
 from server_stub.files.outputs import folder
 from server_stub.runtimes import CHECKPOINTS, Attempt, plan as common

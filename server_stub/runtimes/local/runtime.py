@@ -14,11 +14,11 @@ from datetime import datetime, timezone
 from typing import Any
 
 from client_lib.errors import ClientLibError, Conflict, ServerError
+from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.spec.job import JobSpec
 from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import Check, InstanceType, Manifest, WarmPoolInfo
-from client_lib.worker.plan import WorkerPlan
 from server_stub.files.job_dirs import attempt_dir, log_dir, worker_dir
 from server_stub.runtimes import Attempt, Observation, Sink, Tasks
 from server_stub.runtimes.local import LocalOptions, plan, scheduling

@@ -26,11 +26,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from client_lib.durable import read_json, write_json
+from client_lib.launcher_protocol.directory import MARKER, Directory
+from client_lib.launcher_protocol.plan import OPEN_FILES, WorkerPlan
+from client_lib.launcher_protocol.processes import number
+from client_lib.launcher_protocol.rank_processes import processes
 from client_lib.spec.wire import WarmPoolInfo
 from client_lib.worker import warm
-from client_lib.worker.directory import MARKER, Directory, read_json, write_json
-from client_lib.worker.plan import WorkerPlan, processes
-from client_lib.worker.system import OPEN_FILES, number
 from client_lib.worker.warm import fit
 from server_stub.runtimes import Tasks, is_set_within
 from server_stub.runtimes.local.launcher import LAUNCHER_SWEEPS

@@ -23,6 +23,7 @@ from pydantic import AfterValidator, BeforeValidator
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from client_lib.errors import InvalidRequest, NotFound
+from client_lib.launcher_protocol.record import GOES_ON, LAUNCHER, PROGRESS
 from client_lib.spec import mlspace
 from client_lib.spec.job import JobSpec, JobType
 from client_lib.spec.mlspace import Status
@@ -30,7 +31,6 @@ from client_lib.spec.paths import Position
 from client_lib.spec.request import CodeInPlace, SubmitRequest, Submitter
 from client_lib.spec.states import State
 from client_lib.spec.wire import JobInfo
-from client_lib.worker.format import GOES_ON, LAUNCHER, PROGRESS
 from server_stub.http.api.answers import LiveResponse
 from server_stub.http.api.context import CurrentUser, Parts
 from server_stub.http.api.public_v2 import translate

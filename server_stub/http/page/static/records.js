@@ -1,4 +1,4 @@
-// Records of a log (client_lib.worker.format) to the rows that are shown. Pure.
+// Records of a log (client_lib.launcher_protocol.record) to the rows that are shown. Pure.
 //
 // A record that goes on is joined with the next one of its rank and stream. Progress (a line that ended with \r) is
 // drawn below the lines, as `client-lib logs -f` does on a terminal; a line of the same rank and stream ends it.

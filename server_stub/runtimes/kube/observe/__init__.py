@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from client_lib.launcher_protocol.outcome import OUT_OF_MEMORY_BELOW
+from client_lib.launcher_protocol.report import Report
 from client_lib.spec.states import Reason
 from client_lib.spec.wire import WorkerInfo
-from client_lib.worker.outcome import OUT_OF_MEMORY_BELOW
-from client_lib.worker.report import Report
 from server_stub.runtimes.kube.catalogue import GangScheduler
 from server_stub.runtimes.kube.observe import messages as messages
 from server_stub.runtimes.kube.observe.inventory import (

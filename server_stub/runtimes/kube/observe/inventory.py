@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from client_lib.worker.report import Report, storable
+from client_lib.launcher_protocol.report import Report, storable
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.names import AttemptKey
 from server_stub.runtimes.kube.workload import WorkloadKind

@@ -17,10 +17,10 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from client_lib.errors import TooLarge
+from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.spec.job import MASK, JobSpec
 from client_lib.spec.request import CodeSnapshot
 from client_lib.worker import function_runner
-from client_lib.worker.plan import WorkerPlan
 from server_stub.runtimes import Attempt, plan as common
 from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Needs

@@ -1,7 +1,7 @@
 """The folders of a pod and the volumes that are mounted there. Pure.
 
-A worker's own folders are below /client-lib. Its directory (client_lib.worker.directory) is
-/client-lib/run. The log in it has a separate volume with a limit: an emptyDir that exceeds its
+A worker's own folders are below /client-lib. Its directory (client_lib.launcher_protocol.directory)
+is /client-lib/run. The log in it has a separate volume with a limit: an emptyDir that exceeds its
 limit evicts the pod, and the limit of the log must not apply to files that a script writes into its
 snapshot.
 """

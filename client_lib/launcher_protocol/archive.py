@@ -14,7 +14,7 @@ import tarfile
 import zlib
 from typing import BinaryIO, Iterator, List, Tuple, cast
 
-from client_lib.worker.disk import check_room, free_bytes, naming
+from client_lib.durable import check_room, free_bytes, naming
 
 MAX_FILES = 200000
 MAX_BYTES = 20 * 2**30  # unpacked

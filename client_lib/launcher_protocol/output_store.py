@@ -2,7 +2,8 @@
 
     <job>/outputs/lock                  held while sizes are read and changed
     <job>/outputs/sizes.json            {"<attempt>.<worker>": bytes}: all kept files of the job
-    <job>/outputs/<attempt>.<worker>/   one writer each: the launcher, or the server for a remote worker
+    <job>/outputs/<attempt>.<worker>/   one writer each: the launcher, or the server for a remote
+                                        worker
         index.jsonl                     the list of kept files
         data/<sha256>                   the bytes; complete as soon as they have that name
         incoming/                       incomplete files
@@ -25,16 +26,8 @@ import shutil
 from collections import Counter
 from typing import Any, Callable, Dict, NamedTuple, Optional
 
-from client_lib.worker import disk
-from client_lib.worker.directory import (
-    Opener,
-    locked,
-    read_json,
-    remove,
-    write_all,
-    write_file,
-    write_json,
-)
+from client_lib import durable
+from client_lib.durable import Opener, locked, read_json, remove, write_all, write_file, write_json
 
 BLOCK = 1024 * 1024
 INDEX = "index.jsonl"
@@ -197,7 +190,7 @@ class DirectoryStore:
             if os.path.exists(temporary):
                 sha256 = source.sha256()
             else:
-                disk.check_room(self._folder, source.size, self._keep_free)
+                durable.check_room(self._folder, source.size, self._keep_free)
                 with open(temporary, "wb", buffering=0) as file:
                     sha256 = source.sha256(file.fileno())
             self.adopt(
@@ -251,7 +244,7 @@ class DirectoryStore:
             now = others.pop(mine, 0)
             stay = sum(size for name, size in others.items() if _attempt(name) >= _attempt(mine))
             if size > now and stay + size > self._limit:
-                shown = (disk.megabytes(stay + now), disk.megabytes(self._limit))
+                shown = (durable.megabytes(stay + now), durable.megabytes(self._limit))
                 raise NotKept("the job keeps %s without it, and may keep %s" % shown)
             while size > now and sum(others.values()) + size > self._limit:
                 oldest = min(others, key=_attempt)

@@ -9,11 +9,13 @@ import json
 import re
 from typing import List, NamedTuple, Optional, Sequence
 
-# values of client_lib.spec.states.Reason, which this package may not import
-COMPLETED, EXIT_CODE, SIGNAL, OUT_OF_MEMORY = "Completed", "ExitCode", "Signal", "OutOfMemory"
-START_FAILED, CODE_FETCH, CANCELLED = "StartFailed", "CodeFetch", "Cancelled"
-STORAGE_FULL, SETUP_FAILED, TIMEOUT = "StorageFull", "SetupFailed", "Timeout"
-PREFLIGHT_FAILED = "PreflightFailed"
+from client_lib.launcher_protocol.reasons import (
+    CANCELLED,
+    COMPLETED,
+    EXIT_CODE,
+    OUT_OF_MEMORY,
+    SIGNAL,
+)
 
 OUT_OF_MEMORY_BELOW = "a process of its worker was killed because the memory limit was reached"
 LAST_LINES = 50
@@ -35,25 +37,19 @@ _PEER_LOST = (
     r"Broken pipe|No route to host|Software caused connection abort",
     # gloo
     r"Timed out waiting \d+ ?ms for (recv|send|unbound)",
-    (
-        r"Application timeout caused pair closure|connectFullMesh failed|Connect timeout \[|timed out "
-        r"connecting"
-    ),
+    r"Application timeout caused pair closure|connectFullMesh failed",
+    r"Connect timeout \[|timed out connecting",
     r"monitoredBarrier",
     # c10d: TCPStore and its clients. A store that can't listen is the cause and stands in none of
     # these.
-    (
-        r"DistStoreError|failed to recv, got 0 bytes|(recvValue|sendBytes|recvBytes|sendValue) "
-        r"failed|Socket Timeout"
-    ),
+    r"DistStoreError|failed to recv, got 0 bytes|Socket Timeout",
+    r"(recvValue|sendBytes|recvBytes|sendValue) failed",
     r"client socket has (timed out|failed to connect)|network addresses of .* cannot be retrieved",
     r"Stop_waiting response is expected|store->get\(|wait timeout after \d+ ?ms",
     # NCCL, without the errors of its own caller (wrong arguments, a failed CUDA call)
     r"NCCL error(?!.*(invalid usage|invalid argument|unhandled cuda error))",
-    (
-        r"remote process exited|nccl(Remote|System)Error|communicator (was|is|has been) "
-        r"aborted|ncclCommAbort"
-    ),
+    r"remote process exited|nccl(Remote|System)Error",
+    r"communicator (was|is|has been) aborted|ncclCommAbort",
     r"Watchdog caught collective operation timeout|watchdog thread terminated",
     # agents of torchrun, torch.distributed.rpc, Horovod
     r"Rendezvous\w*Error|originated at tensorpipe|Horovod has been shut down",
@@ -100,17 +96,6 @@ class WorkerOutcome(NamedTuple):
     message: str
     first: Optional[Ended]
     """The first failing rank."""
-
-
-class CannotStart(Exception):
-    """No rank can be started. `reason` is a value of client_lib.spec.states.Reason."""
-
-    def __init__(
-        self, reason: str, message: str, exit_code: int = 1, last_lines: Sequence[str] = ()
-    ) -> None:
-        """`exit_code`, `last_lines`: of the program that was to prepare the worker."""
-        super().__init__(message)
-        self.reason, self.exit_code, self.last_lines = reason, exit_code, last_lines
 
 
 def of_ranks(

@@ -1,34 +1,33 @@
 """The control socket of a launcher: both ends and their messages.
 
-A runtime (the client) sends instructions, the launcher (the server) sends events; one JSON object
-per line:
+A runtime (the client) sends instructions, the launcher (the server) sends events. Each is one JSON
+object on a line.
 
-    launcher -> every peer   {"event": "ready"}    prepared: code unpacked, script checked; no rank runs
-                             {"event": "started", "warm": false, "fresh_because": null, "threads": 4}
-                                                   every rank of this worker runs; warm: forked from
-                                                   the warm pool; fresh_because: why not, if the
-                                                   launcher itself was forked from it; threads:
-                                                   OMP_NUM_THREADS, unless the job sets it
-                             {"event": "ended"}    report.json is written
-                             {"event": "stacks"}   answers "stacks": stacks.json is written, or could not be
-                             {"event": "quiet", "ranks": {"1": 12.5}}
-                                                   the ranks that do nothing, and for how many
-                                                   seconds (observer.py)
-                             the newest of the first three also to each peer that connects later
-    peer -> launcher         {"do": "go"}                     start the ranks; may be repeated
-                             {"do": "stacks"}                 take the stacks of the ranks; only if "started" has
-                                                              "stacks": true
-                             {"do": "stop", "grace_s": 30.0}  SIGTERM, SIGKILL after the grace; also before "go".
-                                                              null: the plan's grace; another worker has failed
-                             {"do": "exit"}                   after "ended": the launcher may exit
-                             {"do": "session", ...}           only if "started" has "sessions": true. The launcher
-                                                              answers {"event": "session"}; from
-                                                              then on the connection carries frames
+Events, from the launcher to every peer:
 
-The frames of a session are exchanged by its two ends, `session` in the worker and `client-lib exec`
-at the user. A frame is its kind (one byte), the length of its data (four), and the data. Everything
-between the two ends passes the bytes on unread. An end that has nothing to send sends KEEP; an end
-that receives nothing for SILENT_S ends the session.
+    {"event": "ready"}    prepared: code unpacked, script checked; no rank runs
+    {"event": "started", "warm": false, "fresh_because": null, "threads": 4}
+                          every rank of this worker runs. warm: forked from the warm pool;
+                          fresh_because: why not, if the launcher itself was forked from it;
+                          threads: OMP_NUM_THREADS, unless the job sets it
+    {"event": "ended"}    report.json is written
+    {"event": "stacks"}   answers "stacks": stacks.json is written, or could not be written
+    {"event": "quiet", "ranks": {"1": 12.5}}
+                          the ranks that do nothing, and for how many seconds
+
+A peer that connects later gets the newest of the first three events.
+
+Instructions, from a peer to the launcher:
+
+    {"do": "go"}                     start the ranks; may be repeated
+    {"do": "stacks"}                 take the stacks of the ranks; only if "started" has
+                                     "stacks": true
+    {"do": "stop", "grace_s": 30.0}  SIGTERM, and SIGKILL after the grace; also before "go".
+                                     null: the grace of the plan, because another worker failed
+    {"do": "exit"}                   after "ended": the launcher may exit
+    {"do": "session", ...}           only if "started" has "sessions": true. The launcher answers
+                                     {"event": "session"}; from then on the connection carries
+                                     frames (frames.py)
 
 End of file together with a free lock (see directory.py) means that the launcher is dead. A socket's
 path may have any length: if it exceeds the system's limit (about 100 bytes), the socket is reached
@@ -39,7 +38,6 @@ import contextlib
 import json
 import os
 import socket
-import struct
 import time
 from typing import (
     TYPE_CHECKING,
@@ -50,11 +48,10 @@ from typing import (
     List,
     Mapping,
     Optional,
-    Tuple,
     Union,
 )
 
-from client_lib.worker.directory import remove
+from client_lib.durable import remove
 
 if TYPE_CHECKING:  # clients load the frames alone
     from client_lib.worker.loop import Loop
@@ -64,19 +61,6 @@ GO, STOP, EXIT = "go", "stop", "exit"
 STACKS = "stacks"  # an instruction, and the event that answers it
 QUIET = "quiet"
 SESSION = "session"  # an instruction, and the event that answers it
-
-# kinds of frames
-DATA = b"d"  # stdin, stdout, bytes of a port; empty: the end of stdin
-ERRORS = b"e"  # stderr
-WINDOW = b"w"  # JSON [rows, columns]: the size of the user's terminal
-SIGNAL = b"s"  # JSON number, for the command
-KEEP = b"k"
-EXITED = b"x"  # the last one, JSON: {"exit_code": 3}, or {"error": "why there is none"}
-
-KEEP_S = 15.0
-SILENT_S = 60.0
-BLOCK = 64 * 1024
-_HEAD = struct.Struct(">cI")
 _PATH_MAX = 100  # bytes; sun_path holds 104 on macOS and 108 on Linux, with a NUL
 _LINE_MAX = 512 * 1024
 _SESSION_S = 5.0
@@ -326,33 +310,3 @@ def _listen(path: str) -> socket.socket:
     listener.setblocking(False)
     os.rename(unnamed, path)
     return listener
-
-
-# --- the frames of a session
-
-
-def frame(kind: bytes, data: bytes = b"") -> bytes:
-    return _HEAD.pack(kind, len(data)) + data
-
-
-def json_frame(kind: bytes, content: Any) -> bytes:
-    return frame(kind, json.dumps(content).encode())
-
-
-class Frames:
-    """Collects received bytes and returns whole frames as (kind, data)."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, received: bytes) -> List[Tuple[bytes, bytes]]:
-        found, data = [], self._rest + received
-        while len(data) >= _HEAD.size:
-            kind, length = _HEAD.unpack_from(data)
-            end = _HEAD.size + length
-            if len(data) < end:
-                break
-            found.append((kind, data[_HEAD.size : end]))
-            data = data[end:]
-        self._rest = data
-        return found
