@@ -159,6 +159,20 @@ def test_the_reference_names_every_reason_and_exit_code() -> None:
     assert {code for code in ExitCode if f"| {code} |" not in REFERENCE} == set()
 
 
+def test_the_page_of_states_has_each_transition_and_no_other() -> None:
+    from client_lib.spec.states import TRANSITIONS, Reason, State
+
+    page = (ROOT / "docs" / "job-states.md").read_text()
+    rows = [line.split(" | ") for line in page.splitlines() if line.count(" | ") == 4]
+    shown: dict[State, set[State]] = {state: set() for state in State}
+    for before, after, *_ in rows[1:]:
+        for name in re.findall(r"[A-Z]{5,}", before):
+            target = name if after == "the same" else after
+            shown[State(name)].add(State(target))
+    assert shown == TRANSITIONS
+    assert {str(reason) for reason in Reason} >= set(re.findall(r"\b[A-Z][a-z]+Failed\b", page))
+
+
 def test_the_readme_shows_a_job_in_ten_lines_and_it_is_the_example() -> None:
     shown = README.split("```python\n", 1)[1].split("```", 1)[0]
     assert shown == (ROOT / "examples" / "submit.py").read_text()
