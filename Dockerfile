@@ -1,5 +1,6 @@
 # The server (default target), and `demo`: an image in which examples/digits_ddp.py runs on the CPU.
 #   docker build -t client-lib-server .          docker build -t client-lib-demo --target demo .
+# `--build-arg COMMIT=$(git rev-parse HEAD)` makes the server tell the commit of its code.
 # CONTRIBUTING.md says how the digests are renewed.
 
 FROM docker.io/library/debian:12-slim@sha256:7c7b2c966bc9ee8cedfeef67e0e279108992c77681fa595db4a9d65c06ccc587 AS demo
@@ -15,12 +16,20 @@ RUN --mount=type=cache,target=/root/.cache \
 FROM build AS project
 COPY requirements/dev.txt requirements/
 COPY pyproject.toml README.md LICENSE ./
+COPY release/build_hook.py release/
 COPY client_lib client_lib
 COPY server_stub server_stub
+ARG COMMIT=
+RUN test -z "$COMMIT" || echo "$COMMIT" > client_lib/COMMIT
 RUN --mount=type=cache,target=/root/.cache \
     python requirements/install.py /opt/installer requirements/dev.txt --project --into /opt/client-lib/project
 
 FROM docker.io/library/python:3.12-slim-bookworm@sha256:34386ef0cb081344d7ec1c103ba398e6e9f64e9ab3a1509accc92a4e24a07258 AS server
+ARG COMMIT=
+LABEL org.opencontainers.image.title="client-lib-server" \
+      org.opencontainers.image.version="0.2.0.dev0" \
+      org.opencontainers.image.revision="$COMMIT" \
+      org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /opt/client-lib/packages /opt/client-lib/packages
 COPY --from=project /opt/client-lib/project /opt/client-lib/project
 ENV PYTHONPATH=/opt/client-lib/project:/opt/client-lib/packages \

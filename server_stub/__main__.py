@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 from typer.main import get_command
 
-from client_lib import __version__
 from client_lib.errors import ClientLibError, InvalidRequest
+from client_lib.version import this_version
 
 FAILED, WRONG = 1, 2  # exit codes
 
@@ -45,7 +45,7 @@ def _absolute(text: str) -> Path:
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"client-lib {__version__}")
+        print(f"client-lib {this_version()}")
         raise typer.Exit
 
 

@@ -15,10 +15,10 @@ from typer import Option
 from typer.core import TyperGroup
 from typer.main import get_command, get_command_from_info, get_group
 
-from client_lib import __version__
 from client_lib.cli import COMPLETION_VARIABLE, PROGRAM, ExitCode, printer
 from client_lib.cli.parameters import ProfileOption, ServerOption, require_command
 from client_lib.errors import ClientLibError
+from client_lib.version import this_version
 
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module under commands/, its line in `client-lib --help`)
@@ -133,7 +133,7 @@ Examples:
 
 def _show_version(ctx: typer.Context, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:  # a shell completes the line
-        printer.data(f"{PROGRAM} {__version__}")
+        printer.data(f"{PROGRAM} {this_version()}")
         raise typer.Exit
 
 

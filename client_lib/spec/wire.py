@@ -381,6 +381,8 @@ class WarmPoolInfo(Seldom):
 
 class ServerInfo(Seldom):
     version: str
+    commit: str | None = None
+    """The commit of the server's code. None: the code does not know it."""
     api: str = "v1"
     runtime: str
     user: str

@@ -28,7 +28,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from client_lib import __version__, errors
+from client_lib import errors
 from client_lib.spec import paths
 from client_lib.spec.paths import HEARTBEAT_S
 from client_lib.transport.config import CA_BUNDLE, Config, Endpoint
@@ -42,6 +42,7 @@ from client_lib.transport.failures import (
     error_of_answer,
     translated,
 )
+from client_lib.version import user_agent
 
 if TYPE_CHECKING:
     import tenacity
@@ -111,7 +112,7 @@ class Transport(ABC):
     def __init__(self, endpoint: Endpoint, config: Config) -> None:
         check_endpoint_rules(endpoint, config)
         self.endpoint, self.url = endpoint, endpoint.url
-        self.headers = {"User-Agent": f"client-lib/{__version__}", "Accept-Encoding": "identity"}
+        self.headers = {"User-Agent": user_agent("client-lib"), "Accept-Encoding": "identity"}
         if endpoint.token:
             self.headers["Authorization"] = f"Bearer {endpoint.token}"
         self.trusted = config.ca_bundle or os.environ.get("REQUESTS_CA_BUNDLE")

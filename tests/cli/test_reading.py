@@ -19,6 +19,7 @@ from client_lib.cli import printer
 from client_lib.reports.explanation import Part
 from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Event, EventList, Failure, JobInfo, WorkerInfo
+from client_lib.version import this_version
 
 from .conftest import Run
 from .small_server import CREATED, SmallServer, job
@@ -248,6 +249,7 @@ def test_doctor_fails_where_a_check_fails(server: SmallServer, cli: Run) -> None
     assert "the disk is full" in found.stdout
     assert [each["name"] for each in json.loads(cli("doctor", "-o", "json").stdout)] == [
         "python",
+        "client",
         "server",
         "disk",
     ]
@@ -261,7 +263,19 @@ def test_doctor_does_not_look_at_the_python_of_this_shell_where_jobs_run_with_th
         {"version": "0.1.0", "runtime": "kubernetes", "user": "ann"},
     )
     server.answers["GET", "/api/v1/doctor"] = 200, {"checks": []}
-    assert [each["name"] for each in json.loads(cli("doctor", "-o", "json").stdout)] == ["server"]
+    names = [each["name"] for each in json.loads(cli("doctor", "-o", "json").stdout)]
+    assert names == ["client", "server"]
+
+
+def test_doctor_tells_the_versions_and_commits_of_client_and_server(
+    server: SmallServer, cli: Run
+) -> None:
+    info = {"version": "9.8.7", "commit": "ab" * 20, "runtime": "kubernetes", "user": "ann"}
+    server.answers["GET", "/api/v1/info"] = 200, info
+    server.answers["GET", "/api/v1/doctor"] = 200, {"checks": []}
+    of_client, of_server = json.loads(cli("doctor", "-o", "json").stdout)
+    assert of_client["message"] == f"version {this_version()}"
+    assert "version 9.8.7 (commit abababababab), user ann" in of_server["message"]
 
 
 def test_doctor_without_a_server_says_what_is_wrong(server: SmallServer, cli: Run) -> None:

@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from client_lib import __version__
 from client_lib.spec import paths
+from client_lib.version import commit
 from server_stub.http.limits import HEAD_MAX
 from tests.http.conftest import DEADLINE_S, Api, Running
 from tests.waiting import until
@@ -221,7 +223,8 @@ def test_metrics_count_requests_jobs_followers_and_capacity(server: Running, ann
 
 
 def test_info_doctor_and_instance_types_answer(ann: Api) -> None:
-    assert ann("GET", paths.INFO).json()["version"]
+    info = ann("GET", paths.INFO).json()
+    assert (info["version"], info["commit"]) == (__version__, commit())
     assert ann("GET", paths.DOCTOR).json()["checks"]
     assert ann("GET", paths.INSTANCE_TYPES).json()["instance_types"][0]["name"] == "cpu.2C.8G"
 

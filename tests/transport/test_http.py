@@ -25,6 +25,7 @@ from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.failures import Transient
 from client_lib.transport.http import RequestsTransport
 from client_lib.transport.rest import Connect, Rest, Upload
+from client_lib.version import user_agent
 from tests.odd_server import OddServer, http
 from tests.processes import free_port
 
@@ -111,6 +112,12 @@ def test_a_large_foreign_answer_is_told_at_once(odd_server: Start, body: bytes) 
 def test_half_a_json_in_a_whole_answer(odd_server: Start) -> None:
     with pytest.raises(errors.BadResponse, match="no ServerInfo"):
         api(odd_server(http("200 OK", b'{"version": "1')).url).server_info()
+
+
+def test_a_server_is_told_the_version_and_the_commit_of_the_client(odd_server: Start) -> None:
+    server = odd_server(http("200 OK", b"{}"))
+    rest(server.url).call("GET", "/api/v1/info")
+    assert server.requests[0].headers["User-Agent"] == user_agent("client-lib")
 
 
 def test_something_that_speaks_no_http(odd_server: Start) -> None:

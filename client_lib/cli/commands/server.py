@@ -36,6 +36,7 @@ from client_lib.spec.state_dir import SERVER_LOG, make_private, state_dir
 from client_lib.transport import http_client, local_server
 from client_lib.transport.config import resolve
 from client_lib.transport.rest import Rest
+from client_lib.version import described, this_version
 
 INFO_S = 10.0
 IMPORT_S = 60.0  # torch from a cold disk
@@ -248,12 +249,16 @@ def _python() -> Json:
 
 
 def _checks(connection: Connection) -> list[Json]:
-    """The python of this shell is left out where jobs run with that of an image."""
-    found: list[Json] = []
+    """The checks in the order of the list. The Python of this shell is left out where jobs run
+    with the Python of an image.
+    """
+    found = [_check("client", True, f"version {this_version()}", None)]
     runtime = "local"
     try:
         info = connection.server_info()
-        runtime, facts = info["runtime"], f"version {info['version']}, user {info['user']}"
+        runtime = info["runtime"]
+        version = described(info["version"], info.get("commit"))
+        facts = f"version {version}, user {info['user']}"
         found.append(_check("server", True, f"{connection.running().url} answers ({facts})", None))
         found += connection.rest.read(paths.DOCTOR, "checks")["checks"]
     except ClientLibError as problem:

@@ -23,6 +23,7 @@ from client_lib.spec.wire import (
     Manifest,
     ServerInfo,
 )
+from client_lib.version import commit
 from server_stub.http import metrics
 from server_stub.http.api.context import CurrentUser, JsonBody, Parts
 from server_stub.http.auth import LINK_S
@@ -44,6 +45,7 @@ async def get_info(parts: Parts, user: CurrentUser) -> ServerInfo:
     """Version and settings of the server, and the user of the token."""
     return ServerInfo(
         version=__version__,
+        commit=commit(),
         runtime=parts.settings.runtime,
         user=user.name,
         admin=user.admin,

@@ -21,6 +21,7 @@ from client_lib.reports import explanation, table
 from client_lib.spec.job import LABELS_MAX, MASK
 from client_lib.spec.states import State
 from client_lib.spec.wire import Event, JobInfo
+from client_lib.version import described
 from server_stub.service import JobFilters
 
 FOLDER = Path(__file__).parent
@@ -56,7 +57,7 @@ _ENVIRONMENT = jinja2.Environment(
     ),  # no Markup
 )
 _ENVIRONMENT.filters["with_code"] = _with_code
-_ENVIRONMENT.globals.update(table=table, words=shlex.join, states=list(State))
+_ENVIRONMENT.globals.update(described=described, table=table, words=shlex.join, states=list(State))
 
 
 def render(template: str, **view: object) -> str:

@@ -30,6 +30,7 @@ from kubernetes import client, config
 from kubernetes.config import ConfigException
 
 from client_lib.errors import ServerError
+from client_lib.version import user_agent
 
 JSON = "application/json"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
@@ -119,7 +120,11 @@ class Api:
         """The response with its content; with `stream_s` its content is not read yet."""
         url = self.host + path + ("?" + urlencode(query) if query else "")
         kind = STRATEGIC_MERGE if method == "PATCH" else JSON
-        headers = {"Accept": accept, "Content-Type": kind, "User-Agent": "client-lib-server"}
+        headers = {
+            "Accept": accept,
+            "Content-Type": kind,
+            "User-Agent": user_agent("client-lib-server"),
+        }
         try:
             # renews an expired token
             settings: Mapping[str, Any] = self._configuration.auth_settings()
