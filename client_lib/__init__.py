@@ -123,7 +123,7 @@ if TYPE_CHECKING:  # "X as X" is how a checker recognizes a name that others may
         log as log,
     )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _MODULES = {
     "client_lib.cli.commands.run": "load_ipython_extension",

@@ -240,11 +240,6 @@ def test_a_real_api_server_takes_every_object(
     assert applied.returncode == 0, applied.stderr
 
 
-def test_the_chart_has_the_version_of_the_project() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    assert chart["version"] == chart["appVersion"] == __version__
-
-
 def test_the_chart_has_no_manifest_of_its_own() -> None:
     """The files that it shares with the overlays are links to them."""
     links = {path.name: path.resolve() for path in CHART.iterdir() if path.is_symlink()}

@@ -23,6 +23,7 @@ import pytest
 import sqlalchemy
 import yaml
 
+from client_lib import __version__
 from server_stub.runtimes.kube.doctor import OPTIONAL, needed
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB
 from server_stub.runtimes.kube.trainjob import TRAINJOB
@@ -327,7 +328,7 @@ def test_the_production_overlay_serves_from_postgresql(
     folder = manifests / "overlays" / "production"
     (folder / "server.env").write_text(f"CLIENT_LIB_SERVER_DATABASE_URL={database}\n")
     edit(folder / "namespace.yaml", {"name: client-lib": "name: production"})
-    image_here = "newName: registry.example.com/client-lib-server, newTag: 0.1.0"
+    image_here = f"newName: registry.example.com/client-lib-server, newTag: {__version__}"
     image_there = "newName: localhost/client-lib-server, newTag: kind"
     edit(
         folder / "kustomization.yaml",
