@@ -90,6 +90,8 @@ check: $(READY)  ## format, lint, types, layers of the packages, the worker's ol
 	@$(RUN)/lint-imports --no-logo
 	@echo "== vermin (what runs in a worker runs on Python 3.8)"
 	@$(RUN)/vermin --quiet --no-tips --violations --target=3.8- client_lib/worker client_lib/launcher_protocol client_lib/durable.py
+	@echo "== changelog.d (one file per change)"
+	@$(RUN)/python -m release.changelog
 	@echo "== tsc (types of the page's scripts)"
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory check-javascript; \
 	  else echo "npm is missing: the JavaScript was not checked"; fi
