@@ -8,6 +8,8 @@ FUNCTIONS_VENV := .venv-bench-functions
 FUNCTIONS_READY := $(FUNCTIONS_VENV)/.ready
 SCRIPTS_VENV := .venv-bench-scripts
 SCRIPTS_READY := $(SCRIPTS_VENV)/.ready
+RELEASE_VENV := .venv-release
+RELEASE_READY := $(RELEASE_VENV)/.ready
 RUN := $(VENV)/bin
 JAVASCRIPT := requirements/javascript
 
@@ -23,7 +25,7 @@ FREE_GPUS = $(shell nvidia-smi --query-gpu=memory.used --format=csv,noheader,nou
 DEMO_TYPE = $(if $(filter-out 0 1,$(FREE_GPUS)),gpu.1gpu,cpu.1C.2G)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all test-long test-cluster cluster cluster-down kind kind-down check format bench bench-cluster docs screenshots lock clean check-javascript
+.PHONY: help venv demo test test-all test-long test-cluster cluster cluster-down kind kind-down check format bench bench-cluster docs screenshots release lock clean check-javascript
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
@@ -137,8 +139,16 @@ docs: $(READY)  ## write what docs/ repeats of the code, and build the site in b
 screenshots: $(READY)  ## the pictures of the pages in docs/images, taken by their test
 	@SCREENSHOTS=$(CURDIR)/docs/images $(ONE_BY_ONE) -n 0 tests/page/test_screenshots.py
 
+$(RELEASE_READY): requirements/release.txt requirements/bootstrap.txt requirements/install.py
+	@echo "== $(RELEASE_VENV): installing what writes the bill of materials of a release"
+	@$(PYTHON) requirements/install.py $(RELEASE_VENV) requirements/release.txt
+	@touch $@
+
+release: $(READY) $(RELEASE_READY)  ## everything of a release but the upload: make release VERSION=0.2.0
+	@$(RUN)/python -m release "$(VERSION)" --materials-tool $(CURDIR)/$(RELEASE_VENV)/bin/cyclonedx-py
+
 lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproject.toml allows)
-	@for name in bootstrap dev server bench bench-functions bench-scripts kubernetes-35 mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \
+	@for name in bootstrap dev server bench bench-functions bench-scripts release kubernetes-35 mls-1.3 mls-0.10; do echo "== requirements/$$name.txt"; \
 	  case $$name in dev) project="--extra dev pyproject.toml";; server) project="--extra server --extra postgres \
 	    pyproject.toml";; *) project=;; esac; \
 	  $(RUN)/uv pip compile --quiet --universal --python-version 3.10 --generate-hashes --upgrade \
@@ -146,5 +156,5 @@ lock: $(READY)  ## resolve the lock files anew (upgrades everything that pyproje
 	    $$project requirements/$$name.in -o requirements/$$name.txt || exit 1; done
 
 clean:  ## remove the virtual environments and all caches
-	rm -rf $(VENV) $(BENCH_VENV) $(FUNCTIONS_VENV) $(SCRIPTS_VENV) .venv-kubernetes-* .venv-mls-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(BENCH_VENV) $(FUNCTIONS_VENV) $(SCRIPTS_VENV) $(RELEASE_VENV) .venv-kubernetes-* .venv-mls-* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -30,6 +30,10 @@ class Fragment(NamedTuple):
     text: str
 
     @property
+    def file(self) -> str:
+        return f"{self.name}.{self.kind}.md"
+
+    @property
     def item(self) -> str:
         """The text as an item of a Markdown list."""
         return "- " + "\n  ".join(self.text.splitlines())
