@@ -32,9 +32,9 @@ from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES
 from client_lib.worker.programs import launcher_command
 from server_stub.files.job_dirs import log_dir
+from tests.kit.waiting import until
 from tests.logs.log_server import NAME, write_job
 from tests.logs.support import ServerProcess
-from tests.waiting import until
 
 TIMED = 10
 RANK = """

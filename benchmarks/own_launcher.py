@@ -14,7 +14,7 @@ from client_lib.durable import read_json
 from client_lib.launcher_protocol import control
 from client_lib.launcher_protocol.directory import Directory
 from client_lib.launcher_protocol.plan import WorkerPlan
-from tests.processes import free_port
+from tests.kit.processes import free_port
 
 
 def plan_of(folder: Path, command: list[str], ranks: int, **fields: Any) -> WorkerPlan:

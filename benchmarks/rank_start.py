@@ -37,7 +37,7 @@ from client_lib.launcher_protocol.rank_processes import processes
 from client_lib.worker.programs import launcher_command
 from client_lib.worker.warm import fit
 from server_stub.runtimes.local.warm import WarmPool
-from tests.processes import free_port
+from tests.kit.processes import free_port
 
 ALL_REDUCE = (Path(__file__).parent / "rivals" / "jobs" / "all_reduce.py").read_text()
 DDP = """

@@ -40,7 +40,7 @@ from server_stub.service import JobFilters, Service
 from server_stub.settings import Settings
 from server_stub.store import Store, group_rows
 from server_stub.store.rows import JobRow, NewJob
-from tests.fakes import FakeRuntime
+from tests.kit.fakes import FakeRuntime
 
 GROUPS, STORED = (2, 200), 500  # groups of so many stored jobs
 PAGES_GOAL, COMMANDS_GOAL = 1.5, 2.0

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 from interleave import percentile
 
-from tests.processes import free_port
+from tests.kit.processes import free_port
 
 HERE = Path(__file__).resolve().parent
 CLIENTS = (1, 8, 32)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from client_lib.transport.local_server import find_or_start
-from tests.examples import examples
-from tests.local_server import stop_server
+from tests.kit.examples import examples
+from tests.kit.local_server import stop_server
 
 pytest_plugins = ["tests.cluster.fixtures"]
 

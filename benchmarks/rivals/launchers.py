@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.processes import free_port
+from tests.kit.processes import free_port
 
 RUN = Path(sys.executable).parent
 TORCHX_PYTHON = Path(__file__).resolve().parents[2] / ".venv-bench" / "bin" / "python"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.cli import app
-from tests.processes import processes_of
+from tests.kit.processes import processes_of
 
 from .small_server import SmallServer
 

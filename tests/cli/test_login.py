@@ -18,7 +18,7 @@ from client_lib.client import Client
 from client_lib.errors import Unauthorized
 from client_lib.transport import logins
 from tests.http.conftest import Running, start_server  # noqa: F401  # a fixture
-from tests.issuer import CLIENT_ID, Issuer, oidc_table, running_issuer
+from tests.kit.issuer import CLIENT_ID, Issuer, oidc_table, running_issuer
 
 from .conftest import Run
 from .small_server import SmallServer

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.spec.wire import Event, JobInfo, Manifest
-from tests.waiting import until
+from tests.kit.waiting import until
 
 from .conftest import CLI, Run
 from .terminal import Terminal

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.processes import processes_of
+from tests.kit.processes import processes_of
 
 from .conftest import CLI, Run
 from .terminal import Terminal

@@ -17,7 +17,7 @@ import pytest
 
 from client_lib.cli.commands.sessions import Session, _interrupts
 from client_lib.launcher_protocol import frames
-from tests.waiting import until
+from tests.kit.waiting import until
 
 from .conftest import CLI, Run
 from .terminal import Terminal

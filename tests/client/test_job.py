@@ -34,8 +34,8 @@ from client_lib import (
 )
 from client_lib.spec.request import CodeInPlace, CodeSnapshot, SubmitRequest
 from client_lib.spec.wire import JobInfo
-from tests.odd_server import OddServer, http
-from tests.waiting import until
+from tests.kit.odd_server import OddServer, http
+from tests.kit.waiting import until
 
 HELLO = "import os\nprint('hello from', os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])\n"
 

@@ -15,8 +15,8 @@ from server_stub.runtimes.kube.workload import WorkloadKind
 from tests.cluster import Cluster
 from tests.cluster.errors import ApiError
 from tests.cluster.waiting import until
-from tests.processes import free_port
-from tests.server_process import ServerProcess
+from tests.kit.processes import free_port
+from tests.kit.server_process import ServerProcess
 
 PATIENCE_S = 90.0
 KINDS = ("configmaps", "secrets", "pods", "services")

@@ -18,7 +18,7 @@ from tests.cluster.waiting import until
 from tests.contract.conftest import looked_over
 from tests.contract.places import CATALOGUE, ClusterPlace, becomes, ended, prints
 from tests.contract.test_shared_folders import home_of, make_volume
-from tests.elastic_training import TRAINS
+from tests.kit.elastic_training import TRAINS
 
 PATIENCE_S = 120.0
 FOR_TORCH = "instance_types:\n  - {name: trainer, cpu: 0.8, memory_gib: 1}\n"

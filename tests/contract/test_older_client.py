@@ -15,7 +15,7 @@ from tests.cluster import Cluster
 from tests.contract.conftest import assert_nothing_is_left
 from tests.contract.places import ClusterPlace, becomes, ended, prints
 from tests.contract.test_promises import MEET, STAY, texts
-from tests.environments import environment
+from tests.kit.environments import environment
 
 pytestmark = pytest.mark.cluster
 

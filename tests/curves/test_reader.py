@@ -17,8 +17,8 @@ from server_stub.logs.records import LoggedJob
 from server_stub.logs.segments import LogReader
 from server_stub.worker_gateway.log_file import WorkerClock
 from tests.curves.test_lag import line
+from tests.kit.small_disk import no_file_grows_over
 from tests.logs.support import LogWriter
-from tests.small_disk import no_file_grows_over
 
 
 def job(folder: Path, **changes: Any) -> LoggedJob:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import processes_of
+from tests.kit.processes import processes_of
 
 
 class LocalServer:

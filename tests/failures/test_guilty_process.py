@@ -16,8 +16,8 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import JobInfo
 from server_stub.runtimes.kube.observe.inventory import read_digest
 from tests.failures.endings import LOST_PEER
-from tests.processes import processes_of
-from tests.server_process import ServerProcess
+from tests.kit.processes import processes_of
+from tests.kit.server_process import ServerProcess
 from tests.worker_gateway.conftest import free_port, sites
 
 pytestmark = pytest.mark.process

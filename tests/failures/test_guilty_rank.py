@@ -29,8 +29,8 @@ from client_lib.worker.ranks import Exit
 from client_lib.worker.worker_log import Printed
 from server_stub.runtimes.kube.observe.inventory import read_digest
 from server_stub.runtimes.verdict import Stage, Verdict, WorkerStatus, verdict
-from tests.examples import examples
 from tests.failures.endings import ABORTS, CHAINS, LOST_PEER, OWN
+from tests.kit.examples import examples
 
 T0 = datetime(2026, 11, 22, tzinfo=timezone.utc)
 START = T0.timestamp()

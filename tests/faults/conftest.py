@@ -16,8 +16,8 @@ import pytest
 import requests
 
 from client_lib.spec import paths
-from tests.processes import processes_of
-from tests.server_process import ServerProcess
+from tests.kit.processes import processes_of
+from tests.kit.server_process import ServerProcess
 from tests.store.conftest import (
     postgresql_may_stop as postgresql_may_stop,
     postgresql_server as postgresql_server,

@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.faults.conftest import Start
-from tests.processes import processes_of
+from tests.kit.processes import processes_of
 from tests.store.postgresql import Server as Postgresql
 
 pytestmark = pytest.mark.process

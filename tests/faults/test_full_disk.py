@@ -11,10 +11,10 @@ import pytest
 import requests
 
 from client_lib.spec import paths
-from tests import small_disk as disks
 from tests.faults.conftest import Server, Start
-from tests.processes import processes_of
-from tests.waiting import until
+from tests.kit import small_disk as disks
+from tests.kit.processes import processes_of
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.process
 

@@ -14,8 +14,8 @@ import requests
 
 from client_lib.spec import paths
 from tests.faults.conftest import Start
-from tests.server_process import ServerProcess
-from tests.waiting import until
+from tests.kit.server_process import ServerProcess
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.process
 

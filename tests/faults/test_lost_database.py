@@ -15,10 +15,10 @@ import requests
 
 from client_lib.spec import paths
 from tests.faults.conftest import Server, Start
-from tests.processes import processes_of
+from tests.kit.processes import processes_of
+from tests.kit.waiting import until
 from tests.store.postgresql import Server as Postgresql
 from tests.store.test_store import opened
-from tests.waiting import until
 
 pytestmark = pytest.mark.process
 postgresql = pytest.mark.xdist_group("postgresql")

@@ -15,7 +15,7 @@ import pytest
 from client_lib.spec import paths
 from server_stub.http import users_file
 from tests.faults.conftest import FINAL, PATIENCE_S
-from tests.server_process import ServerProcess
+from tests.kit.server_process import ServerProcess
 
 ARCHIVE = Path(__file__).with_name("data_0_1.tar.gz")
 

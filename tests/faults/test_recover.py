@@ -10,8 +10,8 @@ import pytest
 
 from client_lib.spec import paths
 from tests.faults.conftest import Start
-from tests.processes import processes_of
-from tests.waiting import until
+from tests.kit.processes import processes_of
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.process
 

@@ -8,7 +8,7 @@ import pytest
 
 from client_lib.spec import paths
 from tests.faults.conftest import Start
-from tests.waiting import until
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.process
 

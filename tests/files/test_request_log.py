@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 
 from server_stub.files import request_log
 from server_stub.files.request_log import Heading, Place, RequestLog
-from tests.examples import examples
+from tests.kit.examples import examples
 
 RECORDS = st.lists(
     st.text(min_size=1, max_size=300).map(lambda s: s.replace("\0", "").encode() + b"\n"),

@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from client_lib.errors import StorageFull
 from server_stub.files.room import Claim, Room
-from tests.small_disk import fill, free, small_disk
+from tests.kit.small_disk import fill, free, small_disk
 
 KEPT = 100
 

@@ -11,7 +11,7 @@ import pytest
 from client_lib.errors import InvalidRequest, StorageFull, TooLarge
 from server_stub.files.room import Room
 from server_stub.files.snapshots import Snapshots
-from tests.small_disk import free, small_disk
+from tests.kit.small_disk import free, small_disk
 
 DATA = b"archive" * 400_000  # several batches
 SHA = hashlib.sha256(DATA).hexdigest()

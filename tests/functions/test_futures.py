@@ -31,9 +31,9 @@ from client_lib import (
 from client_lib.futures import JobFuture
 from client_lib.spec.request import SubmitRequest
 from client_lib.spec.wire import JobInfo
-from tests.local_server import stop_server
-from tests.odd_server import http, odd_server
-from tests.waiting import until
+from tests.kit.local_server import stop_server
+from tests.kit.odd_server import http, odd_server
+from tests.kit.waiting import until
 
 __all__ = ["odd_server"]
 WITHIN_S = 60.0

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from client_lib import Job, JobFailed
-from tests.processes import free_port
+from tests.kit.processes import free_port
 
 pytestmark = pytest.mark.process
 

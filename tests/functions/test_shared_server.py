@@ -11,8 +11,8 @@ import pytest
 
 from client_lib import Client, Forbidden, Job, JobFailed, NoResult, TooLarge
 from server_stub.http import users_file
-from tests.processes import free_port
-from tests.server_process import ServerProcess
+from tests.kit.processes import free_port
+from tests.kit.server_process import ServerProcess
 
 
 @pytest.fixture(scope="module")

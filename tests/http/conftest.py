@@ -33,7 +33,7 @@ from server_stub.serve import Server, uvicorn_config
 from server_stub.service import Service
 from server_stub.settings import Settings
 from server_stub.worker_gateway.attempt import WorkerRegistry
-from tests.fakes import FakeRuntime
+from tests.kit.fakes import FakeRuntime
 
 DEADLINE_S = 20.0
 

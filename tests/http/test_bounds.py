@@ -15,7 +15,7 @@ from client_lib.spec import paths
 from client_lib.version import commit
 from server_stub.http.limits import HEAD_MAX
 from tests.http.conftest import DEADLINE_S, Api, Running
-from tests.waiting import until
+from tests.kit.waiting import until
 
 BOUND = 100_000
 

@@ -12,7 +12,7 @@ import requests
 
 from client_lib.spec import paths
 from tests.http.conftest import DEADLINE_S, Api, Running
-from tests.waiting import until
+from tests.kit.waiting import until
 
 SOON_S = 0.3
 LARGE = 100_000

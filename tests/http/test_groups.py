@@ -10,7 +10,7 @@ import requests
 from client_lib.spec import paths
 from client_lib.spec.states import Reason
 from tests.http.conftest import Api, Running
-from tests.waiting import until
+from tests.kit.waiting import until
 
 JOB: dict[str, Any] = {
     "spec": {"script": "echo", "type": "binary", "labels": {"team": "a"}},

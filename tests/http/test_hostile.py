@@ -31,8 +31,8 @@ from server_stub.http.api.public_v2.translate import HealthParams, RestartReques
 from server_stub.runtimes.local import LocalOptions
 from server_stub.runtimes.local.runtime import LocalRuntime
 from server_stub.service import Service
-from tests.examples import examples
 from tests.http.conftest import Running
+from tests.kit.examples import examples
 from tests.mlspace.rest.conftest import COMMAND, JOBS
 
 pytestmark = [pytest.mark.process, pytest.mark.smoke]

@@ -12,7 +12,7 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import JobInfo, JobPage, Manifest
 from server_stub.app import openapi, rest_api
 from tests.http.conftest import Api, Running
-from tests.waiting import until
+from tests.kit.waiting import until
 
 
 def submit(api: Api, **spec: Any) -> JobInfo:

@@ -24,7 +24,7 @@ from server_stub.http.users_file import OidcEntry
 from server_stub.runtimes.local import accounts
 from server_stub.settings import Settings
 from tests.http.conftest import Api, Running
-from tests.issuer import CLIENT_ID, Issuer, oidc_table, running_issuer
+from tests.kit.issuer import CLIENT_ID, Issuer, oidc_table, running_issuer
 from tests.mlspace.rest.conftest import AUTH, JOBS, Platform, platform
 
 

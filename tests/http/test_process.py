@@ -27,7 +27,7 @@ from server_stub.http import users_file
 from server_stub.runtimes.local.accounts import are_possible
 from server_stub.serve import serve
 from server_stub.settings import PREFIX, Settings
-from tests.server_process import DEADLINE_S, ServerProcess
+from tests.kit.server_process import DEADLINE_S, ServerProcess
 
 pytestmark = pytest.mark.process
 

@@ -14,7 +14,7 @@ import pytest
 from client_lib.errors import Conflict, ServerError
 from server_stub import server_files
 from server_stub.server_files import DirectoryLock, facts, local_token, locked, prepare
-from tests.small_disk import fill, small_disk
+from tests.kit.small_disk import fill, small_disk
 
 HOLD = """
 import sys

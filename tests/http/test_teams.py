@@ -9,8 +9,8 @@ import pytest
 
 from client_lib.spec import paths
 from tests.http.conftest import Api, Running
-from tests.issuer import oidc_table, running_issuer
-from tests.waiting import until
+from tests.kit.issuer import oidc_table, running_issuer
+from tests.kit.waiting import until
 
 TEAMS = """
 [[teams]]

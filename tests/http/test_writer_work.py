@@ -27,11 +27,11 @@ from server_stub.http.api.public_v2 import routes
 from server_stub.service.admission import GROUP_LABELS_MAX, MAX_SPEC_BYTES
 from server_stub.store import rows
 from server_stub.store.rows import NewJob
-from tests.fakes import FakeRuntime
 from tests.http.conftest import Running
+from tests.kit.fakes import FakeRuntime
+from tests.kit.waiting import until
 from tests.mlspace.rest.conftest import COMMAND, JOBS
 from tests.store.test_store import T0, row
-from tests.waiting import until
 
 OTHERS = 5000
 """Finished jobs in the database: a statement that reads them all takes 50 000 steps."""

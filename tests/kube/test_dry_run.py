@@ -14,8 +14,8 @@ from server_stub.runtimes.kube import names
 from tests.cluster import Cluster
 from tests.cluster.errors import ApiError
 from tests.cluster.waiting import until
+from tests.kit.server_process import ServerProcess
 from tests.kube.test_real_api import PATHS
-from tests.server_process import ServerProcess
 
 CATALOGUE = Path(__file__).parents[2] / "docs" / "catalogue.example.yaml"
 REQUEST = {

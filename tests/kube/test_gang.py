@@ -29,9 +29,9 @@ from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import ClusterOptions, Object
 from server_stub.worker_gateway.attempt import SILENT_S, WorkerRegistry
 from server_stub.worker_gateway.worker import NOTICED_S, RemoteWorker, State
+from tests.kit.worker_reports import report
 from tests.kube.cases import CLUSTER, Builder, cluster_with, offering
 from tests.kube.test_cluster import Recorded
-from tests.worker_reports import report
 
 pytestmark = pytest.mark.anyio
 UNREACHED = cluster_with(worker_server_url=None)

@@ -16,8 +16,8 @@ from client_lib.errors import InvalidRequest
 from client_lib.spec import paths
 from server_stub.__main__ import main
 from server_stub.runtimes.kube.catalogue.file import load_or_kept, read
+from tests.kit.server_process import ServerProcess
 from tests.kube.test_connect import kubeconfig
-from tests.server_process import ServerProcess
 
 pytestmark = pytest.mark.process
 

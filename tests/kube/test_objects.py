@@ -27,8 +27,8 @@ from server_stub.runtimes.kube.render import Objects
 from server_stub.runtimes.kube.trainjob import TRAINJOB
 from server_stub.runtimes.kube.workload import Object, WorkloadKind
 from server_stub.worker_gateway.attempt import WorkerRegistry
+from tests.kit.waiting import eventually
 from tests.kube.cases import CLUSTER, Builder
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -32,7 +32,7 @@ from server_stub.runtimes.kube.observe.messages import StatusField
 from server_stub.runtimes.kube.pytorchjob import PYTORCHJOB, REPLICA_INDEX, REPLICA_TYPE
 from server_stub.runtimes.verdict import Stage
 from server_stub.worker_gateway.worker import WorkerView
-from tests.examples import examples
+from tests.kit.examples import examples
 
 RECORDED: dict[str, Any] = json.loads((Path(__file__).parent / "recorded.json").read_text())
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.cluster import Cluster
 from tests.deploy.test_permissions import NAMESPACE
-from tests.environments import ROOT, environment
+from tests.kit.environments import ROOT, environment
 
 NAME = "kubernetes-35"
 EXERCISE = """

@@ -11,7 +11,7 @@ import pytest
 from client_lib.errors import StorageFull
 from server_stub.runtimes.kube import pod_log
 from server_stub.runtimes.kube.pod_log import LogHandover, PodLogReader
-from tests.waiting import until
+from tests.kit.waiting import until
 
 
 class Taker:

@@ -16,7 +16,7 @@ from kubernetes import client
 
 from server_stub.runtimes.kube import api as watching
 from server_stub.runtimes.kube.api import Api, ApiError, ObjectWatch
-from tests.waiting import until
+from tests.kit.waiting import until
 
 PATIENCE_S = 30.0
 

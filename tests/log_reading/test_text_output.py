@@ -19,8 +19,8 @@ from client_lib.log_reading import text_output
 from client_lib.log_reading.reader import Params
 from client_lib.log_reading.text_output import LogOutput, several_ranks, waits_for
 from client_lib.spec.job import JobSpec
+from tests.kit.waiting import until
 from tests.log_reading.test_reader import END, STATE, records
-from tests.waiting import until
 
 SAID = ("- launcher", b"OMP_NUM_THREADS=1")
 

@@ -8,10 +8,10 @@ import pytest
 import uvicorn
 
 from server_stub.files.job_dirs import log_dir
+from tests.kit.processes import free_port
+from tests.kit.waiting import until
 from tests.logs import log_server
 from tests.logs.support import LogWriter, Server, ServerProcess
-from tests.processes import free_port
-from tests.waiting import until
 
 
 @pytest.fixture

@@ -17,9 +17,9 @@ from client_lib.launcher_protocol.log_segments import segment_name
 from client_lib.log_reading.reader import Params
 from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES
+from tests.kit.processes import free_port
+from tests.kit.waiting import until
 from tests.logs.log_server import NAME
-from tests.processes import free_port
-from tests.waiting import until
 
 each_kind_of_events = pytest.mark.parametrize(
     "server", ["inotify", pytest.param("polling", marks=pytest.mark.process)], indirect=True

@@ -18,7 +18,7 @@ from server_stub.logs.query import LogQuery
 from server_stub.logs.records import Block, line_filter, merge, missing_before
 from server_stub.logs.render import Frames
 from server_stub.logs.stream import stream
-from tests.examples import examples
+from tests.kit.examples import examples
 from tests.logs.log_server import next_logs, read_job, write_job
 from tests.logs.support import LogWriter
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from client_lib.log_reading.reader import log_lines, log_params
+from tests.kit.waiting import until
 from tests.logs.log_server import write_job
 from tests.logs.support import LogWriter, ServerProcess, opener
-from tests.waiting import until
 
 LINES = 3000
 

@@ -13,9 +13,9 @@ import pytest
 from client_lib.log_reading.reader import log_lines
 from client_lib.spec import paths
 from client_lib.spec.paths import LOG_FRAMES
+from tests.kit.waiting import until
 from tests.logs.log_server import NAME, write_job
 from tests.logs.support import LogWriter, Server, each_kind_of_events
-from tests.waiting import until
 
 
 @each_kind_of_events

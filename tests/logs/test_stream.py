@@ -20,9 +20,9 @@ from client_lib.log_reading.reader import (
 )
 from client_lib.spec.paths import LOG_FRAMES, NDJSON
 from server_stub.files.job_dirs import log_dir
+from tests.kit.waiting import until
 from tests.logs.log_server import write_job
 from tests.logs.support import LogWriter, Server, each_kind_of_events, stamp
-from tests.waiting import until
 
 
 def lines(server: Server, **asked: Any) -> list[str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.local_server import client, folder, own_configuration
+from tests.kit.local_server import client, folder, own_configuration
 
 __all__ = ["client", "folder", "own_configuration"]
 

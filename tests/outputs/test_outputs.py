@@ -9,7 +9,7 @@ from client_lib import Job, JobFailed
 from client_lib.client import Client
 from client_lib.errors import NotFound
 from client_lib.transport.download import Progress
-from tests.waiting import until
+from tests.kit.waiting import until
 
 PATIENCE_S = 60.0
 

@@ -14,10 +14,10 @@ from client_lib.spec.states import Reason
 from client_lib.transport import local_server as servers
 from tests.http.conftest import Api, Running
 from tests.http.test_groups import submit as submit_group
-from tests.local_server import own_configuration
+from tests.kit.local_server import own_configuration
+from tests.kit.waiting import until
 from tests.page.conftest import login, new_job
 from tests.page.support import log_of, open_job, running_job, violations
-from tests.waiting import until
 
 __all__ = ["own_configuration"]
 

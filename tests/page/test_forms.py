@@ -17,8 +17,8 @@ from client_lib.spec import paths
 from server_stub.http.page.views import FOLDER
 from tests.http.conftest import DEADLINE_S, Running
 from tests.http.test_groups import submit as submit_group
+from tests.kit.waiting import until
 from tests.page.conftest import Visitor, new_job
-from tests.waiting import until
 
 Visit = Callable[[Any, str], Visitor]
 

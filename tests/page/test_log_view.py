@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from tests.http.conftest import Running
+from tests.kit.waiting import until
 from tests.logs.support import LogWriter
 from tests.page.conftest import login
 from tests.page.support import log_of, open_job, row, running_job, violations
-from tests.waiting import until
 
 HOSTILE = (
     '<img src=x onerror="window.hit=1"><script>window.hit=1</script>&lt;b&gt; '

@@ -17,10 +17,10 @@ from client_lib.spec.states import Reason
 from client_lib.spec.wire import Failure
 from tests.http.conftest import Running
 from tests.http.test_groups import submit as submit_group
+from tests.kit.waiting import until
 from tests.page.conftest import login, new_job
 from tests.page.support import log_of, violations
 from tests.page.test_code import archive, of_snapshot
-from tests.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.xdist_group("chromium")]
 MOST = 80_000  # bytes of an image

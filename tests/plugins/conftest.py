@@ -3,7 +3,7 @@
 import pytest
 
 from client_lib.client import Client
-from tests.local_server import client, folder, own_configuration
+from tests.kit.local_server import client, folder, own_configuration
 
 __all__ = ["client", "folder", "own_configuration"]
 

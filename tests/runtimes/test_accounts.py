@@ -35,9 +35,9 @@ from server_stub.runtimes.local import accounts
 from server_stub.settings import PREFIX
 from tests.faults.conftest import FINAL, PATIENCE_S
 from tests.http.conftest import user_fixture
-from tests.processes import alive
-from tests.server_process import ServerProcess
-from tests.waiting import until
+from tests.kit.processes import alive
+from tests.kit.server_process import ServerProcess
+from tests.kit.waiting import until
 
 ANN, BEN = "daemon", "games"
 

@@ -13,9 +13,9 @@ from client_lib.spec.states import Reason
 from server_stub.files.job_dirs import inputs_dir, log_dir
 from server_stub.runtimes import Source
 from server_stub.runtimes.local.launcher import leftovers
-from tests.processes import alive
+from tests.kit.processes import alive
+from tests.kit.waiting import eventually
 from tests.runtimes.conftest import running
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -18,9 +18,9 @@ from server_stub.files.job_dirs import attempt_dir, log_dir
 from server_stub.runtimes import verdict
 from server_stub.runtimes.local import plan
 from server_stub.runtimes.verdict import ElasticBounds, Stage, WorkerStatus
-from tests.elastic_training import TRAINS
+from tests.kit.elastic_training import TRAINS
+from tests.kit.waiting import eventually
 from tests.runtimes.conftest import Site, running
-from tests.waiting import eventually
 
 PATIENCE_S = 150.0  # agents and ranks import torch, one after the other
 SLEEPS = """

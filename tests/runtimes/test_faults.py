@@ -22,10 +22,10 @@ from client_lib.spec.validation import STORED
 from server_stub.files.job_dirs import attempt_dir
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local import launcher
-from tests.processes import alive
+from tests.kit.processes import alive
+from tests.kit.small_disk import fill, small_disk
+from tests.kit.waiting import eventually
 from tests.runtimes.conftest import Site, running
-from tests.small_disk import fill, small_disk
-from tests.waiting import eventually
 
 pytestmark = [pytest.mark.process, pytest.mark.anyio]
 

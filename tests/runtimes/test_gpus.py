@@ -19,9 +19,9 @@ from client_lib.spec.request import Submitter
 from client_lib.spec.states import Reason
 from server_stub.runtimes.local import machine, runtime
 from server_stub.runtimes.local.machine import Gpu, GpuProcess, parse, visible
-from tests.processes import alive
+from tests.kit.processes import alive
+from tests.kit.waiting import eventually
 from tests.runtimes.conftest import running
-from tests.waiting import eventually
 
 THREE = "\n".join(f"{n}, GPU-{n}{n}, NVIDIA A100-SXM4-80GB, 81920, 4" for n in range(3))
 SHOW = (

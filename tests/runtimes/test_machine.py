@@ -16,8 +16,8 @@ from client_lib.launcher_protocol.directory import MARKER
 from server_stub.runtimes.local import launcher, machine
 from server_stub.runtimes.local.host import check_volumes, find_prefix
 from server_stub.runtimes.local.machine import Ports, ephemeral_range, in_turn, is_free, outside
+from tests.kit.waiting import until
 from tests.runtimes.conftest import running
-from tests.waiting import until
 
 
 def test_this_machine_is_looked_at() -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from client_lib.spec.states import Reason
-from tests.processes import free_port
+from tests.kit.processes import free_port
+from tests.kit.waiting import eventually
 from tests.runtimes.conftest import running
-from tests.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import processes_of
+from tests.kit.processes import processes_of
 
 BIN = Path(sys.executable).parent
 SCRIPTS = Path(__file__).with_name("scripts")

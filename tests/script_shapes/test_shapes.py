@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import free_port
+from tests.kit.processes import free_port
 
 from .conftest import LIMIT_S, MARKS, OURS, TORCHRUN, Shell, at_port
 

@@ -4,7 +4,7 @@ under their own launcher.
 
 from __future__ import annotations
 
-from tests.processes import free_port
+from tests.kit.processes import free_port
 
 from .conftest import MARKS, TORCHRUN, Shell, at_port
 

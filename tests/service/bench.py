@@ -19,7 +19,7 @@ from server_stub.service import Service
 from server_stub.service.lifecycle import JobStatus, Stop
 from server_stub.service.lookup import User
 from server_stub.settings import Settings
-from tests.fakes import FakeClock, FakeRuntime
+from tests.kit.fakes import FakeClock, FakeRuntime
 
 ANN = User("ann")
 T0 = datetime(2026, 1, 1, tzinfo=timezone.utc)

@@ -21,7 +21,7 @@ from client_lib.spec.wire import JobPage
 from server_stub.service import JobFilters
 from server_stub.store import rows
 from server_stub.store.tables import events, jobs
-from tests.examples import examples
+from tests.kit.examples import examples
 from tests.service.bench import ANN, Bench
 
 STATES = (State.PENDING, State.RUNNING, State.SUCCEEDED)

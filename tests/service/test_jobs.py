@@ -16,8 +16,8 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import Failure, JobInfo, JobPage, WorkerInfo
 from server_stub.runtimes import Observation
 from server_stub.service import JobFilters, Service
+from tests.kit.waiting import eventually
 from tests.service.bench import ANN, Bench
-from tests.waiting import eventually
 
 
 def in_server(bench: Bench, run: Callable[[Service], Awaitable[None]], **settings: Any) -> None:

@@ -13,7 +13,7 @@ from client_lib.spec.wire import Event, Failure
 from server_stub.runtimes import Observation
 from server_stub.service import lifecycle
 from server_stub.service.lifecycle import Decision, JobStatus, Stop, pause_before
-from tests.examples import examples
+from tests.kit.examples import examples
 from tests.service.bench import T0, status
 
 WAITING = [Reason.QUEUED, Reason.UNSCHEDULABLE, Reason.STARTING, Reason.CODE_FETCH]

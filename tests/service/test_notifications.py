@@ -21,9 +21,9 @@ from client_lib.submit.arguments import checked_spec
 from server_stub.service import notifications
 from server_stub.service.lookup import User
 from server_stub.service.notifications import AllowedHosts, Refused
+from tests.kit.waiting import eventually
 from tests.service.bench import Bench
 from tests.service.test_hangs import becomes, with_two_ranks
-from tests.waiting import eventually
 
 
 class Receiver:

@@ -22,10 +22,10 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobPage
 from server_stub.files.job_dirs import attempt_dir, worker_dir
 from server_stub.service import JobFilters
-from tests.examples import examples
+from tests.kit.examples import examples
+from tests.kit.waiting import eventually
 from tests.service.bench import ANN, Bench
 from tests.service.test_damage import in_state
-from tests.waiting import eventually
 
 BOUNDED = settings(
     max_examples=examples(15),

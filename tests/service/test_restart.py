@@ -21,9 +21,9 @@ from client_lib.spec.wire import Failure, JobInfo
 from server_stub.files.job_dirs import log_dir
 from server_stub.store import rows
 from server_stub.store.rows import JobFilters
+from tests.kit.waiting import eventually
 from tests.logs.support import LogWriter
 from tests.service.bench import ANN, Bench
-from tests.waiting import eventually
 
 
 def test_every_job_that_is_not_final_is_given_to_the_runtime_again(bench: Bench) -> None:

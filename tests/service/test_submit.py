@@ -35,9 +35,9 @@ from client_lib.spec.wire import JobInfo, JobPage
 from server_stub.service import JobFilters, Service, admission
 from server_stub.service.admission import fingerprint
 from server_stub.service.lookup import User
+from tests.kit.waiting import eventually
 from tests.service.bench import ANN, Bench
 from tests.service.test_jobs import in_server, upload
-from tests.waiting import eventually
 
 BEN, ROOT = User("ben"), User("root", admin=True)
 

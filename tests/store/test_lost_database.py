@@ -15,7 +15,7 @@ from server_stub.files.request_log import UNWRITTEN, RequestLog
 from server_stub.store import Store, StoreError, StoreUnavailable, rows
 from server_stub.store.engines import READERS, damage
 from server_stub.store.rows import Key, NewJob
-from tests.small_disk import no_file_grows_over
+from tests.kit.small_disk import no_file_grows_over
 from tests.store.postgresql import Proxy, Server
 from tests.store.test_store import added, opened, row
 

@@ -19,7 +19,7 @@ from client_lib.errors import ServerError
 from server_stub.files.request_log import RequestLog
 from server_stub.store import Store, StoreError, StoreUnavailable, Superseded
 from server_stub.store.engines import _LOCK_KEY, Locked
-from tests.examples import examples
+from tests.kit.examples import examples
 from tests.store.postgresql import Server
 from tests.store.test_lost_database import new_job, on_postgresql, stored
 from tests.store.test_store import added, opened, row

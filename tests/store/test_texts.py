@@ -21,7 +21,7 @@ from server_stub.store import rows
 from server_stub.store.rows import JobFilters, JobRow, NewJob
 from server_stub.worker_gateway.report import parse
 from server_stub.worker_gateway.worker import StackDump
-from tests.examples import examples
+from tests.kit.examples import examples
 from tests.store.test_store import T0, opened
 from tests.worker_gateway.test_report import WHOLE
 

@@ -18,9 +18,9 @@ from client_lib.errors import InvalidRequest, TooLarge
 from client_lib.launcher_protocol.archive import unpack
 from client_lib.submit import snapshot
 from client_lib.submit.snapshot import list_files, packed
-from tests.examples import examples
-from tests.rights import file_modes_hold
-from tests.small_disk import no_file_grows_over
+from tests.kit.examples import examples
+from tests.kit.rights import file_modes_hold
+from tests.kit.small_disk import no_file_grows_over
 
 
 def write(root: Path, files: Mapping[str, str]) -> None:

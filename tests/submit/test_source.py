@@ -13,8 +13,8 @@ from client_lib.submit.source import (
     shared_folder_proof,
     snapshot_root,
 )
-from tests.rights import file_modes_hold
-from tests.small_disk import no_file_grows_over
+from tests.kit.rights import file_modes_hold
+from tests.kit.small_disk import no_file_grows_over
 
 PYTORCH2, BINARY = JobType.PYTORCH2, JobType.BINARY
 

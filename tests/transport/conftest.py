@@ -2,7 +2,7 @@
 one with scripted answers.
 """
 
-from tests.local_server import client, folder, own_configuration
-from tests.odd_server import odd_server
+from tests.kit.local_server import client, folder, own_configuration
+from tests.kit.odd_server import odd_server
 
 __all__ = ["client", "folder", "odd_server", "own_configuration"]

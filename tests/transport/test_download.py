@@ -17,7 +17,7 @@ from client_lib.spec.states import Reason, State
 from client_lib.spec.wire import JobInfo
 from client_lib.submit.snapshot import packed
 from client_lib.transport.download import Progress, download, texts_of_code
-from tests.odd_server import OddServer, http
+from tests.kit.odd_server import OddServer, http
 
 Start = Callable[..., OddServer]
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=timezone.utc)

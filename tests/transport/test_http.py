@@ -26,8 +26,8 @@ from client_lib.transport.failures import Transient
 from client_lib.transport.http import RequestsTransport
 from client_lib.transport.rest import Connect, Rest, Upload
 from client_lib.version import user_agent
-from tests.odd_server import OddServer, http
-from tests.processes import free_port
+from tests.kit.odd_server import OddServer, http
+from tests.kit.processes import free_port
 
 Start = Callable[..., OddServer]
 

@@ -26,9 +26,9 @@ from client_lib.job import Job
 from client_lib.spec.state_dir import SERVER_LOCK, state_dir
 from client_lib.transport import local_server as local_servers
 from client_lib.transport.local_server import Running, find, find_or_start, stop
-from tests.local_server import stop_server
-from tests.rights import file_modes_hold
-from tests.waiting import until
+from tests.kit.local_server import stop_server
+from tests.kit.rights import file_modes_hold
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.process
 

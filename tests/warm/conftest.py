@@ -19,8 +19,8 @@ from client_lib.durable import read_json
 from client_lib.launcher_protocol.directory import MARKER
 from client_lib.launcher_protocol.rank_processes import processes
 from client_lib.worker.warm import ROOM, fit
-from tests.processes import alive
-from tests.waiting import until
+from tests.kit.processes import alive
+from tests.kit.waiting import until
 from tests.worker.conftest import DEADLINE_S, Worker
 
 COMPILE_S = 100.0  # a first torch.compile makes headers first

@@ -12,8 +12,8 @@ from client_lib import Client, Job, list_jobs
 from client_lib.notebook import notebook_launcher
 from client_lib.torch_distributor import TorchDistributor
 from client_lib.transport import local_server
-from tests.local_server import CLIENT_VARIABLES, stop_server
-from tests.waiting import until
+from tests.kit.local_server import CLIENT_VARIABLES, stop_server
+from tests.kit.waiting import until
 
 pytestmark = [
     pytest.mark.process,

@@ -19,8 +19,8 @@ from client_lib.launcher_protocol.processes import marked
 from client_lib.launcher_protocol.rank_processes import processes
 from client_lib.worker import memory
 from client_lib.worker.warm import fit
-from tests.processes import alive
-from tests.waiting import until
+from tests.kit.processes import alive
+from tests.kit.waiting import until
 from tests.warm.conftest import Make, WarmWorker, package
 
 pytestmark = [

@@ -14,9 +14,9 @@ from client_lib.spec.request import Submitter
 from server_stub.runtimes import Attempt
 from server_stub.runtimes.local import warm
 from server_stub.runtimes.local.plan import wants_warm
-from tests.processes import alive
+from tests.kit.processes import alive
+from tests.kit.waiting import eventually
 from tests.runtimes.conftest import Site, running
-from tests.waiting import eventually
 
 pytestmark = [
     pytest.mark.process,

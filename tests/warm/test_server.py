@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from client_lib.cli.commands import server as server_command
-from tests.processes import alive
-from tests.server_process import ServerProcess
-from tests.waiting import until
+from tests.kit.processes import alive
+from tests.kit.server_process import ServerProcess
+from tests.kit.waiting import until
 
 pytestmark = [
     pytest.mark.process,

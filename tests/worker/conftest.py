@@ -20,8 +20,8 @@ from client_lib.launcher_protocol.directory import MARKER, Directory
 from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.launcher_protocol.record import GOES_ON, Record, parse
 from client_lib.worker.programs import launcher_command
-from tests.processes import alive
-from tests.waiting import until
+from tests.kit.processes import alive
+from tests.kit.waiting import until
 
 DEADLINE_S = 30.0
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from client_lib.launcher_protocol.archive import ArchiveRefused, unpack
-from tests.examples import examples
-from tests.small_disk import small_disk
+from tests.kit.examples import examples
+from tests.kit.small_disk import small_disk
 
 
 def entry(

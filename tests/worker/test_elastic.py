@@ -12,7 +12,7 @@ from client_lib.launcher_protocol.rank_processes import agent_arguments
 from client_lib.worker.preparation import prepare
 from client_lib.worker.rank_end import failed_below
 from client_lib.worker.warm.fit import PoolState, refusal
-from tests.processes import free_port
+from tests.kit.processes import free_port
 from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]

@@ -14,8 +14,8 @@ from client_lib.durable import is_held, read_json
 from client_lib.launcher_protocol import control
 from client_lib.launcher_protocol.directory import ALREADY_RAN, ALREADY_RUNS
 from client_lib.worker.programs import launcher_command
-from tests.processes import alive
-from tests.waiting import until
+from tests.kit.processes import alive
+from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 
 pytestmark = pytest.mark.process

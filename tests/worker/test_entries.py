@@ -11,7 +11,7 @@ import pytest
 
 from client_lib.worker import rank_runner
 from server_stub.curves import lag
-from tests.processes import free_port
+from tests.kit.processes import free_port
 from tests.worker.conftest import Worker
 
 SCRIPT = """

@@ -13,8 +13,8 @@ import pytest
 from client_lib import durable
 from client_lib.launcher_protocol import directory
 from client_lib.worker.programs import launcher_command
-from tests.small_disk import fill, free, small_disk
-from tests.waiting import until
+from tests.kit.small_disk import fill, free, small_disk
+from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 
 pytestmark = pytest.mark.process

@@ -25,8 +25,8 @@ from client_lib.launcher_protocol.output_store import (
     read_index,
 )
 from client_lib.worker.outputs.collector import FileFinder, LookInterrupted, Sync
-from tests.small_disk import fill, free, small_disk
-from tests.waiting import until
+from tests.kit.small_disk import fill, free, small_disk
+from tests.kit.waiting import until
 from tests.worker.conftest import DEADLINE_S, Worker
 
 MakeWorker = Callable[..., Worker]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_lib.worker import rank_runner
-from tests.processes import free_port
+from tests.kit.processes import free_port
 
 pytestmark = pytest.mark.process
 

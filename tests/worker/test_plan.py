@@ -17,7 +17,7 @@ from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.launcher_protocol.rank_processes import processes
 from client_lib.worker import function_runner
 from client_lib.worker.preparation import declared_option
-from tests.processes import free_port
+from tests.kit.processes import free_port
 from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]

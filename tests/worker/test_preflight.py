@@ -13,8 +13,8 @@ import pytest
 from client_lib.launcher_protocol import control
 from client_lib.worker import preflight
 from client_lib.worker.preflight import Failed, Rank, compare
-from tests.processes import free_port
-from tests.waiting import until
+from tests.kit.processes import free_port
+from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 
 MakeWorker = Callable[..., Worker]

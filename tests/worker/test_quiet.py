@@ -13,7 +13,7 @@ from hypothesis import given, strategies as st
 from client_lib.launcher_protocol import control
 from client_lib.launcher_protocol.processes import below
 from client_lib.worker.observer import QUIET_S, Sample, Stillness, Use, moved, take
-from tests.processes import free_port
+from tests.kit.processes import free_port
 from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]

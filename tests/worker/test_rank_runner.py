@@ -14,8 +14,8 @@ from typing import NamedTuple
 import pytest
 
 import client_lib.worker
-from tests.interpreters import EACH_PYTHON
-from tests.processes import free_port
+from tests.kit.interpreters import EACH_PYTHON
+from tests.kit.processes import free_port
 
 RUNNER = Path(client_lib.worker.__file__).parent / "rank_runner.py"
 

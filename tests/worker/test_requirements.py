@@ -20,7 +20,7 @@ import pytest
 from client_lib.durable import locked
 from client_lib.launcher_protocol import control
 from client_lib.worker.requirements import PackageEnvironment, Parent, key_of, make_room, why
-from tests.waiting import until
+from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 from tests.worker.wheels import only_from, wheel
 

@@ -27,9 +27,9 @@ from client_lib.launcher_protocol.frames import (
     frame,
     json_frame,
 )
-from tests.interpreters import EACH_PYTHON
-from tests.processes import alive
-from tests.waiting import until
+from tests.kit.interpreters import EACH_PYTHON
+from tests.kit.processes import alive
+from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 
 pytestmark = pytest.mark.process

@@ -11,7 +11,7 @@ import pytest
 
 from client_lib.launcher_protocol import control
 from client_lib.launcher_protocol.report import TERMINATION_MESSAGE_MAX, termination_message
-from tests.waiting import until
+from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 
 pytestmark = pytest.mark.process

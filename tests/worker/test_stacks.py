@@ -15,8 +15,8 @@ from client_lib.launcher_protocol import control
 from client_lib.launcher_protocol.directory import STACKS
 from client_lib.launcher_protocol.plan import RANK_VARIABLES
 from client_lib.worker import rank_runner, stacks
-from tests.interpreters import EACH_PYTHON
-from tests.waiting import until
+from tests.kit.interpreters import EACH_PYTHON
+from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 
 pytestmark = pytest.mark.process

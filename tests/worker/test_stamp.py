@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from client_lib.launcher_protocol.record import GOES_ON, LINE, MAX_TEXT, PROGRESS, Record, parse
 from client_lib.worker.stamp import Sequence, Stamper
-from tests.examples import examples
+from tests.kit.examples import examples
 
 
 def stamper() -> Stamper:

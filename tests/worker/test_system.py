@@ -13,8 +13,8 @@ import pytest
 
 from client_lib.launcher_protocol import processes
 from client_lib.worker import memory
-from tests.processes import alive
-from tests.waiting import until
+from tests.kit.processes import alive
+from tests.kit.waiting import until
 
 ROOT = Path(__file__).parents[2]
 

@@ -17,7 +17,7 @@ import pytest
 from client_lib.worker import observer
 from client_lib.worker.loop import Loop
 from client_lib.worker.observer import UsageSampler
-from tests.waiting import until
+from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from client_lib.launcher_protocol.record import GOES_ON, LINE, MAX_TEXT, PROGRESS
-from tests import small_disk as disks
-from tests.waiting import until
+from tests.kit import small_disk as disks
+from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 
 Make = Callable[..., Worker]

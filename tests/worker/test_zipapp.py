@@ -12,8 +12,8 @@ import pytest
 
 from client_lib.durable import read_json
 from client_lib.worker.zipapp_build import build
-from tests.interpreters import EACH_PYTHON
-from tests.waiting import until
+from tests.kit.interpreters import EACH_PYTHON
+from tests.kit.waiting import until
 from tests.worker.conftest import Worker
 
 

@@ -17,8 +17,8 @@ import pytest
 
 from client_lib.spec import paths
 from tests.faults.conftest import Server
-from tests.odd_server import odd_server
-from tests.processes import processes_of
+from tests.kit.odd_server import odd_server
+from tests.kit.processes import processes_of
 
 __all__ = ["odd_server"]
 Start = Callable[..., "Site"]

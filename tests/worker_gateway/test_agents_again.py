@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from client_lib.launcher_protocol.record import Record, parse
-from tests.processes import processes_of
-from tests.waiting import until
+from tests.kit.processes import processes_of
+from tests.kit.waiting import until
 from tests.worker_gateway.conftest import Site, Start
 from tests.worker_gateway.pods_here import lives, start_pod
 

@@ -9,7 +9,7 @@ import pytest
 
 from client_lib import Client, Executor, Job, State
 from client_lib.spec import paths
-from tests.local_server import CLIENT_VARIABLES
+from tests.kit.local_server import CLIENT_VARIABLES
 from tests.worker_gateway.conftest import Site, Start
 from tests.worker_gateway.test_outages import texts
 from tests.worker_gateway.test_rights import Speaker

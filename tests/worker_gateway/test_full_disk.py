@@ -12,8 +12,8 @@ from client_lib.errors import StorageFull
 from server_stub.files.room import Spare
 from server_stub.worker_gateway.worker import RemoteWorker
 from tests.faults.conftest import Server
-from tests.small_disk import fill, free, small_disk
-from tests.waiting import until
+from tests.kit.small_disk import fill, free, small_disk
+from tests.kit.waiting import until
 from tests.worker_gateway.conftest import Site, Start
 
 pytestmark = pytest.mark.process

@@ -11,7 +11,7 @@ import pytest
 import requests
 
 from client_lib.launcher_protocol.record import METRICS, parse
-from tests.waiting import until
+from tests.kit.waiting import until
 from tests.worker_gateway.conftest import Start
 from tests.worker_gateway.pods_here import lives
 

@@ -13,7 +13,7 @@ from client_lib import Client, Job, State
 from client_lib.launcher_protocol.output_store import SourceFile
 from client_lib.spec import paths
 from client_lib.worker.outputs.http_store import HttpStore
-from tests.local_server import CLIENT_VARIABLES
+from tests.kit.local_server import CLIENT_VARIABLES
 from tests.worker_gateway.conftest import Site, Start
 from tests.worker_gateway.test_rights import Speaker
 

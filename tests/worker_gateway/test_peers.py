@@ -17,9 +17,9 @@ import pytest
 from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.launcher_protocol.record import METRICS, parse
 from client_lib.worker.zipapp_build import build
-from tests.interpreters import EACH_PYTHON
-from tests.processes import processes_of
-from tests.waiting import until
+from tests.kit.interpreters import EACH_PYTHON
+from tests.kit.processes import processes_of
+from tests.kit.waiting import until
 from tests.worker_gateway.conftest import free_port
 
 pytestmark = pytest.mark.process

@@ -18,9 +18,9 @@ from client_lib.worker.pod.server_channel import ServerChannel, ServerClient
 from client_lib.worker.pod.settings import PodSettings
 from server_stub.serve import Server
 from server_stub.worker_gateway.attempt import WorkerGroup
-from tests.examples import examples
 from tests.http.conftest import Running
-from tests.waiting import until
+from tests.kit.examples import examples
+from tests.kit.waiting import until
 from tests.worker_gateway.conftest import free_port
 from tests.worker_gateway.test_log_file import records, stored
 

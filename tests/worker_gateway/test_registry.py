@@ -16,9 +16,9 @@ from server_stub.files.room import Room, Spare
 from server_stub.worker_gateway import attempt
 from server_stub.worker_gateway.attempt import OpenAttempt, WorkerGroup, WorkerRegistry, next_order
 from server_stub.worker_gateway.worker import NOTICED_S, PodStart, RemoteWorker, WorkerView
-from tests.small_disk import fill, small_disk
+from tests.kit.small_disk import fill, small_disk
+from tests.kit.worker_reports import report
 from tests.worker_gateway.test_log_file import records
-from tests.worker_reports import report
 
 pytestmark = pytest.mark.anyio
 

@@ -18,8 +18,8 @@ from server_stub.files.room import Spare
 from server_stub.runtimes.kube.observe.ending import may_return
 from server_stub.worker_gateway.attempt import OpenAttempt, WorkerGroup, WorkerRegistry
 from server_stub.worker_gateway.worker import WorkerView
+from tests.kit.worker_reports import report
 from tests.worker_gateway.test_log_file import records
-from tests.worker_reports import report
 
 pytestmark = pytest.mark.anyio
 ELASTIC = {

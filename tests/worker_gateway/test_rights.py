@@ -15,7 +15,7 @@ import requests
 
 from client_lib.spec import paths
 from client_lib.worker.pod.settings import PodFiles, read_settings
-from tests.waiting import until
+from tests.kit.waiting import until
 from tests.worker_gateway.conftest import Site, Start, free_port, sites
 
 FOREVER = "import os, time\nwhile not os.path.exists('enough'): time.sleep(0.01)"

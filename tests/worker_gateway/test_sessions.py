@@ -15,8 +15,8 @@ from client_lib.launcher_protocol.frames import BLOCK, DATA, ERRORS, EXITED, Fra
 from client_lib.spec import paths
 from server_stub.worker_gateway import sessions
 from server_stub.worker_gateway.sessions import SessionEnd, SessionOrders, worker_of
-from tests.processes import alive
-from tests.waiting import until
+from tests.kit.processes import alive
+from tests.kit.waiting import until
 from tests.worker_gateway.conftest import Site, Start
 from tests.worker_gateway.site import ROOM_S
 

@@ -8,7 +8,7 @@ import pytest
 from client_lib.spec import paths
 from client_lib.spec.stacks import JobStacks
 from server_stub.worker_gateway.worker import StackOrders
-from tests.waiting import until
+from tests.kit.waiting import until
 from tests.worker_gateway.conftest import Start
 
 FORKS = """

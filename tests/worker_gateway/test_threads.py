@@ -21,9 +21,9 @@ from client_lib.worker.pod.log_carriers import ServerCarrier, Spool
 from client_lib.worker.pod.peer_channel import PeerChannel, StartBarrier
 from client_lib.worker.pod.server_channel import ServerChannel, ServerClient
 from client_lib.worker.server_connection import Unreachable
-from tests.odd_server import OddServer, http
-from tests.small_disk import small_disk
-from tests.waiting import until
+from tests.kit.odd_server import OddServer, http
+from tests.kit.small_disk import small_disk
+from tests.kit.waiting import until
 from tests.worker_gateway.conftest import free_port
 from tests.worker_gateway.test_log_file import records
 from tests.worker_gateway.test_polite_end import pod_settings

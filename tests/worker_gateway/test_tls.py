@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import until
+from tests.kit.waiting import until
 from tests.worker_gateway.conftest import Start
 from tests.worker_gateway.test_outages import texts
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.kit.server_process import ServerProcess
+from tests.kit.waiting import until
 from tests.mlspace.cli.environments import VERSIONS, environment
 from tests.mlspace.rest.conftest import JOBS, Platform
-from tests.server_process import ServerProcess
-from tests.waiting import until
 
 IMAGE = "cr.ai.cloud.ru/aicloud-base-images/py3.10-torch2.1.2:0.0.40"
 WORKSPACE = "00000000-0000-4000-8000-000000000000"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tests import environments
+from tests.kit import environments
 
 VERSIONS = {"1.3": "1.3.0", "0.10": "0.10.0"}
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.kit.waiting import until
 from tests.mlspace.cli.conftest import IMAGE, Done, Site
 from tests.mlspace.cli.environments import VERSIONS
 from tests.mlspace.rest.conftest import JOBS
-from tests.waiting import until
 
 pytestmark = pytest.mark.process
 NAME = re.compile(r"lm-mpi-job-[0-9a-f-]{36}")

@@ -13,8 +13,8 @@ import pytest
 
 import client_lib
 from client_lib import Client, InvalidRequest, Job, State, get_job
+from tests.kit.waiting import until
 from tests.mlspace.python import scripts
-from tests.waiting import until
 
 IMAGE = "cr.msk.sbercloud.ru/aicloud-base-images/cuda12.2-torch2-py310:0.0.37"
 A100PLUS = "a100plus.1gpu.80vG.12C.96G"

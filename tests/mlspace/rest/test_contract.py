@@ -19,8 +19,8 @@ from schemathesis.specs.openapi.checks import (
 from client_lib.spec import paths
 from server_stub.app import openapi, rest_api
 from server_stub.http.api import public_v2
-from tests.examples import examples
 from tests.http.conftest import Running
+from tests.kit.examples import examples
 from tests.mlspace.rest.conftest import COMMAND
 
 CHECKS = [

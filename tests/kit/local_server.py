@@ -10,7 +10,7 @@ import pytest
 
 from client_lib.client import Client
 from client_lib.transport import local_server as servers
-from tests.waiting import until
+from tests.kit.waiting import until
 
 CLIENT_VARIABLES = (
     "ENDPOINT",

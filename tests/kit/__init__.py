@@ -1,0 +1,3 @@
+"""What tests of several folders share: servers, fakes, waits, machines with faults. README.md of
+`tests` lists all of it.
+"""
