@@ -46,7 +46,8 @@ TABLE = OptionTable(
     flags=FLAGS | _REFUSED_FLAGS,
     valued=READ | DROPPED.keys() | (REFUSED.keys() - _REFUSED_FLAGS),
     short={"m": "module", "r": "redirects", "t": "tee", "h": "help"},
-    misspelt={"nproc-per-nodes": "nproc-per-node"},  # a tutorial's
+    # A misspelling that a PyTorch tutorial has.
+    misspelt={"nproc-per-nodes": "nproc-per-node"},
 )
 # a script that declares --local-rank gets it, any other finds it in its environment
 LAUNCH_TABLE = replace(TABLE, launcher="torch.distributed.launch", flags=TABLE.flags | {"use-env"})

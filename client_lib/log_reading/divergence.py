@@ -101,7 +101,9 @@ def _place(printed: Mapping[int, array[int]]) -> tuple[int, dict[int, int]] | No
             except ValueError:
                 agreed = at
                 break
-        else:  # it stands with those whose line it prints, also after lines of its own
+        else:
+            # A rank agrees with the group whose next line it prints, even if it printed other lines
+            # before.
             nexts = {lines[agreed] for lines in others.values() if len(lines) > agreed}
             begin = next((at for at in range(begin, len(own)) if own[at] in nexts), begin)
     if agreed == length:

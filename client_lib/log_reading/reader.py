@@ -90,7 +90,7 @@ def read_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
 
 
 def _head(line: bytes) -> tuple[int, Frame | None]:
-    """Bytes that follow the header line, and the frame without them."""
+    """Parse a header line: the length of the body, and the frame with an empty body."""
     word, _, rest = line.partition(b" ")
     try:
         if word == b"@log":

@@ -279,7 +279,7 @@ def _without_stack(process: ProcessStacks) -> str:
 
 
 def details(rank: RankStacks) -> list[str]:
-    """All processes and threads of a rank, on lines."""
+    """Format a rank's processes and threads, one per line."""
     lines = []
     for process in rank.processes:
         where = f" in {process.wchan}" if process.wchan else ""

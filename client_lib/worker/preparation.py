@@ -48,7 +48,8 @@ class _Step(NamedTuple):
     what: str
     processes: List[Process]
     reason: Optional[str] = None
-    """Reason of the refusal if one of them fails; None: the next step finds out."""
+    """Reason with which the worker ends if a process of this step fails. None: go on, the next step
+    reports it."""
     limit_s: Optional[float] = None
     late: Optional[CannotStart] = None
     """The refusal after `limit_s`."""

@@ -21,20 +21,32 @@ from typing import Any, NamedTuple
 
 # the second value in a line of the stream `metrics` with entries, as rank_runner.py sends it
 KIND = "collectives"
-_WINDOWS = 64  # of each rank that are kept; then every second of the older ones is dropped
-_NEWEST = 8  # that are always kept
-_LONGEST = 128  # entries in a window, as rank_runner.py sends them
-_NAME_MAX, _RANKS_MAX = (
-    200,
-    64,
-)  # bounds for what the ranks of a worker can send: with the above, 4 MiB of times
-_WINDOW_BYTES = 500  # of memory, about, without its times
-_STEPS, _STEPS_MIN = 50, 10  # newest steps by which a rank is judged
-_PART, _OFTEN = 0.1, 0.8  # of a step by which it lags, in this part of them
-_LEAST_S, _CLOCKS_S = (
-    0.002,
-    0.01,
-)  # shorter delays are those of the operating system, or of the clocks of machines
+_WINDOWS = 64
+"""Windows of a rank that are kept; with more, every second of the older ones is dropped."""
+_NEWEST = 8
+"""The newest windows of a rank, which are always kept."""
+_LONGEST = 128
+"""Largest number of entries in a window, as rank_runner.py sends them."""
+_NAME_MAX = 200
+"""Longest name of a group."""
+_RANKS_MAX = 64
+"""Largest number of ranks of a worker. With the bounds above, the ranks of a worker can't make more
+than 4 MiB of times.
+"""
+_WINDOW_BYTES = 500
+"""Memory of a window without its times, about."""
+_STEPS = 50
+"""The newest steps, by which a rank is judged."""
+_STEPS_MIN = 10
+"""With fewer steps no rank is judged."""
+_SLOW_BY = 0.1
+"""A rank is late in a step if it lags by more than this part of the step ..."""
+_SLOW_IN = 0.8
+"""... and slow if it is late in at least this part of the steps."""
+_LEAST_S = 0.002
+"""A shorter lag counts for nothing: the operating system delays a process by as much."""
+_CLOCKS_S = 0.01
+"""The same for workers on several machines, whose clocks differ by as much."""
 
 
 class Window(NamedTuple):
@@ -190,14 +202,16 @@ def straggler(newest: Sequence[SeenStep], workers: int = 1) -> Straggler | None:
     last = newest[-_STEPS:]
     if len(last) < _STEPS_MIN:
         return None
-    whole, least_s = sum(step.length_s for step in last), _LEAST_S if workers == 1 else _CLOCKS_S
+    whole = sum(step.length_s for step in last)
+    least_s = _LEAST_S if workers == 1 else _CLOCKS_S
     found = []
     for rank in last[-1].lag_s:
         lags = [step.lag_s.get(rank, 0.0) for step in last]
         late = sum(
-            lag > max(_PART * step.length_s, least_s) for lag, step in zip(lags, last, strict=True)
+            lag > max(_SLOW_BY * step.length_s, least_s)
+            for lag, step in zip(lags, last, strict=True)
         )
-        if late >= _OFTEN * len(last):
+        if late >= _SLOW_IN * len(last):
             found.append(
                 Straggler(rank, median(lags), len(last), late, min(1.0, sum(lags) / whole))
             )

@@ -62,7 +62,7 @@ class LogQuery(BaseModel):
         description="End here, at a cursor; with `tail` the page before it. "
         "Without `follow`, `grep`.",
     )
-    """A log that it lacks ends at its beginning."""
+    """Logs that the cursor does not name are not read at all."""
     tail: int | None = Field(
         None, ge=0, le=MAX_TAIL, description="Begin with this many last lines."
     )

@@ -230,7 +230,8 @@ async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts, resolvers: E
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """The address, of one that wraps an IPv4 address that one. Raises ValueError."""
+    """Parse an IP address. An IPv6 address that wraps an IPv4 address (mapped, 6to4) gives the IPv4
+    address. Raises ValueError."""
     found = ipaddress.ip_address(text)
     wrapped = (
         (found.ipv4_mapped or found.sixtofour) if isinstance(found, ipaddress.IPv6Address) else None

@@ -173,11 +173,9 @@ server = sa.Table(  # one row: the one server of this database
     ),  # of the data directory with the requests, logs and outputs of the jobs
 )
 
-alembic_version = (
-    sa.Table(  # one row: the newest migration that this database has, or does not need
-        "alembic_version",
-        metadata,
-        sa.Column("version_num", sa.String(32), nullable=False),
-        sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
-    )
+alembic_version = sa.Table(  # one row: the schema revision of this database
+    "alembic_version",
+    metadata,
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
 )

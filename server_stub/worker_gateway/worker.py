@@ -88,7 +88,7 @@ class WorkerView:
     pod: str | None = None
     """The name of that pod."""
     start: str = ""
-    """The start of its container that owns this worker."""
+    """Id of the container start that owns this worker; a restarted container has another one."""
     former: tuple[PodStart, ...] = ()
     """Previous owners; they never become owners again."""
     displaced: bool = False

@@ -76,8 +76,8 @@ class Found(NamedTuple):
 
 
 class FileFinder:
-    """Scans one working directory. Files that existed when the first one was made and
-    are unchanged are not found.
+    """Scans one working directory. Leaves out files that existed before the worker's first launcher
+    ran and did not change since.
     """
 
     def __init__(self, root: str, globs: List[str], memory: str) -> None:

@@ -294,7 +294,7 @@ class Hidden:
         }
 
     def _containers(self, modules: Iterable[Any]) -> list[Watched]:
-        """Those of modules and of their classes which no module before them has."""
+        """Return the containers of these modules and their classes that no earlier module owns."""
         found = []
         for container in containers(modules):
             if id(container) not in self._owned:
@@ -407,7 +407,7 @@ class Hidden:
         return self._group_of[name].modules[name]
 
     def restore(self, name: str) -> None:
-        """Restore a module with its group and those that this needs."""
+        """Restore the module's group, and every group that it depends on."""
         with self._lock:
             restored = self._running[-1].needs
             count = len(restored)

@@ -136,8 +136,8 @@ class WorkloadKind(ABC):
 
     @abstractmethod
     def parts(self, name: str) -> tuple[str, ...]:
-        """Objects that its operator makes for the one with this name, as
-        `Kind/name`: their events concern it.
+        """Objects that the operator creates for the workload with this name, as `Kind/name`; events
+        about them are events of the job.
         """
 
     @abstractmethod
