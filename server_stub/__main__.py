@@ -19,7 +19,9 @@ from typer.main import get_command
 from client_lib.errors import ClientLibError, InvalidRequest
 from client_lib.version import this_version
 
-FAILED, WRONG = 1, 2  # exit codes
+# Exit codes.
+FAILED = 1
+WRONG = 2
 
 
 def main(args: Sequence[str] | None = None, program: str = "client-lib serve") -> int:

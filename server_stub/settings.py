@@ -15,7 +15,8 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from client_lib.spec.state_dir import state_dir
 
 PREFIX = "CLIENT_LIB_SERVER_"
-MIB, GIB = 2**20, 2**30
+MIB = 2**20
+GIB = 2**30
 Positive = Annotated[int, Field(gt=0)]
 
 _MOVED = {

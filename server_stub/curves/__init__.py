@@ -4,7 +4,7 @@
     lag, goodput (pure)
 
 `grammar` reads one line, `tracker` makes curves and progress of the readings of one worker, `lag`
-finds the slow rank, and `goodput` splits the time of a job. All of it is derived from the logs:
-nothing is lost while the server is down, jobs of earlier versions have curves too, and a lost file
-of curves is made again.
+finds the slow rank, and `goodput` splits the time of a job. Curves and progress are derived from
+the logs: nothing is lost while the server is down, jobs of earlier versions have curves too, and a
+lost file of curves is made again.
 """

@@ -20,11 +20,16 @@ from client_lib.spec.wire import Event
 from server_stub.curves.lag import SeenStep
 
 _WAITS = (Reason.QUEUED, Reason.UNSCHEDULABLE)
-_PAUSE = 0.2  # part of the usual time of some steps: a longer delay is a pause, and not a slow step
-_SLACK_S = 0.05  # between the clock of a file system and that of a process
-# by its events a job that starts at once is in the queue until it runs, or its start is reported
+# A delay longer than this part of the usual time of some steps is a pause, and not a slow step.
+_PAUSE = 0.2
+# Largest difference between the clocks of a file system and of a process.
+_SLACK_S = 0.05
+# A job that starts at once has no event between its submit and its start, so that it seems to have
+# waited in the queue: a wait
+# shorter than this is counted as a start.
 _AT_ONCE_S = 1.0
-# marks of so many seconds may be missing while a run goes on, or if it was stopped
+# The marks of the last so many seconds may be missing while a run goes on, or if the run was
+# stopped.
 _UNSENT_S = 20.0
 
 
@@ -41,8 +46,8 @@ class Marks(NamedTuple):
 def split(
     events: Sequence[Event], end: datetime, attempts: Mapping[int, Marks]
 ) -> dict[str, float]:
-    """Seconds by their use, the names of PARTS; together all from the first event until
-    `end`, or that of the job.
+    """Split the time of a job, from its first event to its end (or to `end`, if the job has not
+    ended): seconds for each name in PARTS.
     """
     spent, reached = dict.fromkeys(PARTS, 0.0), float("-inf")
     phases = [list(same) for _, same in groupby(events, key=_phase)]
@@ -73,8 +78,9 @@ def _phase(event: Event) -> tuple[int, str]:
 def _add_run(
     spent: dict[str, float], begin: float, whole_s: float, stop: float, marks: Marks, reached: float
 ) -> None:
-    """Add the uses of one run. `stop`: the time until which steps are expected; `begin`: until the
-    last that is seen. `reached`: the last step of the attempts before."""
+    """Add the uses of one run. `stop`: the time until which steps are expected; equal to `begin` if
+    steps are expected only until the last one that is seen. `reached`: the last step of earlier
+    attempts."""
     end = begin + whole_s
     places = [(at, number) for at, number in _places(marks) if begin <= at <= end]
     lengths = [(after - at) / (m - n) for (at, n), (after, m) in pairwise(places) if after > at]

@@ -40,22 +40,27 @@ _BAR = re.compile(
 _OPEN_BAR = re.compile(r"^(.{0,200}?):?\s{0,4}(\d{1,15})it \[(\d[^\[]*)")
 _BYTES = re.compile(r"\d[kKMGT]?i?B/s")
 _NO_LINE = re.compile(r'\s*File "|\w*(?:Error|Exception|Warning)\b|.{0,300}\w(?:Error|Warning): ')
-_STEPS, _EPOCHS = (
-    ("step", "global_step", "iteration", "iter", "steps", "batch"),
-    ("epoch", "epochs"),
-)
+_STEPS = ("step", "global_step", "iteration", "iter", "steps", "batch")
+_EPOCHS = ("epoch", "epochs")
 _COUNTERS = (*_STEPS, *_EPOCHS)
-_OTHER, _USUAL = (
-    frozenset(words.split())
-    for words in (
-        "attempt batch bytes code count cpu created cuda date device duration elapsed eta exit "
-        "gid gpu host id level line lineno max mem memory min n node num pid port ppid rank ranks "
-        "retry runtime seed size status threads tid time timestamp total ts uid v version worker "
-        "workers world",
-        "acc acc1 acc5 accuracy auc auroc bleu bpb bpc cer dice elbo entropy f1 fid iou kl loss "
-        "lr mae miou mse nll perplexity ppl psnr recall reward rmse rouge ssim top1 top5 wer",
-    )
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_OTHER = _words(
+    "attempt batch bytes code count cpu created cuda date device duration elapsed eta exit "
+    "gid gpu host id level line lineno max mem memory min n node num pid port ppid rank ranks "
+    "retry runtime seed size status threads tid time timestamp total ts uid v version worker "
+    "workers world"
 )
+"""Words in the names of numbers that are no metrics."""
+_USUAL = _words(
+    "acc acc1 acc5 accuracy auc auroc bleu bpb bpc cer dice elbo entropy f1 fid iou kl loss "
+    "lr mae miou mse nll perplexity ppl psnr recall reward rmse rouge ssim top1 top5 wer"
+)
+"""Words in the names of metrics."""
 _USUAL_NAMES = ("grad_norm", "learning_rate")
 _HINTS = ("step", "epoch", "loss", "iter", "batch", "%|", "it [", *_USUAL_NAMES, *_USUAL)
 _TOKENS = re.compile(r"[a-z]+\d*|\d+")

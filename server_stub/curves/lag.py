@@ -1,13 +1,14 @@
 """Finds the slow rank by the times at which the ranks enter collectives. Pure.
 
-Between two collectives a rank works for itself, and in each the first ones wait for the last. A
-rank that is always the last costs the others that time, also in a backward pass: DDP's collectives
-are in PyTorch's recorder too.
+Between two collectives a rank works for itself, and in each collective the first ranks wait for the
+last one. A rank that is always the last one costs the others the time that they wait, also in a
+backward pass: DDP's collectives are in PyTorch's recorder too.
 
-The clocks of several machines are set right by what is known of them. Then they are trusted unless
-the collectives contradict them: no rank enters a step before all have entered the step before. Then
-the usual difference is taken for that of the clocks: a rank is compared with those of its worker,
-and a worker that is late as a whole is not found.
+The times of several machines are corrected by the known differences between their clocks. The
+corrected times are trusted unless the collectives contradict them: no rank enters a step before all
+ranks have entered the step before. If they do, the usual difference between two workers is taken
+for a difference of their clocks. A rank is then compared with the ranks of its own worker, and a
+worker that is late as a whole is not found.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ _WINDOW_BYTES = 500
 _STEPS = 50
 """The newest steps, by which a rank is judged."""
 _STEPS_MIN = 10
-"""With fewer steps no rank is judged."""
+"""Least number of steps by which a rank is judged."""
 _SLOW_BY = 0.1
-"""A rank is late in a step if it lags by more than this part of the step ..."""
+"""A rank is late in a step if it lags by more than this part of the step."""
 _SLOW_IN = 0.8
-"""... and slow if it is late in at least this part of the steps."""
+"""A rank is slow if it is late in at least this part of the steps."""
 _LEAST_S = 0.002
 """A shorter lag counts for nothing: the operating system delays a process by as much."""
 _CLOCKS_S = 0.01
@@ -74,13 +75,13 @@ class SeenStep(NamedTuple):
 class Straggler(NamedTuple):
     rank: int
     lag_s: float
-    """Its median."""
+    """Median of the seconds by which the rank is late in a step."""
     steps: int
-    """Newest steps that were looked at."""
+    """Number of the newest steps that were looked at."""
     late: int
-    """Those of them in which it was late by more than a tenth of the step."""
+    """Number of these steps in which the rank was late by more than a tenth of the step."""
     share: float
-    """Part of the time of these steps that it costs."""
+    """Part of the time of these steps that the lag costs."""
 
     def __str__(self) -> str:
         return (
@@ -91,8 +92,8 @@ class Straggler(NamedTuple):
 
 
 class Entries:
-    """The entries of the ranks of one worker. All workers drop old ones alike, so
-    that the same steps remain.
+    """The entries of one worker's ranks into collectives. All workers drop old entries by the same
+    rule, so that the entries of all workers are of the same steps.
     """
 
     def __init__(self, saved: Sequence[Sequence[Any]] = ()) -> None:
@@ -137,7 +138,7 @@ class Entries:
 def slow_rank(
     workers: Sequence[Mapping[int, Sequence[Window]]], ahead: Sequence[float] = ()
 ) -> Straggler | None:
-    """The straggler by the newest windows; by all of them, if these have too few
+    """Find the straggler by the newest windows; by all windows, if the newest ones have too few
     steps. Arguments: see `steps`.
     """
     found: list[SeenStep] = []
@@ -157,7 +158,8 @@ def steps(
     """The steps that the windows of all ranks have in common, oldest first. One mapping for each
     worker. `ahead`: the seconds by which the clock of each is known to be ahead of the first."""
     newest = [windows[-1].group for worker in workers for windows in worker.values() if windows]
-    group = max(newest, key=newest.count, default="")  # the one in which most ranks are
+    # The group in which most ranks are.
+    group = max(newest, key=newest.count, default="")
     period = next(
         (
             w.period
@@ -239,8 +241,8 @@ def _times(windows: Sequence[Window], group: str, ahead: float) -> dict[int, flo
 def _ahead(
     here: Mapping[int, Any], there: Mapping[int, Any], numbers: Sequence[int], period: int
 ) -> float:
-    """Seconds by which the clock of a worker is ahead of that of another;
-    0.0 if both may be right.
+    """Estimate by how many seconds the clock of one worker is ahead of another worker's; 0.0 if
+    both clocks may be right.
     """
     step, known = max(period, 1), set(numbers)
     both = [(n, n + step) for n in numbers if n + step in known]
@@ -273,9 +275,9 @@ def _steps(entries: Sequence[tuple[int, Mapping[int, float]]], period: int) -> l
 
 
 def _bursts(entered: Sequence[Mapping[int, float]]) -> list[tuple[int, dict[int, float]]]:
-    """The place of the first collective of each burst, and by how much each rank was late in it. In
-    a burst a rank enters a collective while another has not entered the one before. What it lags
-    then in both is the same delay."""
+    """Find the bursts: for each, the place of its first collective, and by how much each rank was
+    late in that collective. In a burst a rank enters a collective while another rank has not
+    entered the previous one. The lags of that other rank in both collectives are one delay."""
     found: list[tuple[int, dict[int, float]]] = []
     last = float("-inf")
     for place, now in enumerate(entered):

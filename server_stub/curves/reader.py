@@ -39,10 +39,10 @@ from server_stub.worker_gateway.log_file import read_clock
 
 FOLDER = "curves"  # in the directory of the job
 _VERSION = 2  # of the grammar and of the file: others are made again
-_OPEN, _POINTS = (
-    1024,
-    4_000_000,
-)  # logs whose curves stay in memory, and the size of all of them in points
+_OPEN = 1024
+"""Largest number of logs whose curves stay in memory."""
+_POINTS = 4_000_000
+"""Largest number of points of all curves in memory."""
 _BLOCK = 2**16  # the time is checked after each
 _SAVE_BYTES = 16 * 2**20  # of log; as much is read again after a crash
 _STAMP = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6})Z"
@@ -51,7 +51,9 @@ _FORM = pattern(
     time=_STAMP, rank=r"(-|\d{1,9})", stream=f"({STREAM})", mark=f"({MARK})", text=f"({TEXT})"
 )
 _RECORD = re.compile(f"^{_FORM}".encode(), re.MULTILINE)
-_LAUNCHER, _METRICS, _NO_RANK = LAUNCHER.encode(), METRICS.encode(), NO_RANK.encode()
+_LAUNCHER = LAUNCHER.encode()
+_METRICS = METRICS.encode()
+_NO_RANK = NO_RANK.encode()
 Whose = int | Literal["all", "workers"]  # a rank, all ranks, or what the workers used
 
 
@@ -64,7 +66,7 @@ class Curves(NamedTuple):
 
 
 class _Log:
-    """The part of one log that was read, and its curves. For the holder of `lock`."""
+    """The part of one log that was read, and its curves. Used by the holder of `lock` only."""
 
     def __init__(self, file: Path, most: int) -> None:
         self.lock = Lock()
@@ -154,8 +156,8 @@ class CurveReader:
         return next((each for each in found if each.done is not None or each.metrics), None)
 
     def step(self, job: LoggedJob, until: float) -> float | None:
-        """The last step in the log of the newest attempt, as far as it is read at
-        `until`; None: there is none.
+        """Return the last step in the log of the newest attempt, as far as the log is read at
+        `until`; None: the log shows no step.
         """
         with self._read(job, job.attempt, 0, until) as (tracker, _):
             return tracker.step()
@@ -193,9 +195,9 @@ class CurveReader:
             return tracker.first_steps()
 
     def curves(self, job: LoggedJob, rank: Whose, until: float) -> Curves:
-        """The curves of one rank and of no rank, or of all, or by the numbers of the workers what
-        these used; later attempts continue the earlier. Nothing is read after `until` (monotonic
-        seconds); the next call reads on."""
+        """Return curves: of one rank and of no rank, of all ranks, or of what the workers used,
+        with the worker's number in place of the rank. Later attempts continue the curves of earlier
+        ones. Nothing is read after `until` (monotonic seconds); the next call reads on."""
         found: dict[Key, Points] = {}
         all_complete, dropped = True, 0
         for attempt in range(1, job.attempt + 1):
@@ -232,8 +234,8 @@ class CurveReader:
             log.lock.release()
 
     def _log(self, file: Path) -> _Log:
-        """The log of this file, which becomes the newest of `_logs`; the oldest go if
-        they are too many or large.
+        """Return the log of this file, and make it the newest of `_logs`. The oldest logs are
+        dropped if there are too many, or if they are too large.
         """
         removed = []
         with self._lock:
@@ -261,8 +263,8 @@ def _windows(tracker: Tracker) -> dict[int, list[Window]]:
 
 
 def _ahead(job: LoggedJob, attempt: int) -> list[float]:
-    """Seconds by which the clock of each worker is ahead of that of worker 0; 0.0:
-    it is not, or is not known.
+    """Return by how many seconds the clock of each worker is ahead of worker 0's clock; 0.0: it is
+    not ahead, or nothing is known.
     """
     clocks = [
         read_clock(worker_dir(job.job_dir, attempt, worker)) for worker in range(job.n_workers)

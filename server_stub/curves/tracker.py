@@ -19,14 +19,25 @@ from server_stub.curves import grammar, lag
 
 POINT_BYTES = 24  # of memory
 LEAST = 3  # points of a curve: a name that a script prints once or twice is no metric
-_CURVES_MAX, _NAME_MAX, _WRITTEN_MAX, _WARNINGS_MAX = 500, 200, 1000, 10
-_MARKS = 3  # fewer are no progress: any text may hold `1/2` once
+_CURVES_MAX = 500
+"""Largest number of curves of a worker."""
+_NAME_MAX = 200
+"""Longest name of a curve; values of a longer name are left out."""
+_WRITTEN_MAX = 1000
+"""Largest number of times at which checkpoints were written."""
+_WARNINGS_MAX = 10
+_MARKS = 3
+"""Least number of marks that are progress: any text may hold `1/2` once."""
 _MARKS_KEPT = 128
-_SILENT_S, _SILENT_TIMES = 60.0, 10.0
+_SILENT_S = 60.0
+"""No time left is estimated for a bar that has shown no mark for so long ..."""
+_SILENT_TIMES = 10.0
+"""... and for so many times the usual time between two marks."""
 _BARS_MAX = 32
 # ranks and streams with an open line or traceback: a job may name any ranks in its log
 _WRITERS_MAX = 1024
-# the source of values that a library posts now and then: those of all other sources are more
+# Source of values that a library posts now and then; every other source has more values.
+
 POSTED = "posted"
 USED = "used"  # the source of what a launcher has measured: no metrics of the job, and no progress
 PROGRESS_OF = (0, None)  # the ranks whose counters are the progress of a job
@@ -39,10 +50,11 @@ class Points:
     """Values over steps, in the order in which they were printed."""
 
     axis: Axis
-    """The steps are those that the script prints, or its epochs, or the points are counted."""
+    """Meaning of `steps`: steps that the script prints, epochs that it prints, or numbers of the
+    points."""
     source: str
-    """The stream that prints them; a script that prints the same to another
-    one makes no second curve.
+    """The stream that prints them; a script that prints the same values to another stream makes no
+    second curve.
     """
     columns: tuple[array[float], array[float], array[float]] = field(
         default_factory=lambda: (array("d"), array("d"), array("d"))
@@ -126,7 +138,7 @@ class Bar:
     total: float
     marks: int = 0
     restarted: bool = False
-    """It began again: it shows a part of the work, such as an epoch."""
+    """The counter began again, so it counts a part of the work, such as an epoch."""
     times: list[float] = field(default_factory=list)
     """Times of the marks that are kept."""
     done: list[float] = field(default_factory=list)
@@ -315,8 +327,8 @@ class Tracker:
         return self._marks()
 
     def step(self) -> float | None:
-        """The largest step of the metrics of PROGRESS_OF, else that of their progress
-        bars; None: there is none.
+        """Return the largest step in the metrics of PROGRESS_OF, else in their progress bars; None:
+        there is none.
         """
         steps = [step for curve in self._over_steps() for step in curve.steps if isfinite(step)]
         return max(steps, default=next((step for _, step in reversed(self._marks())), None))
@@ -352,7 +364,7 @@ class Tracker:
         where = (rank, stream)
         text = self._begun.pop(where, "") + text
         if kind == GOES_ON:
-            # else the end of it is read alone, and has no metrics
+            # Of a longer line only the end is read, and it gives no metrics.
             if len(text) <= grammar.LONGEST and len(self._begun) < _WRITERS_MAX:
                 self._begun[where] = text
             return
@@ -450,8 +462,8 @@ class Tracker:
             self.count = sum(map(len, self.points.values()))
 
     def _has_place(self, source: str) -> bool:
-        """True if there is a place for one more curve; exact values may take that of a
-        printed name without a curve.
+        """Return True if there is a place for one more curve; exact values may take the place of a
+        printed name that has no curve yet.
         """
         if len(self.points) < _CURVES_MAX:
             return True

@@ -22,11 +22,12 @@ from server_stub.files.job_dirs import log_dir
 from server_stub.logs.records import Block, LoggedJob
 from server_stub.logs.segments import BLOCK, LogReader
 
-COALESCE_S = 0.02  # least time between two wakes of the followers: each costs a write per follower
-_LOOK_S, _LOOK_MAX_S = (
-    0.02,
-    0.25,
-)  # pauses before a feed looks for new logs, and for changes that nothing reports
+COALESCE_S = 0.02
+"""Least time between two wakes of the followers: each wake costs a write per follower."""
+_LOOK_S = 0.02
+"""First pause before a feed looks for new logs, and for changes that nothing reports."""
+_LOOK_MAX_S = 0.25
+"""Longest of these pauses."""
 # of sys/inotify.h: modified, moved, created, deleted; the directory itself deleted or moved
 _MASK = 0x2 | 0xC0 | 0x100 | 0x200 | 0x400 | 0x800
 _EVENT = struct.Struct("iIII")

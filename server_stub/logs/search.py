@@ -28,7 +28,10 @@ if TYPE_CHECKING:  # takes longer to load than most searches
     from server_stub.logs.query import LogQuery
 
 LIMIT_S = 20.0
-LINES_MAX, BYTES_MAX = 100_000, 64 * 2**20  # of what one search finds
+LINES_MAX = 100_000
+"""Largest number of lines that one search finds."""
+BYTES_MAX = 64 * 2**20
+"""Largest size of the lines that one search finds."""
 _NARROWER = "search fewer lines (rank, since, attempt), or for a simpler expression"
 _at_once = asyncio.Semaphore(2)
 _record = re.compile(RECORD.encode())

@@ -256,7 +256,10 @@ def quiet(workers: Sequence[WorkerStatus]) -> Quiet:
     return tuple(each for worker in workers for each in worker.quiet)
 
 
-_LINES_MAX, _LINE_MAX = 30, 300  # of the places: they are part of the job's record
+_LINES_MAX = 30
+"""Largest number of places that are kept: they are part of the job's record."""
+_LINE_MAX = 300
+"""Longest text of a place, in characters."""
 
 
 def last_stacks(workers: Sequence[WorkerStatus]) -> tuple[str, ...]:

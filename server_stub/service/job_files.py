@@ -39,7 +39,8 @@ from server_stub.store.rows import JobRow, Key, NewJob
 LOST = "lost are their events, and the idempotency keys of deleted jobs"
 # ending of the name that the folder of a job has from the beginning of its removal
 REMOVED = ".removed"
-_JOB, _STOP = "job.json", "stop.json"
+_JOB = "job.json"
+_STOP = "stop.json"
 _COUNTS = (
     "infrastructure_retries",
     "retries_from",

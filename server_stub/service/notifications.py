@@ -33,7 +33,10 @@ from server_stub.store.rows import JobRow
 log = logging.getLogger(__name__)
 PAUSES_S = (1.0, 5.0, 30.0, 120.0, 600.0)  # between the tries of one notification
 _TRY_S = 10.0
-_AT_ONCE, _AT_ONCE_OF_HOST = 64, 8  # tries: of all jobs, and to one host
+_AT_ONCE = 64
+"""Largest number of tries at the same time."""
+_AT_ONCE_OF_HOST = 8
+"""Largest number of tries at the same time to one host."""
 # threads: a name server that does not answer must not take those of `asyncio.to_thread`
 _RESOLVERS = 4
 _TEMPORARY = (408, 425, 429, *range(500, 600))  # statuses after which it is tried again

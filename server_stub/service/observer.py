@@ -48,9 +48,18 @@ _SHARED_S = 5.0
 _PATIENCE_S = 0.15  # longest delay of a list by logs that were not read yet; the next list reads on
 _NO_ESTIMATE = dict.fromkeys(("left_s", "left_from_s", "left_to_s", "rate"))
 # of the facts about a worker's machine, which its launcher writes near the beginning of its log
-_SEARCHED, _BLOCK = 2 * 2**20, 2**20  # bytes of a log
-_LINES_MAX, _WORKERS_MAX = 200, 64
-_NAMES_MAX, _ALL_NAMES_MAX = 5000, 50_000  # of one worker, and of all
+_SEARCHED = 2 * 2**20
+"""Bytes at the beginning of a log that are searched for the description of a machine."""
+_BLOCK = 2**20
+"""Bytes of a log that are read at once."""
+_LINES_MAX = 200
+"""Largest number of lines of one block that are looked at."""
+_WORKERS_MAX = 64
+"""Largest number of workers whose machines are shown."""
+_NAMES_MAX = 5000
+"""Largest number of names that one worker may send."""
+_ALL_NAMES_MAX = 50_000
+"""Largest number of names of all workers together."""
 _LINE = re.compile(
     ("^" + pattern(rank="-", stream=METRICS, mark="", text=r"(\{.*\})")).encode(), re.MULTILINE
 )

@@ -28,7 +28,10 @@ from server_stub.store import Store, rows
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-_BATCH, _EVENTS_BATCH = 20, 500  # jobs and events that are deleted in one transaction
+_BATCH = 20
+"""Jobs that are deleted in one transaction."""
+_EVENTS_BATCH = 500
+"""Events that are deleted in one transaction."""
 SWEEP_EVERY_S = 600.0  # bounds are days and gigabytes: nothing is gained by a shorter interval
 GB = 10**9
 _DAYS_MAX = 500_000  # no datetime lies a million days before now

@@ -26,18 +26,25 @@ from server_stub.service.observer import Observer
 from server_stub.worker_gateway.worker import Quiet
 
 log = logging.getLogger(__name__)
-# of the logs in one `log_period`: silence is noticed at most a twentieth late, and never early
 CHECKS = 20
-# that the ranks of a smoke test run, if nothing shows that they have made their first steps
+"""Checks of the logs in one `log_period`: silence is noticed at most a twentieth late, and never
+early.
+"""
 SMOKE_S = 60
+"""Longest run of a smoke test, if nothing shows that its ranks have made their first steps."""
 _LOOK_S = 1.0
-BETWEEN_S = 2.0  # between the two snapshots of one look for a hang
-FIRST_PAUSE_S, LONGEST_PAUSE_S = (
-    10.0,
-    40.0,
-)  # between two looks while the same ranks are quiet: 10, 20, 40, 40 ...
-ACTION_S = 60.0  # that a hang must have lasted when `hang_action` stops the job
-UNHEARD_S = 60.0  # within which launchers tell twice which ranks are quiet
+"""Time between two looks for the first steps of a smoke test."""
+BETWEEN_S = 2.0
+"""Time between the two snapshots of one look for a hang."""
+FIRST_PAUSE_S = 10.0
+"""Pause after the first look for a hang; while the same ranks are quiet, each later pause is twice
+as long.
+"""
+LONGEST_PAUSE_S = 40.0
+ACTION_S = 60.0
+"""Time that a hang must have lasted before `hang_action` stops the job."""
+UNHEARD_S = 60.0
+"""Time within which launchers report their quiet ranks twice."""
 
 
 @dataclass

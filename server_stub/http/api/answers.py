@@ -38,7 +38,8 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         "description": "Any error: the client raises the class that `code` names.",
     }
 }
-ARCHIVE, BYTES = "application/gzip", "application/octet-stream"
+ARCHIVE = "application/gzip"
+BYTES = "application/octet-stream"
 
 
 def raw_body(media_type: str) -> dict[str, Any]:

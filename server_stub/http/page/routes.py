@@ -59,10 +59,9 @@ _FIELDS = 20
 _DIGITS = 9  # of a number in a form
 _POINTS = 1000  # of a curve whose best value is compared
 _COMPARED_MAX = 50  # files
-_COMPARED_BYTES, _COMPARED_LINES = (
-    64 * 1024,
-    5000,
-)  # of a file whose lines are compared: it takes up to 0.1 s
+# The lines of a larger file are not compared: at these bounds a comparison takes up to 0.1 s.
+_COMPARED_BYTES = 64 * 1024
+_COMPARED_LINES = 5000
 _threads = ThreadPoolExecutor(
     2, thread_name_prefix="code"
 )  # an archive takes seconds; others need the shared threads

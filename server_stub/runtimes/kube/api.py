@@ -36,15 +36,17 @@ JSON = "application/json"
 STRATEGIC_MERGE = "application/strategic-merge-patch+json"
 METADATA = f"application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1, {JSON}"
 """Accept header that asks for the metadata of an object without its content, which may be large."""
-CONNECT_S, READ_S = 5.0, 30.0
+CONNECT_S = 5.0
+READ_S = 30.0
 _LINE_MAX = 16 * 2**20
 _CHUNK = 65536
 _UNUSABLE = (ConfigException, yaml.YAMLError, OSError, ValueError, TypeError)
 """Exceptions of the library for a missing, damaged or incomplete kubeconfig or token."""
 _SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 THREADS = 16
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
-"""Pauses before a request is repeated: each is twice as long as the one before."""
+FIRST_PAUSE_S = 0.5
+"""Pause before a request is repeated for the first time; each later pause is twice as long."""
+LONGEST_PAUSE_S = 15.0
 # 45 s: an API server does not know its users and custom resources at once after its start
 FEW_TRIES = 8
 WATCH_S = 50  # time limit of one watch at the API server

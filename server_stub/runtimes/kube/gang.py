@@ -48,7 +48,9 @@ DELETE_S = 15.0  # the API server is away, or refuses what this server did befor
 EXPLAINED_S = 5.0  # a watch brings the reason of a deletion sooner
 QUEUE_LOOK_S = 10.0
 """LOOK_AGAIN_S for an attempt in a queue of Kueue, whose changes no watch reports."""
-FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 30.0, 900.0
+FIRST_BACK_OFF_S = 30.0
+"""Pause after a gang was taken back for the first time; each later pause is twice as long."""
+LONGEST_BACK_OFF_S = 900.0
 
 
 class Gang:

@@ -46,9 +46,17 @@ def _hex(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-PLAN, CODE, SECRET, ENVIRONMENT, POLICY = "-plan", "-code", "-worker", "-env", "-network"
-"""Endings after the name of the workload: of the ConfigMaps with the plan and with the code, of the
-Secrets with the workers' token and with the variables of the ranks, and of the NetworkPolicy."""
+# Endings after the name of the workload, of the objects that belong to it.
+PLAN = "-plan"
+"""ConfigMap with the plan."""
+CODE = "-code"
+"""ConfigMap with the code."""
+SECRET = "-worker"
+"""Secret with the workers' token."""
+ENVIRONMENT = "-env"
+"""Secret with variables of the ranks."""
+POLICY = "-network"
+"""NetworkPolicy."""
 
 
 def launcher_name(launcher: bytes, job_id: str) -> str:

@@ -34,8 +34,10 @@ from server_stub.runtimes.kube.workload import (
 from server_stub.runtimes.verdict import elastic_bounds
 
 INSTALL = "install Kubeflow Trainer 2.2 or newer with JobSet: https://github.com/kubeflow/trainer"
-_NOTICED_TRIES, _NOTICED_S = 20, 0.25
-"""Tries, and seconds between them, until the webhook knows a new TrainingRuntime."""
+_NOTICED_TRIES = 20
+"""Number of tries until the webhook knows a new TrainingRuntime."""
+_NOTICED_S = 0.25
+"""Seconds between two of these tries."""
 RUNTIME = "TrainingRuntime"
 CONTAINER = "node"  # the trainer's webhook refuses a runtime without a container of this name
 REPLICATED_JOB = "node"

@@ -23,7 +23,10 @@ GIB = 2**30
 TIMEOUT_S = 30.0  # a machine with many cards and no persistence daemon takes seconds
 FRESH_S = 1.0
 _END_S = 1.0
-_FIRST, _LAST = 10_000, 65_535  # lower ports are popular with services
+_FIRST = 10_000
+"""Lowest port that jobs get: lower ones are popular with services."""
+_LAST = 65_535
+"""Highest port that there is."""
 _LINUX_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 GPU_FIELDS = "index,uuid,name,memory.total,memory.used"
 PROCESS_FIELDS = "gpu_uuid,pid,used_memory"

@@ -21,9 +21,16 @@ from server_stub.runtimes.kube import names
 from server_stub.runtimes.kube.catalogue import ClusterCatalogue, Needs, Volume
 from server_stub.runtimes.kube.names import ROOT, is_free, is_in
 
-LAUNCHER, PLAN, SECRET, CODE = f"{ROOT}/launcher", f"{ROOT}/plan", f"{ROOT}/secret", f"{ROOT}/code"
-RUN, LOG, HOME = f"{ROOT}/run", f"{ROOT}/run/log", f"{ROOT}/home"
-SHM, TMP = "/dev/shm", "/tmp"
+# Paths in the container of a worker.
+LAUNCHER = f"{ROOT}/launcher"
+PLAN = f"{ROOT}/plan"
+SECRET = f"{ROOT}/secret"
+CODE = f"{ROOT}/code"
+RUN = f"{ROOT}/run"
+LOG = f"{ROOT}/run/log"
+HOME = f"{ROOT}/home"
+SHM = "/dev/shm"
+TMP = "/tmp"
 EMPTY_DIRS = {"run": RUN, "log": LOG, "home": HOME, "tmp": TMP, "shm": SHM}
 """Paths of the emptyDirs, by volume name."""
 _UNSAFE = re.compile(r"[^a-z0-9_.@+-]|^\.|\.\Z")  # also upper case, as some volumes ignore case
