@@ -10,8 +10,9 @@ from typing import Any
 
 from typer.main import get_command
 
-from client_lib.cli import PROGRAM, ExitCode, printer
+from client_lib.cli import printer
 from client_lib.cli.app import app
+from client_lib.cli.program import PROGRAM, ExitCode
 from server_stub.__main__ import app as server_app
 
 WIDTH = 110  # columns of the help texts

@@ -152,7 +152,7 @@ def test_the_tables_of_the_documents_are_those_of_the_code(monkeypatch: pytest.M
 
 
 def test_the_reference_names_every_reason_and_exit_code() -> None:
-    from client_lib.cli import ExitCode
+    from client_lib.cli.program import ExitCode
     from client_lib.spec.states import Reason
 
     assert [reason for reason in Reason if f"`{reason}`" not in REFERENCE] == []

@@ -15,8 +15,9 @@ from typer import Option
 from typer.core import TyperGroup
 from typer.main import get_command, get_command_from_info, get_group
 
-from client_lib.cli import COMPLETION_VARIABLE, PROGRAM, ExitCode, printer
+from client_lib.cli import printer
 from client_lib.cli.parameters import ProfileOption, ServerOption, require_command
+from client_lib.cli.program import COMPLETION_VARIABLE, PROGRAM, ExitCode
 from client_lib.errors import ClientLibError
 from client_lib.version import this_version
 

@@ -12,7 +12,8 @@ import typer
 from typer import Argument, Option
 from typer.core import TyperCommand
 
-from client_lib.cli import ExitCode, printer
+from client_lib.cli import printer
+from client_lib.cli.program import ExitCode
 
 F = TypeVar("F", bound=Callable[..., Any])
 

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from typer import Option
 
-from client_lib.cli import PROGRAM, job_options, printer
+from client_lib.cli import job_options, printer
 from client_lib.cli.connection import Connection
+from client_lib.cli.program import PROGRAM
 from client_lib.errors import InvalidRequest, JobFailed
 from client_lib.job import Job
 from client_lib.reports import explanation

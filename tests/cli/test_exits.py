@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from client_lib import errors
-from client_lib.cli import ExitCode
 from client_lib.cli.app import COMMANDS
+from client_lib.cli.program import ExitCode
 from client_lib.spec.states import State
 
 from .conftest import CLI, Run

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Option
 
-from client_lib.cli import ExitCode, printer
+from client_lib.cli import printer
 from client_lib.cli.connection import Connection
 from client_lib.cli.parameters import (
     CommandApp,
@@ -19,6 +19,7 @@ from client_lib.cli.parameters import (
     WholeNamesOrNewest,
     key_value,
 )
+from client_lib.cli.program import ExitCode
 from client_lib.errors import ClientLibError, InvalidRequest, JobEnded, NotFound
 from client_lib.reports import table
 from client_lib.spec.states import FINAL, State

@@ -17,10 +17,11 @@ from typing import Any
 import typer
 from typer.main import get_command
 
-from client_lib.cli import ExitCode, printer, submit_steps
+from client_lib.cli import printer, submit_steps
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, job_command
 from client_lib.cli.parameters import CommandApp
+from client_lib.cli.program import ExitCode
 from client_lib.cli.submit_steps import NoCheck
 from client_lib.errors import ClientLibError, JobCancelled, JobFailed
 from client_lib.job import Job

@@ -18,7 +18,7 @@ from urllib.parse import quote
 import typer
 from typer import Argument, Option
 
-from client_lib.cli import ExitCode, printer
+from client_lib.cli import printer
 from client_lib.cli.connection import Connection, Json
 from client_lib.cli.parameters import (
     CommandApp,
@@ -28,6 +28,7 @@ from client_lib.cli.parameters import (
     TextOrJson,
     require_command,
 )
+from client_lib.cli.program import ExitCode
 from client_lib.durable import write_file
 from client_lib.errors import ClientLibError
 from client_lib.reports.table import aligned, stamp

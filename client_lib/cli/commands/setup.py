@@ -14,8 +14,9 @@ import typer
 from typer import Argument
 from typer.completion import completion_init, get_completion_script, shell_complete  # type: ignore[attr-defined]  # typer re-exports two of them without naming them so
 
-from client_lib.cli import COMPLETION_VARIABLE, PROGRAM, printer
+from client_lib.cli import printer
 from client_lib.cli.parameters import CommandApp
+from client_lib.cli.program import COMPLETION_VARIABLE, PROGRAM
 from client_lib.errors import InvalidRequest
 
 TRAIN = """\

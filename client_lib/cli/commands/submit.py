@@ -9,7 +9,7 @@ import typer
 from typer import Option
 
 from client_lib import client
-from client_lib.cli import ExitCode, job_options, printer, submit_steps
+from client_lib.cli import job_options, printer, submit_steps
 from client_lib.cli.commands import jobs
 from client_lib.cli.connection import Connection
 from client_lib.cli.job_options import ConfigOption, job_command
@@ -23,6 +23,7 @@ from client_lib.cli.parameters import (
     YamlOrJson,
     key_value,
 )
+from client_lib.cli.program import ExitCode
 from client_lib.cli.submit_steps import DescribedJob, NoCheck
 from client_lib.job import Job
 from client_lib.reports import table
