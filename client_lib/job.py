@@ -63,7 +63,7 @@ _TABLE_PATIENCE_S = 2.0  # longest wait for them
 _COMPARED_MAX = 8 * 2**20  # bytes of two snapshots that an explanation fetches
 
 
-@arguments.documented
+@arguments.with_earlier_arguments
 class Job(Generic[R]):
     """A distributed job. Only `script` is needed.
 
@@ -73,8 +73,115 @@ class Job(Generic[R]):
         job.wait()          # raises JobFailed with the report
 
     Thread-safe. The calling process is left as it is. None counts as not given, except for
-    `log_file`. The parameters are the fields of `client_lib.JobSpec`, where each is described;
-    `help(Job)` lists them.
+    `log_file`. The parameters are the fields of `client_lib.JobSpec`; `make docs` writes their
+    descriptions here.
+
+    Parameters:
+        script: Path of a .py file, arguments may follow; for the binary types, and where it is no
+            .py file, any command line. It is split by shell rules and run without a shell.
+        base_image: Container image; None: the catalogue's default. The local runtime runs the
+            submitter's interpreter instead.
+        type: Way of starting the processes of a worker.
+        args: Appended to the script, as they are.
+        flags: Options appended after `args` as `--key=value`; None: `--key` alone.
+        env_variables: In every process. The user's win over ours; those of the ranks are refused.
+            None: not set.
+        secrets: Names of variables whose values travel and are stored outside the spec, and are
+            never shown.
+        code: Place of the code: "in_place" runs it where it is, on a server that shares the folder;
+            "snapshot" uploads a copy; "auto" is in place if the server proves that it shares the
+            folder, else a snapshot.
+        working_dir: Working directory of the processes; None: in place the caller's, in a snapshot
+            the caller's if inside the root, else the script's folder.
+        warm: False: start every process from scratch. None: fork them from a process that has torch
+            and the other packages imported, where the runtime has one that suits this job (local
+            runtime only).
+        observe: False: nothing is prepared to take stacks (`client-lib stacks`), and its metrics
+            and progress are not read.
+        metrics: Regular expression whose named groups are metrics, and `step` their step, in each
+            line of the output: as in `ppl (?P<perplexity>[0-9.]+)`. It adds to what is found
+            without it.
+        conda_env: Name or path of a conda environment whose python runs the script.
+        pytorch_use_env: None: `--local_rank` is passed where the script declares that option; True:
+            never; False: always.
+        log_file: File (or glob) that the script writes beside its stdout; tailed as stream
+            `train.log`. None: nothing.
+        checkpoint_dir: Handed to the script as CLIENT_LIB_CHECKPOINT_DIR; None: one directory per
+            job, kept over its attempts.
+        checkpoint_from: Name of an earlier job of the same user: this one starts with a copy of its
+            checkpoints, made when it starts. One that has not ended must stand in `after`, too.
+        outputs: Globs of files that are kept for download, relative to the working directory (`**`:
+            any folders); of them what the ranks create or change. None: in a snapshot all of that,
+            in place none: they stay where they are. []: none.
+        requirements: Extra packages, as lines of pip's requirements files: installed before the
+            script starts, beside those that its interpreter has, which stay as they are.
+        setup: Command for `sh -e`, of one line or several: run once on each worker before the
+            script, in each attempt, in the working directory and environment of the processes,
+            without the variables of a rank. stop_timer limits it too.
+        preflight_check: True: check the machines before the script, in each attempt: all ranks meet
+            and sum tensors; disks, shared memory, GPUs and clocks are tried. A failing worker ends
+            the job with reason PreflightFailed; `status` and the log name a slow one.
+        smoke: True: a short trial. When rank 0 has logged 3 values of a metric, or 3 marks of
+            progress, or after 60 s of running, all ranks are stopped, and the job is SUCCEEDED if
+            nothing has failed.
+        instance_type: A name of the server's catalogue, or where the server parses them, of the
+            form `a100.8gpu`, `cpu.8C.32G`. None: the catalogue's default; locally this machine: all
+            free GPUs, else the CPU.
+        n_workers: Machines (pods; locally process groups). Worker 0 computes too.
+        processes_per_worker: Ranks per worker; "default": the GPUs of the instance type, at least
+            1.
+        gpus: Indices of this machine's GPUs to use (local runtime only).
+        volumes: `name:path[:ro]` of the server's catalogue, mounted in every worker; locally the
+            path must be the host's own.
+        shm_size_class: /dev/shm: 16, 32, 64 GiB per GPU.
+        tmp_storage: Preset of the extra disk at /tmp.
+        include_nodes: Run only on these nodes.
+        exclude_nodes: Never run on these nodes.
+        internet: False: no outbound access. None: the server's default.
+        region: Region of the ML Space platform; any is accepted.
+        priority_class: Order in the queue; within a class, the order of submission.
+        queue_name: Queue of the cluster.
+        allocation_name: Reserved capacity of the ML Space platform.
+        after: Jobs or groups that it waits for, without taking resources: `NAME` or `ok:NAME` until
+            it SUCCEEDED, `failed:NAME` until it FAILED, `any:NAME` until it has ended. If that
+            can't come any more, the job is FAILED with reason DependencyFailed. A cancelled job has
+            neither succeeded nor failed.
+        max_retry: New attempts of the whole gang after a failed one; None: none.
+        retry_on: Failures after which max_retry, which must be given too, makes a new attempt:
+            reasons such as `NodeLost`, `Preempted`, `Hung`, and `exit:N`, the exit code of the
+            first failing rank. None: all. What max_infrastructure_retry, hang_action and
+            health_params retry needs no place in it. `Hung` stops and retries an attempt after a
+            minute, whatever hang_action says; `HungSilent` needs health_params with an action.
+        retry_reset_steps: Steps by which an attempt must get further than all before it: then
+            max_retry and max_infrastructure_retry count from 0 again. Its step is the largest of
+            the metrics of rank 0, or without such metrics that of its progress bar; an attempt with
+            neither changes nothing. None: they count all attempts.
+        max_infrastructure_retry: New attempts after one that ended because a node was lost, or
+            evicted or refused a worker, because another job took its place, or locally because of a
+            reboot. max_retry does not count them, and applies after the last one.
+        stop_timer: Minutes of running, at most ten years, after which the job is stopped and FAILED
+            with reason Timeout; None or 0: never.
+        health_params: The watchdog on silence; None: off.
+        hang_action: The watchdog on ranks that wait in a collective for one that does nothing.
+            `report`: the job's message names it; `stop`: after a minute the job is FAILED with
+            reason Hung; `retry`: then a new attempt, counted in max_retry.
+        notify: URL of a webhook. The server posts JSON to it when the job ends, hangs, or resumes
+            after a hang; in Slack's format to hooks.slack.com and to a URL that begins with
+            `slack+`. It is shown as `***`. None: the profile's.
+        grace_s: Seconds between SIGTERM and SIGKILL, at cancel, at the failure of another rank, at
+            pre-emption.
+        elastic_min_workers: Workers of `pytorch_elastic` that are enough to go on; None or
+            "default": n_workers.
+        elastic_max_workers: Upper bound of workers of `pytorch_elastic`; never more than n_workers
+            are started.
+        elastic_max_restarts: Restarts of the ranks by the agents of `pytorch_elastic` within an
+            attempt; None: 5.
+        name: DNS-1035 label of at most 50 characters, unique among one's jobs; None: made from the
+            script's name.
+        job_desc: Free text.
+        labels: Free key-value pairs to find jobs by: at most 256, keys and values of at most 255
+            characters.
+        logs_dir: Directory of log files on the ML Space platform; here logs are read with `logs`.
     """
 
     Type = PlatformType

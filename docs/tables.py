@@ -66,7 +66,7 @@ def _parameters() -> str:
     for name, text in descriptions(JobSpec).items():
         words = f"{name}: {' '.join(text.split())}"
         lines += textwrap.wrap(
-            words, 120, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False
+            words, 100, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False
         )
     return "\n".join([*lines, ""])
 

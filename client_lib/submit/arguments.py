@@ -4,7 +4,6 @@ platform, which give a DeprecationWarning that names today's argument; a few are
 import inspect
 import os
 import shlex
-import textwrap
 import warnings
 from collections.abc import Mapping
 from enum import Enum
@@ -13,7 +12,7 @@ from typing import Annotated, Any, TypedDict, TypeVar, get_type_hints
 from client_lib.errors import InvalidRequest, NotSupported
 from client_lib.spec.command_line import split_script
 from client_lib.spec.job import JobSpec, defaults
-from client_lib.spec.validation import descriptions, validated
+from client_lib.spec.validation import validated
 
 C = TypeVar("C")
 
@@ -73,24 +72,9 @@ TODAY: dict[str, str] = {
 """Each of them -> its replacement today."""
 
 
-def documented(kind: type[C]) -> type[C]:
-    """Complete what tools read of a class of jobs: the docstring by the descriptions of the spec's
-    fields, and the signature by the old arguments, as tools for the platform drop those that it
-    lacks."""
-
-    class Documentation:
-        before = kind.__doc__
-
-        def __get__(
-            self, *_: object
-        ) -> str:  # at the first look: to read the descriptions takes 30 ms
-            texts = [
-                f"{name}: {' '.join(text.split())}" for name, text in descriptions(JobSpec).items()
-            ]
-            wrapped = textwrap.TextWrapper(120, " " * 8, " " * 12, break_on_hyphens=False)
-            return "\n".join([f"{self.before}\n    Parameters:", *map(wrapped.fill, texts)])
-
-    kind.__doc__ = Documentation()  # type: ignore[assignment]  # a type calls `__get__` of what it finds there
+def with_earlier_arguments(kind: type[C]) -> type[C]:
+    """Complete the signature of a class of jobs by the arguments of earlier years: tools for the
+    platform drop arguments that a signature lacks."""
     init: Any = kind.__init__
     signature = inspect.signature(init)
     kept = [
