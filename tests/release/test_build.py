@@ -1,6 +1,7 @@
 """What a build of the project contains: a wheel and an sdist, made by the locked hatchling."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -54,6 +55,24 @@ def test_the_wheel_holds_both_packages_and_the_launcher_of_hydra(built: Path) ->
     added = {name for name in names if not name.startswith(f"client_lib-{__version__}.dist-info/")}
     moved = {"client_lib/plugins/hydra.py"}
     assert added == sources - moved | {"hydra_plugins/client_lib_launcher.py", "client_lib/COMMIT"}
+
+
+def test_the_metadata_has_what_an_index_shows(metadata: Message) -> None:
+    assert (metadata["Name"], metadata["Version"]) == ("client-lib", __version__)
+    assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
+    assert metadata["Author"] == "the client_lib authors"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "kubernetes" in metadata["Keywords"].split(",")
+    assert {"server", "postgres", "torch"} <= set(metadata.get_all("Provides-Extra", []))
+
+
+def test_the_oldest_python_that_is_named_is_the_oldest_one_that_is_accepted(
+    metadata: Message,
+) -> None:
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(metadata.get_all("Classifier", [])))
+    assert metadata["Requires-Python"] == f">={named[0]}"
+    first = int(named[0].removeprefix("3."))
+    assert named == [f"3.{first + number}" for number in range(len(named))]
 
 
 def test_wheel_and_sdist_name_the_commit(built: Path) -> None:
