@@ -25,8 +25,7 @@ _PAUSE = 0.2
 # Largest difference between the clocks of a file system and of a process.
 _SLACK_S = 0.05
 # A job that starts at once has no event between its submit and its start, so that it seems to have
-# waited in the queue: a wait
-# shorter than this is counted as a start.
+# waited in the queue: a wait shorter than this is counted as a start.
 _AT_ONCE_S = 1.0
 # The marks of the last so many seconds may be missing while a run goes on, or if the run was
 # stopped.

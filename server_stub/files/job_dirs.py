@@ -50,7 +50,8 @@ def opener(folder: Path, most: int | None = SMALL) -> Callable[[str, int], int]:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
             raise
         there = os.fstat(fd)
-        # another server's jobs have its own account, whatever owner a network file system shows
+        # The jobs of a server without root have the server's own account, whatever owner a network
+        # file system shows.
         owned = os.geteuid() != 0 or there.st_uid == os.lstat(folder).st_uid
         if stat.S_ISREG(there.st_mode) and owned and (most is None or there.st_size <= most):
             return fd

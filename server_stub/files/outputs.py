@@ -34,7 +34,7 @@ from server_stub.files.room import Room, refusing_full_disk
 
 OUTPUTS = "outputs"
 _SHOWN_MAX = 5
-_OPEN_MAX = 64  # stores kept in memory, the most recently used ones
+_OPEN_MAX = 64  # largest number of stores kept in memory: the most recently used
 _PATH_MAX = 4096
 _TIME_MAX = 10**11  # of a modification: some file systems keep times that no datetime holds
 
@@ -50,7 +50,7 @@ def folder(job_dir: Path, attempt: int, worker: int) -> Path:
 
 
 def listing(job_dir: Path) -> tuple[list[OutputFile], list[OutputLeftOut]]:
-    """The files kept so far, ordered by path, and those left out."""
+    """The files kept so far, ordered by path, and the files that were left out."""
     return merged(_indexes(job_dir))[:2]
 
 
@@ -72,12 +72,12 @@ def find(job_dir: Path, path: str, sha256: str | None) -> tuple[OpenFile, str] |
 def merged(
     found: Mapping[_Origin, Index],
 ) -> tuple[list[OutputFile], list[OutputLeftOut], list[str]]:
-    """The files of a job, each under a name of its own, those left out, and the names that no
-    script gave. Pure.
+    """Merge the outputs of a job: its files, each under a name of its own; the files that were left
+    out; and the names that no script gave. Pure.
 
     The file of the newest attempt of each worker counts. If workers have different files of one
-    name, that of the first keeps it, and those of the others are `worker-<n>/<path>`; of equal
-    files one is listed.
+    name, the file of the first worker keeps the name, and the others are `worker-<n>/<path>`; of
+    equal files one is listed.
     """
     newest: dict[str, dict[int, tuple[int, Kept]]] = {}
     left: dict[tuple[str, int], OutputLeftOut] = {}

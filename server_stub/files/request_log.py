@@ -102,7 +102,8 @@ class RequestLog:
 
     @property
     def data_id(self) -> str | None:
-        """The id that the database of these records has, too; None: there is none yet."""
+        """The id that ties these records to their database, which has the same id; None: no id was
+        given yet."""
         try:
             return (self.folder / DATA_ID).read_text().strip()
         except FileNotFoundError:
@@ -146,7 +147,7 @@ class RequestLog:
         return record.partition(b"\n")[2] if record.startswith(_MARK) else record
 
     def headings(self) -> Iterator[tuple[Heading, Place]]:
-        """Every record with a heading, oldest first: those of an earlier version have none."""
+        """Every record with a heading, oldest first. An earlier version wrote none."""
         for segment in sorted(self._segments()):
             content = self._path(segment).read_bytes()
             for found in _HEADING.finditer(content):
@@ -160,7 +161,7 @@ class RequestLog:
 
     def erase(self, place: Place) -> None:
         """Overwrite the record with zeros, if its segment still exists. A place that holds no
-        record, or several, is that of a damaged row, and nothing is overwritten."""
+        record, or several, comes from a damaged row, and nothing is overwritten."""
         with (
             suppress(FileNotFoundError),
             self._path(place.segment).open("r+b", buffering=0) as opened,

@@ -21,7 +21,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _SLICE = 256 * 1024  # more than a few rows, their log in the database, or the report of a worker
 _SLICES = 16
-_TO_START = 4 * _SLICE  # server.json, and the database's log and index of it
+_TO_START = 4 * _SLICE  # for server.json, and for the database's log and its index
 
 
 @contextmanager

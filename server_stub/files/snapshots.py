@@ -28,8 +28,10 @@ _INCOMING = "incoming"
 _BATCH = 2**20  # bytes hashed and written by a thread at once, in about a millisecond
 FILES_MAX = 20_000  # files and folders of an archive that is read
 TEXT_MAX = 256 * 1024
-_BYTES_MAX = 512 * 2**20  # unpacked, as all of it is read for one page
-_HEADERS_MAX = 32 * 2**20  # of these: tarfile parses 4 MB/s if they hold many attributes
+_BYTES_MAX = 512 * 2**20
+"""Largest size of an unpacked archive, which is read as a whole for one page."""
+_HEADERS_MAX = 32 * 2**20
+"""Largest size of its headers: tarfile parses 4 MB/s if headers hold many attributes."""
 _NAME_MAX = 4096
 
 
@@ -157,8 +159,8 @@ async def batches(
 
 
 def _mark_used(path: Path) -> None:
-    """Set the time of the last use by our clock; that of the file system, utime()'s
-    default, is up to 4 ms late.
+    """Set the time of the last use by our clock. The file system's clock, utime()'s default, is up
+    to 4 ms late.
     """
     now = time.time()
     os.utime(path, (now, now))
@@ -203,8 +205,10 @@ def read_files(archive: Path, wanted: Container[str] = ()) -> list[SnapshotFile]
     try:
         with reading(str(archive), FILES_MAX, _BYTES_MAX) as tar:
             for count, member in enumerate(tar, 1):
-                tar.members.clear()  # type: ignore[attr-defined]  # there is no public way to have it forget them
-                tar.pax_headers = {}  # it copies those of the whole archive to each member
+                # There is no public way to make tarfile forget the members.
+                tar.members.clear()  # type: ignore[attr-defined]
+                # tarfile copies the headers of the whole archive to each member.
+                tar.pax_headers = {}
                 headers, end = headers + member.offset_data - end, tar.offset
                 if count > FILES_MAX:
                     raise ArchiveRefused(f"it holds more than {FILES_MAX} files and folders")
@@ -212,7 +216,7 @@ def read_files(archive: Path, wanted: Container[str] = ()) -> list[SnapshotFile]
                     raise ArchiveRefused(f"its headers have more than {_HEADERS_MAX} bytes")
                 if max(len(member.name), len(member.linkname)) > _NAME_MAX:
                     raise ArchiveRefused(f"a name has more than {_NAME_MAX} characters")
-                if member.issparse():  # some bytes of it stand for any number of zeros
+                if member.issparse():  # some bytes of a sparse file stand for any number of zeros
                     raise ArchiveRefused(f"{member.name!r} is sparse")
                 name = member.name.encode("utf-8", "replace").decode()
                 source = tar.extractfile(member) if member.isreg() else None

@@ -157,9 +157,10 @@ class ActiveJobs:
         self.publish(_ANY)
 
     def next_change(self, job_id: str = _ANY) -> asyncio.Future[None]:
-        """A future that is done at the next `publish` of this job, or `publish_state` of any. Read
-        what it is about and call this without an await between them, and no change is missed. All
-        that wait share it: wait by `asyncio.wait`, which does not cancel it."""
+        """Return a future that is done at the next `publish` of this job, or at the next
+        `publish_state` of any job. Read the job and call this method without an await in between,
+        and no change is missed. All who wait share the future: wait by `asyncio.wait`, which does
+        not cancel it."""
         if job_id not in self._changes:
             self._changes[job_id] = asyncio.get_running_loop().create_future()
         return self._changes[job_id]
@@ -191,9 +192,10 @@ class _Group:
 
 
 class Gate:
-    """Decides which jobs may start: those whose dependencies have ended, and of a group at most
-    `max_parallel` at a time, in order of their index. A job that is held back is not passed to the
-    runtime and uses no resources of a machine. Pure: the reconciler acts by it."""
+    """Decides which jobs may start: a job starts when its dependencies have ended, and of a group
+    at most `max_parallel` members run at a time, in the order of their index. A job that is held
+    back is not passed to the runtime and uses no resources of a machine. Pure: the reconciler
+    carries the decisions out."""
 
     def __init__(self, active: Mapping[str, ActiveJob]) -> None:
         """`active`: the jobs that have not ended, by their ids."""
@@ -209,13 +211,12 @@ class Gate:
                 self._groups.setdefault(info.id, _Group(info))
 
     def holds(self, active: ActiveJob) -> str:
-        """The reason why the job must not start yet; "": it may start, and
-        counts until it has ended.
+        """Return the reason why the job must not start yet; "": the job may start, and counts as a
+        running member of its group until it has ended.
         """
         job_id, group, turn = active.row.id, self._groups.get(active.row.group_id or ""), ""
-        if (
-            group and job_id not in group.admitted
-        ):  # also one with dependencies: a group is known while it has members
+        # A job with dependencies is noted here, too: a group is known as long as it has members.
+        if group and job_id not in group.admitted:
             most = group.info.max_parallel
             never_starts = job_id in group.held and active.status.stop
             if never_starts or (most is not None and len(group.admitted) >= most):
@@ -255,13 +256,13 @@ class Gate:
         return [job for job in jobs if not (job.status.stop or job.info.state.final)]
 
     def release(self, job_or_group: str) -> list[ActiveJob]:
-        """The same, when it has ended."""
+        """Return the jobs that wait for the end of this job or group, and forget that they wait."""
         found = self.waiting_for(job_or_group)
         self._waiting.pop(job_or_group, None)
         return found
 
     def leave(self, active: ActiveJob) -> ActiveJob | None:
-        """Note that the job has ended; return the one that may start now."""
+        """Note that the job has ended; return the member of its group that may start now."""
         for dependency in active.info.dependencies:
             self._waiting[dependency.id].pop(active.row.id, None)
             if not self._waiting[dependency.id]:
@@ -294,7 +295,7 @@ def message_of(info: JobInfo, event: Told) -> dict[str, Any]:
 
 
 def row_of(info: JobInfo, **columns: Any) -> JobRow:
-    """The row of a job that is not stored yet. `columns`: those that do not follow from `info`."""
+    """The row of a job that is not stored yet. `columns`: values that do not follow from `info`."""
     return JobRow(
         id=info.id,
         owner=info.owner,

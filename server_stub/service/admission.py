@@ -65,7 +65,7 @@ class Admission:
     def __init__(
         self, runtime: Runtime, snapshots: Snapshots, secrets_file: Path | None, hosts: AllowedHosts
     ) -> None:
-        """`hosts`: those that `notify` may name."""
+        """`hosts`: hosts that `notify` may name."""
         self._runtime, self._snapshots = runtime, snapshots
         self._secrets_file, self._hosts = secrets_file, hosts
         self._secrets: Mapping[str, str] = {}

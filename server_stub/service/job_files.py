@@ -3,8 +3,8 @@ their folders.
 
 The Attempt for a runtime is made from them. A lost database is rebuilt from headings and requests
 in the request log, `job.json` in the folder of each job that has ended or was restarted, and
-`stop.json` in that of a job that is to end. A job that has not ended is given to the runtime, which
-finds its attempt again and reports its end.
+`stop.json` in the folder of a job that was ordered to stop. A job that has not ended is given to
+the runtime, which finds the job's attempt again and reports the end.
 """
 
 import asyncio
@@ -248,7 +248,8 @@ def _new(
 
 
 def _noted(folder: Path) -> JobInfo | None:
-    """The job at its end or its newest restart; None: it has neither ended nor been restarted."""
+    """Read the job as it was at its end or its newest restart; None: the job has neither ended nor
+    been restarted."""
     try:
         info = JobInfo.model_validate_json((folder / _JOB).read_bytes())
     except (OSError, ValueError):

@@ -53,7 +53,8 @@ class JobStatus(NamedTuple):
     """A job, and what decisions depend on beside the facts that users see."""
 
     info: JobInfo
-    """Its `attempt` is the one that the runtime has, or that `resume_at` waits for."""
+    """The job. `info.attempt` is the attempt that the runtime has, or for which `resume_at` waits.
+    """
     stop: Stop | None = None
     hung: str = ""
     """The verdict on an attempt that hangs."""
@@ -79,8 +80,8 @@ class Decision(NamedTuple):
 def observe(
     status: JobStatus, seen: Observation, now: datetime, step: float | None = None
 ) -> Decision | None:
-    """Decide on an observation of the newest attempt; None: the job stays as it is. `step`: the one
-    that an attempt reached which has ended; None: not known."""
+    """Decide on an observation of the newest attempt; None: the job stays as it is. `step`: the
+    step that an ended attempt has reached; None: not known."""
     job = status.info
     if job.state.final or status.resume_at or seen.attempt != job.attempt:
         return None
@@ -132,8 +133,8 @@ def note_hang(status: JobStatus, message: str, now: datetime, *, hangs: bool) ->
 def note_dependency(
     status: JobStatus, ended_id: str, ended: State, now: datetime
 ) -> Decision | None:
-    """Decide on the end of a job or group that this one waits for; None: it does not
-    wait, or is being stopped.
+    """Decide on the end of a job or group for which this job waits; None: this job does not wait,
+    or is being stopped.
     """
     job = status.info
     if job.state.final or status.stop:

@@ -50,7 +50,7 @@ class Team(BaseModel):
     queues: list[str] = []
     """LocalQueues of Kueue for its jobs, the first for jobs that name none; empty: all."""
     namespace: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] | None = None
-    """Namespace of the cluster in which its jobs run; None: that of the server."""
+    """Namespace of the cluster in which the team's jobs run; None: the server's namespace."""
 
     def offers(self, instance_type: str) -> bool:
         return not self.instance_types or instance_type in self.instance_types

@@ -37,7 +37,8 @@ _AT_ONCE = 64
 """Largest number of tries at the same time."""
 _AT_ONCE_OF_HOST = 8
 """Largest number of tries at the same time to one host."""
-# threads: a name server that does not answer must not take those of `asyncio.to_thread`
+# Threads that resolve names. A name server that does not answer must not take the threads of
+# `asyncio.to_thread`.
 _RESOLVERS = 4
 _TEMPORARY = (408, 425, 429, *range(500, 600))  # statuses after which it is tried again
 _SLACK_HOST = "hooks.slack.com"
@@ -216,7 +217,7 @@ async def _post(url: SplitResult, body: bytes, hosts: AllowedHosts, resolvers: E
     addresses = [str(address[0]) for *_, address in found]
     for address in addresses:
         hosts.check_address(address)
-    # the first answer of the name server is the one that its machine prefers
+    # The name server puts the address first that its machine prefers.
     reader, writer = await asyncio.open_connection(addresses[0], port, **tls)  # type: ignore[arg-type]
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
     head = (

@@ -77,7 +77,8 @@ class Reconciler:
         self.gate.open([group])
         for active in members:
             self._note_added(active)
-            self.gate.holds(active)  # the gate knows all of them before the first may end
+            # The gate must know all members before the first one may end.
+            self.gate.holds(active)
         self._tasks.begin(self._start_members(members))
 
     async def _start_members(self, members: Sequence[ActiveJob]) -> None:
@@ -257,7 +258,7 @@ class Reconciler:
                     "job %s: version %d can't be stored yet: %s", row.id, row.version, error.message
                 )
                 active.not_saved = error
-            except Exception as error:  # noqa: BLE001  # a task that ended here would leave the job as it is for ever
+            except Exception as error:  # noqa: BLE001  # a task that ends here leaves the job as it is for ever
                 active.not_saved = ServerError(_failed(active, error))
             self._jobs.publish(row.id)
             # a stop is safe before it is stored, and may free the disk; without a database another

@@ -115,9 +115,7 @@ class Cleanup:
             await self._finish_removals()
 
     async def _finish_removals(self) -> None:
-        """Remove the files of deleted jobs; those that can't be removed
-        now are tried again later.
-        """
+        """Remove the files of deleted jobs. If a file can't be removed now, try again later."""
         async with self._removing:
             pending = await self.store.read_all(rows.pending_removals)
             if done := await asyncio.to_thread(self._remove_files, pending):

@@ -2,8 +2,8 @@
 
 `admission` checks a submit, `submit` stores it, `reconciler` drives the job by the decisions of
 `lifecycle`, `lookup` finds it, `observer` shows what it does, `sessions` lets users into its
-workers, `retention` removes it. HTTP calls four of these parts directly; here is what needs several
-of them.
+workers, `retention` removes it. HTTP calls four of these parts directly; this module has what needs
+several parts.
 """
 
 import asyncio
@@ -69,7 +69,8 @@ class Service:
         self._settings, self.runtime = settings, runtime
         clock = clock or Clock()
         self.room = room or Room(settings.data_dir, settings.min_free_bytes)
-        # the same folder as the Snapshots that takes the uploads, which is opened before `start`
+        # This object and the Snapshots of the uploads use one folder. The other object opens it,
+        # before `start`.
         snapshots = Snapshots(
             settings.data_dir / "snapshots", settings.max_snapshot_bytes, self.room
         )

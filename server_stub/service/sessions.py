@@ -31,7 +31,8 @@ class Sessions:
             allowed,
         )
         self._open: dict[tuple[str, str], SessionEnd | None] = {}
-        """The name of the user and the id of the session -> this end of it; None: it begins."""
+        """The server's end of each session, by the name of the user and the id of the session;
+        None: the session begins."""
 
     async def begin(
         self, user: User, name: str, session: str, request: SessionRequest, owner: str | None = None

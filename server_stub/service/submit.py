@@ -145,11 +145,11 @@ class Submits:
         self, user: User, name: str, key: str | None, *, failed: bool
     ) -> GroupInfo:
         """Run all members of a group again, or with `failed` those that are FAILED or CANCELLED,
-        from their stored requests and with copies of their checkpoints. New members take their
-        places; they move to another group.
+        from their stored requests and with copies of their checkpoints. The new members take the
+        places of the old ones, which move to another group.
 
-        Raises Conflict: one of them has not ended, or there is none; NotFound; and what `submit`
-        raises.
+        Raises Conflict: an old member has not ended, or there is no member to run again; NotFound;
+        and what `submit` raises.
         """
         group = await self._lookup.group(user, name, user.name)
         which = (State.FAILED, State.CANCELLED) if failed else tuple(State)

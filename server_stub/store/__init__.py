@@ -108,7 +108,8 @@ class Store:
     async def read_all(
         self, function: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """The same for a read that grows with the number of jobs, and for which no caller waits."""
+        """Read like `read`, with a longer limit: for a read that grows with the number of jobs, and
+        for which no caller waits."""
         return await self._read(
             READ_ALL_S, lambda connection: function(connection, *args, **kwargs)
         )

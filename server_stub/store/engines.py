@@ -48,7 +48,8 @@ _CLIENT_KEEPALIVE = {
     "keepalives_count": 2,
     "tcp_user_timeout": 10_000,
 }
-# the same for PostgreSQL, which keeps the lock of a server that vanished until it notices
+# Options of the same kind for PostgreSQL's side: it keeps the lock of a vanished server until it
+# notices that the connection is dead.
 _SERVER_KEEPALIVE = (
     "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3"
 )
@@ -220,9 +221,9 @@ def damage_of(file: Path) -> str | None:
 
 
 def keep_private(file: Path) -> None:
-    """Make the file with mode 0600, which the files that SQLite puts beside it take over; those
-    that are there get it, too. A file that can't be made, or is another user's, is left for its
-    opening."""
+    """Make the database file with mode 0600. SQLite gives this mode to the files that it puts
+    beside the database; files that are there already get the mode here. A file that can't be made,
+    or that belongs to another user, is left as it is, and opening it reports the error."""
     with suppress(OSError):
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         for part in _parts(file):
@@ -239,7 +240,7 @@ def set_aside(file: Path) -> Path:
 
 
 def _parts(file: Path) -> list[Path]:
-    """The file and those that SQLite puts beside it, as far as they are there."""
+    """The database file and the files that SQLite puts beside it, as far as they exist."""
     return [
         part
         for suffix in ("-wal", "-shm", "")

@@ -1,4 +1,4 @@
-"""Every statement on groups, as functions of a connection like those of `rows`."""
+"""Every statement on groups, as functions of a connection, as in `rows`."""
 
 import json
 import uuid
@@ -86,8 +86,8 @@ def add_lost(connection: Connection, lost: Sequence[NewJob], infos: Sequence[Gro
 
 
 def _set_aside(connection: Connection, new: NewGroup) -> GroupInfo:
-    """Move the replaced members to a group of their own, which takes the row of
-    theirs; the info of the latter.
+    """Move the replaced members to a group of their own, and delete the row of their old group.
+    Return the info with which the old group is stored anew.
     """
     info = new.info
     seq = connection.execute(select(groups.c.seq).where(groups.c.id == info.id)).scalar()
@@ -165,7 +165,7 @@ def page(
 
 
 def members(connection: Connection, group_id: str) -> list[JobRow]:
-    """Those of a group, in the order of their acceptance."""
+    """The members of a group, in the order of their acceptance."""
     return all_of(connection, select(jobs).where(jobs.c.group_id == group_id).order_by(jobs.c.seq))
 
 
@@ -193,7 +193,7 @@ def failed(connection: Connection) -> dict[str, str]:
 
 
 def states(connection: Connection, ids: Collection[str]) -> dict[str, State]:
-    """The states of those of the jobs and groups that exist."""
+    """The states of these jobs and groups, without ids that no job or group has."""
     of_jobs = connection.execute(select(jobs.c.id, jobs.c.state).where(jobs.c.id.in_(ids)))
     of_groups = _counted(connection, select(groups).where(groups.c.id.in_(ids))).values()
     return {job_id: as_sent(State, state) for job_id, state in of_jobs} | {
@@ -221,7 +221,7 @@ def _counted(connection: Connection, query: Select[Any]) -> dict[int, GroupInfo]
 
 
 def _info(row: Row[Any]) -> GroupInfo:
-    """The group as it was stored; one that can't be read has no limits."""
+    """The group as it was stored; a group that can't be read has no limits."""
     try:
         return GroupInfo.model_validate_json(row.info)
     except ValueError:

@@ -188,8 +188,8 @@ def add_jobs(
 def keys_used(
     connection: sa.Connection, keys: Collection[Key]
 ) -> dict[tuple[str, str], tuple[str, str]]:
-    """(fingerprint, job id) of the submits that used one of these keys, by (owner, key). In the
-    writer's transaction the other keys stay free: nothing else writes."""
+    """Find the keys that earlier submits have used: (owner, key) -> (fingerprint, job id). In the
+    writer's transaction all other keys stay free, because nothing else writes."""
     if not keys:
         return {}
     values = {"owners": [key.owner for key in keys], "names": [key.key for key in keys]}
@@ -202,7 +202,7 @@ def keys_used(
 def names_taken(
     connection: sa.Connection, owners: Collection[str], names: Collection[str]
 ) -> set[tuple[str, str]]:
-    """(owner, name) of the jobs and groups that have one of these names."""
+    """Find the names that jobs and groups have already, as (owner, name)."""
     found = connection.execute(_taken_names, {"owners": list(owners), "names": list(names)})
     return {(owner, name) for owner, name in found}
 
@@ -280,14 +280,14 @@ def unmeasured(connection: sa.Connection) -> list[tuple[int, str]]:
 
 
 def final_ids(connection: sa.Connection, seqs: Sequence[int]) -> list[str]:
-    """`id` of those of the jobs that are final."""
+    """The ids of the final ones among these jobs."""
     query = sa.select(jobs.c.id).where(jobs.c.seq.in_(seqs), jobs.c.state.in_(_FINISHED))
     return list(connection.execute(query).scalars())
 
 
 def doomed(connection: sa.Connection, job_ids: Sequence[str]) -> list[int]:
-    """Final jobs that are to be deleted, where a crash came between; `job_ids`:
-    those whose removal had begun.
+    """Final jobs whose deletion was ordered or had begun before a crash. `job_ids`: jobs whose
+    removal had begun.
     """
     query = sa.select(jobs.c.seq).where(
         jobs.c.state.in_(_FINISHED), jobs.c.id.in_(job_ids) | jobs.c.remove_at_end
@@ -348,7 +348,7 @@ def remove_events(connection: sa.Connection, seqs: Sequence[int], limit: int) ->
 
 def remove(connection: sa.Connection, seqs: Sequence[int]) -> None:
     """Delete final jobs with their events and labels, and note their files for removal. A group
-    goes with its last member. Raises IllegalTransition: one of them is not final."""
+    goes with its last member. Raises IllegalTransition: a job is not final."""
     columns = (
         jobs.c.id,
         jobs.c.state,
@@ -447,7 +447,7 @@ def _job_values(row: JobRow) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class JobFilters:
-    """The jobs of a list: those that match every filter. None or {}: no filter."""
+    """The filters of a list, which has the jobs that match all of them. None or {}: no filter."""
 
     owners: Sequence[str] | None = None
     states: Collection[State] | None = None
@@ -518,7 +518,7 @@ def _conditions(connection: sa.Connection, wanted: JobFilters) -> Iterator[sa.Co
 
 
 def find_anywhere(connection: sa.Connection, name: str) -> list[str]:
-    """Owners that have a job of this name, at most two of them."""
+    """At most two owners that have a job of this name."""
     # from owner to owner in an index that begins with the owner: it reads only what it finds,
     # without an index of names
     owners = sa.select(sa.func.min(jobs.c.owner).label("owner")).cte("owners", recursive=True)

@@ -41,7 +41,7 @@ class Number(sa.TypeDecorator[int]):
 
 
 class BigNumber(Number):
-    """The same, of 64 bits."""
+    """A Number of 64 bits."""
 
     impl = sa.BigInteger
     cache_ok = True
@@ -111,9 +111,8 @@ jobs = sa.Table(
 groups = sa.Table(
     "groups",
     metadata,
-    sa.Column(
-        "seq", _Number, primary_key=True
-    ),  # that of its first member: lists of jobs and groups have one order
+    # the seq of its first member: lists of jobs and groups have one order
+    sa.Column("seq", _Number, primary_key=True),
     sa.Column("id", sa.String(32), nullable=False, unique=True),
     sa.Column("owner", sa.Text, nullable=False),
     sa.Column("name", sa.String(50), nullable=False),
@@ -168,9 +167,8 @@ server = sa.Table(  # one row: the one server of this database
     metadata,
     # counts the servers that have opened it; only the newest may write
     sa.Column("generation", sa.Integer, nullable=False),
-    sa.Column(
-        "data_id", sa.String(32)
-    ),  # of the data directory with the requests, logs and outputs of the jobs
+    # of the data directory with the requests, logs and outputs of the jobs
+    sa.Column("data_id", sa.String(32)),
 )
 
 alembic_version = sa.Table(  # one row: the schema revision of this database

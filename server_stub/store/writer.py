@@ -62,17 +62,18 @@ class Writer:
         self._thread.shutdown()
 
     async def write(self, function: Write[T]) -> T:
-        """The result of `function(connection)`, durable. It may run twice: if another one of its
-        group raises, the transaction is rolled back and each runs again in its own, so that an
-        error reaches only its own caller. A lost database fails the whole group."""
+        """The result of `function(connection)`, durable. It may run twice: if another function of
+        its group raises, the transaction is rolled back, and each function runs again in a
+        transaction of its own, so that an error reaches only its own caller. A lost database fails
+        the whole group."""
         return await self.write_together(_each, function)
 
     async def write_together(
         self, function: WriteAll[Item, T], item: Item, undo: Write[None] | None = None
     ) -> T:
-        """The result for `item` of `function(connection, items)`, durable. `items` are those of
-        neighbouring calls with the same function, so that it needs one statement for all of them.
-        It may run twice, as in `write`.
+        """The result for `item` of `function(connection, items)`, durable. `items` are the items of
+        neighbouring calls with the same function, so that one statement does for all. The function
+        may run twice, as in `write`.
 
         `undo`: runs before the next write, if it is not known whether the commit succeeded. This
         call has raised then.
