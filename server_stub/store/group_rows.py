@@ -86,8 +86,8 @@ def add_lost(connection: Connection, lost: Sequence[NewJob], infos: Sequence[Gro
 
 
 def _set_aside(connection: Connection, new: NewGroup) -> GroupInfo:
-    """Move the replaced members to a group of their own, and delete the row of their old group.
-    Return the info with which the old group is stored anew.
+    """Move the replaced members to a new group, which takes the place of their old group in lists.
+    Return the info of the old group, which names the new one as `earlier`.
     """
     info = new.info
     seq = connection.execute(select(groups.c.seq).where(groups.c.id == info.id)).scalar()
