@@ -25,7 +25,7 @@ FREE_GPUS = $(shell nvidia-smi --query-gpu=memory.used --format=csv,noheader,nou
 DEMO_TYPE = $(if $(filter-out 0 1,$(FREE_GPUS)),gpu.1gpu,cpu.1C.2G)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test test-all test-long test-cluster cluster cluster-down kind kind-down check format bench bench-cluster docs screenshots release lock clean check-javascript
+.PHONY: help venv demo test test-all test-long test-cluster cluster cluster-down kind kind-down check format bench bench-cluster docs screenshots release lock clean check-javascript check-workflows
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## */\1\t/' | expand -t 12
@@ -81,7 +81,7 @@ kind:  ## the server on a kind cluster, and the demo job there (needs docker, ki
 kind-down:  ## remove that cluster
 	@$(PYTHON) k8s/kind.py down
 
-check: $(READY)  ## format, lint, types, layers of the packages, the worker's oldest Python, the page's scripts
+check: $(READY)  ## format, lint, types, layers of the packages, the worker's oldest Python, changelog, workflows, the page's scripts
 	@echo "== ruff format"
 	@$(RUN)/ruff format --check .
 	@echo "== ruff check"
@@ -94,9 +94,16 @@ check: $(READY)  ## format, lint, types, layers of the packages, the worker's ol
 	@$(RUN)/vermin --quiet --no-tips --violations --target=3.8- client_lib/worker client_lib/launcher_protocol client_lib/durable.py
 	@echo "== changelog.d (one file per change)"
 	@$(RUN)/python -m release.changelog
+	@echo "== actionlint (the workflows in .github)"
+	@if command -v go >/dev/null; then $(MAKE) --no-print-directory check-workflows; \
+	  else echo "go is missing: the workflows were not checked"; fi
 	@echo "== tsc (types of the page's scripts)"
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory check-javascript; \
 	  else echo "npm is missing: the JavaScript was not checked"; fi
+
+# Without the programs that actionlint calls where it finds them: the same findings on each machine.
+check-workflows:
+	@go -C requirements/actionlint tool actionlint -shellcheck= -pyflakes= $(CURDIR)/.github/workflows/*.yml
 
 $(JAVASCRIPT)/node_modules: $(JAVASCRIPT)/package-lock.json
 	@npm ci --prefix $(JAVASCRIPT) --ignore-scripts --no-audit --no-fund --silent
