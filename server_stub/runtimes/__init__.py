@@ -65,12 +65,12 @@ class Attempt:
     after: Callable[[], Awaitable[Sequence[Sequence[Source]]]] | None = field(
         default=None, repr=False, compare=False
     )
-    """Finds the jobs that each entry of `spec.after` stands for, without deleted
-    ones. None: there is no entry.
+    """Finds the jobs for which each entry of `spec.after` stands, without deleted jobs. None:
+    `spec.after` is empty.
     """
     namespace: str | None = None
-    """Namespace of a cluster in which it runs; None: that of the server. The same
-    for all attempts of a job.
+    """Namespace of the cluster in which the attempt runs; None: the server's namespace. All
+    attempts of a job have one namespace.
     """
     owner: str = ""
     """User who owns the job: messages to other users do not name it."""
@@ -99,8 +99,8 @@ class Observation:
     job_id: str
     attempt: int
     phase: Literal["waiting", "running", "ended"]
-    """`running`: every worker has started its processes. `ended`: none of them lives,
-    reports and logs are complete.
+    """`running`: every worker has started its processes. `ended`: no process lives, and reports and
+    logs are complete.
     """
     reason: Reason
     """Ended: COMPLETED only if every rank ended with 0; CANCELLED if `stop` ended
@@ -137,7 +137,7 @@ RAN_IMAGE = "the image of its workers is "
 """Beginning of the note that a runtime adds for each container image; the digest follows."""
 
 STACKS_S = 5.0
-"""Time in which a worker must send its stacks. Its launcher takes at most 1.8 s of it."""
+"""Time in which a worker must send its stacks; the launcher needs at most 1.8 s for them."""
 
 
 Sink = Callable[[Observation], None]
@@ -155,7 +155,7 @@ class Runtime(Protocol):
         self, spec: JobSpec, owner: str, submitter: Submitter, namespace: str | None = None
     ) -> list[str]:
         """Notices for `owner`, who submits it, about fields that have no effect here, or another
-        one than elsewhere. `namespace`: that of the owner's team; None: the server's.
+        one than elsewhere. `namespace`: the namespace of the owner's team; None: the server's.
 
         Raises:
             NeverFits: larger than anything that this runtime can offer; the hint gives the largest
@@ -178,8 +178,8 @@ class Runtime(Protocol):
 
     async def start(self, sink: Sink) -> None:
         """Begin to work; observations go to `sink`. After a restart the caller submits all attempts
-        before, or in the same turn of the event loop: those that run already get their resources
-        back before any other starts."""
+        before, or in the same turn of the event loop: attempts that run already get their resources
+        back before any other attempt starts."""
         ...
 
     def submit(self, attempt: Attempt) -> None:

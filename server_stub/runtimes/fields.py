@@ -14,17 +14,17 @@ _FUNCTION = re.compile(r"\w+\(\)")  # a function, named in place of the script
 
 
 class Row(NamedTuple):
-    """The reasons why a field has no effect on a runtime, each for a notice; None: it has one, or a
-    rule of the runtime refuses it or makes a notice of its own."""
+    """The reasons why a field has no effect on a runtime, each for a notice. None: the field has an
+    effect there, or a rule of the runtime refuses the field or makes its own notice."""
 
     local: str | None = None
     kubernetes: str | None = None
 
 
 _EVERYWHERE = Row()
-_SERVICE = Row()  # the service does it, in the same way for every runtime
+_SERVICE = Row()  # the service uses the field, in the same way for every runtime
 _ONE_MACHINE = Row(local="there is one machine, this one")
-_ELASTIC = Row(*["only type 'pytorch_elastic' reads it"] * 2)  # for that type there is no notice
+_ELASTIC = Row(*["only type 'pytorch_elastic' reads it"] * 2)  # jobs of that type get no notice
 
 # complete (a test compares it with JobSpec), so that no field is ignored without a notice
 FIELDS: dict[str, Row] = {

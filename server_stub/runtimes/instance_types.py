@@ -144,8 +144,8 @@ def load(path: Path) -> Catalogue:
 
 
 def of_machine(cores: int, memory_gib: float, gpu_names: Sequence[str]) -> list[Size]:
-    """The types that describe one machine: one without GPUs, then 1, 2,
-    4 … GPUs and all of them.
+    """The types that describe one machine: a type without GPUs, then types with 1, 2, 4 … and all
+    GPUs.
     """
     name = f"cpu.{cores}C.{int(memory_gib)}G"
     sizes = [

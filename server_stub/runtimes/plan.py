@@ -18,10 +18,10 @@ RANK_RUNNER = "CLIENT_LIB_RANK_RUNNER"
 def worker_plan(
     attempt: Attempt, environment: dict[str, str], function_runner: str, default_dir: str
 ) -> WorkerPlan:
-    """The plan of a worker as far as it is the same for all runtimes, which set the other fields:
-    its number, the interpreter, the folders, the address of the master, the resources and the
-    limits. `environment`: of the ranks. `function_runner`: path of the script that calls a
-    function. `default_dir`: see `working_dir`."""
+    """The part of a worker's plan that does not depend on the runtime. The runtime sets the other
+    fields: the worker's number, the interpreter, the folders, the address of the master, the
+    resources and the limits. `environment`: of the ranks. `function_runner`: path of the script
+    that calls a function. `default_dir`: see `working_dir`."""
     spec, bounds = attempt.spec, elastic_bounds(attempt.spec)
     argument, auto = local_rank(spec)
     return WorkerPlan(
@@ -86,8 +86,8 @@ def command(attempt: Attempt) -> list[str]:
 
 
 def working_dir(attempt: Attempt, default: str) -> str:
-    """Working directory of the ranks: in a snapshot the one that the client chose; in place that of
-    the spec, else that of the submitter, else the script's folder, else `default`."""
+    """Working directory of the ranks. In a snapshot: the directory that the client chose. In place:
+    the directory in the spec, else the submitter's, else the script's folder, else `default`."""
     if isinstance(attempt.code, CodeSnapshot):
         return attempt.code.working_dir
     if attempt.spec.working_dir is not None:
@@ -100,7 +100,7 @@ def working_dir(attempt: Attempt, default: str) -> str:
 
 def output_globs(attempt: Attempt, worker: int) -> list[str]:
     """The globs for `client_lib.launcher_protocol.output_globs`; []: nothing is kept. In place all
-    workers share their files, and the files stay there: worker 0 alone keeps those that the job
+    workers share their files, and the files stay there: worker 0 alone keeps the files that the job
     names."""
     snapshot = isinstance(attempt.code, CodeSnapshot)
     if attempt.spec.outputs is None:
@@ -123,10 +123,10 @@ def local_rank(spec: JobSpec) -> tuple[str | None, bool]:
 def log_share(attempt: Attempt, limit_bytes: int) -> int:
     """Log limit of one worker in this attempt, in bytes, if the whole job has `limit_bytes`.
 
-    Attempts that the spec allows in any case share one half of it. The other half is for those that
-    are added after the loss of a machine, if the spec allows any. Where retries may be counted from
-    0 again, all of these share one half, and the other is for any number of attempts more, by the
-    series 1/n(n+1).
+    Attempts that the spec allows in any case share one half of the limit. The other half is for
+    attempts that are added after the loss of a machine, if the spec allows such attempts. Where
+    retries may be counted from 0 again, both kinds of attempts share one half, and the other half
+    is for any number of further attempts, by the series 1/n(n+1).
     """
     spec = attempt.spec
     planned, added = 1 + (spec.max_retry or 0), spec.max_infrastructure_retry

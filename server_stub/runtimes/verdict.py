@@ -28,7 +28,7 @@ class Stage(Enum):
     ENDED = auto()
     """Its report is in."""
     LOST = auto()
-    """Its launcher died without a report, and nothing of it lives any more."""
+    """Its launcher died without a report, and no process of the worker lives any more."""
 
     @property
     def over(self) -> bool:
@@ -202,7 +202,7 @@ def verdict(workers: Sequence[WorkerStatus], stopped: bool, lost_first: bool) ->
     number, report = next((number, report) for number, report, end in ranks if end is first)
     if report["reason"] != Reason.CANCELLED and report.get("first_failing_rank") == first.rank:
         reason, message = Reason(report["reason"]), str(report["message"])
-    else:  # its launcher, which knows its own ranks only, has named another one
+    else:  # the launcher, which knows the ranks of its worker only, has named another rank
         found = outcome.of_ranks([first], cancelled=False, oom_kills=0)
         reason, message = Reason(found.reason), found.message
     exception = first.exception
@@ -263,8 +263,8 @@ _LINE_MAX = 300
 
 
 def last_stacks(workers: Sequence[WorkerStatus]) -> tuple[str, ...]:
-    """The places of the ranks before they were stopped, a line for all that stood at the same one;
-    (): they had printed something shortly before, or failed."""
+    """The places of the ranks before they were stopped: a line for all ranks that stood at one
+    place. (): the ranks had printed something shortly before, or had failed."""
     found: list[RankStacks] = []
     for worker in workers:
         with suppress(
@@ -329,7 +329,8 @@ def _names(ranks: Sequence[int]) -> str:
 
 
 def _place(traceback: str) -> str:
-    """`was in all_reduce (train.py:6)`: the last line of the user's code, and what it called."""
+    """Describe a stack as `was in all_reduce (train.py:6)`: the last line of the user's code, and
+    the function that this line called."""
     chained = [traceback.find(marker) for marker in outcome.CHAINED if marker in traceback]
     frames = _FRAME.findall(
         traceback[: min(chained, default=None)]

@@ -352,7 +352,8 @@ class WorkerRegistry:
 
     def open(self, group: WorkerGroup, on_change: Callable[[], None]) -> OpenAttempt:
         """Accept the workers of an attempt, with the state that earlier server processes have
-        stored. Idempotent. Reads small files. `on_change` replaces that of an earlier call."""
+        stored. Idempotent. Reads small files. `on_change` replaces the function of an earlier call.
+        """
         attempt = self.find(group.job_id, group.attempt)
         if attempt is None:
             attempt = OpenAttempt(group, on_change, self._spare)

@@ -45,10 +45,10 @@ class LogFile(Segments):
         self._clock = WorkerClock(folder.parent)
 
     def put(self, offset: int, data: bytes, *, gap: bool) -> int:
-        """Store whole records that begin at `offset`, without those that are stored already, and
-        return the number of missing ones before them. If there are any, the records are ignored
-        unless `gap` is set: then the worker has lost what is between. Raises InvalidRequest for
-        anything but whole records."""
+        """Store whole records that begin at `offset`, without records that are stored already, and
+        return the number of missing records before them. If records are missing, the new ones are
+        ignored unless `gap` is set, which says that the worker has lost the records in between.
+        Raises InvalidRequest for anything but whole records."""
         new = data[max(0, self.offset - offset) :]
         if not new or (offset > self.offset and not gap):
             return 0
@@ -63,8 +63,8 @@ class LogFile(Segments):
         return missing
 
     def add(self, records: bytes) -> tuple[int, int]:
-        """Store those of the records that are new by their seq, and skip all other lines. Returns
-        (new, missing). After a hole the offsets are made up."""
+        """Store the records that are new by their seq, and skip all other lines. Returns (new,
+        missing). After a hole the offsets are made up."""
         new = missing = 0
         for first, last, run in _runs(records, self.next_seq):
             if first > self.next_seq:
@@ -85,8 +85,8 @@ class LogFile(Segments):
         self._synced_at = time.monotonic()
 
     def _append(self, data: bytes) -> None:
-        """Append whole records; each segment begins with one. After an error the
-        first ones may be stored.
+        """Append whole records; each segment begins with a whole record. After an error the first
+        of the records may be stored.
         """
         while data:
             if not self._sizes or self._sizes[max(self._sizes)] >= self._segment:
@@ -107,8 +107,8 @@ class LogFile(Segments):
             data = data[cut:]
 
     def _begin_segment(self, offset: int) -> None:
-        """Begin a segment after making the one before durable, so that a loss of power
-        leaves no hole between them.
+        """Make the current segment durable and begin another one, so that a loss of power leaves no
+        hole between the two.
         """
         if self._sizes:
             self.sync()
@@ -152,8 +152,9 @@ def _runs(text: bytes, wanted: int) -> Iterator[tuple[int, int, bytes]]:
 
 # --- the clock
 #
-# A record was stamped before it arrived, by up to the time between two requests of the agent. So
-# the largest of some differences is nearest to that of the clocks.
+# A record was stamped before it arrived, by up to the time between two requests of the agent. So of
+# several differences between stamp and arrival the largest is nearest to the difference of the
+# clocks.
 
 
 class ClockDifference(NamedTuple):
@@ -183,7 +184,7 @@ class WorkerClock:
         self._written = ClockDifference(0.0, 0)
 
     def note(self, stamp: str, now: float) -> None:
-        """A record with this stamp is the newest of those that have arrived now."""
+        """Note the stamp of the newest record that has arrived now."""
         with contextlib.suppress(ValueError):  # a job may write anything to its log
             self._ahead.append(
                 datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp() - now

@@ -46,16 +46,16 @@ class SessionEnd:
 
     @classmethod
     async def of(cls, connection: socket.socket, before: bytes = b"") -> SessionEnd:
-        """`before`: bytes that are read before those of the other end."""
+        """`before`: bytes that are read before the bytes of the other end."""
         reader, writer = await asyncio.open_unix_connection(sock=connection)
         if before:
             reader.feed_data(before)
         return cls(reader, writer)
 
     async def take(self, offset: int, data: bytes) -> None:
-        """Pass bytes on; those before `offset` that a repeated request brings again are dropped. No
-        bytes: the end. Raises Conflict: bytes are missing, or the other end is closed; Unavailable:
-        the other end has read nothing for ROOM_S, and no byte was taken."""
+        """Pass bytes on. Bytes that a repeated request brings again are dropped. No bytes: the end.
+        Raises Conflict: bytes are missing, or the other end is closed; Unavailable: the other end
+        has read nothing for ROOM_S, and no byte was taken."""
         try:
             await asyncio.wait_for(self._take(offset, data), ROOM_S)
         except asyncio.TimeoutError:
@@ -84,7 +84,7 @@ class SessionEnd:
         try:
             while data := await self._reader.read(BLOCK):
                 yield data
-        except ConnectionError:  # the same as the end
+        except ConnectionError:  # as at the end
             pass
         finally:
             self._writer.close()

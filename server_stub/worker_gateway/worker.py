@@ -1,5 +1,5 @@
-"""One remote worker: what is known of it, and what it has sent. A request is answered
-when its content is on disk.
+"""A remote worker: what is known about the worker, and what the worker has sent. A request is
+answered when its content is on disk.
 """
 
 import asyncio
@@ -102,7 +102,8 @@ class WorkerView:
     quiet: Quiet = ()
     """Its ranks that do nothing now."""
     missing: int = 0
-    """Lost records: those that did not fit into the worker's spool while this server was down."""
+    """Number of lost records, which did not fit into the worker's spool while this server was
+    down."""
     report: Report | None = None
     """Its report.json."""
     silent_s: float = 0.0
@@ -124,7 +125,8 @@ class WorkerView:
 
     @property
     def change_key(self) -> Hashable:
-        """A value that changes with every change but those of the log and the signs of life."""
+        """A value that changes with every change, except changes of the log and of the signs of
+        life."""
         return (
             *(self.pod_uid, self.start, self.displaced, self.state, self.missing),
             *(self.report is not None, self.drained, self.quiet),
@@ -156,8 +158,8 @@ class StackOrders:
             self.mark = None
 
     def is_new(self, known: str | None) -> bool:
-        """True if there is an order that this worker, which knows the one with
-        the mark `known`, must get.
+        """True if there is an order that this worker must get; the worker knows the order with the
+        mark `known`.
         """
         return self.mark is not None and known is not None and known != self.mark
 
@@ -279,8 +281,8 @@ class RemoteWorker:
         self.changed = asyncio.Event()
 
     def note_activity(self, signs_of_life: int, quiet: Mapping[int, float]) -> None:
-        """Take what a message tells of the ranks. `quiet`: those that do nothing,
-        and for how many seconds.
+        """Take the facts of a message about the ranks. `quiet`: ranks that do nothing, and for how
+        many seconds.
         """
         self._show(
             signs_of_life=signs_of_life, quiet=quiet_since(quiet, self.view.quiet, time.monotonic())

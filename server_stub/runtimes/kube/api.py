@@ -297,7 +297,7 @@ def connect(kubeconfig: Path | None, context: str | None) -> Api:
 
 
 def default_namespace(kubeconfig: Path | None, context: str | None) -> str:
-    """The namespace of this pod, else that of the context, else `default`."""
+    """The namespace of this pod, else the namespace of the context, else `default`."""
     if kubeconfig is None and context is None and _in_cluster():
         return (_SERVICE_ACCOUNT / "namespace").read_text().strip()
     try:

@@ -84,10 +84,12 @@ class ObjectsApi:
         """Create the workload, or find the one that an earlier try created, and return at least its
         metadata.
 
-        `owned`: the objects that its pods mount. Those of an earlier workload of that name must be
-        gone, or the new pods could mount them, and so must be what its operator applied, and its
-        pods, or they would mount the new objects and be found by the name of the new pods. Raises
-        ApiError, NameTaken, BeingDeleted.
+        `owned`: the objects that the workload's pods mount. If an earlier workload had this name,
+        all that belongs to it must be gone first: the objects that its pods mount, which the new
+        pods could mount; what its operator applied; and its pods, which would mount the new objects
+        and be found by the name of the new pods.
+
+        Raises ApiError, NameTaken, BeingDeleted.
         """
         left = (
             self._left_of_earlier(workload, owned, self._kind.applied)
@@ -199,10 +201,10 @@ class ObjectsApi:
         """Begin to delete the workload with all objects that it owns; a missing one is no error.
         Raises ApiError.
 
-        By default its pods are deleted first, so that its name is free only when none of them runs,
-        if its operator permits that. `in_background` is for a workload whose pods have ended: it is
-        deleted before them, and the garbage collector makes a third of the requests (its limit: see
-        `objects`).
+        By default the pods are deleted first, if the operator permits that, so that the name of the
+        workload is free only when no pod runs. `in_background` is for a workload whose pods have
+        ended: the workload is deleted before its pods, which costs the garbage collector a third of
+        the requests (its limit: see `objects`).
         """
         policy = "Background" if in_background or self._applied else "Foreground"
         body = {"propagationPolicy": policy, "preconditions": {"uid": uid}}
@@ -302,7 +304,7 @@ class Cluster:
         return replace(found, kinds=self.kinds, ended=self.ended, removal_turns=self.removal_turns)
 
     def with_kind_there(self) -> Cluster:
-        """The cluster with the first kind that it has; itself if it has
+        """Return this cluster with the first of the kinds that it serves; unchanged if it serves
         none. Blocks. Raises ApiError.
         """
         there = [kind for kind in self.kinds if serves(self.api, kind.api_version, kind.plural)]

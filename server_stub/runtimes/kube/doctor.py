@@ -22,7 +22,7 @@ from server_stub.runtimes.kube.workload import POD_GROUPS, ClusterOptions, Workl
 
 KUEUE = "/apis/kueue.x-k8s.io"
 LEVEL = "pod-security.kubernetes.io/enforce"
-LEVELS = ("privileged", "baseline", "restricted")  # each admits less than the one before
+LEVELS = ("privileged", "baseline", "restricted")  # each level admits less than the previous level
 Json = Mapping[str, Any]
 _REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -32,7 +32,7 @@ def checks(api: Api, cluster: ClusterOptions, others: Iterable[ClusterOptions] =
     found: list[Check] = []
     try:
         for check in _checks(api, cluster):
-            found.append(check)  # keeps those before an error
+            found.append(check)  # checks before an error are kept
         for other in others:
             for check in _in_namespace(api, other):
                 found.append(
@@ -77,7 +77,7 @@ def _checks(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
 
 
 def _in_namespace(api: Api, cluster: ClusterOptions) -> Iterator[Check]:
-    """The checks of what each namespace has of its own."""
+    """The checks of what differs between namespaces."""
     yield _permissions(api, cluster)
     yield cluster.kind.check(api, cluster.namespace)
     yield _pod_security(api, cluster)
@@ -256,7 +256,7 @@ queue; everything else works.
 def misfit(
     instance: InstanceType, catalogue: ClusterCatalogue, nodes: Sequence[Json]
 ) -> str | None:
-    """Message why none of these nodes could take a worker of this type; None: one could."""
+    """Message why no node could take a worker of this type; None: some node could."""
     place = catalogue.placement(instance)
     keys = {key for key in (instance.together, instance.spread) if key is not None}
     labels = [(node, node["metadata"].get("labels") or {}) for node in nodes]

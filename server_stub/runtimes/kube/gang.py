@@ -54,8 +54,8 @@ LONGEST_BACK_OFF_S = 900.0
 
 
 class Gang:
-    """The workers of one attempt. `report` gets each observation of it that differs from the one
-    before; the last one is its end."""
+    """The workers of one attempt. `report` gets each observation of the attempt that differs from
+    the previous one; the last observation is the end."""
 
     _objects: AttemptObjects
     _workers: OpenAttempt
@@ -67,7 +67,8 @@ class Gang:
         in_namespace: Callable[[str | None], Cluster],
         report: Callable[[Observation], None],
     ) -> None:
-        """`in_namespace` returns the cluster with a namespace; None: with that of the server."""
+        """`in_namespace` returns the cluster with a namespace; None: with the server's
+        namespace."""
         self._attempt, self._in_namespace, self._report = attempt, in_namespace, report
         self._cluster = in_namespace(attempt.namespace)
         self._key = names.AttemptKey(attempt.job_id, attempt.number)
@@ -192,7 +193,8 @@ class Gang:
 
     async def _takes_other_kind(self) -> bool:
         """Take the kind of workload that this server has found since the attempt began, if the
-        cluster lacks the one before: it may not have answered when this server started."""
+        cluster does not serve the attempt's kind: the cluster may not have answered when this
+        server started."""
         old, cluster, is_there = (
             self._cluster.kind,
             self._in_namespace(self._cluster.options.namespace),

@@ -26,9 +26,7 @@ DEPLOYMENT = "/apis/apps/v1/namespaces/kubeflow/deployments/training-operator"
 OLDEST = (1, 9)
 INSTALL = "kubectl apply --server-side -k k8s/third-party/training-operator"
 ELASTIC = "client-lib.io/elastic"
-"""Label of the pods of an elastic job: to the operator all of them are
-workers, and none is a master.
-"""
+"""Label of the pods of an elastic job, of which no pod is a master to the operator."""
 REPLICA_TYPE = "training.kubeflow.org/replica-type"
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
 

@@ -60,7 +60,8 @@ class Queues:
         )
 
     async def place(self, workload: Workload | None, *, gpus: bool) -> str:
-        """The place of a suspended workload in its queue, in words; empty if it has none."""
+        """The place of a suspended workload in its queue, in words; empty if the workload has no
+        place."""
         if workload is None or workload.queue is None or not workload.suspended:
             return ""
         async with self._locks[workload.queue]:
@@ -173,11 +174,11 @@ def describe(queue: LocalQueue, uid: str, *, gpus: bool, left_s: float | None) -
 
 
 def wait_s(ahead: int, ages_s: Iterable[float], earlier_s: Sequence[float]) -> float | None:
-    """Estimated time until a job starts before which `ahead` others start; None: not enough is
-    known.
+    """Estimate the time until a job starts, if `ahead` other jobs start before it; None: not enough
+    is known.
 
-    Every job that ends is taken to let the next one start. `ages_s`: how long the jobs of the queue
-    run by now. `earlier_s`: how long those ran that have ended.
+    Every job that ends is taken to let the next one start. `ages_s`: for how long the running jobs
+    of the queue have run. `earlier_s`: for how long the ended jobs ran.
     """
     ends = []
     for age_s in ages_s if earlier_s else ():
@@ -194,8 +195,8 @@ def wait_s(ahead: int, ages_s: Iterable[float], earlier_s: Sequence[float]) -> f
 
 
 def _in_use(quota: Mapping[str, tuple[float, float]], *, gpus: bool) -> Iterator[str]:
-    """Message about the resource that the job waits for: GPUs, or the one of which
-    the largest part is used.
+    """Message about the resource that the job waits for: GPUs, or the resource of which the largest
+    part is used.
     """
     fractions = {
         name: used / total for name, (used, total) in quota.items() if name.endswith("/gpu") is gpus

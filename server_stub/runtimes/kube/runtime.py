@@ -63,17 +63,17 @@ _log = logging.getLogger(__name__)
 
 
 class KubeRuntime:
-    """Runs attempts in the namespaces of teams, or that of the server; it creates objects of one
-    kind, and goes on with those of others."""
+    """Runs attempts in the namespaces of teams, or in the server's. It creates objects of one kind,
+    and continues attempts whose objects are of another kind."""
 
     name = "kubernetes"
 
     def __init__(
         self, cluster: Cluster, catalogue_problem: str = "", namespaces: Collection[str] = ()
     ) -> None:
-        """`cluster`: the namespace of the server. `catalogue_problem`: why an earlier catalogue is
-        used; '': none is. `namespaces`: those of teams, in which an earlier server process may have
-        left objects."""
+        """`cluster`: the cluster with the server's namespace. `catalogue_problem`: why an earlier
+        catalogue is used; '': the newest one is. `namespaces`: namespaces of teams, in which an
+        earlier server process may have left objects."""
         self._own, self._of_teams = cluster.options.namespace, namespaces
         self._clusters = {self._own: cluster}
         self._catalogue_problem = catalogue_problem
@@ -159,8 +159,8 @@ class KubeRuntime:
         await self._tasks.close()
 
     def _workloads_listed(self, namespace: str, kind: str, workloads: Sequence[Workload]) -> None:
-        """Take the list over, and remove those whose attempt is recorded as ended: an earlier
-        server process did not remove them, or this one had no rights to find them."""
+        """Take the list over, and remove workloads whose attempt is recorded as ended: an earlier
+        server process did not remove them, or this process had no rights to find them."""
         cluster = self._clusters[namespace]
         cluster.inventory.take_list(kind, workloads)
         self._tasks.begin(self._look_around(namespace))
@@ -265,8 +265,8 @@ class KubeRuntime:
 def assemble(
     settings: Settings, registry: WorkerRegistry, namespaces: Collection[str]
 ) -> KubeRuntime:
-    """Make the runtime; makes no request to the cluster. `namespaces`: those of the teams, beside
-    that of the server.
+    """Make the runtime; makes no request to the cluster. `namespaces`: namespaces of teams, beside
+    the server's own.
 
     Raises InvalidRequest: a file is missing or wrong; ServerError: there is no usable kubeconfig.
     """

@@ -114,7 +114,8 @@ class TrainJob(WorkloadKind):
             }
         runtime = self._runtime(plan.metadata["namespace"], runtime_spec)
         given = {each["name"] for each in container["env"]}
-        # of `envFrom`, which a TrainJob lacks; `env` takes precedence, as it does there
+        # A TrainJob has no `envFrom`, so these variables go into `env`. Variables that `env` has
+        # already take precedence, as they would over `envFrom`.
         from_secret = [
             {
                 "name": name,
@@ -216,8 +217,8 @@ TRAINJOB = TrainJob()
 
 
 def _job_set(pod: Object, *, elastic: bool) -> Object:
-    """Spec of a runtime: one Job, whose pods have their numbers. In an elastic one a lost pod is
-    replaced when it has ended; in any other the first that fails ends all."""
+    """Spec of a runtime: one Job, whose pods have their numbers. In an elastic job a lost pod is
+    replaced when it has ended; in any other job the first pod that fails ends all pods."""
     retry: Object = (
         {"backoffLimit": REPLACED, "podReplacementPolicy": "Failed"}
         if elastic

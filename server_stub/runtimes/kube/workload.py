@@ -112,17 +112,18 @@ class WorkloadKind(ABC):
     operator makes are longer.
     """
     applied: Applied | None = None
-    """Its operator applies an object of the same name again and again, even while its own object
-    waits for the deletion of the pods. So its object is deleted before its pods, and its name is
-    free only when nothing is left of an earlier one."""
+    """The object that the operator applies under the name of the workload, again and again, even
+    while the workload waits for the deletion of its pods. So the workload is deleted before its
+    pods, and the name is free only when nothing is left of an earlier workload. None: the operator
+    applies none."""
     bases: Mapping[str, str] = {}
     """Kinds of the objects on which its objects are based, with their plurals."""
 
     @abstractmethod
     def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
-        """Make the object for an attempt, and the one on which it is based: that one must exist
-        before, is named by its content, and is shared by other workloads. None: it is based on
-        nothing."""
+        """Make the object for an attempt, and the object on which it is based. The base must exist
+        before, is named by its content, and is shared by other workloads. None: the object has no
+        base."""
 
     @abstractmethod
     def probe(self, namespace: str, labels: Mapping[str, str]) -> Object:
@@ -172,7 +173,8 @@ class WorkloadKind(ABC):
         }
 
     def collection(self, namespace: str, plural: str | None = None) -> str:
-        """Path of its objects in the API, or of those with another plural of its group."""
+        """Path in the API of the objects of this kind, or of the objects with another plural of its
+        group."""
         return f"/apis/{self.api_version}/namespaces/{namespace}/{plural or self.plural}"
 
     def applied_collection(self, namespace: str) -> str | None:
@@ -205,8 +207,8 @@ class ClusterOptions:
     launcher: bytes = field(repr=False)
     """The zipapp of the worker launcher (client_lib.worker.zipapp_build)."""
     server_ca: str | None = None
-    """Certificates (PEM) of the authority that signed the server's certificate;
-    None: those of the image.
+    """Certificates (PEM) of the authority that signed the server's certificate; None: the
+    certificates of the image.
     """
     kueue: bool | None = False
     """True if a Kueue takes the workloads of this namespace, so that jobs may give a `queue_name`;

@@ -26,14 +26,15 @@ class LocalOptions:
 
     settings: Settings
     nvidia_smi: str = "nvidia-smi"
-    """Program that lists the GPUs, looked for on PATH. A machine without it has none."""
+    """Program that lists the GPUs, looked for on PATH. A machine without the program has no
+    GPUs."""
     python: str = sys.executable
     """Interpreter of the worker launchers, which need the standard library only, and
     of requests that name none.
     """
     accounts: Callable[[], Mapping[str, str]] | None = None
-    """Returns the name of the account under which each user's jobs run; None: all run
-    under that of the server.
+    """Returns the name of the account under which a user's jobs run; None: all jobs run under the
+    server's account.
     """
 
     @property

@@ -94,8 +94,8 @@ class Account(NamedTuple):
 
     def can_read(self, paths: Sequence[str]) -> list[bool]:
         """Find out for each path if the account can read this file, or list and enter this folder;
-        those that take longer than READ_S count as unreadable. Waits for one process, as a user may
-        name many paths."""
+        a path that takes longer than READ_S counts as unreadable. Waits for one process, as a user
+        may name many paths."""
         lines = "".join(path.replace("\n", "?") + "\n" for path in paths)
         try:
             codes = self.run(["/bin/sh", "-c", _CAN_READ], READ_S, lines).stdout if paths else ""
@@ -123,7 +123,7 @@ def are_possible() -> bool:
 
 
 def owner_of(folder: Path) -> Account | None:
-    """The account that owns a worker's folder; None: it is that of this server."""
+    """The account that owns a worker's folder; None: this server's own account."""
     there = os.lstat(folder)
     if there.st_uid == os.geteuid():
         return None
@@ -144,7 +144,7 @@ def of_user(user: str, names: Mapping[str, str]) -> Account:
 
 def of_users(names: Mapping[str, str]) -> dict[str, Account]:
     """The account of each user. `names`: user -> name of the account. Raises InvalidRequest: there
-    is no such account, it is root, or two users have the same."""
+    is no such account, it is root, or two users have one account."""
     accounts: dict[str, Account] = {}
     missing = []
     for user, name in names.items():
@@ -189,7 +189,7 @@ def open_data_dir(data_dir: Path) -> None:
 
 
 def with_own_copies(attempt: Attempt) -> Attempt:
-    """The attempt with paths of its own copies of code and function, which `prepare` makes."""
+    """The attempt with the paths of the copies of code and function that `prepare` makes for it."""
     folder = attempt_dir(attempt.job_dir, attempt.number)
     return replace(
         attempt,
@@ -199,8 +199,8 @@ def with_own_copies(attempt: Attempt) -> Attempt:
 
 
 def prepare(attempt: Attempt, plan: WorkerPlan, account: Account) -> None:
-    """Make all folders but those of the workers. Files of an interrupted start are removed. Raises
-    OSError, also if fewer bytes of the disk would stay free than the plan says."""
+    """Make all folders of an attempt but the workers'. Files of an interrupted start are removed.
+    Raises OSError, also if fewer bytes of the disk would stay free than the plan says."""
     folder = attempt_dir(attempt.job_dir, attempt.number)
     if folder.exists():
         shutil.rmtree(folder)
@@ -230,8 +230,8 @@ def _let_enter(folder: Path) -> None:
 
 
 def give(folder: Path, account: Account) -> None:
-    """Make a folder of the account. A folder that the server, or a job that ran as root, has made
-    becomes that of the account with all files in it. Raises PermissionError: it belongs to another
+    """Make a folder of the account. If the server, or a job that ran as root, has made the folder,
+    it is given to the account with all files in it. Raises PermissionError: it belongs to another
     account."""
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
@@ -252,8 +252,8 @@ def give(folder: Path, account: Account) -> None:
 
 
 def _make_checkpoints(attempt: Attempt, account: Account, keep_free: int) -> None:
-    """Make the folder for checkpoints, at the first start with a copy
-    of those of an earlier job.
+    """Make the folder for checkpoints, at the first start with a copy of an earlier job's
+    checkpoints.
     """
     checkpoints = attempt.job_dir / CHECKPOINTS
     if source := checkpoints_to_copy(attempt, checkpoints):

@@ -224,7 +224,8 @@ class Gang:
         write_json(str(self._directory / RECORD), asdict(self.record))
 
     async def _fork(self, launchers: Sequence[Launcher]) -> list[Launcher]:
-        """Fork launchers from the warm pool. Returns those that must be started otherwise."""
+        """Fork launchers from the warm pool. Returns the launchers that must be started
+        otherwise."""
         if self._pool is None or self._stopped:
             return list(launchers)
         pool = self._pool

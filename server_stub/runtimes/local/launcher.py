@@ -1,13 +1,13 @@
 """The runtime's side of one worker launcher (`client_lib.worker`): started or found again, followed
-to its end; and the processes that a dead one has left, which are killed.
+to its end; and the processes that a dead launcher has left, which are killed.
 
 A launcher is alive if its connection is open or its lock is held; a pid alone proves nothing.
 Another process belongs to a worker if its environment holds the worker's marker, or if it belongs
 to a recorded group whose leader has the recorded start time. (macOS shows environments through ps
 only.)
 
-If the worker's folder belongs to another account than that of this server, only processes of that
-account are killed. They write the records themselves, so a record could name any process of the
+If the worker's folder belongs to an account other than this server's, only processes of that
+account are killed: they write the records themselves, so a record could name any process of the
 machine.
 """
 
@@ -243,7 +243,7 @@ class Launcher:
                         self._writer.write(control.order(control.EXIT))
                         return True
                     self._handle(storable(message))
-        except ConnectionError:  # the same as end of file: the lock decides
+        except ConnectionError:  # as at end of file: the lock decides
             pass
         finally:
             self._writer.close()
@@ -343,8 +343,8 @@ def leftovers(worker_dir: Path) -> list[int]:
 
 
 def kill_leftovers(worker_dir: Path) -> list[int]:
-    """Send SIGKILL to all of them, and return them. Repeat until none is found: a
-    process may start another.
+    """Send SIGKILL to all processes of the worker, and return them. Repeat until no process is
+    found: each may start another.
     """
     found, owner = leftovers(worker_dir), _other_owner(worker_dir)
     for group in [record["pgid"] for record in _recorded(worker_dir) if record.get("pid") in found]:
@@ -359,7 +359,7 @@ def kill_leftovers(worker_dir: Path) -> list[int]:
 
 
 def _other_owner(worker_dir: Path) -> int | None:
-    """The uid under which the processes of this worker run; None: it is that of this server."""
+    """The uid under which the processes of this worker run; None: this server's uid."""
     with suppress(FileNotFoundError):
         uid = os.lstat(worker_dir).st_uid
         return uid if uid != os.geteuid() else None

@@ -87,8 +87,8 @@ class Gpu:
     holders: tuple[GpuProcess, ...] = ()
 
     def held(self, least_mib: int) -> str | None:
-        """A clause that names the processes which hold at least `least_mib` of it; None: no process
-        does. For a GPU that is not handed out: its holders are foreign processes."""
+        """A clause that names the processes which hold at least `least_mib` of the GPU's memory;
+        None: no process does. For a GPU that no job has: its holders are foreign processes."""
         heavy = [h for h in self.holders if h.used_mib is None or h.used_mib >= least_mib]
         if heavy:
             return f"GPU {self.index}: " + ", ".join(map(str, heavy))
@@ -248,8 +248,8 @@ def ephemeral_range() -> tuple[int, int]:
 
 
 def outside(ephemeral: tuple[int, int]) -> list[int]:
-    """All ports that jobs may get: those outside of the ephemeral range,
-    or all if there are none.
+    """All ports that jobs may get: ports outside of the ephemeral range, or all ports if none is
+    outside.
     """
     every = range(_FIRST, _LAST + 1)
     return [port for port in every if not ephemeral[0] <= port <= ephemeral[1]] or list(every)
@@ -277,16 +277,16 @@ class Ports:
     job of this machine.
 
     Any outgoing connection could take a port of the ephemeral range between our choice and its use
-    by rank 0. Another server could choose the same port in that time, so each port is reserved on
-    the machine: the server binds the UDP port of the same number while the job runs. The kernel
-    gives this port to one process of any user at a time, and frees it when the server dies; the TCP
-    port stays free for rank 0.
+    by rank 0. Another server could choose this port in that time, so each port is reserved on the
+    machine: the server binds the UDP port of the same number while the job runs. The kernel gives
+    this port to one process of any user at a time, and frees it when the server dies; the TCP port
+    stays free for rank 0.
     """
 
     def __init__(self) -> None:
         self._reserved: dict[Hashable, tuple[int, socket.socket | None]] = {}
-        """Holder -> port, and the UDP socket that reserves it; None:
-        another process has that one.
+        """Holder -> its port, and the UDP socket that reserves the port; None: another process has
+        the UDP port.
         """
         self._usable: list[int] = []
 

@@ -32,7 +32,7 @@ def worker_plans(
     conda_prefix: Path | None = None,
     account: Account | None = None,
 ) -> list[WorkerPlan]:
-    """One plan per worker, worker 0 first. `account`: runs the job; None: that of the server."""
+    """One plan per worker, worker 0 first. `account`: runs the job; None: the server's account."""
     spec, settings = attempt.spec, options.settings
     interpreter = (
         str(conda_prefix / "bin" / "python")

@@ -31,7 +31,8 @@ from server_stub.runtimes.local.scheduling import Grant, Key, Waiting
 from server_stub.runtimes.local.warm import WarmPools
 from server_stub.worker_gateway.worker import StackDump
 
-# before the queue is decided, which takes a hundredth of it: many submits share a decision
+# Pause for each waiting attempt before the queue is decided, so that many submits share a decision.
+# The decision itself takes a hundredth of the pause.
 PAUSE_PER_WAITING_S = 5e-5
 # interval at which GPUs held by foreign processes are checked: their release is no event
 LOOK_AGAIN_S = 3.0

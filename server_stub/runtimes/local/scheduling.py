@@ -1,11 +1,11 @@
 """Computes what an attempt needs of this machine, makes notices about fields with another effect
-than on a cluster, and decides which waiting attempts start now, and what each of the others waits
-for. Pure.
+than on a cluster, and decides which waiting attempts start now, and for what each other attempt
+waits. Pure.
 
 Order: priority class, then submission. Resources that are free but not enough for an attempt are
-reserved for it, so that later ones cannot starve it; resources that it could not use stay available
-to them. An attempt that waits for a GPU held by a foreign process reserves nothing, because the end
-of other jobs would not help it.
+reserved for it, so that later attempts cannot starve it; resources that the attempt could not use
+stay available to later ones. An attempt that waits for a GPU held by a foreign process reserves
+nothing, because the end of other jobs would not help it.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -38,7 +38,8 @@ class Needs:
 
     workers: int
     gpus: int | None
-    """GPUs per worker; 0: none. None: all free ones, distributed evenly, at least one each."""
+    """GPUs per worker; 0: no GPU. None: all free GPUs, distributed evenly, at least one for each
+    worker."""
     allowed: tuple[int, ...]
     """Indices of the GPUs that it may use."""
     memory_gib: float
@@ -241,7 +242,8 @@ def _why_on_cpu(spec: JobSpec, needs: Needs, gpus: Sequence[Gpu]) -> Iterator[st
 class Waiting:
     key: Key
     priority: int
-    """Higher values start first, and within one of them what was created first."""
+    """Order of the queue: a higher value starts first, and of equal values the attempt that was
+    created first."""
     created_at: datetime
     needs: Needs
     take: Callable[[], Attempt]
@@ -318,8 +320,8 @@ def decide(queue: Collection[Waiting], capacity: Capacity) -> Schedule:
 
 
 def grant(needs: Needs, usable: Sequence[int]) -> Grant:
-    """The first of `usable`, distributed to the workers; there are at least
-    `needs.least_gpus` of them.
+    """Distribute the first GPUs of `usable` to the workers; `usable` has at least
+    `needs.least_gpus`.
     """
     each = len(usable) // needs.workers if needs.gpus is None else needs.gpus
     return tuple(tuple(usable[i * each : (i + 1) * each]) for i in range(needs.workers))
@@ -350,8 +352,8 @@ def _gpu_obstacle(needs: Needs, capacity: Capacity) -> str:
 
 
 def _place_of(number: int, total: int) -> str:
-    """The place of an attempt among those that wait, empty for the only one. Exact up to MANY only:
-    otherwise each start of a job would change the messages of thousands."""
+    """The place of an attempt among the waiting ones; empty if no other attempt waits. Exact up to
+    MANY only: otherwise each start of a job would change the messages of thousands."""
     if number > MANY + 1:
         return f"more than {MANY} jobs before it; "
     return (

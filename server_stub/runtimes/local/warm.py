@@ -256,7 +256,7 @@ class WarmPool:
             [self.python, _PROCESS, str(fd), str(self._config), warm.ROOM],
             env=self._environment | {MARKER: warm.ROOM, OPEN_FILES: os.environ.get(OPEN_FILES, "")},
             stdin=subprocess.DEVNULL,
-            # the same kind as ranks have: they inherit Python's choice of buffering
+            # A pipe, as ranks have one: ranks inherit Python's choice of buffering.
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             pass_fds=[fd],
@@ -283,7 +283,8 @@ class WarmPool:
 
     def info(self) -> WarmPoolInfo:
         pid = self._process.pid if self._process else None
-        # its own memory, and its share of what it has in common with its launchers and ranks
+        # The pool's own memory, and its share of the memory that it has in common with its
+        # launchers and ranks.
         kib = number(f"/proc/{pid}/smaps_rollup", b"Pss:")
         return WarmPoolInfo(
             python=self.python,
@@ -341,5 +342,5 @@ class WarmPool:
             assert self._process.stdout
             loop.remove_reader(self._process.stdout.fileno())
             self._process.stdout.close()
-            self._process.kill()  # it has no state to save
+            self._process.kill()  # the pool has no state to save
             loop.run_in_executor(None, self._process.wait)

@@ -54,7 +54,7 @@ class ClusterState:
     n_workers: int
     workload: Workload | None
     pods: tuple[WorkerPod, ...] = ()
-    """Its pods, with the last state of those that are gone."""
+    """The pods of the attempt; a pod that is gone has its last state."""
     events: tuple[Event, ...] = ()
     views: tuple[WorkerView, ...] = ()
     """The reports of the workers by number; () if pods can't reach this server."""
@@ -117,7 +117,7 @@ def observe(state: ClusterState) -> Interpretation:
 
 
 def _pod_of(state: ClusterState, number: int) -> WorkerPod | None:
-    """The pod of the worker: the one that reported first, else the newest."""
+    """The pod of the worker: the pod that reported first, else the newest."""
     mine = [pod for pod in state.pods if pod.worker == number]
     owner = state.views[number].pod_uid if number < len(state.views) else None
     return max(
@@ -267,7 +267,7 @@ def taken_away(state: ClusterState, workload_name: str) -> tuple[Reason, str]:
 
 
 def _blocker_of(worker: WorkerStatus, pod: WorkerPod | None, state: ClusterState) -> Blocker | None:
-    """The blocker of one worker that does not run yet; None: there is none, or it has no pod."""
+    """Find what keeps a worker from running; None: nothing does, or the worker has no pod."""
     if worker.stage is not Stage.STARTING or pod is None or pod.over:
         return None
     if pod.scheduled:
@@ -317,7 +317,7 @@ def _unstarted_container(pod: WorkerPod, state: ClusterState) -> Blocker | None:
             )
     pulling = state.newest(pod.uid, "Pulling", "Pulled")
     if pulling is not None and pulling.reason == "Pulling":
-        # that of any of its containers
+        # The image of any container of the pod.
         image = pulling.message.partition('"')[2].partition('"')[0] or pod.image
         text = (
             f"image '{image}' is being pulled{_from(pod, 'on')}{messages.waits_since(pulling.at)}"

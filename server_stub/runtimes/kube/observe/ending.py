@@ -231,15 +231,16 @@ class Losses:
     def without_lost(
         self, state: ClusterState, seen: Interpretation, *, began: bool, stopping: bool
     ) -> tuple[ClusterState, Interpretation]:
-        """The attempt as if it had only the other workers and their current pods, so that the
-        missing ones count as no failure.
+        """Return the attempt without its missing workers, and with the current pods of the other
+        workers, so that a missing worker counts as no failure.
 
         `began`: ranks have run; before that no loss is survived. `stopping`: no worker is added to
         the missing ones.
         """
         if self.bounds is None or not began:
             return state, seen
-        if not stopping:  # those that are lost, and those that are being replaced
+        # A worker is missing if it is lost, or is being replaced.
+        if not stopping:
             workers = [_as_lost(worker) for worker in seen.workers]
             returned = {view.worker for view in state.views if view.former}
             replaced = {

@@ -78,13 +78,13 @@ class Found:
 
     @property
     def kind_name(self) -> str:
-        """Its kind in manifests, by which `take_list` finds those that are gone."""
+        """The object's kind in manifests, by which `take_list` finds the objects that are gone."""
         return "Pod"
 
     @property
     def known_by(self) -> tuple[str, ...]:
-        """Its UID, and what its operator made for it, as `Kind/name`: an
-        event is about one of them.
+        """The object's UID, and the objects that its operator made for it, as `Kind/name`. An event
+        about any of these is an event of the object.
         """
         return (self.uid,)
 
@@ -96,10 +96,11 @@ class WorkerPod(Found):
     refused: StatusReason | None
     """Reason why the kubelet or a controller ended the whole pod (status.reason)."""
     node: str
-    """Name of its node; "": it has none."""
+    """Name of the pod's node; "": the pod has no node."""
     scheduled: bool
     scheduling: StatusReason | None
-    """Reason why it has no node; None: the scheduler has not tried yet, or it has one."""
+    """Reason why the pod has no node; None: the scheduler has not tried yet, or the pod has a
+    node."""
     disruption: StatusReason | None
     """Reason why the cluster evicts it (condition DisruptionTarget)."""
     image: str
@@ -321,19 +322,19 @@ class Inventory:
         return self._found[Workload].get(key, {}).get(uid or "")
 
     def workloads(self) -> Iterable[Workload]:
-        """Those of all attempts."""
+        """The workloads of all attempts."""
         return (
             each for of_attempt in self._found[Workload].values() for each in of_attempt.values()
         )
 
     def pods(self, key: AttemptKey) -> tuple[WorkerPod, ...]:
-        """The pods of an attempt, with those that are gone since it is followed."""
+        """The pods of an attempt, with the pods that have gone while this server followed it."""
         return tuple(self._found[WorkerPod].get(key, {}).values())
 
     def events(self, key: AttemptKey, uid: str | None) -> tuple[Event, ...]:
-        """Events about the pods of an attempt, its workload of this UID, and what the operator made
-        for it, shown as events of the workload itself; without those of an earlier workload with
-        its name."""
+        """Events about the pods of an attempt and about its workload of this UID. Events about
+        objects that the operator made for the workload are shown as events of the workload, except
+        events of an earlier workload with the same name."""
         found = [
             event for pod in self.pods(key) for event in self._events.get(pod.uid, {}).values()
         ]

@@ -298,8 +298,8 @@ def _words(by_reason: Mapping[Reason, str]) -> dict[str, Reason]:
 
 TABLE: Mapping[StatusField, Mapping[str, Reason]] = {
     # state.waiting.reason of a container that does not run yet: CreateContainerConfigError means a
-    # Secret or ConfigMap that isn't there yet; CrashLoopBackOff is that of an init container, or of
-    # a worker that has not reported
+    # Secret or ConfigMap that isn't there yet; CrashLoopBackOff is the reason of an init container,
+    # or of a worker that has not reported
     "waiting": _words(
         {
             Reason.STARTING: "ContainerCreating PodInitializing CreateContainerConfigError "

@@ -41,8 +41,8 @@ FUNCTION_RUNNER = "function_runner.py"
 @dataclass(frozen=True)
 class Objects:
     launcher: Object
-    """Immutable ConfigMap with the launcher, shared by jobs with the same
-    launcher; named by its hash.
+    """Immutable ConfigMap with the launcher. Its name has the hash of the launcher, and jobs with
+    equal launchers share it.
     """
     own: Mapping[str, Object] = field(repr=False)
     """Objects that are deleted with the workload: `plan` (plan.json and pod.json), `secret` (the
@@ -86,8 +86,8 @@ def render(
 ) -> Objects:
     """Render the objects of one attempt.
 
-    `payload` has the contents of `payload_files`; without it their ConfigMap is empty. `name` is
-    that of the workload; None: the first choice.
+    `payload` has the contents of `payload_files`; without it their ConfigMap is empty. `name`: the
+    name of the workload; None: the first choice.
 
     Raises InvalidRequest, NotSupported, NeverFits as `check.check`; TooLarge: the code is too large
     for a ConfigMap.
@@ -186,8 +186,8 @@ def masked(objects: Objects) -> list[Object]:
 
 
 def environment(attempt: Attempt) -> tuple[dict[str, str], dict[str, str]]:
-    """The user's variables that everybody may read, and those that only the job may read: its
-    secrets, and those with the name of a secret."""
+    """Split the user's variables: variables that everybody may read, and variables that only the
+    job may read (its secrets, and variables with the name of a secret)."""
     given, shown = attempt.spec.environment(), attempt.spec.masked().environment()
     plain = {name: value for name, value in given.items() if shown[name] == value}
     return plain, {

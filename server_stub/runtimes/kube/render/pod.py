@@ -56,9 +56,9 @@ def template(
 ) -> Object:
     """The pod template of all workers, without a restartPolicy, as operators set it.
 
-    `labels`: those of every object of the attempt. `secret`: name of the Secret whose entries
-    become environment variables; None: there is none. `more_labels` and `variables` are those that
-    the kind of workload adds.
+    `labels`: the labels of every object of the attempt. `secret`: name of the Secret whose entries
+    become environment variables; None: there is none. `more_labels`, `variables`: labels and
+    environment variables that the kind of workload adds.
     """
     catalogue, instance = cluster.catalogue, needs.instance
     environment = [
@@ -96,7 +96,8 @@ def template(
     if catalogue.images.pull_policy is not None:
         container["imagePullPolicy"] = catalogue.images.pull_policy
     where = catalogue.placement(instance)
-    # the same for all jobs: a TrainJob can't patch it, and jobs share their TrainingRuntime
+    # This field is equal in all jobs: a TrainJob can't patch it, and jobs share their
+    # TrainingRuntime.
     spread = {
         "maxSkew": 1,
         "topologyKey": instance.spread,
@@ -136,8 +137,8 @@ def template(
 
 
 def _environment(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> dict[str, str]:
-    """Variables of the agent's process. Those of ranks are for readers of the template: the agent
-    sets them by rank.
+    """Variables of the agent's process. Variables of ranks are here for readers of the template
+    alone: the agent sets them for each rank.
 
     WORLD_SIZE has the value that the training operator appends (replicas x nprocPerNode). RANK, the
     index of the pod, is left to the operator.
@@ -159,9 +160,8 @@ def _environment(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> di
             "MPLCONFIGDIR": f"{home}/.config/matplotlib",
         }
     ours = {name: value for name, value in ours.items() if name not in own}
-    if (
-        not needs.gpus
-    ):  # images for GPUs set it to `all`, which shows a pod without GPUs all GPUs of its node:
+    if not needs.gpus:
+        # Images for GPUs set it to `all`, which shows a pod without GPUs all GPUs of its node:
         # https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html
         ours["NVIDIA_VISIBLE_DEVICES"] = "void"
     return ours | {
@@ -190,8 +190,9 @@ def _security(needs: Needs, catalogue: ClusterCatalogue) -> tuple[Object, Object
 
 
 def _affinity(spec: JobSpec, needs: Needs, labels: Mapping[str, str]) -> Object:
-    """Affinity by node name, as the label kubernetes.io/hostname may differ from it, and to the
-    other workers. A field takes one value, so each node that may be used is a term of its own."""
+    """Affinity to nodes, and to the other workers. Nodes are chosen by name, because the label
+    kubernetes.io/hostname may differ from the name. A field takes one value, so each node that may
+    be used is a term of its own."""
 
     def field(operator: str, name: str) -> Object:
         return {"key": "metadata.name", "operator": operator, "values": [name]}

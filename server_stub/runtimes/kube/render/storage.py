@@ -35,7 +35,7 @@ EMPTY_DIRS = {"run": RUN, "log": LOG, "home": HOME, "tmp": TMP, "shm": SHM}
 """Paths of the emptyDirs, by volume name."""
 _UNSAFE = re.compile(r"[^a-z0-9_.@+-]|^\.|\.\Z")  # also upper case, as some volumes ignore case
 _ENCODED_MAX = 150  # with the digest that follows it is still the name of a file
-# volume for the log of one worker while the server is away; 80 % of it are used
+# Size of the volume for the log of one worker while the server is away; 80 % of the volume is used.
 SPOOL_BYTES = 2**30
 _LOG_MIB = SPOOL_BYTES // 2**20
 DISK_GIB = 1024.0
@@ -82,8 +82,8 @@ class Claimed:
 
 
 def own_folders(needs: Needs, launcher: str, workload: str, *, has_code: bool) -> list[Folder]:
-    """Folders of every pod. `launcher` is the name of that ConfigMap; those of the other mounted
-    objects begin with the name of the workload."""
+    """Folders of every pod. `launcher`: the name of the ConfigMap with the launcher. The names of
+    the other mounted objects begin with the name of the workload."""
     plan, code = {"name": workload + names.PLAN}, {"name": workload + names.CODE}
     secret = {"secretName": workload + names.SECRET, "defaultMode": OWNER_ONLY}
     disk = {"emptyDir": {"sizeLimit": mebibytes(_disk_mib(needs))}}
