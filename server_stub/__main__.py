@@ -25,8 +25,8 @@ WRONG = 2
 
 
 def main(args: Sequence[str] | None = None, program: str = "client-lib serve") -> int:
-    """Run the command line `args` (None: that of this process); returns its exit
-    code. Help names `program`.
+    """Run the command line `args` (None: the arguments of this process); returns its exit code.
+    Help names `program`.
     """
     try:
         return get_command(app).main(args, prog_name=program, standalone_mode=False) or 0

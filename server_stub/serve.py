@@ -161,11 +161,11 @@ async def _run(
 
 def _users(settings: Settings) -> tuple[CurrentTokens, Callable[[], Mapping[str, str]] | None]:
     """The tokens of this server, and the names of the accounts under which jobs of their users run;
-    None: all as this server. The data directory is opened to these accounts.
+    None: all jobs run under the server's account. The data directory is opened to these accounts.
 
-    Raises InvalidRequest: other machines could reach it, and it has no users file; or it has one,
-    and jobs of all users would run as one account, or some user has no account, or one that can run
-    no jobs there.
+    Raises InvalidRequest: other machines could reach it, and it has no users file; or it has a
+    users file, and jobs of all users would run under one account, or some user has no account, or
+    has an account that can run no jobs there.
     """
     if settings.users_file is None:
         if not is_loopback(settings.host):

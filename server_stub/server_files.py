@@ -132,7 +132,7 @@ def facts(version: str, data_dir: Path, url: str | None = None) -> Facts:
 
 def prepare(settings_state_dir: Path, data_dir: Path) -> None:
     """Create both directories with mode 0700. An existing data directory of another user (a volume)
-    stays as it is. Raises ServerError with the directory and what is wrong with it."""
+    stays as it is. Raises ServerError, which names the directory and what is wrong with it."""
     for directory in (settings_state_dir, data_dir):
         try:
             if directory == settings_state_dir or not directory.exists():

@@ -41,10 +41,9 @@ def _line(level: str, event: str, **facts: object) -> str:
 
 
 class OutOfFiles(logging.Filter):
-    """Passes one record a minute of those that say that this process can open no more files,
-    without its traceback.
-
-    Every part of the server meets that error, and some meet it again at once.
+    """Thins out the records which say that this process can open no more files: passes one a
+    minute, without its traceback. Every part of the server meets that error, and some parts meet it
+    again at once.
     """
 
     def __init__(self) -> None:
@@ -163,8 +162,8 @@ class AccessLog:
             # as it was declared, so that names of jobs do not become labels
             route = getattr(scope.get("route"), "path", UNKNOWN_ROUTE)
             self._traffic.end(method, route, status, seconds)
-            # of those that come many times a second, of workers and keys typed in a session, only
-            # failures
+            # Requests of workers, and keys typed in a session, come many times a second: only
+            # failures are logged.
             routine = ("attempt" in scope or "routine" in scope) and status < HTTPStatus.BAD_REQUEST
             if self._out is not None and not routine:
                 user, client = scope.get("user"), scope.get("client")

@@ -71,8 +71,8 @@ class Settings(BaseSettings):
     runtime: Literal["local", "kubernetes"] = "local"
     """Attempts run as processes of this machine (`local`) or on a cluster (`kubernetes`)."""
     max_cpu_jobs: Positive = 32
-    """Number of CPU-only jobs that run at the same time; others wait. They share
-    the cores, so it is large.
+    """Number of CPU-only jobs that run at the same time; others wait. They share the cores, so the
+    default is large.
     """
     catalogue: Path | None = None
     """File of the instance types that jobs may use. Local runtime: TOML with `[[instance_types]]`,
@@ -130,11 +130,11 @@ class Settings(BaseSettings):
 
     # --- logs
     log_limit_bytes: Positive = 10 * GIB
-    """Size of the logs of one job, in equal shares for its workers. Half of it is for the first
-    attempt and max_retry others, half for those of max_infrastructure_retry; without these, all of
-    it is for the former. With retry_reset_steps all of these have half of it, and further attempts
-    the other half, each less than the one before. A larger log loses lines in its middle, which are
-    counted."""
+    """Size of the logs of one job, in equal shares for its workers. One half is for the first
+    attempt and max_retry others, the other half for attempts of max_infrastructure_retry; without
+    such attempts, the whole size is for the first kind. With retry_reset_steps both kinds share one
+    half, and further attempts the other half, each less than the previous one. A larger log loses
+    lines in its middle, which are counted."""
 
     # --- outputs
     outputs_limit_bytes: Positive = 10 * GIB
@@ -147,9 +147,9 @@ class Settings(BaseSettings):
     uses and idempotency keys. None: no limit."""
     retention_gb: Annotated[float, Field(gt=0)] | None = None
     """Size of finished jobs and unused snapshots in 10^9 bytes; the oldest are removed first. None:
-    20 for the local runtime; on a cluster 80 % of what these and the free space on the disk of
-    `data_dir` have together, so that it follows the size of the volume. A size beyond that of the
-    disk is no limit."""
+    20 for the local runtime; on a cluster 80 % of the room that jobs, snapshots and the free space
+    on the disk of `data_dir` have together, so that the size follows the size of the volume. A size
+    larger than the disk is no limit."""
 
     # --- process
     idle_exit_s: Annotated[float, Field(gt=0)] | None = None

@@ -65,7 +65,7 @@ CAUSES = TypeAdapter(list[Cause]).validate_python(
         "causes"
     ]
 )
-"""The first that matches is the one that a report shows."""
+"""Causes, in order: a report shows the first that matches."""
 
 
 def explain(failure: Failure, info: JobInfo, python_of: Callable[[], str | None]) -> Failure:

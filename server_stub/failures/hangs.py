@@ -49,7 +49,8 @@ def find(
             then, now = then if then.threads else now, now if now.threads else then
         place = _collective(now)
         if str(place) != str(then and _collective(then)):
-            # it has entered or left a collective in between: small steps use hardly any CPU time
+            # The rank has entered or left a collective in between: small steps use hardly any CPU
+            # time.
             return None
         if place is not None:
             waiting[rank.rank] = place

@@ -1,13 +1,13 @@
 """Authentication of requests: a Bearer token belongs to a user, or below the paths of workers to an
 attempt. Browsers send the cookie of a login, which stands for a token.
 
-`limits.Guard` has every request authenticated: without a token only the health paths and the one
+`limits.Guard` has every request authenticated: without a token only the health paths and the path
 that names the issuer answer. Handlers find the user in `scope["user"]`, or the attempt in
 `scope["attempt"]`.
 
-A one-time link or a token becomes a login. It ends with its time or its token, at a logout, and
-when its token has KEPT newer ones. It survives a restart of the server, in a file of digests, from
-which no cookie can be made. Changes need the token of a page beside the cookie.
+A one-time link or a token becomes a login. A login ends with its time or its token, at a logout,
+and when its token has KEPT newer logins. Logins survive a restart of the server, in a file of
+digests, from which no cookie can be made. Changes need the token of a page beside the cookie.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ async def authenticate(users: Users, logins: Logins, workers: WorkerRegistry, sc
 
 
 class Users:
-    """The users of all valid tokens: those of the users file, or the one of a local
-    server, and those of the issuer.
+    """The users of all valid tokens: the users of the users file, or the one user of a local
+    server, and the users of the issuer.
     """
 
     def __init__(self, tokens: CurrentTokens) -> None:
@@ -83,7 +83,7 @@ class Users:
         self._find_issuer(tokens().oidc)
 
     def _find_issuer(self, entry: OidcEntry | None) -> Oidc | None:
-        """The issuer that the users file names, with the keys that are known of it."""
+        """The issuer that the users file names, with its keys as far as they are known."""
         if entry is None:
             self._oidc = None
         elif self._oidc is None or self._oidc.entry != entry:
@@ -175,7 +175,7 @@ class Logins:
             write_json(str(self._file), self._logins)
         except OSError as error:
             log.error("all logins end with this server, as they can't be written: %s", error)
-            self._file.unlink(missing_ok=True)  # it still has this one
+            self._file.unlink(missing_ok=True)  # the file still has this login
 
     def user(self, scope: Scope, csrf: str | None) -> User | None:
         """The user of `of_cookie`. Raises Forbidden also if the request would change something, and

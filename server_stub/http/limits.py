@@ -38,7 +38,8 @@ HEAD_MAX = 64 * 1024  # bytes of request line and headers; nginx and h11 allow a
 HEAD_S = 30.0
 # connections of one address without a valid token; many followers come back after a restart
 STRANGERS_MAX = 1000
-# descriptors that connections leave to the server's own files; a quarter of them if there are few
+# Descriptors that connections leave to the server's own files; of a small number of descriptors a
+# quarter.
 _FILES_KEPT = 256
 _SAY_EVERY_S = 60.0
 MAX_HEADERS = 100  # header lines of a request; browsers send about 20
@@ -46,7 +47,8 @@ MAX_HEADERS = 100  # header lines of a request; browsers send about 20
 MAX_BODY_BYTES = 16 * 2**20
 # of all bodies in memory; many submits have 20 kB, a piece of an output 8 MiB
 BODIES_MAX_BYTES = 16 * MAX_BODY_BYTES
-# taken without room in BODIES_MAX_BYTES, so that large bodies don't keep small ones out
+# Bytes of a body that is taken without room in BODIES_MAX_BYTES, so that large bodies don't keep
+# small ones out.
 SMALL_BODY_BYTES = 64 * 1024
 BODY_S = 30.0  # time that all pauses of a body may last, and more by its size:
 BODY_RATE = 10_000  # bytes per second; a slow uplink has ten times as much

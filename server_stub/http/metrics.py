@@ -1,5 +1,5 @@
-"""Counts the requests of a server, and makes `/metrics` in Prometheus' text
-format of them and of its jobs.
+"""Counts the requests of a server, and makes `/metrics`, in Prometheus' text format, of the counts
+and of the server's jobs.
 """
 
 import time
@@ -94,8 +94,8 @@ def registry(
 
 
 def exposition(server: prometheus.CollectorRegistry) -> bytes:
-    """The answer of `/metrics`: the metrics in `server`, and those of the
-    library about the process.
+    """The answer of `/metrics`: the metrics in `server`, and the library's metrics of the
+    process.
     """
     for collector in (
         prometheus.ProcessCollector,

@@ -103,7 +103,7 @@ class Oidc:
         """Raises PyJWTError: the issuer has no such key; Unavailable: it does not answer."""
         old = time.monotonic() - self._fetched > KEYS_S and not self._lock.locked()
         if kid not in self._keys or old:
-            async with self._lock:  # one request asks, and those that need its answer wait
+            async with self._lock:  # one request asks, and other requests that need its answer wait
                 now = time.monotonic()
                 if now - self._asked > self.pause_s and (kid not in self._keys or old):
                     self._asked = now

@@ -47,25 +47,25 @@ class UserEntry(_Table):
     """True: the user may see and change the jobs of all users."""
     account: str | None = None
     """Account of this machine under which the jobs of the user run, if the server runs as root.
-    None: the one with the name of the user."""
+    None: the account with the name of the user."""
 
 
 class OidcEntry(_Table):
-    """The table `[oidc]`: an OpenID Connect issuer, whose tokens the server takes
-    beside those of `[[users]]`.
+    """The table `[oidc]`: an OpenID Connect issuer, whose tokens the server takes beside the tokens
+    of `[[users]]`.
     """
 
     issuer: str
     """URL of the issuer, as its tokens name it (`iss`)."""
     audience: Annotated[str, Field(min_length=1)]
-    """Audience (`aud`) of its tokens; that of an ID token is the client id."""
+    """Audience (`aud`) of its tokens; in an ID token this is the client id."""
     client_id: str | None = None
     """Client id with which `client-lib login` asks the issuer for a token: a public client that may
     use the device flow. None: `audience`, and users send their ID token; otherwise they send their
     access token."""
     name_claim: str = "preferred_username"
-    """Claim with the name of the user. It has to be one that users can't choose themselves: a user
-    of `[[users]]` with this name has the same jobs."""
+    """Claim with the name of the user. Users must not be able to choose this name themselves: a
+    user of `[[users]]` with the name has the same jobs."""
     groups_claim: str = "groups"
     """Claim with the groups of the user."""
     admin_groups: list[str] = []
@@ -115,9 +115,8 @@ class FileTokens:
     revoked without a restart."""
 
     def __init__(self, path: Path, check: Callable[[UserTokens], object] = lambda _: None) -> None:
-        """`check` raises InvalidRequest if the server can't take some of these users.
-
-        Raises its error and those of `read`: a server does not start with a file that it can't use.
+        """`check` raises InvalidRequest if the server can't take some of these users. Raises the
+        errors of `check` and of `read`: a server does not start with a file that it can't use.
         """
         self._path = path
         self._check = check

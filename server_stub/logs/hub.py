@@ -2,9 +2,9 @@
 all its followers.
 
 A follower is an event; `stream` keeps its positions, and nothing is queued for it. When a log
-grows, its tail notes the new end and the feed sets the events; the new bytes are read for the first
-follower, and the others get the same ones. A feed exists while it has followers. Everything runs on
-the event loop.
+grows, its tail notes the new end and the feed sets the events; the new bytes are read once, for the
+first follower, and the other followers get them, too. A feed exists while it has followers.
+Everything runs on the event loop.
 """
 
 import asyncio
@@ -34,8 +34,8 @@ _EVENT = struct.Struct("iIII")
 _OVERFLOW = -1
 
 NextLogs = Callable[[LoggedJob], Awaitable[LoggedJob]]
-"""Returns the job when its version is greater than that of the given one.
-Raises NotFound: it is deleted.
+"""Waits until the version of the given job has grown, and returns the job. Raises NotFound: the job
+is deleted.
 """
 
 

@@ -50,8 +50,8 @@ class Block(NamedTuple):
 
 
 def line_pattern(query: LogQuery) -> re.Pattern[bytes]:
-    """Matches every record, and the chosen ones as group 1; metrics are none. Each match ends where
-    the next begins, so that a scan never looks at a byte twice."""
+    """Matches every record, and captures a chosen record as group 1; metrics are never chosen. Each
+    match ends where the next begins, so that a scan never looks at a byte twice."""
     ranks = "|".join(map(str, sorted(query.ranks))) or RANK
     streams = "|".join(re.escape(name) for name in sorted(query.streams or STREAMS))
     return re.compile(f"({pattern(rank=f'(?:{ranks})', stream=f'(?:{streams})')})|.*\n".encode())
@@ -100,9 +100,9 @@ def time_of(data: bytes, at: int = 0) -> bytes:
 
 
 def merge(blocks: dict[Position, Block]) -> Iterator[tuple[Position, Block]]:
-    """Parts of the blocks, oldest first, until one of them is used up; `blocks` keeps what is left.
-    Call it again with the next block of that log, if it has one. Records of equal time are ordered
-    by position."""
+    """Merge the blocks: yield parts of them, oldest first, until one block is used up; `blocks`
+    keeps the rest. Call it again with the next block of that log, if there is one. Records of equal
+    time are ordered by position."""
     heap = [(time_of(block.data), position, 0) for position, block in blocks.items()]
     heapify(heap)
     while heap:
@@ -122,9 +122,9 @@ def merge(blocks: dict[Position, Block]) -> Iterator[tuple[Position, Block]]:
 def _end_before(
     data: bytes, at: int, position: Position, other: tuple[bytes, Position, int]
 ) -> int:
-    """The end of the records from `at` on that precede the record `other` of another log. Steps
-    that double and a bisection find short and long runs quickly. If times fall because a clock was
-    set back, there may be several such ends; the result is one of them."""
+    """Find the end of the records, from `at` on, that precede the record `other` of another log.
+    Steps that double and a bisection find short and long runs quickly. If times fall because a
+    clock was set back, there may be several such ends; the result is any one."""
 
     def is_late(begin: int) -> bool:
         return (time_of(data, begin), position) > other[:2]

@@ -96,7 +96,7 @@ async def answer_of(
 
 
 def hits_in(logs: Mapping[Position, Path], wanted: _Wanted) -> list[Hit] | None:
-    """Find the lines for `search`; None: there are more of them."""
+    """Find the lines for `search`; None: there are too many."""
     found, tail = list[Hit](), wanted.tail
     for position, directory in logs.items():
         last: deque[Hit] = deque(maxlen=tail)

@@ -105,8 +105,8 @@ class LogReader:
         return None
 
     def window(self, segment: int, begin: int, end: int) -> bytes:
-        """The bytes [begin, end) of one segment, by its own offsets; fewer at its end,
-        b"" where it was removed.
+        """The bytes [begin, end) of one segment, by offsets in the segment; fewer at its end, b""
+        if the segment was removed.
         """
         file = self._file(segment) if begin < end else None
         return os.pread(file.descriptor, end - begin, begin) if file else b""
@@ -177,7 +177,7 @@ def find_starts(readers: Mapping[Position, LogReader], query: LogQuery) -> dict[
 
 def offset_of_time(reader: LogReader, stamp: bytes) -> int:
     """Offset of the first record whose time is `stamp` or later; the end of the log if all are
-    older. Where a clock was set back, there may be several such places: it is one of them."""
+    older. Where a clock was set back, there may be several such offsets; the result is any one."""
     begins = {segment: time_of(reader.window(segment, 0, _HEAD)) for segment in reader.segments()}
     older = [
         segment for segment, time in begins.items() if len(time) == STAMP and time < stamp

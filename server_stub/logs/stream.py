@@ -207,8 +207,8 @@ class _Answer:
         return log
 
     def _grown(self, feed: Feed) -> list[Tail]:
-        """The wanted logs with bytes that this answer has not read, whole records or
-        not; new ones are opened.
+        """The wanted logs with bytes that this answer has not read, whole records or not. Logs that
+        are new are opened.
         """
         wanted = [
             tail for tail in feed.tails.values() if self._query.attempt in (None, tail.position[0])

@@ -137,8 +137,8 @@ def add_error_handlers(
     http_error: Callable[[Request, HTTPException], Response],
     invalid_request: Callable[[Request, RequestValidationError], Response],
 ) -> None:
-    """Answer every exception of the handlers of `app`: our errors in this `form`, and by the two
-    functions those of the framework, such as the router's 404 and 405, and wrong parameters and
+    """Answer every exception of the handlers of `app`: our errors in this `form`; and by the two
+    functions the framework's errors, such as the router's 404 and 405, and wrong parameters and
     bodies."""
 
     async def answer(request: Request, problem: Exception) -> Response:

@@ -83,7 +83,7 @@ Wait = Annotated[
 Number = Annotated[int, Path(ge=0, lt=10**9)]
 """Number of an attempt, a worker or a rank."""
 JsonBody = BeforeValidator(lambda body: from_json(body) if isinstance(body, bytes) else body)
-"""Reads the body as JSON whatever its Content-Type is: `curl -d` names the one of forms."""
+"""Reads the body as JSON whatever its Content-Type is: `curl -d` names the type of forms."""
 
 
 class Named(NamedTuple):

@@ -137,7 +137,7 @@ async def get_group(parts: Parts, group: OfPath) -> wire.GroupInfo:
 
 @router.post(f"{paths.GROUPS}/{{name}}/cancel")
 async def cancel_group(parts: Parts, group: OfPath) -> wire.GroupInfo:
-    """Order the end of all members; they end later, and none of them starts any more."""
+    """Order the end of all members; they end later, and no member starts any more."""
     return await parts.service.cancel_group(*group)
 
 
@@ -151,7 +151,7 @@ async def resubmit_group(
     ] = False,
     idempotency_key: _IdempotencyKey = None,
 ) -> wire.GroupInfo:
-    """Run members again that have ended. New ones take their places; the earlier ones
+    """Run members again that have ended. The new members take the places of the earlier ones, which
     move to the group `earlier`.
     """
     return await parts.service.submits.resubmit_group(user, name, idempotency_key, failed=failed)
@@ -279,8 +279,8 @@ async def get_result(parts: Parts, job: OfPath, rank: Number) -> FileResponse:
 
 @router.get(f"{JOB}/outputs")
 async def list_outputs(parts: Parts, job: OfPath) -> wire.OutputList:
-    """The files of the job that are kept, while it runs and afterwards,
-    and those that are not kept.
+    """The files of the job that are kept, while it runs and afterwards, and the files that are not
+    kept.
     """
     return await parts.service.outputs(*job)
 
@@ -300,7 +300,7 @@ async def get_output(
         ),
     ] = None,
 ) -> FileResponse:
-    """One of these files; `Range` is understood."""
+    """One of the job's kept files; `Range` is understood."""
     found, digest = await parts.service.lookup.find_output(
         job.user, job.name, path, sha256, job.owner
     )
@@ -388,8 +388,8 @@ def _missing(sha256: str) -> NotFound:
 
 @router.head(_SNAPSHOT, response_class=Response)
 async def has_snapshot(parts: Parts, user: CurrentUser, sha256: str) -> Response:
-    """200 if this user has uploaded the archive, else 404. A user who may only read it gets 404,
-    too, because a submit needs an upload by the same user."""
+    """200 if this user has uploaded the archive, else 404. A user who may only read the archive
+    gets 404, too, because a submit needs an upload by its own user."""
     archive = parts.snapshots.find(sha256, user.name)
     if archive is None:
         raise _missing(sha256)

@@ -2,9 +2,9 @@
 `server_stub.worker_gateway`.
 
 Each request names the pod that sends it: the first pod owns the worker's place in this attempt, and
-another one gets 409 and must start nothing; in an elastic job it may replace a lost one. The
-protocol has a number; a server answers the one it knows, and ignores what a newer worker adds to
-it.
+another pod gets 409 and must start nothing; in an elastic job it may replace a lost pod. The
+protocol has a number: a server answers with the number that it knows, and ignores what a newer
+worker adds to the protocol.
 """
 
 from pathlib import Path
@@ -228,7 +228,8 @@ async def put_worker_output(
         Query(description="Why the file is not kept; then only `size` is read beside it."),
     ] = None,
 ) -> OutputLength:
-    """Upload a piece of a file; the response has the length of what the server has of it."""
+    """Upload a piece of a file; the response has the number of bytes of the file that the server
+    has."""
     folder = _folder(caller)
     if left_out is not None:
         await parts.outputs.leave_out(folder, path, size, left_out[:_REASON_MAX])
@@ -267,7 +268,7 @@ async def get_worker_function(caller: Caller) -> FileResponse:
     f"{paths.WORKERS}/inputs", response_class=StreamingResponse, responses=raw_answer(ARCHIVE)
 )
 async def get_worker_inputs(caller: Caller) -> StreamingResponse:
-    """The outputs of the jobs that this one waited for, and the results of functions."""
+    """The outputs of the jobs for which this job waited, and the results of functions."""
     if caller.attempt.group.inputs is None:
         raise NotFound("this job waited for no other")
     return StreamingResponse(await caller.attempt.group.inputs(), media_type=ARCHIVE)

@@ -107,7 +107,7 @@ class Pages:
         )
 
     def _for_user(self, handler: Callable[[Request, Named], Awaitable[Response]]) -> Endpoint:
-        """Only for those who are logged in; others get the form of the login."""
+        """Only for logged-in users; others get the login form."""
 
         async def endpoint(request: Request) -> Response:
             user = self._logins.of_cookie(request.scope)
@@ -201,8 +201,8 @@ class Pages:
         return _page(request, "code.html", job=info, files=found, chosen=chosen)
 
     async def _difference(self, request: Request, of: Named) -> Response:
-        """Changes from the job `with` to this one; without `with`, from the
-        last success to a failed one.
+        """Changes from the job `with` to this job; without `with`, from the last success to a
+        failed job.
         """
         second = await self._ran(of)
         other = request.query_params.get("with") or second.provenance.last_success

@@ -1,7 +1,7 @@
 """Views of jobs: models of the API in, HTML out. Pure.
 
-Sentences are those of `client-lib explain` and `client-lib list`; the next steps name what the page
-has.
+`client-lib explain` and `client-lib list` have the same sentences; the next steps name what the
+page has.
 """
 
 import html

@@ -1,7 +1,7 @@
 """Instance types, workspaces, allocations and queues.
 
-This server is one workspace with one allocation and one queue, and each of them lists the instance
-types of the server.
+This server is one workspace with one allocation and one queue. Workspace, allocation and queue each
+list the instance types of the server.
 """
 
 # ruff: noqa: ARG001 # requests name a workspace, an allocation or a queue, of which this server has
@@ -22,7 +22,8 @@ WORKSPACES = "/workspaces/v3"
 WORKSPACE_ID = "00000000-0000-4000-8000-000000000000"
 """The id of the one workspace. Clients name a workspace in each request; any id is accepted."""
 _REGION = next(iter(REGIONS))
-"""The region of the allocation: every region has the same, and jobs of each are taken."""
+"""The region of the allocation: the allocation is in every region, and jobs of any region are
+taken."""
 
 router = APIRouter(prefix="/public/v2")
 
@@ -138,7 +139,7 @@ class Configs(BaseModel):
 
 @router.get("/configs")
 async def get_configs(types: Types, cluster_type: Literal["MT", "INF"] = "MT") -> Configs:
-    """Regions with their instance types; all regions have the same. INF: none, as this
+    """Regions with their instance types; all regions have equal types. INF: no types, as this
     server runs no inference.
     """
     of_region = []

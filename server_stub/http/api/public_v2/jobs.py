@@ -1,6 +1,6 @@
 """`/public/v2/jobs`: run, list, one job with its logs and what else belongs to it.
 
-A request names paths of the platform's shared file system. The check of them is no security
+A request names paths of the platform's shared file system. The check of these paths is no security
 boundary: a user who may submit can run any command as the account of the server. It prevents a path
 that means a file of another machine from running an unrelated file of the same name here.
 """
@@ -303,7 +303,7 @@ class PlatformText(Renderer):
 
 
 async def line_by_line(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The same bytes, one line in each piece.
+    """Cut the bytes into pieces of one line each.
 
     Platform: its clients cut the received bytes into pieces of at most 256 bytes, print each on a
     line, and count the pieces to find their position after a lost connection. With one line in each

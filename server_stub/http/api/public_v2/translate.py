@@ -22,8 +22,8 @@ from server_stub.runtimes import instance_types as instances
 from server_stub.runtimes.fields import ON_CPU
 
 ALLOCATION = QUEUE = "default"
-"""The one allocation of this server and its one queue, for jobs that name none.
-Their ids are their names.
+"""The one allocation of this server and its one queue, for jobs that name no queue. The ids of both
+are their names.
 """
 NAMESPACE = "client-lib"
 MISSING: dict[str, Any] = {
@@ -218,7 +218,7 @@ class Pods(BaseModel):
 
 
 PARAMETERS = [name for name in RunJobRequest.model_fields if name in JobSpec.model_fields]
-"""The parameters of a job that are fields of its spec, too, with the same meaning."""
+"""The parameters of a job that are fields of our spec, too, with equal meaning."""
 
 JobParams = create_model(
     "JobParams",
@@ -309,7 +309,8 @@ def type_name(kind: InstanceType) -> str:
 
 
 def catalogue_name(name: str, kinds: Iterable[InstanceType]) -> str:
-    """The name of an instance type in the catalogue; `name`: the same, or that of `type_name`."""
+    """The name of an instance type in the catalogue. `name`: this name, or the name that
+    `type_name` gives."""
     return {type_name(kind): kind.name for kind in kinds}.get(name, name)
 
 
@@ -327,7 +328,7 @@ def status(info: JobInfo) -> JobSummary:
 
 
 def pods(info: JobInfo, now: datetime) -> list[Pod]:
-    """One pod per worker, the master first; before the start of the job all of them are pending."""
+    """One pod per worker, the master first; before the start of the job all pods are pending."""
     workers = {worker.worker: worker for worker in info.workers}
     return [
         _pod(info, workers.get(n, WorkerInfo(worker=n)), now) for n in range(info.spec.n_workers)
