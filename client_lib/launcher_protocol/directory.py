@@ -18,9 +18,9 @@ MARKER = "CLIENT_LIB_WORKER_DIR"
 """Variable in the environment of every process of a worker; empty: the process belongs to no
 worker."""
 IMPORTS = "imports"
-"""Name of a file; rank_runner.py uses the same name."""
+"""Name of a file; rank_runner/imports.py uses the same name."""
 STACKS = "stacks"
-"""Name of a folder; rank_runner.py uses the same name."""
+"""Name of a folder; rank_runner/this_rank.py uses the same name."""
 ALREADY_RUNS = 75
 """Exit code of a launcher that found the lock taken."""
 ALREADY_RAN = 76

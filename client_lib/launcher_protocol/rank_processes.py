@@ -21,7 +21,7 @@ from client_lib.launcher_protocol.record import METRICS_PIPE
 
 # --- the processes
 
-RANK_PIPES = "CLIENT_LIB_RANK_PIPES"  # rank_runner.py reads it
+RANK_PIPES = "CLIENT_LIB_RANK_PIPES"  # rank_runner/pipes.py reads it
 _ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 _OF_RANKS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK")
 _MASTER = ("MASTER_ADDR", "MASTER_PORT")

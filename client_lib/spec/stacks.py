@@ -16,15 +16,12 @@ _HEADER = re.compile(
 )
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+|\?\?\?) in (?P<function>.*)')
 _INSTALLED = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d")
-_WRAPPERS = (
-    "wrapper",
-    "decorate_context",
-    "inner",
-)  # functions of torch around the one that was called
-_RUNNERS = (
-    "rank_runner.py",
-    "function_runner.py",
-)  # of client_lib.worker: their frames are below the script's
+# functions of torch around the one that was called
+_WRAPPERS = ("wrapper", "decorate_context", "inner")
+# Of client_lib.worker: their frames are below the script's, and those that wrap a function of
+# torch above. The warm pool imports the modules from which rank_runner.py is joined.
+_RANK_RUNNER = re.compile(r"/(rank_runner|client_lib/worker/rank_runner/\w+)\.py$")
+_FUNCTION_RUNNER = re.compile(r"/function_runner\.py$")
 _STATES = {
     "R": "running",
     "S": "sleeping",
@@ -174,12 +171,22 @@ def parse(text: str) -> list[ThreadStack]:
 
 def _of_script(frames: list[Frame]) -> list[Frame]:
     """The frames above that of the runner that has started the script."""
-    runner = next(
-        (n for n, f in enumerate(frames) if _base(f) == _RUNNERS[0] and f.function == "_run"),
+    end = next(
+        (n for n, f in enumerate(frames) if _RANK_RUNNER.search(f.file) and f.function == "_run"),
         len(frames),
     )
-    end = next((n for n in range(runner, 0, -1) if _base(frames[n - 1]) not in _RUNNERS), 0)
+    while end > 0 and _is_runner(frames[end - 1]):
+        end -= 1
     return frames[:end]
+
+
+def _is_runner(frame: Frame) -> bool:
+    return bool(_RANK_RUNNER.search(frame.file) or _FUNCTION_RUNNER.search(frame.file))
+
+
+def _is_installed(frame: Frame) -> bool:
+    """True for a frame of a library, or of our runners: none of the user's own code."""
+    return bool(_INSTALLED.search(frame.file)) or _is_runner(frame)
 
 
 def _base(frame: Frame) -> str:
@@ -223,7 +230,7 @@ def place(process: ProcessStacks) -> str:
     frames = process.script_frames
     if not frames:
         return "no Python code" if process.main_thread else _without_stack(process)
-    inner, own = frames[0], [frame for frame in frames if not _INSTALLED.search(frame.file)]
+    inner, own = frames[0], [frame for frame in frames if not _is_installed(frame)]
     if own[:1] == [inner]:
         return " <- ".join(map(_at, own[:2]))
     begin = own[0] if own else frames[-1]
@@ -252,7 +259,7 @@ def call(process: ProcessStacks) -> Place | None:
     if not frames:
         return None
     own = next(
-        (number for number, frame in enumerate(frames) if not _INSTALLED.search(frame.file)),
+        (number for number, frame in enumerate(frames) if not _is_installed(frame)),
         len(frames) - 1,
     )
     below = frames[:own]

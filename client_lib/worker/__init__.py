@@ -11,7 +11,8 @@ in a pod.
     rank_end                    how a rank ended
     server_connection           HTTP to a server on another machine
     programs                    paths of files of this package that are run
-    rank_runner, function_runner, preflight, hardware
+    rank_runner                 runs the script of a rank; joined into one file by `joining`
+    function_runner, preflight, hardware
                                 files that the interpreter of the job runs by their paths
     zipapp_build                packs the launcher into one file, for pods
     outputs, warm, pod          see their packages

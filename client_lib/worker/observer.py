@@ -295,7 +295,7 @@ class Sample(NamedTuple):
     """None: they were not read, because the rank itself has moved shortly before."""
     entered: float = 0.0
     """Changes when the rank enters or ends a collective
-    (rank_runner.py), at most a second later.
+    (rank_runner/collectives.py), at most a second later.
     """
 
 
@@ -345,9 +345,9 @@ class Stillness:
 class QuietRanks:
     """Finds the quiet ranks of this worker: their main threads compute nothing, and read and write
     no files; their other threads and children do hardly anything; and they enter and end no
-    collective, as a file of each rank shows (rank_runner.py), if its PyTorch has a flight recorder.
-    Bytes from a plain socket are not seen: Linux does not count them. A quiet rank waits for
-    another one, or hangs: the server, which knows all workers, decides that
+    collective, as a file of each rank shows (rank_runner/collectives.py), if its PyTorch has a
+    flight recorder. Bytes from a plain socket are not seen: Linux does not count them. A quiet rank
+    waits for another one, or hangs: the server, which knows all workers, decides that
     (server_stub.service.watchdog)."""
 
     def __init__(

@@ -25,7 +25,7 @@ from client_lib.launcher_protocol.rank_processes import (
 )
 from client_lib.launcher_protocol.reasons import CannotStart, reason_of
 from client_lib.worker.loop import Loop
-from client_lib.worker.programs import runner_file
+from client_lib.worker.programs import RANK_RUNNER, runner_file
 from client_lib.worker.rank_end import last_lines
 from client_lib.worker.ranks import AddPipe, Exit, Ranks, Run, execute
 from client_lib.worker.system import System
@@ -306,7 +306,7 @@ def _processes(plan: WorkerPlan, directory: Directory, script: Optional[str]) ->
             option = declared_option(file.read())
     # torchrun's, which starts the rest
     agent = agent_arguments(plan) if plan.type == ELASTIC else []
-    runner = [runner_file("rank_runner.py", directory)] if plan.uses_rank_runner else []
+    runner = [runner_file(RANK_RUNNER, directory)] if plan.uses_rank_runner else []
     found = []
     for process in processes(plan, directory, option):
         program, *arguments = process.argv

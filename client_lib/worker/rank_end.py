@@ -87,7 +87,7 @@ def last_lines(lines: Sequence[List[str]]) -> List[str]:
 
 def failed_below(error_file: str, lines: Sequence[str], rank: int) -> int:
     """The rank that failed first below an elastic agent; `rank`, the agent's own, if that is not
-    known. That rank has written the agent's error file (rank_runner.py), or torch names it in
+    known. That rank has written the agent's error file (rank_runner/), or torch names it in
     `lines`, the agent's last ones."""
     with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return int(json.loads(_read(error_file)[0])["message"]["extraInfo"]["rank"])

@@ -19,7 +19,7 @@ from client_lib.launcher_protocol.record import NO_RANK
 from client_lib.worker.loop import reset_signals
 from client_lib.worker.system import System, ended_children
 
-_UNWINDING_SIGNAL = 51  # a real-time signal; rank_runner.py uses the same number
+_UNWINDING_SIGNAL = 51  # a real-time signal; rank_runner/answers.py uses the same number
 Run = Callable[[List[str], Dict[str, str]], NoReturn]
 """Function that a new process runs, with argv and environment: `execute`, or the
 warm pool's (warm/rank.py).

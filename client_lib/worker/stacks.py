@@ -1,7 +1,7 @@
 """Takes the stacks of this worker's processes: the function and line in which each of their threads
 is.
 
-A rank registers a handler written in C before its script runs (rank_runner.py): at SIGNAL,
+A rank registers a handler written in C before its script runs (rank_runner/answers.py): at SIGNAL,
 faulthandler writes the stacks of all threads to a file of that rank, also while a thread holds the
 interpreter's lock in C. It needs no right to trace processes. Forked children inherit the handler
 and the open file, so one process per file is asked at a time.
@@ -26,7 +26,7 @@ from client_lib.worker.loop import Loop
 from client_lib.worker.ranks import Started, start
 from client_lib.worker.system import System
 
-# a real-time signal: libraries use SIGUSR1 and SIGUSR2; rank_runner.py uses the same number
+# a real-time signal: libraries use SIGUSR1 and SIGUSR2; rank_runner/answers.py uses it, too
 SIGNAL = 50
 LIMIT_S = 1.8  # for all processes together
 _PROCESS_S = 1.0  # for one process, if others of its rank wait

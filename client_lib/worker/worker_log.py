@@ -233,8 +233,9 @@ class WorkerLog:
         """Read the output of the ranks that an agent of torchrun starts. Raises OSError.
 
         The agent renumbers its ranks whenever the group changes, so its own output cannot tell
-        their lines apart: a rank (rank_runner.py) makes two named pipes in this folder, writes
-        `RANK NAME` into the pipe `new`, and continues as soon as they are opened and removed here.
+        their lines apart: a rank (rank_runner/pipes.py) makes two named pipes in this folder,
+        writes `RANK NAME` into the pipe `new`, and continues as soon as they are opened and removed
+        here.
         """
         os.makedirs(folder, mode=0o700, exist_ok=True)
         for name in os.listdir(folder):  # left by an earlier launcher

@@ -15,6 +15,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+from client_lib.worker.joining import joined_rank_runner
+
 _MAIN = (
     b"import sys, os\nfrom client_lib.worker.__main__ import main\nos._exit(main(sys.argv[1:]))\n"
 )
@@ -24,9 +26,9 @@ _RARE = (
     "launcher_protocol/output_",
     "worker/function_runner",
     "worker/hardware",
+    "worker/joining",
     "worker/outputs/",
     "worker/pod/peer_channel",
-    "worker/rank_runner",
     "worker/requirements",
     "worker/stacks",
     "worker/zipapp",
@@ -34,7 +36,10 @@ _RARE = (
 """Beginnings of the names of modules that few pods import, or that are run
 from a copy of their source.
 """
-_UNUSED = "worker/warm/"  # by pods
+_UNUSED = "worker/warm/"
+"""Beginning of the names of modules that no pod imports."""
+_JOINED = "worker/rank_runner/"
+"""Beginning of the names of modules that are in the file joined, as `rank_runner.py`."""
 _TIME = (1980, 1, 1, 0, 0, 0)
 
 
@@ -43,11 +48,15 @@ def build(target: str) -> None:
     more modules at their end.
     """
     package = Path(__file__).resolve().parents[1]
-    files = {"__main__.py": _MAIN, "client_lib/__init__.py": b""}
+    files = {
+        "__main__.py": _MAIN,
+        "client_lib/__init__.py": b"",
+        "client_lib/worker/rank_runner.py": joined_rank_runner(),
+    }
     for path in _sources(package):
         name = path.relative_to(package).as_posix()
         source = path.read_bytes()
-        if name.startswith(_UNUSED):
+        if name.startswith((_UNUSED, _JOINED)):
             continue
         inside = "client_lib/" + name
         files[inside] = source

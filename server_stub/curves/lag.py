@@ -20,14 +20,15 @@ from math import isfinite
 from statistics import median, median_low
 from typing import Any, NamedTuple
 
-# the second value in a line of the stream `metrics` with entries, as rank_runner.py sends it
+# the second value in a line of the stream `metrics` with entries, as rank_runner/collectives.py
+# sends it
 KIND = "collectives"
 _WINDOWS = 64
 """Windows of a rank that are kept; with more, every second of the older ones is dropped."""
 _NEWEST = 8
 """The newest windows of a rank, which are always kept."""
 _LONGEST = 128
-"""Largest number of entries in a window, as rank_runner.py sends them."""
+"""Largest number of entries in a window, as rank_runner/collectives.py sends them."""
 _NAME_MAX = 200
 """Longest name of a group."""
 _RANKS_MAX = 64

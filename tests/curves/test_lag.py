@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from client_lib.worker import rank_runner
+from client_lib.worker.rank_runner.collectives import ENTRIES_MAX
 from server_stub.curves import lag
 from server_stub.curves.lag import Entries
 
@@ -153,7 +153,7 @@ def sends(entries: Entries, rank: int, windows: int, length: int, late: float = 
         entries.add(rank, json.loads(line(rank, first, 1, times))[2])
 
 
-@pytest.mark.parametrize(("length", "most"), [(rank_runner._ENTRIES_MAX, 8), (1, 64)])
+@pytest.mark.parametrize(("length", "most"), [(ENTRIES_MAX, 8), (1, 64)])
 def test_the_slow_rank_is_looked_for_in_few_windows(
     length: int, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,9 +181,9 @@ def test_the_memory_of_what_a_job_sends_is_bounded_and_known() -> None:
             sends(entries, rank, 2, 10)
         except ValueError:
             assert rank >= 64
-    sends(entries, 0, 200, rank_runner._ENTRIES_MAX)  # a rank of a full worker sends on
+    sends(entries, 0, 200, ENTRIES_MAX)  # a rank of a full worker sends on
     with pytest.raises(ValueError, match="more than a rank sends"):
-        sends(entries, 0, 1, rank_runner._ENTRIES_MAX + 1)
+        sends(entries, 0, 1, ENTRIES_MAX + 1)
     assert (len(entries.of_rank), len(entries.of_rank[1])) == (64, 2)
     assert all(
         window.times.itemsize == 8 for windows in entries.of_rank.values() for window in windows

@@ -2,6 +2,7 @@
 
 import string
 
+import pytest
 from hypothesis import given, strategies as st
 
 from client_lib.spec.stacks import (
@@ -9,6 +10,7 @@ from client_lib.spec.stacks import (
     ProcessStacks,
     RankStacks,
     ThreadStack,
+    call as called,
     details,
     groups,
     parse,
@@ -24,8 +26,8 @@ Current thread 0x00007f92efa8cb80 (most recent call first):
   File "/env/lib/python3.11/site-packages/torch/distributed/c10d.py", line 2806 in all_reduce
   File "/home/me/train.py", line 41 in step
   File "/home/me/train.py", line 50 in <module>
-  File "/env/lib/python3.11/site-packages/client_lib/worker/rank_runner.py", line 150 in _run
-  File "/env/lib/python3.11/site-packages/client_lib/worker/rank_runner.py", line 56 in main
+  File "/state/jobs/1/worker-0/rank_runner.py", line 150 in _run
+  File "/state/jobs/1/worker-0/rank_runner.py", line 56 in main
 """
 
 
@@ -43,11 +45,14 @@ def test_a_dump_is_read() -> None:
     ]
 
 
-def test_frames_of_a_warm_pool_and_of_a_function_are_left_out() -> None:
+@pytest.mark.parametrize(
+    "runner", ["/state/rank_runner.py", "/c/client_lib/worker/rank_runner/main.py"]
+)
+def test_frames_of_a_warm_pool_and_of_a_function_are_left_out(runner: str) -> None:
     names = [
         "work (/me/f.py)",
         "call (/c/function_runner.py)",
-        "_run (/c/rank_runner.py)",
+        f"_run ({runner})",
         "<module> (/c/__main__.py)",
     ]
     lines = [f'  File "{name.split("(")[1][:-1]}", line 1 in {name.split()[0]}' for name in names]
@@ -55,12 +60,23 @@ def test_frames_of_a_warm_pool_and_of_a_function_are_left_out() -> None:
     assert [frame.function for frame in thread.frames] == ["work"]
 
 
-def test_a_thread_of_the_runner_is_left_out() -> None:
-    own = (
-        'Thread 0x2 (most recent call first):\n  File "/c/rank_runner.py", line 450 in '
-        "_send_entries\n\n"
-    )
+@pytest.mark.parametrize(
+    "file", ["/state/rank_runner.py", "/c/client_lib/worker/rank_runner/collectives.py"]
+)
+def test_a_thread_of_the_runner_is_left_out(file: str) -> None:
+    own = f'Thread 0x2 (most recent call first):\n  File "{file}", line 450 in run\n\n'
     assert parse(own + DUMP) == parse(DUMP)
+
+
+def test_a_function_that_the_runner_wraps_is_no_code_of_the_user() -> None:
+    waits = process(
+        ("create_connection", "/usr/lib/python3.11/socket.py", 827),
+        ("wait_for_master", "/state/rank_runner.py", 550),
+        ("init_process_group", "/state/rank_runner.py", 580),
+        ("<module>", "/me/train.py", 3),
+    )
+    assert place(waits) == "create_connection <- <module> (train.py:3)"
+    assert str(called(waits)) == "init_process_group (train.py:3)"
 
 
 def process(*frames: tuple[str, str, int], pid: int = 1) -> ProcessStacks:

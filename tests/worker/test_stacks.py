@@ -14,7 +14,8 @@ from client_lib.durable import read_json
 from client_lib.launcher_protocol import control
 from client_lib.launcher_protocol.directory import STACKS
 from client_lib.launcher_protocol.plan import RANK_VARIABLES
-from client_lib.worker import rank_runner, stacks
+from client_lib.worker import stacks
+from client_lib.worker.rank_runner import answers, this_rank
 from tests.kit.interpreters import EACH_PYTHON
 from tests.kit.waiting import until
 from tests.worker.conftest import Worker
@@ -64,8 +65,8 @@ def runs(worker: Worker, ranks: int = 1) -> Worker:
 
 
 def test_both_sides_use_the_same_signal_and_folder() -> None:
-    assert rank_runner._STACKS_SIGNAL == stacks.SIGNAL
-    assert f'"{STACKS}"' in Path(rank_runner.__file__).read_text()
+    assert answers.STACKS_SIGNAL == stacks.SIGNAL
+    assert f'"{STACKS}"' in Path(this_rank.__file__).read_text()
 
 
 @EACH_PYTHON

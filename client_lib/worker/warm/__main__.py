@@ -15,10 +15,10 @@ def main() -> None:
         del sys.path[0]
     root = __file__.replace("\\", "/").rsplit("/", 4)[0]
     sys.path.insert(0, root)
-    from client_lib.worker import rank_runner
+    from client_lib.worker.rank_runner.hooks import hook_imports
     from client_lib.worker.warm.hidden import Hidden
 
-    rank_runner.hook_imports()  # before Hidden: it hides a later hook as the effect of an import
+    hook_imports()  # before Hidden: it hides a later hook as the effect of an import
     hidden = Hidden(_AT_START)
     from client_lib.worker.warm import pool
 

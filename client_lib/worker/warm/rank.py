@@ -16,7 +16,7 @@ from client_lib.launcher_protocol.directory import MARKER
 from client_lib.launcher_protocol.plan import WorkerPlan
 from client_lib.launcher_protocol.processes import content, stat
 from client_lib.launcher_protocol.rank_processes import Process
-from client_lib.worker import rank_runner
+from client_lib.worker.rank_runner.main import run_forked
 from client_lib.worker.warm import ROOM, fit
 from client_lib.worker.warm.hidden import Hidden, ModuleGroup
 
@@ -82,7 +82,7 @@ class Warm:
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             relabel([argv[0]] + argv[2:], MARKER, environment[MARKER])
             self._forget(argv, environment)
-            rank_runner.run_forked(argv[2:])
+            run_forked(argv[2:])
         except BaseException:  # noqa: BLE001  (a defect of ours: the callers must not continue in this process)
             traceback.print_exc()
         finally:

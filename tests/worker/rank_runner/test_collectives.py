@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from client_lib.worker import rank_runner
+from client_lib.worker.rank_runner import collectives
 from server_stub.curves import lag
 from tests.kit.processes import free_port
 from tests.worker.conftest import Worker
@@ -79,14 +79,14 @@ def test_touching_and_sending_share_one_limit_of_their_time(
     touch_s: float, send_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clocks, touched = Clocks(), []
-    sender = object.__new__(rank_runner._EntrySender)
+    sender = object.__new__(collectives.EntrySender)
 
     def uses(seconds: float) -> None:
         clocks.used += seconds
         if seconds == touch_s:
             touched.append(clocks.now)
 
-    monkeypatch.setattr(rank_runner, "time", clocks)
+    monkeypatch.setattr(collectives, "time", clocks)
     monkeypatch.setattr(sender, "_touch", lambda: uses(touch_s), raising=False)
     monkeypatch.setattr(sender, "send", lambda: uses(send_s), raising=False)
     sender.run()
@@ -106,13 +106,13 @@ class SetBack(Clocks):
 
 def test_a_clock_that_is_set_back_delays_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
     clocks, sent = SetBack(now=3000.0), []
-    sender = object.__new__(rank_runner._EntrySender)
+    sender = object.__new__(collectives.EntrySender)
 
     def send() -> None:
         sent.append(clocks.now)
         raise TimeoutError
 
-    monkeypatch.setattr(rank_runner, "time", clocks)
+    monkeypatch.setattr(collectives, "time", clocks)
     monkeypatch.setattr(sender, "_touch", lambda: None, raising=False)
     monkeypatch.setattr(sender, "send", send, raising=False)
     sender.run()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from client_lib.worker import rank_runner
 from tests.kit.processes import free_port
+from tests.worker.rank_runner.joined import RUNNER
 
 pytestmark = pytest.mark.process
 
@@ -50,7 +50,7 @@ def test_on_several_workers_it_fails_with_a_sentence_instead_of_waiting(
         "LOCAL_RANK": "0",
     }
     sizes = {"WORLD_SIZE": str(workers), "LOCAL_WORLD_SIZE": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, rank_runner.__file__, str(tmp_path / "train.py")]
+    command = [sys.executable, str(RUNNER), str(tmp_path / "train.py")]
     done = subprocess.run(
         command, env={**os.environ, **ours, **sizes}, capture_output=True, text=True, timeout=100
     )

@@ -13,11 +13,9 @@ from typing import NamedTuple
 
 import pytest
 
-import client_lib.worker
 from tests.kit.interpreters import EACH_PYTHON
 from tests.kit.processes import free_port
-
-RUNNER = Path(client_lib.worker.__file__).parent / "rank_runner.py"
+from tests.worker.rank_runner.joined import RUNNER
 
 
 class Done(NamedTuple):
@@ -473,7 +471,7 @@ runner = importlib.util.module_from_spec(spec); spec.loader.exec_module(runner)
 
 def test_the_wait_for_the_master_polls_until_it_listens(tmp_path: Path) -> None:
     waits = tmp_path / "waits.py"
-    waits.write_text(f"{LOAD_RUNNER}runner._wait_for_master(); print('there')\n")
+    waits.write_text(f"{LOAD_RUNNER}runner.wait_for_master(); print('there')\n")
     with socket.socket() as master:
         master.bind(("127.0.0.1", 0))
         environment = {
@@ -500,7 +498,7 @@ def test_a_long_wait_for_the_master_asks_less_often(tmp_path: Path) -> None:
         f"asked = []\n"
         f"def refused(*_, **__): asked.append(1); raise ConnectionRefusedError\n"
         f"socket.create_connection, runner._LIMIT_S = refused, 2.0\n"
-        f"runner._wait_for_master(); print(len(asked))\n"
+        f"runner.wait_for_master(); print(len(asked))\n"
     )
     waited = run(tmp_path, str(waits), RANK="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="1")
     assert 0 < int(waited.stdout) < 450

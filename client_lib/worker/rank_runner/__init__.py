@@ -1,0 +1,25 @@
+"""Runs a rank's script as `python script.py` does, and starts and ends faster if the script uses
+torch.
+
+    this_rank        facts of this process
+    error_file       the exception that ends the script, for the launcher
+    unwinding        the exception from which the main thread unwinds
+    answers          handlers of the launcher's questions: unwinding, stacks
+    pipes            pipes of its own for the output of a rank under torchrun
+    frames           removes the runner's frames from a traceback
+    open_files       files that a teardown finishes
+    torch_import     the import of torch, without garbage collection
+    collectives      the times at which the rank enters collectives
+    master           waits for the master, and refuses a master of the script's own
+    process_groups   wraps the functions of torch.distributed that begin and end groups
+    hooks            lets functions run the first import of a module
+    imports          names of the modules that the script has imported
+    teardown         ends the process
+    main             the script, from its module to its end
+
+The launcher starts the ranks with the user's interpreter, which lacks this package. So the modules
+are joined into one file, `rank_runner.py` (`client_lib.worker.joining`, which says how they must be
+written). It may import hardly a module, before the script runs, that an interpreter has not loaded
+itself. The warm pool imports the package. One difference from `python script.py` remains: the
+runner's frames are below those of the script (inspect.stack()).
+"""

@@ -1,0 +1,36 @@
+"""Writes an exception to TORCHELASTIC_ERROR_FILE, in the format of torch."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from client_lib.worker.rank_runner.this_rank import THIS_RANK
+
+
+def write_error_file(error: BaseException, raised_at: float | None = None) -> str | None:
+    """Write the file of torch.distributed.elastic's ErrorHandler, unless there is one, which has
+    more details. `raised_at`: seconds since 1970; None: now. Returns its path; None: it is not
+    written."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path or os.getpid() != THIS_RANK.pid:
+        return None
+    now = time.time() if raised_at is None else raised_at
+    try:
+        import json
+        import traceback
+
+        text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+        extra = {
+            "py_callstack": text,
+            "timestamp": str(int(now)),
+            "rank": os.environ.get("RANK", ""),
+            "raised_at": now,
+        }
+        message = {"message": "%s: %s" % (type(error).__name__, error), "extraInfo": extra}
+        with open(path, "x") as file:
+            json.dump({"message": message}, file)
+    # It exists, the disk is full, or str(error) fails. The traceback is on stderr, too.
+    except Exception:  # noqa: BLE001
+        return None
+    return path

@@ -1,0 +1,23 @@
+"""Holds what the other modules know of the process that runs the script."""
+
+import os
+
+
+class _ThisRank:
+    """Facts of the process that runs the script; `answers.begin` sets them."""
+
+    pid = 0
+    """Its number, which tells it from its forks."""
+    master = ""
+    """The launcher's MASTER_ADDR, where the ranks of several workers meet; "": one worker."""
+    is_forked = False
+    """True in a process forked from a warm pool."""
+
+
+THIS_RANK = _ThisRank()
+
+
+def own_file(kind: str = "") -> str:
+    """Path of a file of this rank by which the launcher sees what the rank does."""
+    worker_dir = os.environ.get("CLIENT_LIB_WORKER_DIR", "")
+    return os.path.join(worker_dir, "stacks", kind + os.environ.get("RANK", "0"))
