@@ -140,6 +140,8 @@ docs: $(READY)  ## write what docs/ repeats of the code, and build the site in b
 	@$(RUN)/python docs/cli_reference.py > docs/cli.md.new && mv docs/cli.md.new docs/cli.md
 	@echo "== tables of docs/*.md"
 	@$(RUN)/python docs/tables.py
+	@echo "== docs/api.txt"
+	@$(RUN)/python docs/surface.py > docs/api.txt.new && mv docs/api.txt.new docs/api.txt
 	@echo "== build/docs (warnings are errors)"
 	@$(RUN)/python -m sphinx -q -W --keep-going docs build/docs
 

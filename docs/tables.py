@@ -51,7 +51,7 @@ def _fields(model: type[BaseModel], name: Callable[[str], str]) -> str:
     texts = descriptions(model)
     rows = [
         (
-            f"| `{name(key)}` | {_type(field.annotation)} | {_default(field)} | "
+            f"| `{name(key)}` | {type_of(field.annotation)} | {default_of(field)} | "
             f"{_cell(texts.get(key))} |"
         )
         for key, field in model.model_fields.items()
@@ -108,7 +108,7 @@ def _commands() -> str:
     return "\n".join(["| command | does |", "|---|---|", *rows, ""])
 
 
-def _default(field: FieldInfo) -> str:
+def default_of(field: FieldInfo) -> str:
     if field.is_required():
         return "required"
     if field.default_factory in (list, dict):
@@ -125,20 +125,20 @@ def _default(field: FieldInfo) -> str:
     return f"`{value.value if isinstance(value, enum.Enum) else value}`"
 
 
-def _type(annotation: object) -> str:
+def type_of(annotation: object) -> str:
     """As a reader says it: `int`, `list of str`, `int or default`."""
     if typing.get_origin(annotation) is typing.Annotated:
-        return _type(typing.get_args(annotation)[0])
+        return type_of(typing.get_args(annotation)[0])
     arguments = [a for a in typing.get_args(annotation) if a is not type(None)]
     origin = typing.get_origin(annotation)
     if origin is typing.Literal:
         return " ".join(f"`{a}`" for a in arguments)
     if origin is list:
-        return f"list of {_type(arguments[0])}"
+        return f"list of {type_of(arguments[0])}"
     if origin is dict:
         return "table"
     if arguments:
-        return " or ".join(_type(a) for a in arguments)
+        return " or ".join(type_of(a) for a in arguments)
     if inspect.isclass(annotation) and issubclass(annotation, enum.Enum):
         return " ".join(f"`{member.value}`" for member in annotation)
     if inspect.isclass(annotation) and issubclass(annotation, BaseModel):

@@ -151,6 +151,13 @@ def test_the_tables_of_the_documents_are_those_of_the_code(monkeypatch: pytest.M
         )
 
 
+def test_the_public_surface_is_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    from surface import text  # type: ignore[import-not-found]
+
+    assert (ROOT / "docs" / "api.txt").read_text() == text(), "make docs writes it anew"
+
+
 def test_the_reference_names_every_reason_and_exit_code() -> None:
     from client_lib.cli.program import ExitCode
     from client_lib.spec.states import Reason
