@@ -12,6 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, overload
 
 from client_lib.errors import JobEnded
+from client_lib.reports import curves, table
 from client_lib.spec.states import State
 from client_lib.spec.wire import GroupInfo, JobInfo
 from client_lib.transport.api import Api
@@ -174,16 +175,12 @@ class Group(JobList):
         """The job with the best value of a metric of rank 0. `largest`: True if the largest is the
         best; None: the name of the metric tells, else it is the smallest. Raises NotFound: no job
         has this metric."""
-        from client_lib.reports import curves
-
         best = curves.ranked(self._measured(), by, largest)[0]["name"]
         return next(self._make(info) for info in self._first(None) if info.name == best)
 
     def compare(self) -> list[Mapping[str, Any]]:
         """`name`, `state`, `arguments` (those that differ) and `metrics` (`last` and `best` values
         of rank 0) of each job, as dicts: `pandas.json_normalize(group.compare())` is a table."""
-        from client_lib.reports import curves
-
         return curves.compared(self._measured())
 
     def _measured(self) -> list[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]:
@@ -195,8 +192,6 @@ class Group(JobList):
         ]
 
     def __repr__(self) -> str:
-        from client_lib.reports import table
-
         last = self.last_info
         told = table.group_as_job(last.model_dump(mode="json"))["told"]
         return f"Group({self.name!r}, {last.state} when last asked: {told})"

@@ -25,6 +25,7 @@ from typing_extensions import TypeVar  # of the standard library from Python 3.1
 
 from client_lib.errors import ClientLibError, Conflict, InvalidRequest, JobFailed, WaitTimeout
 from client_lib.functions import call as functions
+from client_lib.groups import Group
 from client_lib.reports import explanation
 from client_lib.spec import mlspace
 from client_lib.spec.job import HealthParams, JobSpec, JobType, PriorityClass
@@ -33,7 +34,7 @@ from client_lib.spec.request import CodeInPlace, CodeSnapshot, GroupRequest, Sub
 from client_lib.spec.states import State
 from client_lib.spec.validation import Scalar, validated
 from client_lib.spec.wire import Event, Explanation, JobInfo, JobProvenance, Manifest
-from client_lib.submit import arguments, request
+from client_lib.submit import arguments, request, sweep
 from client_lib.transport.api import LONG_POLL_S, Api, configured
 from client_lib.transport.rest import OnUpload
 
@@ -41,7 +42,6 @@ if TYPE_CHECKING:  # a submit needs none of these: each is loaded by the call th
     from typing_extensions import Unpack
 
     from client_lib.functions.payload import Outcome
-    from client_lib.groups import Group
     from client_lib.log_reading.reader import LogEntry
     from client_lib.log_reading.text_output import TextOut
     from client_lib.reports.difference import JobDiff
@@ -389,9 +389,6 @@ class Job(Generic[R]):
         is. `max_parallel`: so many run at the same time. `stop_on_failure`: when one has FAILED,
         the others are cancelled. The rest is as in `submit`.
         """
-        from client_lib.groups import Group
-        from client_lib.submit import sweep
-
         if self._call or self._spec.name:
             raise InvalidRequest(
                 "a group is made of a script without `name`: its jobs are named after the group"

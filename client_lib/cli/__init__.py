@@ -9,15 +9,17 @@ job_options  the options of a job, made from its spec
 submit_steps what submit, render and run share: `-c job.yaml`, `submit torchrun ...`, the
              interpreter
 connection   the server of a command: reads as plain dicts, all other calls by the SDK
-printer      the one place that prints
+completion   names that a shell is offered
+printer      the one place that prints; on a terminal it draws by `drawing` and
+             `transfer_bar`
 program      its name and its exit codes
 """
+
+import gc
 
 
 def main() -> int:
     """Run the command in `sys.argv`; return its exit code."""
-    import gc
-
     # Imports free hardly anything, and collections would take 4 % of a submit.
     gc.set_threshold(100_000, 10, 10)
     try:

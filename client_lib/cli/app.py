@@ -7,6 +7,7 @@ with, takes as long to load as all else together.
 
 import os
 import sys
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -107,8 +108,6 @@ class LazyGroup(TyperGroup):
         if (
             not name.startswith("-") and name not in COMMANDS and not ctx.resilient_parsing
         ):  # else a shell completes
-            from difflib import get_close_matches
-
             near = get_close_matches(name, COMMANDS, n=1)
             ctx.fail(
                 f"there is no command {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -106,8 +107,6 @@ class Connection:
             raise NotFound(
                 f"no job named {name}; {several} begin so", hint="write more of the name"
             )
-        from difflib import get_close_matches
-
         newest = [job["name"] for job in self.jobs(limit=NEAREST_AMONG)]
         near = get_close_matches(name, newest, n=3, cutoff=0.5)
         offer = f"; did you mean {' or '.join(near)}?" if near else ""

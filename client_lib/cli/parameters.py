@@ -4,7 +4,6 @@ jobs (with their completion).
 
 import inspect
 from collections.abc import Callable
-from contextlib import suppress
 from functools import wraps
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -16,9 +15,6 @@ from client_lib.cli import printer
 from client_lib.cli.program import ExitCode
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-COMPLETED = 50  # names that a shell is offered
-COMPLETION_S = 1.0  # longest wait for the server while a user types
 
 
 class Command(TyperCommand):
@@ -78,17 +74,10 @@ def require_command(ctx: typer.Context) -> None:
 
 
 def profile_names(incomplete: str) -> list[str]:
-    """Names of profiles that begin with `incomplete`; none if the
-    configuration file can't be read.
-    """
-    from client_lib.errors import ClientLibError
-    from client_lib.transport import config
+    """Names of profiles that begin with `incomplete`, for a shell."""
+    from client_lib.cli import completion
 
-    try:
-        known = {*config.read_profiles(config.config_file())[1], config.LOCAL}
-    except ClientLibError:
-        return []
-    return sorted(name for name in known if name.startswith(incomplete))
+    return completion.profiles(incomplete)
 
 
 ServerOption = Annotated[
@@ -152,24 +141,10 @@ Follow = Annotated[
 
 def _offering(*kinds: str) -> Callable[[typer.Context, str], list[tuple[str, str]]]:
     def offered(ctx: typer.Context, incomplete: str) -> list[tuple[str, str]]:
-        """Names of `jobs` or `groups` that begin with `incomplete`. A shell waits: no server is
-        started, no request repeated, and no error printed, which would stand in the line."""
-        from client_lib.cli.connection import Connection
-        from client_lib.errors import ClientLibError
-        from client_lib.spec import paths
-        from client_lib.transport import http_client
-        from client_lib.transport.rest import Rest
+        """Names of `jobs` or `groups` that begin with `incomplete`, for a shell."""
+        from client_lib.cli import completion
 
-        connection = Connection(ctx.params.get("endpoint"), ctx.params.get("profile"))
-        found: list[tuple[str, str]] = []
-        for kind in kinds:
-            with suppress(ClientLibError, KeyError, TypeError):
-                rest = Rest(connection.running, connection.config, http_client.connect)
-                params = {"limit": str(COMPLETED), "name": incomplete or None}
-                params |= {"grouped": "true"} if kind == "groups" else {}
-                names = rest.read(paths.JOBS, "jobs", params, read_s=COMPLETION_S, retry_s=0)[kind]
-                found += [(each["name"], each["state"]) for each in names]
-        return found
+        return [pair for kind in kinds for pair in completion.names(kind, incomplete, ctx.params)]
 
     return offered
 

@@ -1,7 +1,7 @@
 """The one place that prints: data on stdout, hints for a human on stderr.
 
-A table is drawn by rich on a terminal and is aligned plain text in a pipe; `-o json` and `-o name`
-look the same in both. rich is loaded only where it draws.
+A table is drawn on a terminal (`drawing`) and is aligned plain text in a pipe; `-o json` and `-o
+name` look the same in both.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import shlex
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -23,20 +23,13 @@ from client_lib.errors import ClientLibError, JobFailed
 from client_lib.reports.table import Row, aligned, harmless, one_line, without_colours
 
 if TYPE_CHECKING:
+    from client_lib.cli.drawing import Work
     from client_lib.reports.explanation import Part
     from client_lib.spec.wire import JobInfo
     from client_lib.transport.download import Progress
 
 ADVISED = 10  # jobs
 PATIENCE_S = 0.3  # after this time a terminal shows that the command is still at work
-STATE_COLOURS = {
-    "PENDING": "yellow",
-    "RUNNING": "cyan",
-    "RESTARTING": "yellow",
-    "SUCCEEDED": "green",
-    "FAILED": "red",
-    "CANCELLED": "magenta",
-}
 STYLES = {
     "summary": "1;31",
     "exception": "1",
@@ -205,29 +198,11 @@ def table(columns: Row, rows: Iterable[Row], *, cut: Row = (), whole: bool = Fal
     one is wrapped. `whole`: as in a pipe."""
     cells = [[one_line(cell) for cell in row] for row in rows]
     if sys.stdout.isatty() and not whole:
-        _draw(columns, cells, cut)
+        from client_lib.cli import drawing
+
+        drawing.table(columns, cells, cut)
     else:
         data(aligned([columns, *cells]))
-
-
-def _draw(columns: Row, rows: Sequence[Row], cut: Row) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in columns:
-        # the first column is what one copies into the next command: never cut
-        drawn.add_column(heading, no_wrap=heading not in (cut or columns[-1:]), overflow="fold")
-    for row in rows:
-        texts = [
-            Text("" if cell == "-" else cell, style=STATE_COLOURS.get(cell, "")) for cell in row
-        ]
-        for heading, text in zip(columns, texts, strict=True):
-            if heading in cut:
-                text.no_wrap, text.overflow = True, "ellipsis"
-        drawn.add_row(*texts)
-    Console(highlight=False).print(drawn)
 
 
 @contextmanager
@@ -238,26 +213,24 @@ def progress(doing: str) -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    lock, status, text = threading.Lock(), None, doing
+    lock = threading.Lock()
+    shown: Work | None = None
+    text = doing
 
     def appear() -> None:
-        nonlocal status
-        from rich.console import Console  # slow to load, and not needed by quick commands
-        from rich.text import Text
+        nonlocal shown
+        from client_lib.cli import drawing
 
         with lock:
             if not timer.finished.is_set():  # set: the block has ended
-                status = Console(stderr=True).status(Text(text))
-                status.start()
+                shown = drawing.Work(text)
 
     def update(doing: str) -> None:
         nonlocal text
         with lock:
             text = one_line(doing)
-            if status is not None:
-                from rich.text import Text
-
-                status.update(Text(text))
+            if shown is not None:
+                shown.update(text)
 
     timer = threading.Timer(PATIENCE_S, appear)
     timer.daemon = True
@@ -269,8 +242,8 @@ def progress(doing: str) -> Iterator[Callable[[str], None]]:
         _shown.remove(update)
         with lock:
             timer.cancel()
-            if status is not None:
-                status.stop()
+            if shown is not None:
+                shown.stop()
 
 
 @contextmanager
@@ -281,26 +254,9 @@ def transfer(title: str) -> Iterator[Callable[[Progress], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress as Bar,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from client_lib.cli import transfer_bar
 
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn())
-    with Bar(
-        *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True)
-    ) as bar:
-        task = bar.add_task(title, total=None)
-
-        def update(now: Progress) -> None:
-            doing = f"{title}: {now.files} of {now.all_files} files"
-            bar.update(task, description=doing, completed=now.size, total=now.all_size)
-
+    with transfer_bar.transfer(title) as update:
         yield update
 
 

@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import stat
+import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -109,8 +110,6 @@ def on_network(path: Path, mounts: Iterable[Mount]) -> bool:
 def mounts() -> list[Mount]:
     """The mounts of this machine; empty if they are not known (then every path counts as local)."""
     if sys.platform == "darwin":
-        import subprocess  # the command line comes by here at each call; Linux doesn't need it
-
         return parse_mac_mounts(
             subprocess.run(["/sbin/mount"], capture_output=True, text=True, check=False).stdout
         )

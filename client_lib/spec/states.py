@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from difflib import get_close_matches
 from enum import Enum
 from itertools import groupby
 from typing import TYPE_CHECKING, TypeVar
@@ -110,8 +111,6 @@ def check_failure(word: str) -> None:
     code = _EXIT.fullmatch(word)
     if word in FAILURES or (code and int(code[1]) <= 255):
         return
-    from difflib import get_close_matches
-
     words = [*map(str, FAILURES), "exit:N"]
     near = get_close_matches(word, words, n=1)
     way_out = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(words)}"

@@ -28,6 +28,7 @@ from client_lib.spec.request import (
 )
 from client_lib.spec.validation import validated
 from client_lib.spec.wire import GroupInfo, JobInfo, Manifest
+from client_lib.submit import checks
 from client_lib.submit.caller import requirements_of, requirements_within, submitter
 from client_lib.submit.source import (
     GitReading,
@@ -67,8 +68,6 @@ def prepare(
     )
     reading = GitReading(source.folder)
     if not (call or source.script or spec.conda_env or spec.requirements) and api.runs_here():
-        from client_lib.submit import checks
-
         checks.check_program(source, spec.environment().get("PATH", os.environ.get("PATH")))
     changed: dict[str, Any] = {
         "script": source.text,
@@ -100,8 +99,6 @@ class Submission:
         source, spec, python = self.source, self.spec, self.submitter.python
         if source.script is None or python is None:
             return
-        from client_lib.submit import checks
-
         as_here = not (spec.requirements or spec.setup or "PYTHONPATH" in spec.environment())
         own = None if spec.conda_env else python
         for warning in checks.check(source.script, spec.command()[1:], own, imports=as_here):

@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from client_lib.errors import InvalidRequest
+from client_lib.spec.command_line import parse_toml
 from client_lib.spec.state_dir import chosen_state_dir
 
 ENDPOINT = "CLIENT_LIB_ENDPOINT"
@@ -160,8 +161,6 @@ def read_profiles(path: Path) -> tuple[str | None, dict[str, dict[str, Any]]]:
         return None, {}
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"{path} can't be read: {error}") from None
-    from client_lib.spec.command_line import parse_toml  # most calls have no file to parse
-
     data = parse_toml(text, path)
     profiles = data.pop("profiles") if isinstance(data.get("profiles"), dict) else {}
     default = data.pop("profile", None)

@@ -14,13 +14,14 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from client_lib import __version__
 from client_lib.durable import is_held, locked
@@ -40,9 +41,6 @@ from client_lib.spec.states import State
 from client_lib.transport import http_client, logins
 from client_lib.transport.config import Config, Endpoint
 from client_lib.transport.rest import Rest
-
-if TYPE_CHECKING:
-    import subprocess
 
 # a cold disk reads the server's libraries for some seconds; longer means that something is wrong
 START_S = 60.0
@@ -199,8 +197,6 @@ def stop(running: Running) -> None:
 
 
 def _start(directory: Path) -> Running:
-    import subprocess  # with find_spec, 15 ms that a server which runs already does not cost
-
     (directory / SERVER_JSON).unlink(missing_ok=True)  # of a dead server
     log = directory / SERVER_LOG
     begin = log.stat().st_size if log.exists() else 0
@@ -249,8 +245,6 @@ def check_installed() -> None:
 
 
 def missing_libraries() -> list[str]:
-    from importlib.util import find_spec
-
     return [name for name in LIBRARIES if find_spec(name) is None]
 
 

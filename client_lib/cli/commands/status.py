@@ -21,6 +21,7 @@ from client_lib.cli.parameters import (
     TextOrJson,
 )
 from client_lib.errors import Conflict, NotFound, NotSupported
+from client_lib.launcher_protocol import frames
 from client_lib.reports import table
 from client_lib.reports.table import Json
 from client_lib.spec import paths
@@ -243,7 +244,6 @@ def _native_stacks(connection: Connection, job: str, rank: int, pid: int) -> lis
     be installed in the worker.
     """
     from client_lib.cli.commands.sessions import Session
-    from client_lib.launcher_protocol import frames
 
     output, errors, process = bytearray(), bytearray(), f"process {pid} of rank {rank}"
     session = Session(connection.rest, job, {"argv": [*PY_SPY, str(pid)], "rank": rank})

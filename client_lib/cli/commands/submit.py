@@ -28,6 +28,7 @@ from client_lib.cli.submit_steps import DescribedJob, NoCheck
 from client_lib.job import Job
 from client_lib.reports import table
 from client_lib.spec.wire import JobInfo, Manifest
+from client_lib.submit import sweep
 from client_lib.submit.changes import with_arguments
 
 _VIEW = """\
@@ -118,8 +119,6 @@ def submit(
     if each and len(dict(each)) < len(each):
         ctx.fail("two --each have the same name: give all its values in one, as in lr=0.1,0.01")
     if group:
-        from client_lib.submit import sweep  # few submits are of a group
-
         if each_file:
             tried: Any = sweep.rows(submit_steps.read_text(each_file), each_file)
         else:
