@@ -59,8 +59,8 @@ class Call:
 
     @property
     def shown(self) -> list[str]:
-        """The arguments as people read them, each cut (`epochs=3`), without
-        those that each rank fills.
+        """The arguments as people read them, each cut (`epochs=3`), without the arguments that each
+        rank fills.
         """
         shown = [
             short_repr(value)
@@ -106,7 +106,8 @@ def call_of(
     parameters = signature.parameters.values()
 
     def left_open() -> tuple[list[inspect.Parameter], list[str]]:
-        """The parameters without an argument, and the names of those that need one."""
+        """The parameters without an argument, and the names of the parameters that need an
+        argument."""
         try:
             bound = signature.bind_partial(*places, **named).arguments
         except TypeError as error:
@@ -142,9 +143,9 @@ def call_of(
 
 
 def taken_from(given: dict[str, Any]) -> Call | None:
-    """The call, if `script` of these arguments of a Job is a function; they are then those of a
-    spec, in place. Raises InvalidRequest: something is given that only a script, or only a
-    function, has."""
+    """The call, if `script` of these arguments of a Job is a function. The arguments are changed in
+    place then, to the arguments of a spec. Raises InvalidRequest: something is given that only a
+    script, or only a function, has."""
     function, kwargs = given["script"], given.pop("kwargs")
     if not callable(function):
         if kwargs is not None:

@@ -46,7 +46,7 @@ from client_lib.spec.wire import JobInfo
 from client_lib.transport.api import Api
 from client_lib.worker.function_runner import PROTOCOL, RAISED, REFUSED, VALUE, difference, here
 
-LIMIT_BYTES = 2 * 2**30  # a server's own bound has the same default
+LIMIT_BYTES = 2 * 2**30  # the server's own bound has the same default
 _LARGEST = 5
 _SOURCE_MAX = 10**6
 _registry = threading.Lock()  # cloudpickle's list of modules to send by value is the process's
@@ -61,7 +61,7 @@ def written(
 
     Raises:
         TooLarge: more than `limit_bytes`; names the largest things that the function needs.
-        InvalidRequest: something of it can't be pickled.
+        InvalidRequest: a part of the call can't be pickled.
     """
     versions = here(cloudpickle.__version__)
     header = {
@@ -123,7 +123,7 @@ def _zipped_cloudpickle() -> bytes:
         for file in sorted(folder.glob("*.py")):
             entry = zipfile.ZipInfo(
                 f"{folder.name}/{file.name}"
-            )  # without the file's time: the same call, same bytes
+            )  # without the file's time, so that equal calls give equal bytes
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, file.read_bytes())
     return packed.getvalue()
@@ -282,8 +282,9 @@ class _MainNamespace:
 
 
 def _path_entries(root: str | None) -> list[str]:
-    """The caller's own entries of sys.path, those of no installation. `root`: of a snapshot, and
-    then they are relative to it and those outside are left out; None: in place, absolute."""
+    """The caller's own entries of sys.path, which belong to no installation. `root`: the root of a
+    snapshot; entries are then relative to the root, and entries outside are left out. None: in
+    place, with absolute entries."""
     own = [os.path.abspath(entry) for entry in sys.path if not _installed(os.path.abspath(entry))]
     if root is None:
         return list(dict.fromkeys(own))
@@ -355,7 +356,7 @@ class Outcome:
         return [self._value(*each) for each in (first, *others)]
 
     def failure(self, ended: JobFailed) -> BaseException:
-        """The exception for a failed job: that of its function in the first failing rank,
+        """The exception for a failed job: the exception of the function in the first failing rank,
         with `ended` as its cause.
         """
         failure = self.info.failure

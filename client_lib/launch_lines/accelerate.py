@@ -369,7 +369,8 @@ def _variables(
 def _texts(
     defaults: Mapping[str, str | None], settings: Mapping[str, Any], prefix: str = "ACCELERATE_"
 ) -> dict[str, str]:
-    """Variables of these options, with their values or defaults."""
+    """The environment variables that these options become, with the values of the options or their
+    defaults."""
     values = {option: settings.get(option, default) for option, default in defaults.items()}
     return {
         prefix + option.replace("-", "_").upper(): "True" if value == "" else str(value)

@@ -14,7 +14,7 @@ from client_lib.errors import InvalidRequest
 
 @dataclass(frozen=True)
 class Machine:
-    cores: int | None = None  # those of one worker, for `--nproc-per-node=cpu`; None: not known
+    cores: int | None = None  # cores of one worker, for `--nproc-per-node=cpu`; None: not known
     accelerate_config: Callable[[str | None], Mapping[str, Any]] = lambda _: {}
     """(path given on the line, or None for accelerate's default one) -> its values;
     {}: there is no default one.
@@ -32,7 +32,7 @@ class LaunchLine:
     launcher: str
     fields: Mapping[
         str, Any
-    ]  # those that the line sets; a different option of the job contradicts it
+    ]  # fields that the line sets; another value in an option of the job contradicts the line
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """The launcher's defaults for fields that the line leaves out; an option
     of the job overrides them.
@@ -96,8 +96,8 @@ def by_name(names: Mapping[str, str]) -> dict[str, str]:
 
 
 def dropped(given: Iterable[str], reasons: Mapping[str, str], form: str = "--{}") -> list[str]:
-    """One sentence for all settings that have no effect for the same reason.
-    `form`: `{}` is the name of one.
+    """One sentence for all settings that have no effect for one reason. `form`: `{}` stands for the
+    name of a setting.
     """
     of_reason: dict[str, list[str]] = {}
     for name in given:

@@ -1,6 +1,6 @@
 """A line of torchrun (`python -m torch.distributed.run`, `... .launch`) as fields of a job. Pure.
 
-Its options stand in five tables, all of them; a test compares with torch's own parser.
+Five tables have all of torchrun's options; a test compares them with torch's own parser.
 """
 
 from collections.abc import Mapping, Sequence

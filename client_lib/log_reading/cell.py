@@ -96,8 +96,8 @@ class CellOutput:
     # --- methods of a text file
 
     def write(self, text: str) -> None:
-        """Print lines as ordinary output as long as there is room; the first that does not fit and
-        all later ones go to the tail."""
+        """Print lines as ordinary output as long as there is room; the first line that does not fit
+        and all later lines go to the tail."""
         before = self._in_tail
         for line in text.splitlines(keepends=True):
             if self._in_tail or self._lines_left == 0 or len(line) > self._characters_left:

@@ -1,10 +1,10 @@
 """The first line in which the ranks of a job differ: entries in, places out. Pure.
 
-The ranks are compared line by line, each of stdout and stderr for itself, because the order of
-lines in both is chance. Lines are the same if only numbers, times and addresses in them differ.
-Rank 0 may print more than the others (`if rank == 0:`): only a line of theirs that it never prints
-is a difference. The client compares, so that it works with every server: the log is read twice, and
-eight bytes are held per line.
+The ranks are compared line by line, stdout with stdout and stderr with stderr, because the order of
+lines between the two is chance. Lines are the same if only numbers, times and addresses in them
+differ. Rank 0 may print more than the others (`if rank == 0:`): only a line of the others that rank
+0 never prints is a difference. The client compares, so that it works with every server: the log is
+read twice, and eight bytes are held per line.
 """
 
 from __future__ import annotations
@@ -21,9 +21,11 @@ from client_lib.launcher_protocol.record import GOES_ON, MAX_TEXT, PROGRESS
 from client_lib.log_reading.reader import LogEntry
 from client_lib.spec.states import spans
 
-BEFORE, AFTER = 2, 6
-"""Lines that are kept before the one that differs, and from it on: the end of a
-short traceback is among them.
+BEFORE = 2
+"""Number of lines that are kept before the line that differs."""
+AFTER = 6
+"""Number of lines that are kept from the line that differs on: enough for the end of a short
+traceback.
 """
 _SIDES_MAX = 8  # in a text
 _COMPARED = ("stdout", "stderr")
@@ -31,7 +33,7 @@ _VARIES = re.compile(r"0x[0-9a-f]+|\b[0-9a-f]{8,}\b|[-+]?\d[\d.,:_]*(?:e[-+]?\d+
 
 
 class Side(TypedDict):
-    """Ranks that print the same line at the place; the texts are those of the first of them."""
+    """Ranks that print the same line at the place, with the texts of the first of these ranks."""
 
     ranks: list[int]
     before: list[str]
@@ -112,7 +114,8 @@ def _place(printed: Mapping[int, array[int]]) -> tuple[int, dict[int, int]] | No
 
 
 def as_text(found: Divergence) -> list[str]:
-    """Lines for people: those of each side under `[ranks]`, and a `>` at the one that differs."""
+    """Lines for people: the lines of each side under `[ranks]`, and a `>` at the line that
+    differs."""
     lines = [
         (
             f"{found.stream}: the ranks differ after {found.agreed} equal lines, at "

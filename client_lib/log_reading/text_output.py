@@ -284,7 +284,7 @@ class LogPrinter:
     """`[rank]` has the colour of its rank."""
 
     def __post_init__(self) -> None:
-        # for COLLAPSE, so that the same line of other ranks can join
+        # lines are held for COLLAPSE, so that equal lines of other ranks can join them
         self._held: deque[_Line] = deque()
         self._going_on: set[_Source] = set()
         self._bars: dict[_Source, str] = {}
@@ -326,8 +326,8 @@ class LogPrinter:
         return self.idle() + self._write([f"{self._painted(bar)}\n" for bar in bars])
 
     def _released(self, line: _Line) -> list[_Line]:
-        """Hold the line, or join it to the same one of other ranks; the lines that wait no longer.
-        Each rank's own order is kept."""
+        """Hold the line, or join it to an equal line of other ranks; return the lines that need not
+        wait any longer. The order of each rank's lines is kept."""
         rank, twin = line.entry.rank, None
         for held in reversed(self._held) if rank is not None else ():
             if rank in held.ranks:  # a twin never stands before another line of the same rank
@@ -365,7 +365,7 @@ class LogPrinter:
         return f"{stamp}[{spans(ranks) or place}] " if self.prefix else stamp
 
     def _painted(self, text: str) -> str:
-        """The same text, a `[rank]` near its beginning in the colour of that rank."""
+        """The text with a `[rank]` near its beginning in the colour of that rank."""
         found = _PREFIX.match(text) if self.colours and self.prefix else None
         if not found:
             return text
@@ -414,7 +414,7 @@ class _Line(NamedTuple):
     entry: LogEntry
     starts_inside: bool
     ranks: list[int | None]
-    """Those of its twins, too."""
+    """The ranks that print the line; ranks that print an equal line are added."""
     likeness: tuple[Any, ...]
     """Equal for lines of several ranks that may become one. A line of no rank
     becomes part of no other.

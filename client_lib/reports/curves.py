@@ -1,5 +1,5 @@
-"""Curves of metrics as text: those of one job, jobs ranked by a metric, and jobs beside each other.
-Pure.
+"""Curves of metrics as text: the curves of one job, jobs ranked by a metric, and jobs beside each
+other. Pure.
 
 Plain dicts of the server's JSON and not JobMetrics, so that `client-lib metrics` loads no pydantic.
 """
@@ -92,9 +92,9 @@ RANKING = ("NAME", "STATE", "BEST", "AT", "LAST", "SCRIPT")
 
 
 def ranked(jobs: Sequence[Measured], by: str, largest: bool | None = None) -> list[Json]:
-    """The jobs by the best value of a metric, the best first; those without it stand at the end.
-    `largest`: True if the largest value is the best; None: as the metric's name tells, else the
-    smallest. Raises NotFound: no job has this metric."""
+    """The jobs by the best value of a metric, the best first; jobs without the metric stand at the
+    end. `largest`: True if the largest value is the best; None: as the metric's name tells, else
+    the smallest. Raises NotFound: no job has this metric."""
     is_larger = bool(grows(by) if largest is None else largest)
     if not any(curve["name"] == by for _, curves in jobs for curve in curves):
         known = sorted({curve["name"] for _, curves in jobs for curve in curves})
@@ -178,9 +178,9 @@ _PAIR = re.compile(
 
 
 def compared(jobs: Sequence[Measured]) -> list[Json]:
-    """`name`, `state`, `arguments` (those that differ) and `metrics` of the jobs.
-    Among the arguments are values that a group tries, variables as `$NAME`, and fields of the job.
-    A metric has its `last` value, and its `best` one where its name tells which that is."""
+    """`name`, `state`, `arguments` (if they differ) and `metrics` of the jobs. Among the arguments
+    are values that a group tries, variables as `$NAME`, and fields of the job. A metric has its
+    `last` value, and its `best` value if the metric's name tells which value is best."""
     known = [_known(job) for job, _ in jobs]
     differ = [
         name for name in dict.fromkeys(chain(*known)) if len({each.get(name) for each in known}) > 1
@@ -232,8 +232,8 @@ def compared_rows(found: Sequence[Json], *, exact: bool = False) -> list[Row]:
 
 
 def _known(job: Json) -> dict[str, str]:
-    """All values of a job by name but those that are None; a field that the server does
-    not send has its default.
+    """All values of a job by name, except values that are None; a field that the server does not
+    send has its default.
     """
     spec = job["spec"]
     named = {

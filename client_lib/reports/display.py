@@ -33,7 +33,11 @@ _SGR_STYLES = {"1": "font-weight:bold"} | {
 
 Bundle = dict[str, str]  # MIME type -> what is shown
 MAX_BARS = 16
-_PLAIN = (Reason.RUNNING, Reason.COMPLETED, Reason.CANCELLED)  # their states say the same
+_PLAIN = (
+    Reason.RUNNING,
+    Reason.COMPLETED,
+    Reason.CANCELLED,
+)  # reasons that say no more than the state
 _FONT = "font:13px/1.45 system-ui,sans-serif"
 _PRE = (
     "<pre style='margin:0;padding:6px "
@@ -101,8 +105,8 @@ def report_as_html(parts: Sequence[tuple[str, str]], state: str) -> str:
 
 
 def _card(state: str, *parts: str) -> str:
-    """A frame with an edge in the colour of the state; its other colours are those of
-    the notebook, light or dark.
+    """A frame with an edge in the colour of the state; the notebook's theme, light or dark, gives
+    the other colours.
     """
     inner = "".join(f"<div style='margin:3px 0'>{part}</div>" for part in parts if part)
     return _CARD.format(colour=_COLOURS.get(state, "#888"), inner=inner)
@@ -123,7 +127,7 @@ def coloured(text: str) -> str:
     """
     shown, spans = "", 0
     for place, part in enumerate(_SGR.split(text)):
-        if place % 2 == 0:  # text; the odd ones are escape sequences
+        if place % 2 == 0:  # even parts are text, odd parts are escape sequences
             shown += html.escape(part)
             continue
         styles = [_SGR_STYLES[code] for code in part[2:-1].split(";") if code in _SGR_STYLES]

@@ -1,9 +1,9 @@
 """Explanations of a job that waits, runs or ended, and the report of its failure: JobInfo and
 events to text. Pure.
 
-They are the same for both runtimes, which put their observations into reason, message and events.
-`wait()` raises the report. The server finds the causes and hints, because it has the reports of the
-ranks.
+Both runtimes put their observations into reason, message and events, so that one explanation does
+for both. `wait()` raises the report. The server finds the causes and hints, because it has the
+reports of the ranks.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -143,7 +143,7 @@ def explain(
 def explained(
     info: JobInfo, events: Sequence[Event], now: datetime, spelling: Spelling = PYTHON
 ) -> Explanation:
-    """The same as data, with all events."""
+    """The explanation as data, with all events."""
     return Explanation(
         job=info.name,
         state=info.state,
@@ -177,7 +177,7 @@ def _state_since(info: JobInfo, events: Sequence[Event]) -> datetime:
 
 
 def _workers_with_message(info: JobInfo) -> list[WorkerInfo]:
-    """Those whose message is not part of the job's."""
+    """Workers whose message is not part of the job's message."""
     return [
         worker for worker in info.workers if worker.message and worker.message not in info.message
     ]

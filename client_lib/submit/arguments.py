@@ -69,7 +69,7 @@ TODAY: dict[str, str] = {
     name: hint.__metadata__[0]
     for name, hint in get_type_hints(OldArguments, include_extras=True).items()
 }
-"""Each of them -> its replacement today."""
+"""Arguments of earlier years -> what replaces each today."""
 
 
 def with_earlier_arguments(kind: type[C]) -> type[C]:

@@ -61,8 +61,8 @@ def changed(
 
 
 def with_arguments(spec: JobSpec, args: Sequence[str]) -> dict[str, Any]:
-    """The changes that replace all arguments of a script, also those that stand behind
-    it in the field `script`.
+    """The changes that replace all arguments of a script, also the arguments that stand behind it
+    in the field `script`.
     """
     path = spec.python_script
     replaced: dict[str, Any] = {"args": list(args)}
@@ -105,10 +105,10 @@ def what_differs(stored: SubmitRequest, after: JobSpec, sha256_now: str | None) 
 def checkpoints(
     before: JobInfo, after: JobSpec, differ: Sequence[str], resume: bool | None
 ) -> tuple[bool, str]:
-    """True if the new run gets a copy of the checkpoints of the old job, and a message about those
-    that it will find. `differ`: see `what_differs`. `resume`: the user's wish; None: checkpoints of
-    the same experiment are used. Raises InvalidRequest: `resume` contradicts the state of the old
-    job or a `checkpoint_dir`."""
+    """True if the new run gets a copy of the checkpoints of the old job, and a message about the
+    checkpoints that the new run will find. `differ`: see `what_differs`. `resume`: the user's wish;
+    None: checkpoints of the same experiment are used. Raises InvalidRequest: `resume` contradicts
+    the state of the old job or a `checkpoint_dir`."""
     old, its_own = before.name, before.spec.checkpoint_dir
     wanted = not differ if resume is None else resume
     reason = (

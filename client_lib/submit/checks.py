@@ -47,9 +47,9 @@ def check(
     script: Path, arguments: Sequence[str], python: str | None, *, imports: bool
 ) -> list[str]:
     """Warnings about a script that the interpreter `python` will run on this machine; None: another
-    one than that of this process. `imports`: the job's environment has the packages that the
-    interpreter has, and no others. Raises InvalidRequest for an error of syntax if `python` is the
-    interpreter of this process."""
+    interpreter than the one of this process. `imports`: the job's environment has the packages that
+    the interpreter has, and no others. Raises InvalidRequest for an error of syntax if `python` is
+    the interpreter of this process."""
     source = script.read_bytes()
     if len(source) > BYTES_MAX:
         return []
@@ -86,8 +86,8 @@ def check(
 
 
 def _place(python: str) -> tuple[str, str]:
-    """Interpreters at the same place have the same packages. Virtual
-    environments share the program.
+    """Where an interpreter finds its packages: interpreters at one place have the same packages.
+    (Virtual environments share the program.)
     """
     return os.path.dirname(os.path.abspath(python)), os.path.realpath(python)
 

@@ -1,6 +1,6 @@
 """The rules for the files of a folder that are code: `.gitignore` and `.clientlibignore` of each
 directory, by git's rules, and names that never travel (version control, virtual environments,
-caches, `.env`). Rules of a deeper file override those above it, and within a directory
+caches, `.env`). Rules of a deeper file override rules of a file above, and within a directory
 `.clientlibignore` overrides `.gitignore`."""
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _NEVER = frozenset({".env", ".envrc", ".netrc", ".eggs"})
 
 
 class Ignore:
-    """The rules that hold in one directory: its own and those of the directories above it."""
+    """The rules that hold in one directory: its own rules and the rules of the directories above
+    it."""
 
     def __init__(self, rules: tuple[tuple[str, GitIgnoreSpec], ...] = ()) -> None:
         """`rules`: the innermost first, each with its directory relative to

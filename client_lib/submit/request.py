@@ -49,7 +49,8 @@ Code = CodeInPlace | CodeSnapshot
 Post = Callable[[SubmitRequest], T]
 Upload = Callable[[Path, str, bool], None]
 """Sends a file of this digest; with True it first asks the server, which may have it already."""
-# bytes; a smaller call is sent without that question, as it is nearly always new
+# Bytes. A smaller call is sent without asking whether the server has it, as it is nearly always
+# new.
 _SENT_UNASKED = 64 * 1024
 _MEMBER_DIFF_MAX = 16 * 1024  # a group has up to 1000 jobs, each with a request of its own
 _log = logging.getLogger("client_lib")
@@ -109,8 +110,8 @@ class Submission:
         return self._send(lambda job: self.api.submit_request(self._recorded(job), key), on_upload)
 
     def submit_group(self, group: GroupRequest, key: str) -> GroupInfo:
-        """The group, accepted; its `request` is replaced by that of
-        this job. Raises as `submit`.
+        """The accepted group. The `request` of the group is replaced by the request of this job.
+        Raises as `submit`.
         """
 
         def post(job: SubmitRequest) -> GroupInfo:
@@ -247,8 +248,8 @@ def resubmit(
     python: str | None = None,
     before: JobInfo | None = None,
 ) -> JobInfo:
-    """The same code as a new job of the caller as it is now. `before`: the job whose
-    checkpoints are handed on.
+    """A request for the same code as a new job, with the caller's environment of now. `before`: the
+    job whose checkpoints are handed on.
     """
     if (
         spec.requirements != stored.spec.requirements

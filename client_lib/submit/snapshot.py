@@ -1,6 +1,6 @@
 """The code as it is now, in one archive: the same files give the same bytes and so the same digest,
-on any machine. Times, owners and the order of a directory are not in it. `ignore` decides what is;
-`worker.archive` unpacks it."""
+on any machine. The archive has no times, no owners and no order of a directory. `ignore` decides
+which files are in the archive; `worker.archive` unpacks it."""
 
 import gzip
 import heapq
@@ -21,7 +21,7 @@ from client_lib.launcher_protocol.output_globs import ENVIRONMENT_MARKS
 from client_lib.submit.ignore import Ignore, never
 
 LIMIT_FILES = 200_000  # in the archive that a worker unpacks
-# of all files together; a server's own bound is on the archive and has the same default
+# Bytes of all files together. A server's own bound is on the archive, and has the same default.
 LIMIT_BYTES = 2 * 2**30
 TRIES = 3  # packing starts over when a file was changed meanwhile
 # 1980-01-02: zip files, which user code may write from these, know no earlier day
@@ -94,8 +94,8 @@ def packed(root: Path, limit_bytes: int = LIMIT_BYTES) -> Iterator[Packed]:
 
 
 def list_files(root: Path) -> tuple[list[Entry], list[str]]:
-    """All below `root` that is not ignored, in a fixed order, and a sentence for each link out of
-    it and special file, which are left out. No file's content is read but that of the ignore files.
+    """All below `root` that is not ignored, in a fixed order, and a sentence for each special file
+    and each link that leads out of `root`, which are left out. Only ignore files are read.
     """
     listed: list[Entry] = []
     skipped: list[str] = []

@@ -32,8 +32,8 @@ class Source:
     """The script or command on the caller's machine."""
 
     text: str
-    """The script field as it is sent: a file's absolute path, quoted, with its
-    arguments; or the command.
+    """The script field for the request: a file's absolute path, quoted, with its arguments; or the
+    command.
     """
     script: Path | None
     """The .py file, absolute, links not resolved; None: a command."""
@@ -205,8 +205,8 @@ _NAME = re.compile(rf"(?:-[\w.-]*|[\w-]*){_NAMED}", re.IGNORECASE)
 
 class GitReading:
     """A reading of the folder of a script by git. git runs beside the other steps of a submit,
-    which waits at most PATIENCE_S for it: what it has not printed until then is not recorded, and a
-    git that fails is no error."""
+    which waits at most PATIENCE_S for git: what git has not printed until then is not recorded, and
+    a git that fails is no error."""
 
     def __init__(self, folder: Path) -> None:
         self._root = next((each for each in (folder, *folder.parents) if _is_root(each)), None)

@@ -70,10 +70,10 @@ def rows(text: str, name: str) -> list[dict[str, Any]]:
 
 
 def members(args: Sequence[str], each: Each) -> list[GroupMember]:
-    """A run for each combination, of which the last name varies first, or for each of the given
-    ones. `{name}` in `args` becomes the value, a name that stands nowhere is appended as
-    `--name value`; `{{name}}` becomes `{name}`. Raises InvalidRequest: no, too many, equal or
-    unequal runs, a wrong name, a place without values."""
+    """Make a run for each combination of the values, in which the last name varies first; or for
+    each of the given combinations. `{name}` in `args` becomes the value, a name that stands nowhere
+    is appended as `--name value`; `{{name}}` becomes `{name}`. Raises InvalidRequest: no, too many,
+    equal or unequal runs, a wrong name, a place without values."""
     if isinstance(each, Mapping):
         if texts := [name for name, tried in each.items() if isinstance(tried, str)]:
             raise InvalidRequest(

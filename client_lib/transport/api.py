@@ -31,7 +31,7 @@ M = TypeVar("M", bound=BaseModel)
 
 PAGE = 100  # jobs on one page of a list
 LONG_POLL_S = 50.0  # below the 60 s after which common proxies cut a silent connection
-_UPLOAD_S = 600.0  # after the last byte the server still checks the digest of it all
+_UPLOAD_S = 600.0  # after the last byte the server still checks the digest of the whole
 
 
 class Api:
@@ -45,7 +45,8 @@ class Api:
 
     @property
     def endpoint(self) -> str:
-        """The server's URL. Starts the local server if that is the one and it doesn't run."""
+        """The server's URL. Starts the local server if the configuration means it and it does not
+        run."""
         return self._rest.endpoint.url
 
     def close(self) -> None:
@@ -70,7 +71,8 @@ class Api:
 
     def submit_request(self, request: SubmitRequest, key: str) -> wire.JobInfo:
         """`POST /jobs`. With the same `key` and request it is the same job, however often it is
-        sent. An older server refuses its provenance, and gets it without."""
+        sent. An older server refuses the provenance in a request, and gets the request without it.
+        """
         try:
             return self._call("POST", paths.JOBS, wire.JobInfo, request=request, key=key)
         except InvalidRequest as refused:
@@ -94,7 +96,8 @@ class Api:
         return self._call("GET", paths.group(name), wire.GroupInfo, lacks="has no groups")
 
     def cancel_group(self, name: str) -> wire.GroupInfo:
-        """Order the end of all jobs of the group; none of them starts any more. They end later."""
+        """Order the end of all jobs of the group; they end later, and no job of the group starts
+        any more."""
         return self._call(
             "POST",
             paths.group(name, "cancel"),
@@ -205,8 +208,8 @@ class Api:
     def open_output(
         self, name: str, path: str, *, sha256: str, start: int = 0, owner: str | None = None
     ) -> Iterator[bytes]:
-        """The bytes of one of these files from `start` on, as they arrive. Raises
-        NotFound: they are others by now.
+        """The bytes of a kept output from `start` on, as they arrive. Raises NotFound: the file has
+        other bytes by now.
         """
         headers = {"Range": f"bytes={start}-"} if start else {}
         params, url = {"sha256": sha256, "owner": owner}, paths.job_output(name, path)
@@ -228,7 +231,7 @@ class Api:
     ) -> Iterator[wire.JobInfo]:
         """The caller's jobs, newest first, at most `limit`; pages are fetched as they are needed.
         `name` is the beginning of their names; of several labels all must match. `group`: only
-        members of this one."""
+        members of this group."""
         labels = [f"{key}={value}" for key, value in (label or {}).items()]
         asked = {
             "state": str(state) if state else None,

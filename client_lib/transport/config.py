@@ -196,8 +196,8 @@ def check_profile(path: Path, name: str, values: Mapping[str, Any]) -> None:
 
 
 def profile_values(name: str | None, path: Path) -> dict[str, Any]:
-    """The values of the profile, or with None of the one in use. Raises InvalidRequest:
-    there is none of this name.
+    """The values of the profile; None: of the profile in use. Raises InvalidRequest: there is no
+    profile of this name.
     """
     if name == LOCAL:
         return {}

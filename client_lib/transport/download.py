@@ -1,9 +1,9 @@
 """Fetches the outputs of a job, and the code that it ran, into a folder.
 
 Outputs are resumed after a cut, and each file is checked against its digest. A file that is there
-with the same bytes is not fetched again; one with others is replaced when the new one is complete.
-Nothing is written outside of the folder, whatever a server calls its files and wherever links in
-the folder lead. Snapshots are unpacked just as safely.
+with the same bytes is not fetched again; a file with other bytes is replaced when the new file is
+complete. Nothing is written outside of the folder, whatever a server calls its files and wherever
+links in the folder lead. Snapshots are unpacked just as safely.
 """
 
 import hashlib
@@ -64,7 +64,7 @@ def download(
         meter = _Meter(files, on_download)
         try:
             return [_fetch(api, info, file, folder, meter) for file in files]
-        except NotFound:  # the running job has replaced one of them
+        except NotFound:  # the running job has replaced a file
             if listed.final or tries == 1:
                 raise
     _log.warning("%s", why_none(info, listed, pattern))
@@ -146,7 +146,9 @@ def _fetch(api: Api, info: JobInfo, file: OutputFile, folder: Path, meter: _Mete
     try:
         os.chmod(part, 0o755 if file.executable else 0o644)
         os.utime(part, (file.modified_at.timestamp(),) * 2)
-        os.replace(part, target)  # a link of that name goes, not what it leads to
+        os.replace(
+            part, target
+        )  # this replaces a link of that name, and not the file to which the link leads
     except FileNotFoundError:
         if not _is_there(target, file):  # another download of this file has ended first
             raise
@@ -160,7 +162,7 @@ def _is_there(path: Path, file: OutputFile) -> bool:
 
 
 def _collect(api: Api, info: JobInfo, file: OutputFile, part: IO[bytes], meter: _Meter) -> str:
-    """Fill the part from where it ends; the digest of all of it."""
+    """Fetch the rest of a partly fetched file; return the digest of the whole file."""
     if os.fstat(part.fileno()).st_size > file.size:
         part.truncate(0)
     digest, have = hashlib.sha256(), 0

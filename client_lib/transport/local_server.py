@@ -87,9 +87,8 @@ class Running:
 
 
 def find(directory: Path | None = None) -> Running | None:
-    """The server that runs here, or None. Starts nothing and asks nothing over the network.
-    Raises Conflict if the state belongs to another host: a loopback address of it would mean
-    nothing here."""
+    """The server that runs here, or None. Starts nothing and asks nothing over the network. Raises
+    Conflict if the state belongs to another host, whose loopback address means nothing here."""
     directory = directory or state_dir()
     lock, here = directory / SERVER_LOCK, socket.gethostname()
     with suppress(
@@ -112,8 +111,8 @@ def find(directory: Path | None = None) -> Running | None:
 
 
 def find_all() -> list[Running]:
-    """The servers of this user on this machine, with any state directory. Elsewhere than
-    on Linux: that of `find`.
+    """The servers of this user on this machine, with any state directory. Elsewhere than on Linux:
+    only the server that `find` finds.
     """
     directories = {state_dir()}
     for process in Path("/proc").glob("[0-9]*"):
@@ -179,12 +178,14 @@ def find_or_start(directory: Path | None = None) -> Running:
 
 
 def stop(running: Running) -> None:
-    """Ask the server to end, and wait until it has; its jobs run on. Returns at once if it is gone
-    already. Raises ServerError: it still runs after STOP_S."""
+    """Ask the server to end, and wait until it has ended; its jobs run on. Returns at once if the
+    server is gone already. Raises ServerError: the server still runs after STOP_S."""
     lock = str(running.state_dir / SERVER_LOCK)
     if not is_held(lock):
         return
-    with suppress(ProcessLookupError):  # it has ended since, or is in another namespace of pids
+    with suppress(
+        ProcessLookupError
+    ):  # the server has ended since, or is in another namespace of pids
         os.kill(running.pid, signal.SIGTERM)  # find() saw this pid in the lock that is held
     if not _until(lambda: not is_held(lock), STOP_S):
         raise ServerError(

@@ -52,7 +52,7 @@ class Login(TypedDict):
     issuer: str
     client_id: str
     kind: str
-    """The one of the issuer's tokens that the server takes: `id_token` or `access_token`."""
+    """The name of the issuer's token that the server takes: `id_token` or `access_token`."""
 
 
 def endpoint(url: str) -> Endpoint:
@@ -201,7 +201,7 @@ def _metadata(issuer: str) -> Json:
 
 
 def _ask(url: str, form: Json | None = None) -> Json:
-    """The JSON object of the issuer, also that of a refusal. Raises ServerUnreachable."""
+    """The JSON object that the issuer answers, also of a refusal. Raises ServerUnreachable."""
     import requests  # a command that renews nothing does not need it
 
     try:

@@ -57,7 +57,7 @@ WARN_AFTER_S = 2.0  # a server that is back sooner is not worth a warning
 _log = logging.getLogger("client_lib")
 
 Params = Mapping[str, "str | int | float | Sequence[str] | None"]
-"""Parameters of a query; those that are None are not sent."""
+"""Parameters of a query. A parameter that is None is not sent."""
 OnUpload = Callable[
     [int, int], None
 ]  # called with the bytes that were sent so far, and all there are
@@ -107,7 +107,7 @@ class Transport(ABC):
     """Connections to one endpoint, for any number of threads. A subclass sends by its library."""
 
     failures: Sequence[FailureRow]
-    """Those of the library, as our errors."""
+    """Raise our errors in place of the library's."""
 
     def __init__(self, endpoint: Endpoint, config: Config) -> None:
         check_endpoint_rules(endpoint, config)
@@ -292,8 +292,8 @@ class Rest:
         self, name: str, params: Params, deadline: float | None = None
     ) -> Iterator[bytes]:
         """The body of the log stream of a job, as it arrives. Silence of three heartbeats means a
-        dead connection. With `deadline` (of time.monotonic()) it ends there, with a Transient if
-        nothing came until then."""
+        dead connection. With `deadline` (in time of time.monotonic()) the body ends there, with a
+        Transient if nothing came before."""
         read_s = (
             3 * HEARTBEAT_S
             if deadline is None
@@ -344,8 +344,8 @@ class Rest:
             return found
 
     def _own_lock(self) -> threading.Lock:
-        """The lock of this process. A thread of the parent may have held the one
-        that a forked child has got.
+        """The lock of this process: a forked child gets a new one, as a thread of the parent may
+        have held the old lock at the fork.
         """
         if self._pid != os.getpid():
             self._connected, self._lock = None, threading.Lock()
