@@ -161,9 +161,8 @@ def _serve(given: dict[str, Any], *, recover: bool) -> None:
     """
     _close_inherited()
     for name in ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir"):
-        os.environ.pop(
-            name, None
-        )  # prometheus-client would keep our counters among the files of who started us
+        # prometheus-client would keep our counters among the files of who started us
+        os.environ.pop(name, None)
     from pydantic import ValidationError
 
     from client_lib.spec.validation import invalid_request

@@ -34,11 +34,8 @@ def rest_api() -> FastAPI:
         docs_url=None,  # its pages load scripts from elsewhere
         redoc_url=None,
         openapi_url=None,  # the document is docs/openapi.json, made by docs/schemas.py
-        telemetry={
-            "tracing": False,
-            "metrics": False,
-            "logs": False,
-        },  # the access log and /metrics are ours
+        # the access log and /metrics are ours
+        telemetry={"tracing": False, "metrics": False, "logs": False},
         redirect_slashes=False,  # a redirect drops the body and, in some clients, the token
         strict_content_type=False,  # agents send JSON without a Content-Type
         separate_input_output_schemas=False,

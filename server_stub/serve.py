@@ -115,9 +115,8 @@ async def _run(
         room.spare,
     )
     if settings.runtime == "kubernetes":
-        from server_stub.runtimes.kube.runtime import (
-            assemble,
-        )  # half a second of imports that others do not need
+        # half a second of imports that others do not need
+        from server_stub.runtimes.kube.runtime import assemble
 
         runtime: Runtime = assemble(
             settings, registry, {team.namespace for team in tokens().teams if team.namespace}
@@ -231,9 +230,8 @@ def _listen(settings: Settings) -> socket.socket:
             f"host {settings.host!r} is no address to listen on: {error}"
         ) from error
     try:
-        listening.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # the last server's connections may linger
+        # the last server's connections may linger
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
     except OSError as error:
         listening.close()

@@ -138,9 +138,8 @@ def prepare(settings_state_dir: Path, data_dir: Path) -> None:
             if directory == settings_state_dir or not directory.exists():
                 state_dir.make_private(directory)
             elif directory.stat().st_uid == os.getuid() and directory.stat().st_mode & 0o066:
-                directory.chmod(
-                    0o700
-                )  # 0711 stays: jobs may run below it under accounts of their users
+                # 0711 stays: jobs may run below it under accounts of their users
+                directory.chmod(0o700)
         except OSError as error:
             reason = error.strerror or str(error)
             raise ServerError(f"the directory {directory} can't be used: {reason}") from error

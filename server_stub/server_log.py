@@ -127,9 +127,10 @@ class AccessLog:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         began, status, sent, complete = time.perf_counter(), 0, 0, False
         given = next((value for name, value in scope["headers"] if name == REQUEST_ID), b"")
+        # no secret
         request_id = (
             given.decode() if _GIVEN_ID.fullmatch(given) else f"{random.getrandbits(64):016x}"
-        )  # no secret
+        )
         scope["request_id"] = request_id
 
         async def note_and_send(message: Message) -> None:
@@ -179,9 +180,8 @@ class AccessLog:
                     "bytes": sent,
                     "client": client[0] if client else None,
                 }
-                with suppress(
-                    OSError, ValueError
-                ):  # a full disk or a closed pipe must not fail requests
+                # a full disk or a closed pipe must not fail requests
+                with suppress(OSError, ValueError):
                     self._out.write(
                         _line("info", "request", **facts, user=user.name if user else None) + "\n"
                     )

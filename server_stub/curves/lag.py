@@ -189,9 +189,8 @@ def steps(
                 }
             )
     found: list[SeenStep] = []
-    for _, run in groupby(
-        enumerate(numbers), key=lambda pair: pair[1] - pair[0]
-    ):  # numbers that follow each other
+    # numbers that follow each other
+    for _, run in groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0]):
         found += _steps(
             [(n, {rank: each[n] for rank, each in own.items()}) for _, n in run], period
         )
@@ -250,9 +249,8 @@ def _ahead(
     a, b = ([each for each in side.values() if each] for side in (here, there))
     if not both or not a or not b:
         return 0.0
-    least = max(
-        max(e[n] for e in b) - min(e[m] for e in a) for n, m in both
-    )  # they enter n before these enter m
+    # they enter n before these enter m
+    least = max(max(e[n] for e in b) - min(e[m] for e in a) for n, m in both)
     most = min(min(e[m] for e in b) - max(e[n] for e in a) for n, m in both)
     if least <= 0 <= most:
         return 0.0

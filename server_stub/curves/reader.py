@@ -247,9 +247,8 @@ class CurveReader:
                 removed.append(oldest)
             self._logs[file] = log
         for oldest in removed:
-            if oldest.lock.acquire(
-                blocking=False
-            ):  # else another thread reads it, and its values are read again later
+            # else another thread reads it, and its values are read again later
+            if oldest.lock.acquire(blocking=False):
                 try:
                     oldest.save()
                 finally:

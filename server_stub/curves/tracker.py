@@ -207,9 +207,8 @@ class Bars:
                 time,
                 before * per + (step if steps and step is not None else 0.0),
             )
-        elif (
-            steps and step is not None and step <= steps and epoch is None
-        ):  # else a part of an unknown whole
+        elif steps and step is not None and step <= steps and epoch is None:
+            # else a part of an unknown whole
             self._mark((reading.bar, float(steps)), time, step)
 
     def _mark(self, key: tuple[str | None, float], time: float, n: float) -> None:
@@ -442,9 +441,8 @@ class Tracker:
             if source != METRICS and points.source != POSTED:
                 return
             self.count -= len(points)
-            points = self.points[key] = Points(
-                _axis(reading), source
-            )  # exact values are better than printed ones
+            # exact values are better than printed ones
+            points = self.points[key] = Points(_axis(reading), source)
         step = _step(points, reading)
         if (
             points

@@ -147,9 +147,8 @@ def script_change(info: JobInfo, script_path: str) -> str | None:
         with open(
             script_path, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)
         ) as file:
-            if not stat.S_ISREG(
-                os.fstat(file.fileno()).st_mode
-            ):  # a device or a pipe may have no end
+            # a device or a pipe may have no end
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return None
             now = hashlib.sha256(file.read()).hexdigest()
     except OSError:  # gone or unreadable: its ranks report that

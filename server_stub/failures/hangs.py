@@ -43,9 +43,8 @@ def find(
     elsewhere: dict[int, ProcessStacks] = {}
     for rank in after:
         then, now = first.get(rank.rank), rank.processes[0]
-        if (
-            then and rank.rank in quiet
-        ):  # one that has answered only once has not moved, as far as is known
+        # one that has answered only once has not moved, as far as is known
+        if then and rank.rank in quiet:
             then, now = then if then.threads else now, now if now.threads else then
         place = _collective(now)
         if str(place) != str(then and _collective(then)):

@@ -81,9 +81,8 @@ def merged(
     """
     newest: dict[str, dict[int, tuple[int, Kept]]] = {}
     left: dict[tuple[str, int], OutputLeftOut] = {}
-    for (attempt, worker), one in sorted(
-        found.items()
-    ):  # a later attempt replaces what an earlier one left
+    # a later attempt replaces what an earlier one left
+    for (attempt, worker), one in sorted(found.items()):
         for kept in one.kept.values():
             newest.setdefault(kept.path, {})[worker] = attempt, kept
         for out in one.left_out.values():

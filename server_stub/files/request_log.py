@@ -84,10 +84,8 @@ class RequestLog:
             self._file = os.open(self._path(self._segment), os.O_RDWR)
             content = self._path(self._segment).read_bytes()
             written = content.rstrip(b"\0")
-            cut = written[-1:] not in (
-                b"",
-                b"\n",
-            )  # by a power loss; a zero then separates the next record from it
+            # by a power loss; a zero then separates the next record from it
+            cut = written[-1:] not in (b"", b"\n")
             self._size, self._end = len(content), len(written) + cut
 
     def close(self) -> None:

@@ -122,9 +122,8 @@ class Snapshots:
             if _DIGEST.fullmatch(folder.name):
                 try:
                     there = (folder / "code.tar.gz").stat()
-                except (
-                    FileNotFoundError
-                ):  # a crash between folder and archive, or a removal just now
+                except FileNotFoundError:
+                    # a crash between folder and archive, or a removal just now
                     continue
                 yield (
                     folder.name,

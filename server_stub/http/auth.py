@@ -129,12 +129,8 @@ class Logins:
             self._logins: Entries = {
                 key: (bytes.fromhex(token).hex(), float(ends)) for key, (token, ends) in read
             }
-        except (
-            OSError,
-            ValueError,
-            AttributeError,
-            TypeError,
-        ):  # none yet, or damaged: users log in again
+        except (OSError, ValueError, AttributeError, TypeError):
+            # none yet, or damaged: users log in again
             self._logins = {}
 
     def new_link(self, token: str, user: User) -> str:

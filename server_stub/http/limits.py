@@ -74,9 +74,8 @@ class Strangers:
         if len(others) >= STRANGERS_MAX:
             others.difference_update([other for other in others if other.has_token()])
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        descriptor: int = connection.transport.get_extra_info(
-            "socket"
-        ).fileno()  # the lowest that is free
+        # the lowest that is free
+        descriptor: int = connection.transport.get_extra_info("socket").fileno()
         if limit != resource.RLIM_INFINITY and descriptor >= limit - min(_FILES_KEPT, limit // 4):
             why = "the server's limit of open files is too low for more connections"
         elif len(others) >= STRANGERS_MAX:
@@ -241,9 +240,8 @@ class Guard:
             0,
         )
         if declared > bound:
-            if not any(
-                name == b"expect" for name, _ in headers
-            ):  # curl waits for a 100 before it sends the body
+            # curl waits for a 100 before it sends the body
+            if not any(name == b"expect" for name, _ in headers):
                 await _discard(receive)
             raise _too_large(bound)
         has_body = declared or any(name == b"transfer-encoding" for name, _ in headers)

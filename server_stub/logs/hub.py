@@ -76,9 +76,8 @@ class Inotify:
         self._callbacks[number].remove(changed)
         if not self._callbacks[number]:
             del self._callbacks[number]
-            self._libc.inotify_rm_watch(
-                self._descriptor, number
-            )  # fails, harmlessly, for a directory that is gone
+            # fails, harmlessly, for a directory that is gone
+            self._libc.inotify_rm_watch(self._descriptor, number)
 
     def _read(self) -> None:
         data, at, numbers = os.read(self._descriptor, 64 * 1024), 0, set[int]()
@@ -165,9 +164,8 @@ class Feed:
 
     async def _run(self, part: Callable[[], Awaitable[None]]) -> None:
         """Run `_watch_job` or `_look`. If it fails, the streams end, and their readers resume."""
-        with suppress(
-            ClientLibError
-        ):  # deleted (NotFound), or the database fails: the next request gets the error
+        # deleted (NotFound), or the database fails: the next request gets the error
+        with suppress(ClientLibError):
             try:
                 await part()
             except BaseException:
@@ -211,9 +209,8 @@ class Feed:
         unknown = {
             (attempt, worker) for attempt in attempts for worker in workers
         } - self.tails.keys()
-        return any(
-            [self._open_log(position) for position in sorted(unknown)]
-        )  # followers read them in this order
+        # followers read them in this order
+        return any([self._open_log(position) for position in sorted(unknown)])
 
     def _open_log(self, position: Position) -> bool:
         """Open a log; returns False if there is none."""

@@ -137,9 +137,8 @@ def _records_of(reader: LogReader, wanted: _Wanted) -> Iterator[bytes]:
 
 def main() -> None:
     """Answer a pickled request of `search`."""
-    resource.setrlimit(
-        resource.RLIMIT_CPU, (30, 30)
-    )  # `search` kills it earlier, unless the server was killed
+    # `search` kills it earlier, unless the server was killed
+    resource.setrlimit(resource.RLIMIT_CPU, (30, 30))
     hits = hits_in(*pickle.load(sys.stdin.buffer))
     together = groupby(hits or (), key=itemgetter(0))
     found = [(position, b"".join(record for _, record in group)) for position, group in together]

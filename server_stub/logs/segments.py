@@ -83,9 +83,8 @@ class LogReader:
             and held[0] <= offset
             and (data := self._records(held[0], offset - held[0], size, cached))
         ):
-            return Block(
-                offset, data
-            )  # to list the directory for each block takes a fifth of the time
+            # to list the directory for each block takes a fifth of the time
+            return Block(offset, data)
         segments = self.segments()
         first = bisect_right(segments, offset) - 1
         for segment in segments[max(first, 0) :]:
@@ -179,9 +178,8 @@ def offset_of_time(reader: LogReader, stamp: bytes) -> int:
     """Offset of the first record whose time is `stamp` or later; the end of the log if all are
     older. Where a clock was set back, there may be several such offsets; the result is any one."""
     begins = {segment: time_of(reader.window(segment, 0, _HEAD)) for segment in reader.segments()}
-    older = [
-        segment for segment, time in begins.items() if len(time) == STAMP and time < stamp
-    ]  # a new one has none
+    # a new one has none
+    older = [segment for segment, time in begins.items() if len(time) == STAMP and time < stamp]
     if not older:
         return 0
     segment = older[-1]

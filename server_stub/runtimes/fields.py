@@ -62,9 +62,8 @@ FIELDS: dict[str, Row] = {
     "internet": Row(local="the job reaches what this machine reaches"),
     "region": Row("the job runs on this machine", "the job runs on this server's cluster"),
     "priority_class": _EVERYWHERE,  # kubernetes: with a notice if the catalogue has none for it
-    "queue_name": Row(
-        local="there is one queue, by priority_class"
-    ),  # kubernetes: only with a Kueue
+    # kubernetes: only with a Kueue
+    "queue_name": Row(local="there is one queue, by priority_class"),
     "allocation_name": Row(
         _ONE_MACHINE.local, "capacity is shared by priority_class and queue_name"
     ),

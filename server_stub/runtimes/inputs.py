@@ -91,9 +91,8 @@ def _entries(after: Sequence[Sequence[Source]]) -> Iterator[tuple[str, OpenFile 
             for kept in outputs.listing(source.job_dir)[0]:
                 check_path(kept.path)  # processes of that job may have written the list
                 path = PurePosixPath(kept.path)
-                if not files.isdisjoint(
-                    path.parents
-                ):  # a folder of this name in another attempt or worker
+                # a folder of this name in another attempt or worker
+                if not files.isdisjoint(path.parents):
                     continue
                 files.add(path)
                 if found := outputs.find(source.job_dir, kept.path, kept.sha256):

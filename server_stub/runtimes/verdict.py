@@ -139,9 +139,8 @@ def survived(
             worker.report is not None and is_loss(worker.report, returned=worker.number in returned)
         )
     )
-    if (
-        workers[0].stage is Stage.ENDED and not workers[0].failed
-    ):  # there is no group to join any more
+    # there is no group to join any more
+    if workers[0].stage is Stage.ENDED and not workers[0].failed:
         return lost | {number for number in returned if workers[number].failed}
     enough = len(workers) - len(lost) >= bounds.least
     return lost if enough and not workers[0].failed else frozenset()
@@ -267,9 +266,8 @@ def last_stacks(workers: Sequence[WorkerStatus]) -> tuple[str, ...]:
     place. (): the ranks had printed something shortly before, or had failed."""
     found: list[RankStacks] = []
     for worker in workers:
-        with suppress(
-            ValueError, TypeError, AttributeError, OverflowError
-        ):  # a worker may send anything
+        # a worker may send anything
+        with suppress(ValueError, TypeError, AttributeError, OverflowError):
             found += read_worker(worker.number, (worker.report or {}).get("stacks", ()))
     lines = groups(sorted(found, key=lambda rank: rank.rank))
     more = [f"and {len(lines) - _LINES_MAX} more"] if len(lines) > _LINES_MAX else []
@@ -332,9 +330,8 @@ def _place(traceback: str) -> str:
     """Describe a stack as `was in all_reduce (train.py:6)`: the last line of the user's code, and
     the function that this line called."""
     chained = [traceback.find(marker) for marker in outcome.CHAINED if marker in traceback]
-    frames = _FRAME.findall(
-        traceback[: min(chained, default=None)]
-    )  # of the exception that was raised first
+    # of the exception that was raised first
+    frames = _FRAME.findall(traceback[: min(chained, default=None)])
     own = [number for number, (path, _, _) in enumerate(frames) if not _LIBRARY.search(path)]
     if not own:
         return "lost its connection"

@@ -269,9 +269,8 @@ def _proves(proof: SharedFolderProof, folders: list[str | None]) -> bool:
 
 
 def _no_link(path: str, flags: int) -> int:
-    return os.open(
-        path, flags | os.O_NOFOLLOW | os.O_NONBLOCK
-    )  # without O_NONBLOCK a FIFO would block
+    # without O_NONBLOCK a FIFO would block
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def fingerprint(request: SubmitRequest, group: GroupRequest | None = None) -> str:

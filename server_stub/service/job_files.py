@@ -41,12 +41,8 @@ LOST = "lost are their events, and the idempotency keys of deleted jobs"
 REMOVED = ".removed"
 _JOB = "job.json"
 _STOP = "stop.json"
-_COUNTS = (
-    "infrastructure_retries",
-    "retries_from",
-    "furthest_step",
-    "retry",
-)  # fields of a JobInfo about its retries
+# fields of a JobInfo about its retries
+_COUNTS = ("infrastructure_retries", "retries_from", "furthest_step", "retry")
 _ID = re.compile(r"[0-9a-f]{32}")
 _UNREADABLE = SubmitRequest(spec=JobSpec(script="unreadable"), code=CodeInPlace())
 

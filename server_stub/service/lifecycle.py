@@ -33,9 +33,8 @@ INFRASTRUCTURE = frozenset({Reason.NODE_LOST, Reason.PREEMPTED, Reason.UNSCHEDUL
 was evicted or preempted, or the node that a worker was placed on refused it. An attempt that
 someone deleted is not among them."""
 
-DELETED = as_sent(
-    State, "DELETED"
-)  # state of a dependency that was removed, so that nobody knows how it ended
+# state of a dependency that was removed, so that nobody knows how it ended
+DELETED = as_sent(State, "DELETED")
 
 FIRST_PAUSE_S = 1.0  # long enough to free a port or GPU memory of the attempt before
 # a job that fails at once starts once a minute, and a repaired one waits no longer
@@ -99,9 +98,8 @@ def observe(
     decision = None
     if seen.phase == "running":
         decision = _moved(status, State.RUNNING, Reason.RUNNING, seen.message, now)
-    elif (
-        job.state is not State.RUNNING
-    ):  # else it is from before the start, or the runtime finds the job again
+    elif job.state is not State.RUNNING:
+        # else it is from before the start, or the runtime finds the job again
         decision = _moved(status, job.state, seen.reason, seen.message, now)
     return decision or (Decision(status) if status.info.workers != job.workers else None)
 
@@ -186,9 +184,8 @@ def _ended(status: JobStatus, seen: Observation, now: datetime, step: float | No
         status = status._replace(stop=None)  # it failed before it was stopped
     if status.stop:  # the order is the reason, however the ranks then ended
         reason, message = status.stop.reason, status.stop.message
-    elif (
-        seen.reason is Reason.CANCELLED
-    ):  # no order of this service: a signal, or a machine that shuts down
+    elif seen.reason is Reason.CANCELLED:
+        # no order of this service: a signal, or a machine that shuts down
         reason, message = (
             Reason.DELETED_EXTERNALLY,
             seen.message or "its processes were stopped from outside",

@@ -42,9 +42,8 @@ _AT_ONCE_OF_HOST = 8
 _RESOLVERS = 4
 _TEMPORARY = (408, 425, 429, *range(500, 600))  # statuses after which it is tried again
 _SLACK_HOST = "hooks.slack.com"
-_tls_settings = cache(
-    ssl.create_default_context
-)  # reading the certificates of the machine takes 50 ms
+# reading the certificates of the machine takes 50 ms
+_tls_settings = cache(ssl.create_default_context)
 _SECRET_MIN = 4  # characters: shorter values are words of any text
 
 
@@ -141,9 +140,8 @@ class Notifier:
     async def _send(self, row: JobRow, message: dict[str, Any]) -> None:
         """Send the message, or give up and log why."""
 
-        def url_and_body() -> tuple[
-            str, bytes
-        ]:  # all that is kept of the request for the minutes of the tries
+        # all that is kept of the request for the minutes of the tries
+        def url_and_body() -> tuple[str, bytes]:
             request = self._files.request_of(row)
             self._hosts.check(request.spec.notify)  # the setting may have changed
             return request.spec.notify or "", _body(message, request)

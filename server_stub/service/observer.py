@@ -37,9 +37,8 @@ from server_stub.worker_gateway.worker import StackDump
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-Asked = tuple[
-    str, int, Whose, int
-]  # id and version of a job, whose curves, and how many points of each
+# id and version of a job, whose curves, and how many points of each
+Asked = tuple[str, int, Whose, int]
 
 _THREADS = 2  # that read logs for their metrics, for up to _LONGEST_S
 _LONGEST_S = 10.0  # of reading a log for its metrics; the next request reads on

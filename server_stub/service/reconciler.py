@@ -83,9 +83,8 @@ class Reconciler:
 
     async def _start_members(self, members: Sequence[ActiveJob]) -> None:
         for number, active in enumerate(members):
-            if (
-                active.row.id in self._jobs.by_id and not active.saving
-            ):  # else this follows, or it has ended
+            # else this follows, or it has ended
+            if active.row.id in self._jobs.by_id and not active.saving:
                 self._carry_out(active, active.status)
             if number % _JOBS_A_TURN == _JOBS_A_TURN - 1:
                 await asyncio.sleep(0)
@@ -201,9 +200,8 @@ class Reconciler:
 
     async def _report_changed_script(self, active: ActiveJob) -> None:
         info, path = active.info, active.row.script_path
-        if path is None or await self._runtime.why_hidden(
-            info.spec, info.owner, path
-        ):  # it may be a link by now
+        # it may be a link by now
+        if path is None or await self._runtime.why_hidden(info.spec, info.owner, path):
             return
         notice = await asyncio.to_thread(script_change, info, path)
         if notice and notice not in active.info.notices and not active.info.state.final:
@@ -286,9 +284,8 @@ class Reconciler:
         elif status.resume_at:
             self._watchdog.leave(active)
             delay_s = (status.resume_at - self._clock.now()).total_seconds()
-            delay_s = min(
-                delay_s, lifecycle.LONGEST_PAUSE_S
-            )  # a clock that was set back must not lengthen the pause
+            # a clock that was set back must not lengthen the pause
+            delay_s = min(delay_s, lifecycle.LONGEST_PAUSE_S)
             active.timers["resume"] = self._clock.call_later(delay_s, lambda: self._resume(active))
         else:
             self._submit_attempt(active, status)

@@ -35,16 +35,13 @@ _EVENTS_BATCH = 500
 SWEEP_EVERY_S = 600.0  # bounds are days and gigabytes: nothing is gained by a shorter interval
 GB = 10**9
 _DAYS_MAX = 500_000  # no datetime lies a million days before now
-DEFAULT_GB = {
-    "local": 20.0,
-    "kubernetes": None,
-}  # a user's disk has other uses, a server's volume has none
+# a user's disk has other uses, a server's volume has none
+DEFAULT_GB = {"local": 20.0, "kubernetes": None}
 # of the room is for finished jobs where no size is given, the rest for the database and running
 # jobs
 DISK_SHARE = 0.8
-UPLOAD_GRACE = timedelta(
-    hours=1
-)  # an unused snapshot that is younger is kept, whatever its size: a submit may follow
+# an unused snapshot that is younger is kept, whatever its size: a submit may follow
+UPLOAD_GRACE = timedelta(hours=1)
 
 
 @dataclass(frozen=True)
@@ -131,9 +128,8 @@ class Cleanup:
     async def _note_size(self, seq: int, job_id: str) -> None:
         folder = self.files.jobs_dir / job_id
         size = await asyncio.to_thread(_size_of, folder)
-        if not await self.store.write(
-            rows.set_size, seq, size
-        ):  # deleted meanwhile, and its folder too
+        # deleted meanwhile, and its folder too
+        if not await self.store.write(rows.set_size, seq, size):
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def finish(self) -> None:
@@ -198,9 +194,8 @@ class Cleanup:
         done = []
         for job_id, place in pending.items():
             try:
-                self.files.request_log.erase(
-                    place
-                )  # first: a rebuilt database must not have the job again
+                # first: a rebuilt database must not have the job again
+                self.files.request_log.erase(place)
                 for name in (job_id, f"{job_id}{REMOVED}"):
                     if (self.files.jobs_dir / name).exists():
                         shutil.rmtree(self.files.jobs_dir / name)

@@ -396,9 +396,8 @@ class Submits:
             raise Conflict(
                 f"the job of the Idempotency-Key {key.key!r} was deleted", hint="use a new key"
             )
-        if not (
-            isinstance(found, ActiveJob) or found.row.state.final
-        ):  # its commit is in doubt, and will be undone
+        # its commit is in doubt, and will be undone
+        if not (isinstance(found, ActiveJob) or found.row.state.final):
             raise Unavailable("the job is being accepted", hint="try again")
         return found.text
 

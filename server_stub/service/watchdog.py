@@ -84,9 +84,8 @@ class Watchdog:
         sets the count of silent checks to zero."""
         first_start, minutes = active.row.first_started_at, active.info.spec.stop_timer
         if first_start and minutes and "stop_timer" not in active.timers:
-            limit = timedelta(
-                minutes=min(minutes, STOP_TIMER_MAX)
-            )  # an earlier version took any number
+            # an earlier version took any number
+            limit = timedelta(minutes=min(minutes, STOP_TIMER_MAX))
             left = first_start + limit - self._clock.now()
             left = min(left, limit)  # a clock that was set back must not make it longer
             stop = Stop(Reason.TIMEOUT, f"it ran for {minutes} min, the limit that stop_timer sets")
@@ -174,9 +173,8 @@ class Watchdog:
             verb = "moves" if len(moving) == 1 else "move"
             self._tell_hang(active, f"{named(moving)} {verb} again after {lasted_s:.0f} s", False)
             found = None
-        elif (
-            case is None and not now and active.status.hung
-        ):  # this server has restarted, or the ranks did not run
+        elif case is None and not now and active.status.hung:
+            # this server has restarted, or the ranks did not run
             active.timers["hang"] = self._clock.call_later(
                 UNHEARD_S, lambda: self._tell_hang(active, "its ranks move again", False)
             )
@@ -217,9 +215,8 @@ class Watchdog:
                 self._stop(
                     active, Stop(Reason.HUNG, f"{found.message} ({why})", retry=action == "retry")
                 )
-        left_s = ACTION_S - (
-            time.monotonic() - max(case.quiet.values())
-        )  # until `hang_action` may act
+        # until `hang_action` may act
+        left_s = ACTION_S - (time.monotonic() - max(case.quiet.values()))
         pause_s = min(case.pause_s, left_s) if left_s > 0 else case.pause_s
         active.timers["hang"] = self._clock.call_later(
             pause_s, lambda: self._tasks.begin(self._look_for_hang(active, case))

@@ -182,9 +182,8 @@ class Store:
         await asyncio.to_thread(self._writer.stop)
         await asyncio.to_thread(self._readers.shutdown)
         for engine in (self._reading, self._writing):
-            await asyncio.to_thread(
-                engine.dispose
-            )  # SQLite's last connection writes its log into the file
+            # SQLite's last connection writes its log into the file
+            await asyncio.to_thread(engine.dispose)
 
     def _add_jobs(self, connection: Connection, new: Sequence[NewJob]) -> list[Added]:
         return rows.add_jobs(connection, new, partial(self._with_records, connection))
@@ -201,15 +200,13 @@ class Store:
     def _with_records(self, connection: Connection, new: Sequence[NewJob]) -> int:
         """Write the requests of the jobs and set their places; the `seq` of the first."""
         assert self._request_log
-        unwritten = [
-            job for job in new if job.row.place == UNWRITTEN
-        ]  # a repeated write has its record already
+        # a repeated write has its record already
+        unwritten = [job for job in new if job.row.place == UNWRITTEN]
         places = self._request_log.append(*[job.record for job in unwritten])
         for job, place in zip(unwritten, places, strict=True):
             job.row = job.row._replace(place=place)
-        first = self._next_seq or rows.next_seq(
-            connection
-        )  # only this thread of the newest server adds jobs
+        # only this thread of the newest server adds jobs
+        first = self._next_seq or rows.next_seq(connection)
         self._next_seq = first + len(new)  # also if the transaction fails: a number may stay unused
         return first
 

@@ -117,9 +117,8 @@ def _sqlite_engine(url: str, begin: str, pragmas: Sequence[str], **pool: int) ->
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: DBAPIConnection, _record: ConnectionPoolEntry) -> None:
         connection.isolation_level = None  # turns off the driver's own BEGIN, which is deferred
-        connection.text_factory = lambda damaged: damaged.decode(
-            errors="replace"
-        )  # else such a row fails its query
+        # else such a row fails its query
+        connection.text_factory = lambda damaged: damaged.decode(errors="replace")
         cursor = connection.cursor()
         for pragma in pragmas:
             cursor.execute(f"PRAGMA {pragma}")
@@ -298,9 +297,8 @@ def is_away(error: BaseException) -> bool:
         return True
     if not isinstance(error, (OperationalError, InterfaceError)) or is_full(error):
         return False
-    state = getattr(
-        error.orig, "sqlstate", None
-    )  # None: PostgreSQL did not answer, or it is SQLite
+    # None: PostgreSQL did not answer, or it is SQLite
+    state = getattr(error.orig, "sqlstate", None)
     return state is None or state[:2] in _PASSING
 
 

@@ -217,9 +217,8 @@ def save_job(connection: sa.Connection, row: JobRow, new_events: Sequence[Event]
     if stored is None or stored.version >= row.version:
         return
     before = as_sent(State, stored.state)
-    if (
-        before not in TRANSITIONS
-    ):  # the word of a later version: it is not final, and this version ends the job
+    # the word of a later version: it is not final, and this version ends the job
+    if before not in TRANSITIONS:
         before = State.RUNNING
     for step in new_events:
         check_transition(before, step.state)

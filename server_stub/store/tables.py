@@ -67,9 +67,8 @@ def _partial(name: str, *columns: str, where: str) -> sa.Index:
 jobs = sa.Table(
     "jobs",
     metadata,
-    sa.Column(
-        "seq", _Number, primary_key=True
-    ),  # the order of acceptance: lists are newest first by it
+    # the order of acceptance: lists are newest first by it
+    sa.Column("seq", _Number, primary_key=True),
     sa.Column("id", sa.String(32), nullable=False, unique=True),
     sa.Column("owner", sa.Text, nullable=False),
     sa.Column("name", sa.String(50), nullable=False),
@@ -87,15 +86,13 @@ jobs = sa.Table(
     sa.Column("function", sa.String(64)),  # digest of the pickled function
     sa.Column("size_bytes", BigNumber),  # of its directory when it ended
     sa.Column("unsent", sa.Text),  # the notification of its end, until it is sent
-    sa.Column(
-        "segment", Number, nullable=False
-    ),  # place of its submit request: server_stub.files.request_log.Place
+    # place of its submit request: server_stub.files.request_log.Place
+    sa.Column("segment", Number, nullable=False),
     sa.Column("offset", BigNumber, nullable=False),
     sa.Column("length", BigNumber, nullable=False),
     sa.Column("info", sa.Text, nullable=False),  # JobInfo
-    sa.Column(
-        "group_id", sa.String(32)
-    ),  # no foreign key: the group of the last member goes with it
+    # no foreign key: the group of the last member goes with it
+    sa.Column("group_id", sa.String(32)),
     sa.UniqueConstraint("owner", "name"),
     sa.Index("ix_jobs_owner_seq", "owner", "seq"),
     sa.Index("ix_jobs_owner_state_seq", "owner", "state", "seq"),

@@ -18,9 +18,8 @@ MAX_BYTES = 16 * 2**20
 
 def _checked_time(text: str) -> str:
     at = datetime.fromisoformat(text)
-    if (
-        at.tzinfo is None or not 1970 <= at.year < 9999
-    ):  # times are compared, and become seconds since 1970
+    # times are compared, and become seconds since 1970
+    if at.tzinfo is None or not 1970 <= at.year < 9999:
         raise ValueError(f"{text!r} is no time with its zone")
     return text
 

@@ -47,9 +47,8 @@ def quiet_since(told: Mapping[int, float], before: Quiet, now: float) -> Quiet:
     nothing. A rank that was quiet `before` keeps its time, so that a repeated message changes
     nothing."""
     known = dict(before)
-    bounded = {
-        rank: min(max(0.0, seconds), 1e9) for rank, seconds in told.items()
-    }  # the job can send any number
+    # the job can send any number
+    bounded = {rank: min(max(0.0, seconds), 1e9) for rank, seconds in told.items()}
     return tuple((rank, known.get(rank, now - bounded[rank])) for rank in sorted(told))
 
 
@@ -334,9 +333,8 @@ class RemoteWorker:
         path = self._folder / RESULTS / str(rank)
         incoming = path.with_name(f"{rank}.{os.urandom(6).hex()}.new")
         try:
-            with (
-                refusing_full_disk()
-            ):  # also for the bytes that are written when the file is closed
+            # also for the bytes that are written when the file is closed
+            with refusing_full_disk():
                 await on_disk(path.parent.mkdir, mode=0o700, exist_ok=True, parents=True)
                 with await on_disk(incoming.open, "xb") as file:
                     async for batch in batches(chunks, check_size):

@@ -62,9 +62,8 @@ _COMPARED_MAX = 50  # files
 # The lines of a larger file are not compared: at these bounds a comparison takes up to 0.1 s.
 _COMPARED_BYTES = 64 * 1024
 _COMPARED_LINES = 5000
-_threads = ThreadPoolExecutor(
-    2, thread_name_prefix="code"
-)  # an archive takes seconds; others need the shared threads
+# an archive takes seconds; others need the shared threads
+_threads = ThreadPoolExecutor(2, thread_name_prefix="code")
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -226,9 +225,8 @@ class Pages:
     async def _compared(self, user: User, first: Ran, second: Ran) -> JobDiff:
         before, after, more = first.info.code, second.info.code, 0
         if isinstance(before, CodeSnapshot) and isinstance(after, CodeSnapshot) and before != after:
-            with suppress(
-                ClientLibError
-            ):  # of another user, or too large: only the digests are compared
+            # of another user, or too large: only the digests are compared
+            with suppress(ClientLibError):
                 archives = [readable(self._parts, user, each.sha256) for each in (before, after)]
                 old, new, more = await _in_thread(_texts, archives)
                 first, second = first._replace(texts=old), second._replace(texts=new)
@@ -397,7 +395,6 @@ def _variables(text: str, before: str) -> dict[str, str]:
 async def _with_headers(request: Request, call_next: RequestResponseEndpoint) -> Response:
     response = await call_next(request)
     response.headers.update(HEADERS)
-    response.headers.setdefault(
-        "Cache-Control", "no-cache"
-    )  # of static files: browsers ask again, by their ETag
+    # of static files: browsers ask again, by their ETag
+    response.headers.setdefault("Cache-Control", "no-cache")
     return response

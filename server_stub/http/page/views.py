@@ -52,9 +52,8 @@ _ENVIRONMENT = jinja2.Environment(
     autoescape=True,
     trim_blocks=True,
     lstrip_blocks=True,
-    finalize=lambda value: (
-        table.without_colours(value) if type(value) is str else value
-    ),  # no Markup
+    # no Markup
+    finalize=lambda value: table.without_colours(value) if type(value) is str else value,
 )
 _ENVIRONMENT.filters["with_code"] = _with_code
 _ENVIRONMENT.globals.update(described=described, table=table, words=shlex.join, states=list(State))
@@ -139,9 +138,8 @@ def bars(events: Sequence[Event], end: datetime) -> list[dict[str, Any]]:
     found = []
     for event, until in zip(starts, ends, strict=False):
         seconds = max((until - event.time).total_seconds(), 0.0)
-        x = min(
-            max(1000 * (event.time - starts[0].time).total_seconds() / whole, 0), 997
-        )  # clocks may be set
+        # clocks may be set
+        x = min(max(1000 * (event.time - starts[0].time).total_seconds() / whole, 0), 997)
         width = min(max(1000 * seconds / whole, 3), 1000 - x)
         found.append({"event": event, "seconds": seconds, "x": x, "width": width})
     return found

@@ -37,9 +37,8 @@ _SHOWN = (
     "Scheduled Created Started Killing SuccessfulCreate SuccessfulCreatePod SuccessfulCreateService"
 )
 """Reasons of events whose content is in the status of a pod, too."""
-_EVENTS = {
-    "fieldSelector": ",".join(f"reason!={reason}" for reason in _SHOWN.split())
-}  # events have no labels
+# events have no labels
+_EVENTS = {"fieldSelector": ",".join(f"reason!={reason}" for reason in _SHOWN.split())}
 _SHARING_TRIES = 5
 
 
@@ -105,10 +104,8 @@ class ObjectsApi:
     ) -> str | None:
         """Describe what has the name of the workload already; None: nothing has."""
         name = workload["metadata"]["name"]
-        selected = {
-            "labelSelector": f"{applied.label}={name}",
-            "resourceVersion": "0",
-        }  # cheap: a cache
+        # cheap: a cache
+        selected = {"labelSelector": f"{applied.label}={name}", "resourceVersion": "0"}
         if (
             find(self._api, f"{self._applied}/{name}")
             or self._api.get(f"{self._core}/pods", selected)["items"]
@@ -136,9 +133,8 @@ class ObjectsApi:
 
     def _create_owned(self, wanted: Object, owner: dict[str, Any]) -> None:
         found = self._create_or_find(_owned_by(wanted, owner))
-        if owner["uid"] not in [
-            each["uid"] for each in _owners(found)
-        ]:  # an earlier workload's, and deleted with it
+        # an earlier workload's, and deleted with it
+        if owner["uid"] not in [each["uid"] for each in _owners(found)]:
             raise BeingDeleted(_name(wanted))
 
     def _create_or_find(self, wanted: Object) -> Object:

@@ -277,10 +277,8 @@ def misfit(
         }
         return f"its nodes have taints that it does not tolerate: {', '.join(sorted(taints))}"
     need = catalogue.needs(JobSpec(script="x.py", instance_type=instance.name))
-    wanted = {
-        "cpu": need.cpu_m / 1000,
-        "memory": float(need.memory_mib * 2**20),
-    }  # in cores, bytes and devices
+    # in cores, bytes and devices
+    wanted = {"cpu": need.cpu_m / 1000, "memory": float(need.memory_mib * 2**20)}
     wanted["ephemeral-storage"] = float(storage.disk_request_mib(need) * 2**20)
     if need.gpus:
         wanted[instance.gpu_resource] = float(need.gpus)

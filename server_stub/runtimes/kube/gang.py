@@ -114,9 +114,8 @@ class Gang:
         cluster.inventory.follow(self._key, self._changed.set)
         try:
             self._workers = cluster.register(self._attempt, self._changed.set)
-            if (
-                self._record.uid is None and self._record.name is not None
-            ):  # a killed server was taking it back
+            # a killed server was taking it back
+            if self._record.uid is None and self._record.name is not None:
                 await self._objects.uid_of_own()
                 await self._release_pods()
             while self._record.end is None:
@@ -178,9 +177,8 @@ class Gang:
                 break
             self._changed.clear()
             self._wait(blocked)
-            if (
-                not self.stopped
-            ):  # during the try, or while the UID was written: that change is cleared
+            # during the try, or while the UID was written: that change is cleared
+            if not self.stopped:
                 await self._pause(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
         else:
@@ -270,9 +268,8 @@ class Gang:
         job_deleted = state.workload is not None and state.workload.deleting
         touched = job_deleted or any(pod.gone or pod.deleting for pod in state.pods)
         failed = [worker for worker in seen.workers if worker.failed]
-        if (
-            self._losses.bounds is not None and not failed
-        ):  # the attempt goes on without pods taken away earlier
+        # the attempt goes on without pods taken away earlier
+        if self._losses.bounds is not None and not failed:
             self._taken_away = None
         # may be seen after its pods end
         preempted = state.workload is not None and state.workload.suspended
@@ -280,12 +277,10 @@ class Gang:
             if preempted:
                 self._taken_away = None
             self._taken_away = self._why_taken_away(state)
-        if self._losses.bounds is None and ending.takes_a_worker(
-            state.pods, state.views
-        ):  # no other pod replaces it
-            self._workers.stop(
-                self._attempt.spec.grace_s
-            )  # the kubelet stops that pod itself, unless it is dead
+        # no other pod replaces it
+        if self._losses.bounds is None and ending.takes_a_worker(state.pods, state.views):
+            # the kubelet stops that pod itself, unless it is dead
+            self._workers.stop(self._attempt.spec.grace_s)
         if failed and self._first_failed is None:
             self._first_failed = failed[0].stage
 
@@ -371,9 +366,8 @@ class Gang:
         """Order the deletion. If that takes DELETE_S, the attempt is followed
         first: it may end nevertheless.
         """
-        if (
-            self._losses.bounds is not None
-        ):  # prevents that the registry admits a new pod for one that is being deleted
+        # prevents that the registry admits a new pod for one that is being deleted
+        if self._losses.bounds is not None:
             self._workers.stop(self._attempt.spec.grace_s)
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(self._objects.delete(), DELETE_S)
@@ -395,9 +389,8 @@ class Gang:
             seen.infos,
         )
         self._taken_back, self._taken_back_because = self._taken_back + 1, f"{what}: {why}"
-        await self._write(
-            replace(self._record, uid=None)
-        )  # a missing workload with a UID would be an end
+        # a missing workload with a UID would be an end
+        await self._write(replace(self._record, uid=None))
         await self._release_pods()
 
     async def _release_pods(self) -> None:

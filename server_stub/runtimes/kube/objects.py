@@ -160,9 +160,8 @@ class AttemptObjects:
             ):
                 self.name, may_move = self._second_name, False
             if self._rendered is None or self._rendered.workload["metadata"]["name"] != self.name:
-                token = self._cluster.registry.token(
-                    *self._key
-                )  # not in the thread: it may make the key of all tokens
+                # not in the thread: it may make the key of all tokens
+                token = self._cluster.registry.token(*self._key)
                 self._rendered = await asyncio.to_thread(self._render, token)
             await self._create_all(self._rendered)
         except (
@@ -178,9 +177,8 @@ class AttemptObjects:
         except BeingDeleted as error:
             return Blocker(Reason.QUEUED, f"waits until {error}, which is being deleted, is gone")
         except NameTaken as error:
-            if (
-                error.by is not None and may_move and self.uid is None
-            ):  # else what a pod mounts has a taken name
+            # else what a pod mounts has a taken name
+            if error.by is not None and may_move and self.uid is None:
                 self.name = self._second_name
                 return await self.try_to_create()
             if error.by is not None and error.by in self._cluster.ended:

@@ -46,17 +46,14 @@ class PyTorchJob(WorkloadKind):
     }
 
     def manifest(self, plan: WorkloadPlan) -> tuple[Object, Object | None]:
-        run: Object = {
-            "cleanPodPolicy": "Running"
-        }  # the default leaves pods running after the end; All deletes logs
-        spec: Object = {
-            "nprocPerNode": str(plan.processes)
-        }  # "auto" would be a process for each core of the host
+        # the default leaves pods running after the end; All deletes logs
+        run: Object = {"cleanPodPolicy": "Running"}
+        # "auto" would be a process for each core of the host
+        spec: Object = {"nprocPerNode": str(plan.processes)}
         bounds = elastic_bounds(plan.spec)
         least = n_workers = plan.spec.n_workers
-        if (
-            bounds is None
-        ):  # worker 0 is the master: the operator announces none in a job with workers only
+        # worker 0 is the master: the operator announces none in a job with workers only
+        if bounds is None:
             run["backoffLimit"] = 0
             replicas = {"Master": _replica(1, "Never", plan.template({}, ()))}
             if n_workers > 1:

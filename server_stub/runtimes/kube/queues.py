@@ -109,9 +109,8 @@ class Queues:
                     name, f"namespace {self._namespace} has no LocalQueue of this name"
                 )
             raise
-        backed_by = (local.get("spec") or {}).get(
-            "clusterQueue"
-        )  # Kueue admits a queue without one
+        # Kueue admits a queue without one
+        backed_by = (local.get("spec") or {}).get("clusterQueue")
         cluster = (
             find(self._api, f"{KUEUE}/clusterqueues/{backed_by}", may_be_hidden=True)
             if backed_by
@@ -182,9 +181,8 @@ def wait_s(ahead: int, ages_s: Iterable[float], earlier_s: Sequence[float]) -> f
     """
     ends = []
     for age_s in ages_s if earlier_s else ():
-        longer = [
-            each for each in earlier_s if each > age_s
-        ]  # without any it is taken to start now
+        # without any it is taken to start now
+        longer = [each for each in earlier_s if each > age_s]
         ends.append(median(longer) - age_s if longer else median(earlier_s))
     if not ends:
         return None

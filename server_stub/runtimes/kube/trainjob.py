@@ -87,9 +87,8 @@ class TrainJob(WorkloadKind):
         "Complete": None,
         "Failed": Reason.LAUNCHER_LOST,
     }
-    name_max = 63 - len(
-        "-node-0-9999-abcde"
-    )  # JobSet refuses it if a pod's name were longer than a label may be
+    # JobSet refuses it if a pod's name were longer than a label may be
+    name_max = 63 - len("-node-0-9999-abcde")
     applied = Applied(
         "jobset.x-k8s.io", "v1alpha2", "jobsets", label="jobset.sigs.k8s.io/jobset-name"
     )

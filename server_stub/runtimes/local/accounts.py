@@ -180,9 +180,8 @@ def open_data_dir(data_dir: Path) -> None:
             os.chmod(entry.path, stat.S_IMODE(entry.stat().st_mode) & 0o700)
     for folder in (data_dir / name for name in _ENTERED):
         _let_enter(folder)
-        for entry in os.scandir(
-            folder
-        ):  # of an earlier version, or of a server that did not separate its users
+        # of an earlier version, or of a server that did not separate its users
+        for entry in os.scandir(folder):
             if not entry.is_symlink() and entry.stat().st_mode & 0o066:
                 os.chmod(entry.path, 0o700)
     data_dir.chmod(0o711)

@@ -308,9 +308,8 @@ class Gang:
             for launcher in self._launchers:
                 if launcher.worker.stage is Stage.READY:
                     launcher.instruct(control.order(control.GO))
-        if (
-            self._returned and counted[0].stage is Stage.ENDED
-        ):  # the gang does not need them any more
+        # the gang does not need them any more
+        if self._returned and counted[0].stage is Stage.ENDED:
             for number in self._returned:
                 if not self._launchers[number].worker.stage.over:
                     stop = control.order(control.STOP, grace_s=self.attempt.spec.grace_s)
@@ -337,9 +336,8 @@ class Gang:
         self._graces.add(grace_s)
         for launcher in self._launchers:
             launcher.instruct(control.order(control.STOP, grace_s=None if of_peer else grace_s))
-            if (
-                launcher.worker.stage is Stage.STARTING
-            ):  # it may be unpacking; without ranks there is no grace
+            # it may be unpacking; without ranks there is no grace
+            if launcher.worker.stage is Stage.STARTING:
                 self._later(UNPACKING_S, launcher.kill)
             self._later(grace_s + NO_ANSWER_S, launcher.kill)
 

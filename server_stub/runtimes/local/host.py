@@ -128,9 +128,8 @@ class Host:
 
     def instance_types(self, running: Sequence[Record]) -> Sequence[InstanceType]:
         capacity = self.capacity(running)
-        on_cpu = max(
-            capacity.max_cpu_jobs - capacity.cpu_jobs, 0
-        )  # also of types whose GPUs this machine lacks
+        # also of types whose GPUs this machine lacks
+        on_cpu = max(capacity.max_cpu_jobs - capacity.cpu_jobs, 0)
         return [
             InstanceType(
                 available=len(capacity.free_gpus) // size.gpus

@@ -255,9 +255,8 @@ class Launcher:
         if event == control.STACKS:
             self._stacks_taken.set()
         elif event == control.QUIET:
-            with suppress(
-                ValueError, TypeError, AttributeError
-            ):  # processes of the job may send anything
+            # processes of the job may send anything
+            with suppress(ValueError, TypeError, AttributeError):
                 told = {
                     int(rank): float(seconds) for rank, seconds in message.get("ranks", {}).items()
                 }

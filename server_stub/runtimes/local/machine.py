@@ -49,9 +49,8 @@ def look() -> Machine:
         len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    limit = content(
-        "/sys/fs/cgroup/memory.max"
-    ).strip()  # there is no such file without cgroup v2 or in the root group
+    # there is no such file without cgroup v2 or in the root group
+    limit = content("/sys/fs/cgroup/memory.max").strip()
     if limit.isdigit():  # of this process's control group (a container)
         memory = min(memory, int(limit))
     loopback = "lo0" if sys.platform == "darwin" else "lo"
@@ -219,13 +218,11 @@ async def _answer(program: str, query: str) -> str:
     finally:
         if child.returncode is None:
             with suppress(ProcessLookupError):
-                os.kill(
-                    child.pid, signal.SIGKILL
-                )  # child.kill() may take the exit status away from who waits for it
+                # child.kill() may take the exit status away from who waits for it
+                os.kill(child.pid, signal.SIGKILL)
         with suppress(asyncio.TimeoutError):  # a process stuck in the driver never ends
-            await asyncio.wait_for(
-                child.communicate(), _END_S
-            )  # closes its pipe, which another process may hold open
+            # closes its pipe, which another process may hold open
+            await asyncio.wait_for(child.communicate(), _END_S)
     text = output.decode("utf-8", "replace")
     if child.returncode:
         raise OSError(f"{program} ended with {child.returncode}: {text.strip()}")

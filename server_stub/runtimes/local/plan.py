@@ -121,9 +121,8 @@ def _environment(
     """The submitter's environment, as with torchrun, then the spec's. The
     launcher removes stale variables.
     """
-    inherited = {
-        "GLOO_SOCKET_IFNAME": machine.loopback
-    }  # otherwise gloo resolves this host's name, and may hang
+    # otherwise gloo resolves this host's name, and may hang
+    inherited = {"GLOO_SOCKET_IFNAME": machine.loopback}
     inherited |= attempt.submitter.environment
     inherited["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # nvidia-smi's numbering, which our indices use
     if account is not None:
@@ -138,9 +137,8 @@ def _environment(
             filter(None, [str(conda_prefix / "bin"), inherited.get("PATH", "")])
         )
         inherited |= {"CONDA_PREFIX": str(conda_prefix), "CONDA_DEFAULT_ENV": conda_prefix.name}
-    given = {
-        k: v for k, v in attempt.spec.environment().items() if k != VISIBLE
-    }  # applied when GPUs are granted
+    # applied when GPUs are granted
+    given = {k: v for k, v in attempt.spec.environment().items() if k != VISIBLE}
     payload, limit = attempt.function, options.settings.max_snapshot_bytes
     function = (
         {function_runner.PAYLOAD: str(payload), function_runner.LIMIT: str(limit)}

@@ -139,9 +139,8 @@ class LocalRuntime:
             return None
         written = 0
         for worker in range(gang.record.workers):
-            with suppress(
-                OSError
-            ):  # a segment was removed since the listing, or no file can be opened
+            # a segment was removed since the listing, or no file can be opened
+            with suppress(OSError):
                 for segment in log_dir(gang.attempt.job_dir, attempt, worker).glob("*"):
                     # samples of the launcher do not change these times
                     written += segment.stat().st_mtime_ns

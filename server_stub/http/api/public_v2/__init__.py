@@ -119,9 +119,8 @@ def _wrong_form(_: Request, problem: RequestValidationError) -> Response:
     """The 422 response. Values are left out of the findings: they may be secrets."""
     findings = problem.errors()[:_FINDINGS_SHOWN]
     detail = [{key: finding[key] for key in ("loc", "msg", "type")} for finding in findings]
-    return Response(
-        json.dumps({"detail": detail}), 422, media_type="application/json"
-    )  # ASCII: a key may be no UTF-8
+    # ASCII: a key may be no UTF-8
+    return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
 
 
 def error(problem: ClientLibError) -> Response:

@@ -45,13 +45,8 @@ PAGE_MAX = 6000  # Platform: the page size of its command line
 
 _OF_ANY_LOGIN = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR"),
-    *(
-        "CONDA_EXE",
-        "CONDA_PREFIX",
-        "CONDA_ENVS_DIRS",
-        "CONDA_ENVS_PATH",
-        "MAMBA_ROOT_PREFIX",
-    ),  # to find conda_env
+    # to find conda_env
+    *("CONDA_EXE", "CONDA_PREFIX", "CONDA_ENVS_DIRS", "CONDA_ENVS_PATH", "MAMBA_ROOT_PREFIX"),
 )
 """Variables of the server that such a job gets: a REST request has no
 environment of its submitter.

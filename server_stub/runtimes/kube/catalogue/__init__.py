@@ -474,9 +474,8 @@ class ClusterCatalogue(Strict):
         gpus = 0 if spec.type is JobType.NOGPU else instance.gpus
         cpu, memory_gib = instance.cpu, instance.memory_gib
         node = self.node(instance)
-        if (
-            node is not None
-        ):  # each worker leaves its share of the node's reserve, so that as many fit as expected
+        # each worker leaves its share of the node's reserve, so that as many fit as expected
+        if node is not None:
             cpu *= 1 - node.reserve.cpu / node.cpu
             memory_gib *= 1 - node.reserve.memory_gib / node.memory_gib
         shm_gib = instance.shm_gib or (

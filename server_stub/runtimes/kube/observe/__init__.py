@@ -142,9 +142,8 @@ def _worker(state: ClusterState, number: int, pod: WorkerPod | None) -> WorkerSt
             return WorkerStatus(number, Stage.ENDED, host, _judged(digest, number, pod))
         claimed = view.pod_uid == pod.uid or not state.views
         if pod.gone and not (claimed or ended or pod.disruption or pod.refused):
-            return WorkerStatus(
-                number, Stage.STARTING, host
-            )  # it never reported: another one replaces it
+            # it never reported: another one replaces it
+            return WorkerStatus(number, Stage.STARTING, host)
         return lost(*_cause(number, pod))
     if pod is not None and view.pod_uid not in (None, pod.uid):
         why = (
@@ -228,10 +227,8 @@ def _judged(report: Report, number: int, pod: WorkerPod | None) -> Report:
         text = messages.out_of_memory(number, pod.memory_limit)
         return {**report, "reason": Reason.OUT_OF_MEMORY.value, "message": text}
     if killed and reason == Reason.EXIT_CODE and OUT_OF_MEMORY_BELOW not in message:
-        return {
-            **report,
-            "message": f"{message}; {OUT_OF_MEMORY_BELOW}",
-        }  # the launcher could not read the counter
+        # the launcher could not read the counter
+        return {**report, "message": f"{message}; {OUT_OF_MEMORY_BELOW}"}
     return report
 
 
@@ -284,9 +281,8 @@ def _blocker_of(worker: WorkerStatus, pod: WorkerPod | None, state: ClusterState
         f"its PodGroup waits until {state.gang_scheduler} finds places for all workers: "
         f"{blocker.message}"
     )
-    return blocker._replace(
-        message=messages.shortened(text), counts_toward_timeout=False
-    )  # it holds no place
+    # it holds no place
+    return blocker._replace(message=messages.shortened(text), counts_toward_timeout=False)
 
 
 def _unstarted_container(pod: WorkerPod, state: ClusterState) -> Blocker | None:

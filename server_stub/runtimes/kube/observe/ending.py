@@ -60,9 +60,8 @@ class LogDrain:
 
     def is_over(self, state: ClusterState, now: float) -> bool:
         """True if the logs are complete or will never be. `now` is a monotonic time."""
-        if all(
-            view.drained or view.report is None for view in state.views
-        ):  # a lost worker's log is never complete
+        # a lost worker's log is never complete
+        if all(view.drained or view.report is None for view in state.views):
             return True
         pods_over = all(pod.over for pod in state.pods)
         arrived = (pods_over, tuple(view.next_seq for view in state.views))
@@ -212,9 +211,8 @@ def may_return(spec: JobSpec) -> Callable[[WorkerView], bool] | None:
     def returns(view: WorkerView) -> bool:
         if view.worker == 0 or len(view.former) >= bounds.returns:
             return False
-        if (
-            view.report is None or view.report["reason"] == Reason.CANCELLED
-        ):  # stopped, as its pod was deleted
+        # stopped, as its pod was deleted
+        if view.report is None or view.report["reason"] == Reason.CANCELLED:
             return True
         return verdict.is_loss(view.report, returned=bool(view.former))
 

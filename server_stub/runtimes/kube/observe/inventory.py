@@ -387,9 +387,8 @@ class Inventory:
     def _remove(self, found: Found) -> None:
         known = self._found[type(found)].get(found.key, {})
         known.pop(found.uid, None)
-        shared = {
-            each for other in known.values() for each in other.known_by
-        }  # with a workload of the same name
+        # with a workload of the same name
+        shared = {each for other in known.values() for each in other.known_by}
         for each in set(found.known_by) - shared:
             self._key_of.pop(each, None)
             self._events.pop(each, None)
@@ -410,9 +409,8 @@ class Inventory:
             self._report_change(self._key_of[event.known_by])
 
     def event_gone(self, event: Event) -> None:
-        self._events.get(event.known_by, {}).pop(
-            event.uid, None
-        )  # the next list drops what is empty
+        # the next list drops what is empty
+        self._events.get(event.known_by, {}).pop(event.uid, None)
 
     def _report_change(self, key: AttemptKey) -> None:
         if changed := self._followers.get(key):

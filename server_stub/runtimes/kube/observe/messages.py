@@ -114,10 +114,8 @@ def unschedulable(text: str, requests: Mapping[str, str], since: str) -> str:
             f"administrator has created it; a volume of the server's catalogue names it{waits}"
         )
     known = text
-    for remark in (
-        " preemption:",
-        " no new claims to deallocate",
-    ):  # the scheduler adds them to its reasons
+    # the scheduler adds them to its reasons
+    for remark in (" preemption:", " no new claims to deallocate"):
         known = known.partition(remark)[0]
     found = _NODES.match(known.rstrip(" .,"))
     if found is None:
@@ -161,9 +159,8 @@ def cannot_pull(image: str, text: str, of_secrets: str = "") -> str:
     # the cause is in the last two clauses of `failed to x: failed to y: dial tcp: no such host`
     why = shortened(": ".join(text.rstrip(". ").split(": ")[-2:]))
     said = _REFERENCE.sub("", text)
-    if (
-        "pull access denied" in text
-    ):  # registries report both cases alike, to hide which images they have
+    # registries report both cases alike, to hide which images they have
+    if "pull access denied" in text:
         why = "not found, or the registry wants a pull secret"
     elif _NOT_FOUND.search(said):
         why = "not found"
@@ -366,9 +363,8 @@ def meaning(field: StatusField, word: str) -> Reason:
     """Reason why the job waits, or why its worker ended, by a word in this
     field; every word has one.
     """
-    if field == "refused" and word.startswith(
-        "OutOf"
-    ):  # OutOfcpu, OutOfpods, any extended resource
+    # OutOfcpu, OutOfpods, any extended resource
+    if field == "refused" and word.startswith("OutOf"):
         return Reason.UNSCHEDULABLE
     return TABLE[field].get(word, _OTHERWISE[field])
 

@@ -147,9 +147,8 @@ def _environment(spec: JobSpec, needs: Needs, catalogue: ClusterCatalogue) -> di
     own = spec.environment().keys() | set(spec.secrets)
     # for a user unknown to the image: without name and home getpass, torch.compile and caches fail
     ours = {"HOME": home, "USER": catalogue.user.name, "LOGNAME": catalogue.user.name}
-    if (
-        "HOME" not in own and catalogue.user.home is None
-    ):  # a persistent home keeps its caches in their usual folders
+    # a persistent home keeps its caches in their usual folders
+    if "HOME" not in own and catalogue.user.home is None:
         ours |= {
             "XDG_CACHE_HOME": f"{home}/.cache",
             "HF_HOME": f"{home}/.cache/huggingface",
@@ -253,9 +252,8 @@ def _servers(cluster: ClusterOptions) -> list[Object] | None:
     host = _host(cluster)
     try:
         address = ip_address(host)
-    except (
-        ValueError
-    ):  # the name of its Service: `NAME` in the namespace of the jobs, or `NAME.NAMESPACE.svc...`
+    except ValueError:
+        # the name of its Service: `NAME` in the namespace of the jobs, or `NAME.NAMESPACE.svc...`
         _, *inside = host.split(".")
         if inside and inside[1:2] != ["svc"]:
             return None

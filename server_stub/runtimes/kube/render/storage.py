@@ -125,9 +125,8 @@ def asked_folders(attempt: Attempt, catalogue: ClusterCatalogue) -> list[Folder]
     catalogue. Raises InvalidRequest.
     """
     found = claims(attempt.spec, attempt.owner, catalogue)
-    volumes = list(
-        dict.fromkeys(each.volume.claim for each in found)
-    )  # a pod that has one claim twice may never start
+    # a pod that has one claim twice may never start
+    volumes = list(dict.fromkeys(each.volume.claim for each in found))
     tmp = tmp_gb(attempt.spec, catalogue)
     folders = [Folder("tmp", TMP, {"emptyDir": {"sizeLimit": f"{tmp}G"}})] if tmp else []
     for claimed in found:
