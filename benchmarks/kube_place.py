@@ -141,9 +141,8 @@ def own_cluster(name: str, *layers: str) -> Iterator[Cluster]:
     """One that runs already under this name is taken as it is, and left; else it is
     started, and removed at the end.
     """
-    signal.signal(
-        signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM")
-    )  # and so without servers left behind
+    # and so without servers left behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
     cluster = Cluster(name)
     was_up = cluster.is_up()
     try:
@@ -159,9 +158,8 @@ def own_place(
     cluster: Cluster, *types: dict[str, Any], place: type[Place] = Place, kind: str = "auto"
 ) -> Iterator[Place]:
     """`types`: the instance types of its catalogue; `place`: a kind of server."""
-    os.environ.pop(
-        "PYTHONDONTWRITEBYTECODE", None
-    )  # with it, each first import of a file would be measured
+    # with it, each first import of a file would be measured
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CLIENT_LIB_STATE_DIR"] = os.path.join(folder, "own-state")
         os.environ["CLIENT_LIB_CONFIG"] = os.path.join(folder, "no-config.toml")

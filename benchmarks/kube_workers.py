@@ -70,9 +70,8 @@ class Workers:
         self._options, self._api, self._server = options, api, server
         self._kind, self._job_label = KINDS[options["kind"]], options["job_label"]
         self._pods = f"{options['api']}/api/v1/namespaces/{options['namespace']}/pods"
-        key_file = Path(
-            options["key_file"]
-        )  # the other arguments are for attempts that a registry opens
+        # the other arguments are for attempts that a registry opens
+        key_file = Path(options["key_file"])
         self._registry = WorkerRegistry(
             key_file, lambda *_: key_file.parent, Spare(key_file.with_suffix(".spare"))
         )

@@ -94,9 +94,8 @@ def launcher(folder: Path, kind: str, cpu: list[float]) -> float:
     began = let_go(release)
     report = own_launcher.until_ended(directory, peer)
     took = time.perf_counter() - began
-    os.waitid(
-        os.P_PID, process.pid, os.WEXITED | os.WNOWAIT
-    )  # it has ended, and its times can be read
+    # it has ended, and its times can be read
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     cpu.append(cpu_s(process.pid) / written(kind))
     process.wait()
     assert report["log_end_seq"] >= written(kind)

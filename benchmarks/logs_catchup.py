@@ -38,9 +38,8 @@ TEXT = "epoch 3 step {:8d} loss 0.2512345 lr 3.0e-05 tokens/s 123456 "
 
 def write_log(folder: Path, workers: int, lines: int) -> list[Path]:
     logs = [LogWriter(log_dir(folder, 1, worker)) for worker in range(workers)]
-    for block in range(
-        0, lines, 500
-    ):  # as a launcher writes: one stamp for each block that it read from a pipe
+    # as a launcher writes: one stamp for each block that it read from a pipe
+    for block in range(0, lines, 500):
         for worker, log in enumerate(logs):
             time_of_block = stamp(block / 1000 + worker / 10000)
             head = f"{time_of_block} {worker} stdout "

@@ -22,9 +22,8 @@ INSTANCE_TYPE = "cpu.1C.1G"
 @contextlib.contextmanager
 def own_server() -> Iterator[Path]:
     """Yields the scratch folder. The server is up, and is stopped at the end."""
-    os.environ.pop(
-        "PYTHONDONTWRITEBYTECODE", None
-    )  # with it, each first import of a file would be measured
+    # with it, each first import of a file would be measured
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CLIENT_LIB_STATE_DIR"] = os.path.join(folder, "state")
         os.environ["CLIENT_LIB_CONFIG"] = os.path.join(folder, "no-config.toml")

@@ -139,9 +139,8 @@ def delays(browser: Any, server: local_server.Running, job: Job, seconds: float)
     time.sleep(2)
     tab.evaluate(WATCH)
     time.sleep(seconds)
-    found = sorted(
-        tab.evaluate("window.delays.slice(100)")
-    )  # the first are the rows that were there
+    # the first are the rows that were there
+    found = sorted(tab.evaluate("window.delays.slice(100)"))
     p50, p95 = (found[int(len(found) * part)] for part in (0.5, 0.95))
     row(
         f"a line on the screen, 100 lines/s, p50 and p95 of {len(found)}",

@@ -195,9 +195,8 @@ def compare(
         name: getattr(job, name.replace(" ", "_")) for name in names
     }
     samples: Samples = {name: [] for name in names}
-    for _ in range(
-        options.rounds
-    ):  # none before the counted ones: `learn` has warmed files and caches
+    # none before the counted ones: `learn` has warmed files and caches
+    for _ in range(options.rounds):
         round_of_all = {name: [time_until_one_succeeds(name, way)] for name, way in ways.items()}
         samples = joined(round_of_all, options.into, title, samples)
     to = tuple(name for name in ("bare", "torchrun") if name in names)

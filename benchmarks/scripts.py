@@ -217,10 +217,8 @@ def compare(record: Sequence[Point], metrics: JobMetrics, seen: Seen, script: Sc
             if key in shown and key in wanted:
                 equal += 1
                 number, at = shown[key]
-                if number >= LEAST - 1 or script.read in (
-                    event_files,
-                    metrics_csv,
-                ):  # else they wait for the third
+                # else they wait for the third
+                if number >= LEAST - 1 or script.read in (event_files, metrics_csv):
                     waits.append(seen[name, curve.rank, number] - (wanted[key] or at))
         if not script.drawn and len(shown) > len(wanted):
             print(

@@ -65,9 +65,8 @@ if __name__ == "__main__":
         client = TrainerClient(LocalProcessBackendConfig())
         began = time.perf_counter()
         job = client.train(trainer=trainer, runtime="torch-distributed")
-        lines = list(
-            client.get_job_logs(job, follow=True)
-        )  # sooner than wait_for_job_status, which polls
+        # sooner than wait_for_job_status, which polls
+        lines = list(client.get_job_logs(job, follow=True))
         took = time.perf_counter() - began
     found = [
         line

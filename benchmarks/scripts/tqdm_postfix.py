@@ -16,9 +16,8 @@ def main():
     for epoch in range(3):
         bar = tqdm(range(60), desc=f"Epoch {epoch}")
         for _ in bar:
-            note(
-                epoch * 60 + bar.n, loss=f"{loss.item():.3g}", lr="5.0e-02"
-            )  # it was drawn when the step was counted
+            # it was drawn when the step was counted
+            note(epoch * 60 + bar.n, loss=f"{loss.item():.3g}", lr="5.0e-02")
             loss = nn.functional.mse_loss(model(torch.randn(16, 8)), torch.randn(16, 1))
             optimizer.zero_grad()
             loss.backward()

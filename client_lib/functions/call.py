@@ -116,9 +116,8 @@ def call_of(
         return found, [p.name for p in found if p.default is p.empty and p.name not in RANKS]
 
     unbound, missing = left_open()
-    if (
-        missing
-    ):  # the arguments may stand around the parameters of RANKS: `f(rank, lr)` called with `(0.1,)`
+    # the arguments may stand around the parameters of RANKS: `f(rank, lr)` called with `(0.1,)`
+    if missing:
         given, places = places, []
         for parameter in parameters:
             if parameter.kind not in _POSITIONAL or not given:

@@ -81,9 +81,8 @@ def written(
                 found.dump((call.function, call.args, call.kwargs))
                 sources = _sources(found.sources, root is not None)
                 needs = {"function": call.function, "main": found.main, "sources": sources}
-                if (
-                    found.main
-                ):  # relative imports inside of its functions, where it was run by `python -m`
+                # relative imports inside of its functions, where it was run by `python -m`
+                if found.main:
                     needs["package"] = vars(sys.modules["__main__"]).get("__package__")
                 pickler = _Pickler(bounded)
                 pickler.dump(needs)
@@ -121,9 +120,8 @@ def _zipped_cloudpickle() -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         for file in sorted(folder.glob("*.py")):
-            entry = zipfile.ZipInfo(
-                f"{folder.name}/{file.name}"
-            )  # without the file's time, so that equal calls give equal bytes
+            # without the file's time, so that equal calls give equal bytes
+            entry = zipfile.ZipInfo(f"{folder.name}/{file.name}")
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, file.read_bytes())
     return packed.getvalue()
@@ -402,9 +400,8 @@ class Outcome:
         first, _, pickled = self.api.job_result(info.name, rank, owner=info.owner).partition(b"\n")
         try:
             header = json.loads(first)
-            needed = {
-                name: header[name] for name in ("rank", "outcome", "text")
-            }  # raises if one is missing
+            # raises if one is missing
+            needed = {name: header[name] for name in ("rank", "outcome", "text")}
             return {**header, **needed}, pickled
         except (ValueError, KeyError, TypeError) as error:
             raise BadResponse("what the server sent is no result of a function") from error

@@ -26,10 +26,8 @@ _TORCH_MODULES = {
 }
 _ACCELERATE_MODULES = ("accelerate.commands.launch", "accelerate.commands.accelerate_cli")
 _PYTHON = re.compile(r"python[\d.]*")
-_PLAIN = (
-    "python",
-    "python3",
-)  # the shell's own, whatever its folder; any other is named on purpose
+# the shell's own, whatever its folder; any other is named on purpose
+_PLAIN = ("python", "python3")
 
 
 def read(words: Sequence[str], machine: Machine) -> LaunchLine | None:
@@ -95,9 +93,8 @@ class _Launcher(NamedTuple):
     counts: Mapping[str, str] = {}  # options of the launcher that say one of these numbers
 
 
-_STARTED = re.compile(
-    r"\.(py|sh)$|^\.{0,2}/|^(ba)?sh$|^python"
-)  # begins what is started: no more options
+# begins what is started: no more options
+_STARTED = re.compile(r"\.(py|sh)$|^\.{0,2}/|^(ba)?sh$|^python")
 _SIZES = "-N MACHINES --processes-per-worker PROCESSES"
 _SLURM = {
     "-N": "MACHINES",

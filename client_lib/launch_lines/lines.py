@@ -20,9 +20,8 @@ class Machine:
     {}: there is no default one.
     """
     is_file: Callable[[str], bool] = lambda _: False
-    environment: Mapping[str, str] = field(
-        default_factory=dict
-    )  # the shell's, with options of torchrun (PET_NNODES)
+    # the shell's, with options of torchrun (PET_NNODES)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -30,16 +29,14 @@ class LaunchLine:
     """A line, read. `fields`, `defaults` and `given_by` are keyed by fields of the job spec."""
 
     launcher: str
-    fields: Mapping[
-        str, Any
-    ]  # fields that the line sets; another value in an option of the job contradicts the line
+    # fields that the line sets; another value in an option of the job contradicts the line
+    fields: Mapping[str, Any]
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """The launcher's defaults for fields that the line leaves out; an option
     of the job overrides them.
     """
-    given_by: Mapping[str, str] = field(
-        default_factory=dict
-    )  # field -> the words of the line that say it
+    # field -> the words of the line that say it
+    given_by: Mapping[str, str] = field(default_factory=dict)
     notices: Sequence[
         str
     ] = ()  # a sentence for each thing that is read otherwise than the launcher would
@@ -126,9 +123,8 @@ class OptionTable:
     flags: frozenset[str]
     valued: frozenset[str]
     families: tuple[str, ...] = ()  # options that begin so take a value, too
-    short: Mapping[str, str] = field(
-        default_factory=dict
-    )  # one letter -> the option that it stands for
+    # one letter -> the option that it stands for
+    short: Mapping[str, str] = field(default_factory=dict)
     misspelt: Mapping[str, str] = field(default_factory=dict)
     abbreviations: bool = True
 

@@ -140,9 +140,8 @@ def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterato
                     return
         except Transient as error:
             failure = error.error
-        except (
-            ClientLibError
-        ):  # also ServerUnreachable, which is an OSError: `open_stream` has retried it
+        except ClientLibError:
+            # also ServerUnreachable, which is an OSError: `open_stream` has retried it
             raise
         except OSError as error:
             failure = error
@@ -150,9 +149,8 @@ def _resumed(open_stream: OpenStream, params: Params, retry_s: float) -> Iterato
             if isinstance(body, Generator):
                 body.close()
         now = time.monotonic()
-        if came - {JobStatus} or (
-            came and now - began > LONGEST_PAUSE_S
-        ):  # each connection begins with a status
+        # each connection begins with a status
+        if came - {JobStatus} or (came and now - began > LONGEST_PAUSE_S):
             lost_at, pause_s = now, FIRST_PAUSE_S
         elif now - lost_at + pause_s > retry_s:
             raise failure
@@ -223,9 +221,8 @@ def log_entries(
     facts: dict[str, Any] = {}
     for frame in _resumed(open_stream, params, retry_s):
         if isinstance(frame, JobStatus):
-            if (
-                on_state and frame.facts != facts
-            ):  # each connection begins with a status, each stream ends so
+            # each connection begins with a status, each stream ends so
+            if on_state and frame.facts != facts:
                 on_state(frame.facts)
             facts = frame.facts
             continue
@@ -239,9 +236,8 @@ def log_entries(
         ):
             if written != stamp:
                 stamp, moment = written, _EPOCH
-                with suppress(
-                    ValueError
-                ):  # else no launcher wrote this: the line is kept without its time
+                # else no launcher wrote this: the line is kept without its time
+                with suppress(ValueError):
                     moment = datetime.fromisoformat(written[:-1] + "+00:00")
             number = None if rank == NO_RANK else int(rank)
             yield LogEntry(moment, worker, number, attempt, int(seq), stream, kind, text)
@@ -252,9 +248,8 @@ def log_lines(open_stream: OpenStream, params: Params, *, retry_s: float = 30.0)
     the last one. Only the job's own lines, unless `params` name streams. Otherwise as
     `log_entries`."""
     own = "stream" not in params
-    if (
-        own and "tail" in params
-    ):  # the server counts the tail; without one it is cheaper to send everything
+    # the server counts the tail; without one it is cheaper to send everything
+    if own and "tail" in params:
         params = {**params, "stream": list(log_format.JOB_STREAMS)}
     for line in _whole_lines(_resumed(open_stream, params, retry_s), own):
         yield line.decode("utf-8", "replace")

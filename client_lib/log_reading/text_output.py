@@ -41,9 +41,8 @@ MAX_BARS = 8
 FEW = 4  # ranks; from here on one bar is drawn for all
 _MAX_HELD = 1000  # held lines
 _COLOURS = (36, 33, 32, 35, 34, 96, 93, 95)  # of ranks, steady; red is for failures
-_STEP = re.compile(
-    r".*(?<![\d.])(\d+)/\d"
-)  # the last: `580/1000` of tqdm's `Epoch 1/3: 58%|...| 580/1000`
+# the last: `580/1000` of tqdm's `Epoch 1/3: 58%|...| 580/1000`
+_STEP = re.compile(r".*(?<![\d.])(\d+)/\d")
 _PREFIX = re.compile(r"(\d\S*Z )?(?P<head>\[(?P<rank>\d+)\])")
 
 _Source = tuple[int, int, "int | None", str]
@@ -162,9 +161,8 @@ class LogOutput:
         except _OutputGone as gone:
             raise gone.args[0] from None
         except (KeyboardInterrupt, ClientLibError):
-            self._write(
-                self._printer.close()
-            )  # held lines, and the end of the line of a progress bar
+            # held lines, and the end of the line of a progress bar
+            self._write(self._printer.close())
             raise
         finally:
             with self._lock:
@@ -219,10 +217,8 @@ class LogOutput:
         """Write held lines if no line came for COLLAPSE, else look
         again when it may have passed.
         """
-        with (
-            self._lock,
-            suppress(OSError),
-        ):  # the reading thread's next write fails likewise, and its caller is told
+        # the reading thread's next write fails likewise, and its caller is told
+        with self._lock, suppress(OSError):
             if self._idle is None or self._idle.finished.is_set():  # the log has ended meanwhile
                 return
             left_s = self._fed_at + COLLAPSE.total_seconds() - time.monotonic()

@@ -313,11 +313,8 @@ _PARTS = (
         ast.NotIn,
     ),
 )
-_SIGNS = {
-    "&": " and ",
-    "|": " or ",
-    "~": " not ",
-}  # in Python they bind more tightly than a comparison
+# in Python they bind more tightly than a comparison
+_SIGNS = {"&": " and ", "|": " or ", "~": " not "}
 
 
 def condition(text: str) -> Callable[[Row], bool]:
@@ -334,9 +331,8 @@ def condition(text: str) -> Callable[[Row], bool]:
         for node in ast.walk(tree):
             for part in ast.iter_child_nodes(node):
                 if not isinstance(part, _PARTS):
-                    wrong = ast.unparse(
-                        part if isinstance(part, ast.expr) else node
-                    )  # an operator alone has no text
+                    # an operator alone has no text
+                    wrong = ast.unparse(part if isinstance(part, ast.expr) else node)
                     raise InvalidRequest(f"query {text!r}: {wrong!r} can't stand in a condition")
             if isinstance(node, ast.Compare):  # pandas' meaning of `region == ["SR003", "SR005"]`
                 is_list = [isinstance(right, ast.List | ast.Tuple) for right in node.comparators]
@@ -361,9 +357,8 @@ def condition(text: str) -> Callable[[Row], bool]:
 
     def holds(row: Row) -> bool:
         hint = f"columns: {', '.join(row)}"
-        if unknown := sorted(
-            columns - row.keys()
-        ):  # also the few names that are there without builtins
+        # also the few names that are there without builtins
+        if unknown := sorted(columns - row.keys()):
             raise InvalidRequest(f"query {text!r}: there is no column {unknown[0]}", hint=hint)
         try:
             return bool(eval(code, {"__builtins__": {}}, dict(row)))

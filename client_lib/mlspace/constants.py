@@ -52,9 +52,8 @@ class Environment:
         self.GWAPI_V2_URL = get("GWAPI_V2_URL")
         self.CLUSTER_KEY = get("CLUSTER_KEY")
         self.NB_PREFIX = get("NB_PREFIX")
-        parts = (self.NB_PREFIX or "").split("/")[
-            2:
-        ]  # of `/ns/ai0001011-05040/lab` or `/ns/notebook/ai01.../lab`
+        # of `/ns/ai0001011-05040/lab` or `/ns/notebook/ai01.../lab`
+        parts = (self.NB_PREFIX or "").split("/")[2:]
         self.NAMESPACE = (
             get("NAMESPACE") or next((part for part in parts if part != "notebook"), "") or None
         )

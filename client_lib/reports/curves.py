@@ -172,9 +172,8 @@ def spark(values: Sequence[float]) -> str:
 
 _BY_PARTS = ("name", "script", "args", "flags", "env_variables")
 _OPTION = re.compile(r"--?([A-Za-z][\w.-]*)(?:=(.*))?", re.DOTALL)
-_PAIR = re.compile(
-    r"[+~]{0,2}([A-Za-z_][\w.-]*)=(.*)", re.DOTALL
-)  # of Hydra; an argument of a function
+# of Hydra; an argument of a function
+_PAIR = re.compile(r"[+~]{0,2}([A-Za-z_][\w.-]*)=(.*)", re.DOTALL)
 
 
 def compared(jobs: Sequence[Measured]) -> list[Json]:
@@ -188,9 +187,8 @@ def compared(jobs: Sequence[Measured]) -> list[Json]:
     found: list[Json] = []
     for (job, curves), each in zip(jobs, known, strict=True):
         metrics: dict[str, Any] = {}
-        for curve in sorted(
-            curves, key=lambda curve: curve["rank"] is not None
-        ):  # rank 0 wins over no rank
+        # rank 0 wins over no rank
+        for curve in sorted(curves, key=lambda curve: curve["rank"] is not None):
             at, values = best_at(curve, grows(curve["name"])), curve["values"]
             metrics[curve["name"]] = {
                 "last": values[-1],

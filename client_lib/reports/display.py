@@ -33,11 +33,8 @@ _SGR_STYLES = {"1": "font-weight:bold"} | {
 
 Bundle = dict[str, str]  # MIME type -> what is shown
 MAX_BARS = 16
-_PLAIN = (
-    Reason.RUNNING,
-    Reason.COMPLETED,
-    Reason.CANCELLED,
-)  # reasons that say no more than the state
+# reasons that say no more than the state
+_PLAIN = (Reason.RUNNING, Reason.COMPLETED, Reason.CANCELLED)
 _FONT = "font:13px/1.45 system-ui,sans-serif"
 _PRE = (
     "<pre style='margin:0;padding:6px "
@@ -48,12 +45,8 @@ _CARD = (
     f"{{colour}};border-radius:4px;padding:6px 12px;max-width:60em;{_FONT}'>{{inner}}</div>"
 )
 _NEXT = "<span style='opacity:.7'>next: {}</span>"
-_PARTS = {
-    "log": _PRE,
-    "line": "{}",
-    "hint": "<b>hint:</b> {}",
-    "next": _NEXT,
-}  # other parts of a report are bold
+# other parts of a report are bold
+_PARTS = {"log": _PRE, "line": "{}", "hint": "<b>hint:</b> {}", "next": _NEXT}
 _PILL = "color:#fff;padding:1px 8px;border-radius:9px;font-size:11px"
 _BAR = (
     "display:inline-block;vertical-align:middle;width:12em;height:6px;margin-right:8px;"

@@ -20,9 +20,8 @@ from client_lib.spec.wire import Event, Explanation, JobInfo, WorkerInfo
 class Part(NamedTuple):
     """A line of a report (an exception or hint may have several)."""
 
-    kind: Literal[
-        "summary", "exception", "line", "log", "hint", "next"
-    ]  # `hint` and `next`: its label in the text, too
+    # `hint` and `next`: its label in the text, too
+    kind: Literal["summary", "exception", "line", "log", "hint", "next"]
     text: str
 
     def __str__(self) -> str:

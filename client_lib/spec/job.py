@@ -262,9 +262,8 @@ def check_requirement(line: str) -> None:
         raise ValueError(f"{line!r} is no requirement")
     if line.strip().startswith("-"):
         try:
-            options = {
-                word.split("=", 1)[0] for word in shlex.split(line) if word.startswith("-")
-            }  # as pip splits it
+            # as pip splits it
+            options = {word.split("=", 1)[0] for word in shlex.split(line) if word.startswith("-")}
         except ValueError:
             options = {line}
         if not options <= set(PIP_OPTIONS):

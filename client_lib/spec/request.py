@@ -109,9 +109,8 @@ class FunctionCode(Strict):
 
 def _can_be_set(variables: dict[str, str]) -> dict[str, str]:
     for name, value in variables.items():
-        if (
-            not name or "=" in name or not is_storable(name + value)
-        ):  # the value is not shown: it may be a token
+        # the value is not shown: it may be a token
+        if not name or "=" in name or not is_storable(name + value):
             raise ValueError(
                 f"{name!r} can't be set: no name is empty or holds '=', nothing holds a NUL byte "
                 "or half of a character"

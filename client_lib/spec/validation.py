@@ -307,9 +307,8 @@ def _sentence(finding: Mapping[str, Any], model: type[BaseModel]) -> str:
     message, shown = str(finding["msg"]), _shown(finding)
     if finding["type"] != "value_error":
         return f"{path}{shown}: {message[:1].lower()}{message[1:]}"
-    message = message.removeprefix(
-        "Value error, "
-    )  # a sentence of ours: it begins with the thing that it names
+    # a sentence of ours: it begins with the thing that it names
+    message = message.removeprefix("Value error, ")
     if not path:  # of several fields together, which it names
         return message
     return f"{path}: {message}" if shown[1:] in message else f"{path}{shown}: {message}"

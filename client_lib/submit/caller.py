@@ -31,9 +31,8 @@ def submitter(environ: Mapping[str, str], working_dir: str, python: str | None =
     text = {name: value for name, value in environ.items() if is_storable(name + value)}
     if lost := sorted(map(repr, environ.keys() - text.keys())):  # JSON can't carry their bytes
         _log.warning("not passed on to the job, as the value is no UTF-8: %s", ", ".join(lost))
-    text.pop(
-        TOKEN, None
-    )  # opens another server than the one that runs the job, or all of its user's jobs
+    # opens another server than the one that runs the job, or all of its user's jobs
+    text.pop(TOKEN, None)
     return Submitter(
         python=python or sys.executable or None,
         environment=text,
@@ -49,9 +48,8 @@ def gpu_bound(environ: Mapping[str, str]) -> list[str] | None:
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         devices = map(str.strip, visible.split(","))
-        return list(
-            takewhile(lambda device: device not in _NO_DEVICE, devices)
-        )  # CUDA hides all after an invalid one
+        # CUDA hides all after an invalid one
+        return list(takewhile(lambda device: device not in _NO_DEVICE, devices))
     slurm = next((environ[name] for name in _SLURM_GPUS if environ.get(name)), None)
     if slurm is None:
         return [] if "SLURM_JOB_ID" in environ else None

@@ -34,9 +34,8 @@ def changed(
     except ValueError as error:
         raise InvalidRequest(f"script: {error}") from None
     for name in _CODE:
-        if name in changes and not (
-            name == "script" and is_same_file
-        ):  # other words may stand behind it
+        # other words may stand behind it
+        if name in changes and not (name == "script" and is_same_file):
             raise InvalidRequest(
                 f"{name} can't be changed: a job that is submitted again runs the same code",
                 hint="submit a new job",

@@ -28,12 +28,8 @@ _OURS = {option for field in JobSpec.model_fields for option in option_names(fie
 that does not declare them.
 """
 _GROUPS = ("add_argument_group", "add_mutually_exclusive_group")
-_FREE = {
-    "fromfile_prefix_chars",
-    "parents",
-    "prefix_chars",
-    None,
-}  # settings of parsers that take other options, too
+# settings of parsers that take other options, too
+_FREE = {"fromfile_prefix_chars", "parents", "prefix_chars", None}
 _LENIENT = {
     "parse_known_args",
     "parse_intermixed_args",
@@ -60,9 +56,8 @@ def check(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the run of the script shows them
             tree = ast.parse(source, str(script))
-            compile(
-                tree, str(script), "exec", dont_inherit=True
-            )  # finds a `return` outside of functions, and the like
+            # finds a `return` outside of functions, and the like
+            compile(tree, str(script), "exec", dont_inherit=True)
     except SyntaxError as error:
         where = f"{script}:{error.lineno}: {error.msg}" + (
             f": {error.text.strip()}" if error.text else ""
@@ -86,8 +81,8 @@ def check(
 
 
 def _place(python: str) -> tuple[str, str]:
-    """Where an interpreter finds its packages: interpreters at one place have the same packages.
-    (Virtual environments share the program.)
+    """Return the place of an interpreter's packages: interpreters at one place have the same
+    packages. (Virtual environments share the program.)
     """
     return os.path.dirname(os.path.abspath(python)), os.path.realpath(python)
 
@@ -133,9 +128,8 @@ def _missing(tree: ast.Module, folder: Path) -> Iterator[tuple[int, str]]:
 def _is_there(name: str, folder: Path) -> bool:
     if name in sys.modules or name in sys.stdlib_module_names:
         return True
-    if (folder / name).is_dir() or any(
-        folder.glob(f"{name}.*")
-    ):  # a script finds modules beside it
+    # a script finds modules beside it
+    if (folder / name).is_dir() or any(folder.glob(f"{name}.*")):
         return True
     try:
         return find_spec(name) is not None
@@ -155,9 +149,8 @@ def _refused(tree: ast.Module, arguments: Sequence[str]) -> Iterator[tuple[int, 
     given = [option for option in given if option not in _OURS]
     line, options = _declared(list(ast.walk(tree))) if given else (0, set())
     for option in given if line else ():
-        if any(
-            name.startswith(option) for name in options
-        ):  # argparse takes the beginning of a name
+        # argparse takes the beginning of a name
+        if any(name.startswith(option) for name in options):
             continue
         near = get_close_matches(option[2:], [name[2:] for name in options], n=1)
         known = f"did you mean --{near[0]}?" if near else f"it takes {', '.join(sorted(options))}"
@@ -206,9 +199,8 @@ def _declared(nodes: Sequence[ast.AST]) -> tuple[int, set[str]]:
 def _leaves(calls: Sequence[tuple[str | None, ast.Call]], nodes: Sequence[ast.AST]) -> bool:
     """True: other code gets the parser or a group of it, and may declare options."""
     made = {id(call) for name, call in calls if name in ("ArgumentParser", *_GROUPS)}
-    used = {
-        id(node.value) for node in nodes if isinstance(node, ast.Attribute)
-    }  # `parser` of `parser.add_argument`
+    # `parser` of `parser.add_argument`
+    used = {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
     names = set()
     for node in nodes:
         if (

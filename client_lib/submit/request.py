@@ -177,9 +177,8 @@ class Submission:
                     f"{script} is ignored in {root}, so a snapshot would not hold the script itself"
                 )
                 _check_packed(script, archive, root, why)
-            if (
-                spec.requirements is not None
-            ):  # packages of the project itself are installed out of the snapshot
+            # packages of the project itself are installed out of the snapshot
+            if spec.requirements is not None:
                 lines = requirements_within(spec.requirements, root)
                 for line in (line[2:] for line in lines if line.startswith("./")):
                     why = (
@@ -251,9 +250,8 @@ def resubmit(
     """A request for the same code as a new job, with the caller's environment of now. `before`: the
     job whose checkpoints are handed on.
     """
-    if (
-        spec.requirements != stored.spec.requirements
-    ):  # the stored ones are resolved: `./one.whl` is in the snapshot
+    # the stored ones are resolved: `./one.whl` is in the snapshot
+    if spec.requirements != stored.spec.requirements:
         spec = spec.model_copy(update={"requirements": _requirements(spec, None)})
     ran = GitReading(Path(stored.spec.python_script or "x").absolute().parent).result
     if isinstance(stored.code, CodeSnapshot) and stored.provenance:

@@ -28,9 +28,8 @@ TRIES = 3  # packing starts over when a file was changed meanwhile
 _EPOCH = 315_619_200
 _BLOCK = 1024 * 1024
 _LEVEL = 3  # of gzip; 6 takes twice as long for 5 % less
-_FLAGS = sum(
-    getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK")
-)  # not all on each system
+# not all on each system
+_FLAGS = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))
 _LEAVE_OUT = "leave data out with .clientlibignore (the syntax of .gitignore)"
 _KINDS = {
     stat.S_IFSOCK: "socket",

@@ -52,9 +52,8 @@ def resolve(script: str, job_type: JobType, cwd: Path, in_conda: bool = False) -
     words. `in_conda`: the job names a conda environment, whose python runs a .py file also for the
     binary types. Raises InvalidRequest: there is no such script (names the nearest), or it can't be
     read or needs a shell."""
-    whole = _absolute(
-        script.strip(), cwd
-    )  # too long for a file name, perhaps: Path.is_file would raise OSError
+    # too long for a file name, perhaps: Path.is_file would raise OSError
+    whole = _absolute(script.strip(), cwd)
     try:
         words = [script.strip()] if os.path.isfile(whole) else split_script(script)
     except ValueError as error:
@@ -324,9 +323,8 @@ def files_of(patch: str) -> list[tuple[list[str], str]]:
                 _unquoted(header[: len(header) // 2]),
                 _unquoted(header[len(header) // 2 + 1 :]),
             )
-            names = [
-                after if before == after else after[2:]
-            ]  # the same: a patch without `a/` and `b/`
+            # the same: a patch without `a/` and `b/`
+            names = [after if before == after else after[2:]]
         found.append((names, part))
     return found
 

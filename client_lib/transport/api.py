@@ -339,9 +339,8 @@ class Api:
 
 
 def _connect(endpoint: Endpoint, config: Config) -> Transport:
-    from client_lib.transport.http import (
-        RequestsTransport,
-    )  # loads requests, which the command line does without
+    # loads requests, which the command line does without
+    from client_lib.transport.http import RequestsTransport
 
     return RequestsTransport(endpoint, config)
 

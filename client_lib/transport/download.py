@@ -146,9 +146,8 @@ def _fetch(api: Api, info: JobInfo, file: OutputFile, folder: Path, meter: _Mete
     try:
         os.chmod(part, 0o755 if file.executable else 0o644)
         os.utime(part, (file.modified_at.timestamp(),) * 2)
-        os.replace(
-            part, target
-        )  # this replaces a link of that name, and not the file to which the link leads
+        # this replaces a link of that name, and not the file to which the link leads
+        os.replace(part, target)
     except FileNotFoundError:
         if not _is_there(target, file):  # another download of this file has ended first
             raise
@@ -222,9 +221,8 @@ def fetch_code(api: Api, info: JobInfo, provenance: JobProvenance, folder: Path)
             prefix=".client-lib-", dir=folder.parent if is_new else folder
         ) as beside:
             code = _unpack(api, info.code, Path(beside))
-            for entry in (
-                [code] if is_new else [*code.iterdir()]
-            ):  # a folder that exists may be one in which we are
+            # a folder that exists may be one in which we are
+            for entry in [code] if is_new else [*code.iterdir()]:
                 entry.replace(folder if is_new else folder / entry.name)
         return f"{folder} has the {info.code.files} files of {info.code.root}"
     ran = provenance.submitted

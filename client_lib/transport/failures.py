@@ -156,13 +156,8 @@ def error_of_answer(
             status, errors.ServerError if status >= 500 else errors.InvalidRequest
         )
         kind = errors.BY_CODE.get(code, of_status)
-    except (
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        RecursionError,
-    ):  # no error body of ours
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        # no error body of ours
         kind, meaning = _STATUSES.get(status, _UNKNOWN)
         location = header("Location")
         shown = f"a redirect to {location}" if location else as_text(body)

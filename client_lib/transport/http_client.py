@@ -98,10 +98,8 @@ class HttpClientTransport(Transport):
         return None
 
     def _connected(self) -> http.client.HTTPConnection:
-        host, port = (
-            self._parts.hostname or "",
-            self._parts.port,
-        )  # without a port, http.client looks for one in `::1`
+        # without a port, http.client looks for one in `::1`
+        host, port = (self._parts.hostname or "", self._parts.port)
         connection: http.client.HTTPConnection
         if self._parts.scheme == "https":
             import certifi  # the authorities that the SDK trusts, too

@@ -91,9 +91,8 @@ def find(directory: Path | None = None) -> Running | None:
     Conflict if the state belongs to another host, whose loopback address means nothing here."""
     directory = directory or state_dir()
     lock, here = directory / SERVER_LOCK, socket.gethostname()
-    with suppress(
-        FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError
-    ):  # missing or incomplete
+    # missing or incomplete
+    with suppress(FileNotFoundError, NotADirectoryError, ValueError, TypeError, KeyError):
         data = json.loads((directory / SERVER_JSON).read_bytes())
         url, pid, version, host = (data[name] for name in ("url", "pid", "version", "host"))
         if host != here:
@@ -161,9 +160,8 @@ def find_or_start(directory: Path | None = None) -> Running:
         if running := find(directory):
             return running
         make_private(directory)
-        with locked(
-            str(directory / START_LOCK)
-        ):  # no other client starts one; it is done within START_S
+        # no other client starts one; it is done within START_S
+        with locked(str(directory / START_LOCK)):
             lock = directory / SERVER_LOCK
             # one may be started by hand meanwhile; one that is about to end holds the lock for a
             # moment longer
@@ -183,9 +181,8 @@ def stop(running: Running) -> None:
     lock = str(running.state_dir / SERVER_LOCK)
     if not is_held(lock):
         return
-    with suppress(
-        ProcessLookupError
-    ):  # the server has ended since, or is in another namespace of pids
+    # the server has ended since, or is in another namespace of pids
+    with suppress(ProcessLookupError):
         os.kill(running.pid, signal.SIGTERM)  # find() saw this pid in the lock that is held
     if not _until(lambda: not is_held(lock), STOP_S):
         raise ServerError(
@@ -305,10 +302,8 @@ def _other_code(running: Running, root: Path) -> str | None:
         return f"runs the code in {running.code}, and this client that in {root}"
     with suppress(FileNotFoundError):  # a file of the code may be removed meanwhile, too
         written = (running.state_dir / SERVER_JSON).stat().st_mtime
-        for package in (
-            "client_lib",
-            "server_stub",
-        ):  # each call of the client looks at all files, so without `Path`
+        # each call of the client looks at all files, so without `Path`
+        for package in ("client_lib", "server_stub"):
             for folder, _, files in os.walk(root / package):
                 for path in (
                     os.path.join(folder, file)

@@ -31,13 +31,8 @@ from client_lib.transport.failures import CONNECT_S, check_endpoint_rules
 EARLY_S = 60.0
 _AGAIN_S = 10.0  # pause after an issuer did not answer, while the token is valid
 _READ_S = 30.0
-_SCOPES = (
-    "openid",
-    "profile",
-    "email",
-    "groups",
-    "offline_access",
-)  # the last one: a refresh token
+# the last one: a refresh token
+_SCOPES = ("openid", "profile", "email", "groups", "offline_access")
 _DEVICE = "urn:ietf:params:oauth:grant-type:device_code"
 _POLL_S, _SLOWER_S = 5.0, 5.0  # RFC 8628, 3.5
 
@@ -133,9 +128,8 @@ def log_out(url: str) -> bool:
             _keep(url, None)
     if login is not None and login["refresh_token"]:
         form = {"token": login["refresh_token"], "client_id": login["client_id"]}
-        with suppress(
-            ServerUnreachable, Forbidden
-        ):  # the token is forgotten here, and expires there
+        # the token is forgotten here, and expires there
+        with suppress(ServerUnreachable, Forbidden):
             if place := _metadata(login["issuer"]).get("revocation_endpoint"):
                 _ask(place, form)
     return login is not None
@@ -205,13 +199,14 @@ def _ask(url: str, form: Json | None = None) -> Json:
     import requests  # a command that renews nothing does not need it
 
     try:
+        # `auth`: otherwise requests sends a password of .netrc
         response = requests.request(
             "POST" if form else "GET",
             url,
             data=form,
             timeout=(CONNECT_S, _READ_S),
             auth=lambda request: request,
-        )  # `auth`: otherwise requests sends a password of .netrc
+        )
         if response.status_code == 429 or response.status_code >= 500:
             raise ServerUnreachable(
                 f"the issuer can't answer now: {url} (HTTP status {response.status_code})"

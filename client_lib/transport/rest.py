@@ -58,9 +58,8 @@ _log = logging.getLogger("client_lib")
 
 Params = Mapping[str, "str | int | float | Sequence[str] | None"]
 """Parameters of a query. A parameter that is None is not sent."""
-OnUpload = Callable[
-    [int, int], None
-]  # called with the bytes that were sent so far, and all there are
+# called with the bytes that were sent so far, and all there are
+OnUpload = Callable[[int, int], None]
 
 
 class Upload:
@@ -149,9 +148,8 @@ class Transport(ABC):
             blocks = self._blocks(answer, request)
             if not 200 <= answer.status < 300:
                 body = b""
-                with suppress(
-                    Transient, errors.ClientLibError
-                ):  # of a body that breaks off; the status is enough
+                # of a body that breaks off; the status is enough
+                with suppress(Transient, errors.ClientLibError):
                     while len(body) < ERROR_BODY_MAX and (block := next(blocks, b"")):
                         body += block
                 url, header = self.url + request.path, answer.headers.get
