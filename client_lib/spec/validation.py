@@ -230,14 +230,21 @@ def descriptions(model: type[BaseModel]) -> dict[str, str]:
     for kind in reversed(model.__mro__):
         if not vars(kind).get("__pydantic_fields__"):
             continue
-        with suppress(OSError):
-            [definition] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-            assert isinstance(definition, ast.ClassDef)
-            for field, text in pairwise(definition.body):
-                if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                    assert isinstance(field.target, ast.Name)
-                    found[field.target.id] = inspect.cleandoc(ast.literal_eval(text.value))
+        for field, text in pairwise(_body_in_source(kind)):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                assert isinstance(field.target, ast.Name)
+                found[field.target.id] = inspect.cleandoc(ast.literal_eval(text.value))
     return found
+
+
+def _body_in_source(kind: type) -> list[ast.stmt]:
+    """The statements of a class in its source; empty where the source isn't there."""
+    with suppress(OSError, SyntaxError):
+        first = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
+        # Python 3.13 shows other lines for a class that was made by exec
+        if isinstance(first, ast.ClassDef) and first.name == kind.__name__:
+            return first.body
+    return []
 
 
 # --- errors as sentences
