@@ -686,7 +686,7 @@ def test_a_notebook_still_shows_a_job_whose_server_is_gone(
     [
         lambda: Job(script="nowhere/train.py").submit(),
         lambda: Job(script="train.py", n_workers="many"),  # type: ignore[arg-type]  # the wrong type is the test
-        lambda: Job(script=print, kwargs={"nonsense": 1}),
+        lambda: Job(script=traceback.format_exc, kwargs={"nonsense": 1}),
         lambda: Client("http://127.0.0.1:9", retry_s=0.2).get_job("x"),
     ],
     ids=["no script", "wrong field", "wrong argument", "no server"],
